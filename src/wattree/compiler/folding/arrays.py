@@ -277,8 +277,8 @@ def _edges(tasks: PlayedTasks) -> Edges:
     inside = sum(len(part) for part in before)
     via = [np.full(inside, OWN_CLASS, dtype=np.int64)]
     shared = tasks.copies < tasks.width
-    merged = shared[np.concatenate(before)] & shared[np.concatenate(after)]
-    via[0][merged] = MERGED
+    if shared.any():
+        via[0][shared[np.concatenate(before)] & shared[np.concatenate(after)]] = MERGED
     for sent, waiting, row in _transfers(tasks):
         before.append(sent)
         after.append(waiting)

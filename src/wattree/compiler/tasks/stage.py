@@ -227,8 +227,10 @@ def _tail_edges(streams: NDArray[np.int8], tail: int) -> Pairs:
     when all of them are done: those have -1 for their stream.
     """
     before = streams[:tail][::-1]
-    found = np.flatnonzero(np.bincount(before + 1)) - 1
-    return [(tail - 1 - int(np.argmax(before == stream)), tail) for stream in found if stream >= 0]
+    last = {
+        stream: int(np.argmax(before == stream)) for stream in range(before.max(initial=-1) + 1)
+    }
+    return [(tail - 1 - back, tail) for stream, back in last.items() if before[back] == stream]
 
 
 def _blocking_edges(streams: NDArray[np.int8], sends: Sequence[Send]) -> Pairs:

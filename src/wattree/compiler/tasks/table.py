@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,7 @@ from wattree.lowering.streams import COPY_LOADS
 
 __all__ = [
     "TASK",
+    "BlockTasks",
     "Names",
     "TaskTable",
     "joined",
@@ -91,6 +92,32 @@ class TaskTable:
     fetched: tuple[int, ...] = ()
     early: tuple[tuple[int, int], ...] = ()
     ledger: NDArray[np.void] = field(default_factory=lambda: NO_ENTRIES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTasks:
+    """Tasks of a block's forward and of its backward (with recomputation).
+
+    Attributes:
+        forward, backward: Each as a whole.
+        input_gradient, weight_gradient: The backward in two pieces, if a schedule asks for them.
+    """
+
+    forward: TaskTable
+    backward: TaskTable
+    input_gradient: TaskTable | None = None
+    weight_gradient: TaskTable | None = None
+
+    def changed(self, change: Callable[[TaskTable], TaskTable]) -> BlockTasks:
+        """Return the tasks with `change` made to every table."""
+        pieces = (self.input_gradient, self.weight_gradient)
+        inputs, weights = (None if piece is None else change(piece) for piece in pieces)
+        return BlockTasks(
+            forward=change(self.forward),
+            backward=change(self.backward),
+            input_gradient=inputs,
+            weight_gradient=weights,
+        )
 
 
 def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
