@@ -10,8 +10,9 @@ import pytest
 
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from wattree.compiler import compile as compiling
-from wattree.compiler.folding.arrays import StageClasses, execution_graph
-from wattree.compiler.tasks.stage import StageProgram
+from wattree.compiler.folding.arrays import execution_graph
+from wattree.compiler.folding.stage_classes import StageClasses
+from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.lowering.streams import STREAMS
 from wattree.strategy import StrategyOptions
@@ -52,7 +53,8 @@ def _copies(program: StageProgram, classes: StageClasses) -> list[list[int]]:
     """Return the copy of each task that each class takes part in."""
     alone = list(range(len(classes.ranks)))
     return [
-        [int(c) for c in classes.orbits.get(int(axes), alone)] for axes in program.tasks["axes"]
+        [int(c) for c in classes.orbits.get(int(axes), alone)]
+        for axes in program.records["axes"][program.rows]
     ]
 
 
@@ -76,7 +78,7 @@ def test_streams_are_those_of_the_classes_that_share_an_instance(expansion: Any)
     expected: list[set[int]] = [set() for _ in range(graph.tasks)]
     base = 0
     for program, stage, numbers in zip(programs, classes, _numbers(programs, classes), strict=True):
-        for stream, instances in zip(program.tasks["stream"], numbers, strict=True):
+        for stream, instances in zip(program.records["stream"][program.rows], numbers, strict=True):
             for rank_class, instance in enumerate(instances):
                 expected[instance].add((base + rank_class) * len(STREAMS) + int(stream))
         base += len(stage.ranks)
@@ -122,6 +124,6 @@ def test_a_class_computes_at_its_own_speed(expansion: Any) -> None:
     """A straggler alone is slower."""
     graph, programs, classes = expansion
     for program, stage, numbers in zip(programs, classes, _numbers(programs, classes), strict=True):
-        for record, instances in zip(program.tasks, numbers, strict=True):
+        for record, instances in zip(program.records[program.rows], numbers, strict=True):
             if record["kind"] == TaskKind.COMPUTE:
                 assert (graph.work_s[instances] == record["work_s"] * stage.slowdown).all()

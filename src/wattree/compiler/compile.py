@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from wattree.compiler.folding.arrays import execution_graph
 from wattree.compiler.folding.rank_classes import RanksOfJob, rank_classes
 from wattree.compiler.tasks.ledger import Items, MemoryLedger, StageLedger
-from wattree.compiler.tasks.stage import StageProgram
+from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.step_tasks import BuiltStage, stages_and_ranks, with_levels
 from wattree.compiler.tasks.table import Names
 from wattree.compiler.tasks.tier_use import TierTraffic, tier_traffic

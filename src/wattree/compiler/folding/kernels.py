@@ -39,11 +39,12 @@ FROM_TASK = -1
 
 
 class Templates(NamedTuple):
-    """Tasks of all stages' programs, `(T,)` each.
+    """Tasks of all stages' programs: `(T,)`, and what they are, `(R,)`.
 
     Attributes:
-        first: Number of the first instance.
-        pattern: Number of the pattern.
+        first: Number of the first instance of a task.
+        pattern: Number of a task's pattern.
+        record: What a task is: its place in all that follow.
         base: First rank class of the stage, of all stages' classes.
         stream: Stream of the rank.
         costs: Row of `Loads.by_class`, or `FROM_TASK`.
@@ -52,6 +53,7 @@ class Templates(NamedTuple):
 
     first: Integers
     pattern: Integers
+    record: Integers
     base: Integers
     stream: Integers
     costs: Integers
@@ -97,11 +99,11 @@ class Loads(NamedTuple):
     """What tasks send over each kind of link and direction, `D` of them.
 
     Attributes:
-        of_task: By level of ranks and task, `(V, T, D)`. [B]
+        of_record: By level of ranks and record, `(V, R, D)`. [B]
         level: Of each class, `(C,)`.
         by_class: For tasks whose bytes depend on the class, `(rows, D, C)`, by `Templates.costs`:
             per byte of `size_bytes`.
-        size_bytes: `(T,)`. [B]
+        size_bytes: `(R,)`. [B]
         work_s: Of each instance. [s]
         inward: Whether a direction's links are those of the receiver, `(D,)`.
         receiver: Class that gets what a class sends, `(rows, C)`, by `Templates.costs`.
@@ -109,7 +111,7 @@ class Loads(NamedTuple):
         twins: Ranks that one class has on one link, `(D, C)`.
     """
 
-    of_task: Floats
+    of_record: Floats
     level: Integers
     by_class: Floats
     size_bytes: Floats
@@ -153,14 +155,14 @@ def expand(job: Expansion, streams: int, rows: Rows) -> None:
     stream_end = successor_end = flow_end = 0
     for t in range(len(templates.first)):
         instance = templates.first[t]
-        pattern = templates.pattern[t]
+        pattern, record = templates.pattern[t], templates.record[t]
         for copy in range(patterns.copies_at[pattern], patterns.copies_at[pattern + 1] - 1):
             for m in range(patterns.member_offsets[copy], patterns.member_offsets[copy + 1]):
-                rank_class = templates.base[t] + patterns.members[m]
-                rows.stream_ids[stream_end] = rank_class * streams + templates.stream[t]
+                rank_class = templates.base[record] + patterns.members[m]
+                rows.stream_ids[stream_end] = rank_class * streams + templates.stream[record]
                 stream_end += 1
             successor_end = _succeed(job, rows, t, copy, successor_end)
-            if templates.uses_links[t] and job.loads.work_s[instance] > 0.0:
+            if templates.uses_links[record] and job.loads.work_s[instance] > 0.0:
                 flow_end = _flow(job, rows, t, copy, flow_end)
             instance += 1
             rows.stream_offsets[instance] = stream_end
@@ -172,6 +174,7 @@ def expand(job: Expansion, streams: int, rows: Rows) -> None:
 def _succeed(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     """Append the successors of one instance of a task, and return where they end."""
     templates, patterns, edges = job.templates, job.patterns, job.edges
+    record = templates.record[t]
     merged_from = -1
     for e in range(edges.offsets[t], edges.offsets[t + 1]):
         via = edges.via[e]
@@ -182,7 +185,7 @@ def _succeed(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
         for m in range(patterns.member_offsets[copy], patterns.member_offsets[copy + 1]):
             rank_class = patterns.members[m]
             if via > OWN_CLASS:
-                rank_class = edges.peers[via - 1, templates.base[t] + rank_class]
+                rank_class = edges.peers[via - 1, templates.base[record] + rank_class]
             successor = first + patterns.inverse[inverse + rank_class]
             if via == MERGED:
                 filled = _merge(rows.successors, merged_from, filled, successor)
@@ -214,15 +217,16 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     """
     loads, members = job.loads, job.patterns.members
     begin, end = job.patterns.member_offsets[copy], job.patterns.member_offsets[copy + 1]
-    base, costs, row = job.templates.base[t], job.templates.costs[t], filled
+    record, row = job.templates.record[t], filled
+    base, costs = job.templates.base[record], job.templates.costs[record]
     instance = job.templates.first[t] + copy - job.patterns.copies_at[job.templates.pattern[t]]
-    levels = len(loads.of_task)
+    levels = len(loads.of_record)
     for d in range(len(loads.inward)):
-        load_bytes = loads.of_task[0, t, d]
+        load_bytes = loads.of_record[0, record, d]
         if costs == FROM_TASK and levels > 1:
             for m in range(begin, end):
                 rank_class = base + members[m]
-                load_bytes = loads.of_task[loads.level[rank_class], t, d]
+                load_bytes = loads.of_record[loads.level[rank_class], record, d]
                 if load_bytes > 0.0:
                     twins = loads.twins[d, rank_class]
                     rate = load_bytes / loads.work_s[instance] * twins
@@ -230,7 +234,9 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
                     filled += 1
             continue
         if costs != FROM_TASK:
-            load_bytes = loads.size_bytes[t] * loads.by_class[costs, d, base + members[end - 1]]
+            load_bytes = (
+                loads.size_bytes[record] * loads.by_class[costs, d, base + members[end - 1]]
+            )
         if load_bytes > 0.0:
             for m in range(begin, end):
                 rank_class = base + members[m]

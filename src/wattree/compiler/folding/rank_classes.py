@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.folding.arrays import StageClasses, TransferCosts
 from wattree.compiler.folding.fold import folded_classes, uneven_on_links
+from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.cost.rates import Rates
 from wattree.lowering.links import (
     LinkClasses,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.tasks.ledger import Item, Items, Recorder, shifted
-from wattree.compiler.tasks.table import TASK, Names, TaskTable
+from wattree.compiler.tasks.ledger import Item, Items, Recorder, ledgers, shifted
+from wattree.compiler.tasks.table import TASK, BlockTasks, Names, TaskTable, joined
 from wattree.graph import Phase, StageLabel, TaskKind
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.operator_classes import class_of_step
@@ -27,10 +27,7 @@ from wattree.lowering.rows import Row
 from wattree.lowering.split import split_backward
 from wattree.lowering.streams import Stream
 
-__all__ = [
-    "BlockTasks",
-    "block_tasks",
-]
+__all__ = ["block_tasks"]
 
 Floats = NDArray[np.float64]
 _Number = Callable[[str, str], int]
@@ -41,32 +38,6 @@ _PHASES = {
     StepPhase.INPUT_GRADIENT: Phase.BACKWARD,
     StepPhase.WEIGHT_GRADIENT: Phase.BACKWARD,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTasks:
-    """Tasks of a block's forward and of its backward (with recomputation).
-
-    Attributes:
-        forward, backward: Each as a whole.
-        input_gradient, weight_gradient: The backward in two pieces, if a schedule asks for them.
-    """
-
-    forward: TaskTable
-    backward: TaskTable
-    input_gradient: TaskTable | None = None
-    weight_gradient: TaskTable | None = None
-
-    def changed(self, change: Callable[[TaskTable], TaskTable]) -> BlockTasks:
-        """Return the tasks with `change` made to every table."""
-        pieces = (self.input_gradient, self.weight_gradient)
-        inputs, weights = (None if piece is None else change(piece) for piece in pieces)
-        return BlockTasks(
-            forward=change(self.forward),
-            backward=change(self.backward),
-            input_gradient=inputs,
-            weight_gradient=weights,
-        )
 
 
 def block_tasks(
@@ -173,15 +144,8 @@ def _table(
         task["work_s"] = row.work_s(costs.work_s, costs.processor_s)[column]
         edges += [(before, index) for before in row.depends]
         if isinstance(step, CollectiveStep):
-            task["kind"] = TaskKind.COLLECTIVE
             task["axes"] = axes_index.setdefault(step.axes, len(axes_index))
-            task["stage"] = StageLabel.COMMUNICATING
-            task["latency_s"] = row.latency_share * costs.latency_s[at]
-            task["scale_up_bytes"] = row.share * costs.scale_up_bytes[at]
-            task["adapter_bytes"] = row.share * costs.adapter_bytes[at]
-            task["uplink_bytes"] = row.share * costs.uplink_bytes[at]
-            task["in_turn"] = costs.in_turn[at] > 0
-            task["wire_bytes"] = row.share * costs.wire_bytes[at]
+            _set_collective(task, row, costs, at)
             if not row.hidden:
                 task["alloc_bytes"] = costs.transient_bytes[at]
                 recorder.take(index, number("gathered", step.path), costs.transient_bytes[at])
@@ -211,6 +175,18 @@ def _table(
         exit=completes,
     )
     return _Phase(table, rows, costs.steps, number, recorder)
+
+
+def _set_collective(task: np.void, row: Row, costs: PhaseCosts, at: tuple[int, int]) -> None:
+    """Set what a collective takes, in place; `at`: its step and the strategy."""
+    task["kind"] = TaskKind.COLLECTIVE
+    task["stage"] = StageLabel.COMMUNICATING
+    task["latency_s"] = row.latency_share * costs.latency_s[at]
+    task["scale_up_bytes"] = row.share * costs.scale_up_bytes[at]
+    task["adapter_bytes"] = row.share * costs.adapter_bytes[at]
+    task["uplink_bytes"] = row.share * costs.uplink_bytes[at]
+    task["in_turn"] = costs.in_turn[at] > 0
+    task["wire_bytes"] = row.share * costs.wire_bytes[at]
 
 
 def _release_gathered(phase: _Phase, until: _Phase) -> None:
@@ -382,7 +358,7 @@ def _joined(again: _Phase, backward: _Phase) -> TaskTable:
     shift = len(again.rows)
     if shift == 0:
         return backward.closed
-    tasks = np.concatenate([again.table.tasks, backward.table.tasks])
+    tasks = joined([again.table.tasks, backward.table.tasks])
     edges = [again.table.edges, backward.table.edges + shift]
     if len(backward.rows):
         first = next((i for i, row in enumerate(backward.rows) if row.stream == Stream.COMPUTE), 0)
@@ -398,5 +374,5 @@ def _joined(again: _Phase, backward: _Phase) -> TaskTable:
             *(entry + shift for entry in backward.table.entries),
         ),
         exit=exit_task,
-        ledger=np.concatenate([again.ledger.ledger, shifted(backward.ledger.ledger, shift)]),
+        ledger=ledgers([again.ledger.ledger, shifted(backward.ledger.ledger, shift)]),
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wattree.compiler.tasks.ledger import Line, entries
+from wattree.compiler.tasks.ledger import Line, entries, ledgers
 from wattree.compiler.tasks.table import TaskTable, joined
 
 __all__ = ["TableBuilder"]
@@ -71,7 +71,8 @@ class TableBuilder:
 
     def note(self, lines: Sequence[Line]) -> None:
         """Add lines to the ledger."""
-        self.ledger.append(entries(lines))
+        if lines:
+            self.ledger.append(entries(lines))
 
     def table(self) -> TaskTable:
         """Return the table."""
@@ -87,5 +88,5 @@ class TableBuilder:
             stored=tuple(self.stored),
             fetched=tuple(self.fetched),
             early=tuple(self.early),
-            ledger=np.concatenate(self.ledger),
+            ledger=ledgers(self.ledger),
         )

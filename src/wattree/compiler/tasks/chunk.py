@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.tasks.blocks import BlockTasks
 from wattree.compiler.tasks.copies import copy_task
 from wattree.compiler.tasks.ledger import Item, Items, Line
-from wattree.compiler.tasks.table import TASK, joined
+from wattree.compiler.tasks.table import TASK, BlockTasks, joined
 from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind

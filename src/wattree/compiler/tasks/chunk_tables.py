@@ -30,6 +30,9 @@ class ChunkTables:
     ) -> None:
         self._blocks, self._context = blocks, context
         self._made: dict[tuple[object, ...], TaskTable] = {}
+        self._updates_arrive = context.moves.overlap.parameters and any(
+            group.update_axes for block in blocks for group in block.storage.sync
+        )
         works = [Work.FORWARD, Work.BACKWARD]
         works += [Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT] if split else []
         for work in works:
@@ -40,7 +43,7 @@ class ChunkTables:
         """Return the table for a piece of work on a micro-batch."""
         starts_gradients = turn.first and self._context.moves.frees_gradients
         if work is Work.FORWARD:
-            turn = turn._replace(last=False)
+            turn = turn._replace(first=turn.first and self._updates_arrive, last=False)
         elif work is Work.INPUT_GRADIENT:
             turn = turn._replace(first=False, last=False)
         elif not starts_gradients:

@@ -27,6 +27,7 @@ __all__ = [
     "StageLedger",
     "at_block",
     "entries",
+    "ledgers",
     "shifted",
     "summed",
     "taken_for_later",
@@ -48,6 +49,8 @@ ENTRY = np.dtype(
     ]
 )
 NO_ENTRIES = np.zeros(0, ENTRY)
+#: A line as so many bytes: numpy concatenates those at once, but records field by field.
+_BYTES = np.dtype((np.void, ENTRY.itemsize))
 
 
 #: An entry before it is one: (task, at_end, item, block, tensors, bytes).
@@ -114,6 +117,11 @@ class Recorder:
 def entries(lines: Sequence[Line]) -> NDArray[np.void]:
     """Return lines (task, at_end, item, block, tensors, bytes) as an array, empty ones left out."""
     return np.array([line for line in lines if line[5] != 0.0], ENTRY)
+
+
+def ledgers(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
+    """Return the lines of all parts, one behind another."""
+    return np.concatenate([np.ascontiguousarray(part).view(_BYTES) for part in parts]).view(ENTRY)
 
 
 def shifted(ledger: NDArray[np.void], to: int | Integers) -> NDArray[np.void]:

@@ -17,11 +17,8 @@ from wattree.compiler.tasks.ledger import Holding, Items
 from wattree.compiler.tasks.merge import merged
 from wattree.compiler.tasks.offload import check_capacity, kept_bytes, stored_layers, waiting_bytes
 from wattree.compiler.tasks.pairs import PairedTables
-from wattree.compiler.tasks.stage import (
-    StageProgram,
-    Update,
-    stage_program,
-)
+from wattree.compiler.tasks.stage import Update, stage_program
+from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.static_memory import resident_bytes, stage_holdings
 from wattree.compiler.tasks.table import TASK, Names
 from wattree.errors import StrategyError
@@ -105,9 +102,9 @@ def with_levels(levels: Sequence[BuiltStage]) -> StageProgram:
     """
     first, *others = (played.program for played in levels)
     for other in others:
-        alike = len(other.tasks) == len(first.tasks) and np.array_equal(other.edges, first.edges)
+        alike = np.array_equal(other.rows, first.rows) and np.array_equal(other.edges, first.edges)
         assert alike, "what a rank does depends on no figure"
-    return replace(first, levels=tuple(other.tasks for other in others))
+    return replace(first, levels=tuple(other.records for other in others))
 
 
 class BuiltStage(NamedTuple):
@@ -137,9 +134,9 @@ def _played_alone(
     if not step.kind.shares:
         return program
     shares = {number: step.kind.shares[axes] for axes, number in axes_index.items()}
-    tasks = program.tasks.copy()
-    tasks["work_s"] = alone_s(tasks, uses, shares, rank_rates(step.rates.links))
-    return replace(program, tasks=tasks)
+    records = program.records.copy()
+    records["work_s"] = alone_s(records, uses, shares, rank_rates(step.rates.links))
+    return replace(program, records=records)
 
 
 def _parts(
@@ -178,14 +175,7 @@ def _stages(
 ) -> dict[int, BuiltStage]:
     """Return each stage that is wanted, as ranks of `level` play it."""
     strategy, software = step.strategy, step.software
-    context = ChunkContext(
-        rates=step.rates,
-        group=step.group,
-        name=names,
-        axes=lambda axes: axes_index.setdefault(axes, len(axes_index)),
-        moves=step.moves,
-        items=items,
-    )
+    context = _context(step, names, items, axes_index)
     stages, schedule = strategy.mesh.degree("pp"), strategy.schedule
     chunks = cut_chunks(step.program, stages, schedule)
     crossing = _crossing(step, chunks)
@@ -201,11 +191,7 @@ def _stages(
     parts = [*parts, *_stored(step, parts, level)] if layers else parts
     for stage in wanted:
         own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
-        stored = stored_layers(step.program.model, own, layers) if layers else frozenset()
-        keys = [
-            tuple(step.program.instances[i] + (plain if i in stored else 0) for i in chunk)
-            for chunk in own
-        ]
+        keys = _part_numbers(step, own, layers, plain)
         for key in keys:
             if key not in tables:
                 tables[key] = ChunkTables([parts[i] for i in key], context, split=split)
@@ -230,16 +216,35 @@ def _stages(
         found[stage] = BuiltStage(
             program=program,
             holdings=stage_holdings(
-                blocks,
-                step.moves,
-                software,
-                stages,
-                items,
-                input_bytes=_input_bytes(step, stage),
+                blocks, step.moves, software, stages, items, input_bytes=_input_bytes(step, stage)
             ),
             waiting=waiting_bytes(step.moves, held, orders[stage]),
         )
     return found
+
+
+def _context(
+    step: LoweredStep, names: Names, items: Items, axes_index: dict[tuple[str, ...], int]
+) -> ChunkContext:
+    return ChunkContext(
+        rates=step.rates,
+        group=step.group,
+        name=names,
+        axes=lambda axes: axes_index.setdefault(axes, len(axes_index)),
+        moves=step.moves,
+        items=items,
+    )
+
+
+def _part_numbers(
+    step: LoweredStep, chunks: Sequence[Sequence[int]], layers: int, plain: int
+) -> list[tuple[int, ...]]:
+    """Return the parts of each chunk's blocks; of `layers`, those behind the `plain` ones."""
+    stored = stored_layers(step.program.model, chunks, layers) if layers else frozenset()
+    return [
+        tuple(step.program.instances[i] + (plain if i in stored else 0) for i in chunk)
+        for chunk in chunks
+    ]
 
 
 def _crossing(step: LoweredStep, chunks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:

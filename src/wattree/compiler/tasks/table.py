@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,9 +13,9 @@ from wattree.lowering.streams import COPY_LOADS
 
 __all__ = [
     "TASK",
+    "BlockTasks",
     "Names",
     "TaskTable",
-    "concatenated",
     "joined",
     "load_bytes",
 ]
@@ -94,18 +94,30 @@ class TaskTable:
     ledger: NDArray[np.void] = field(default_factory=lambda: NO_ENTRIES)
 
 
-def concatenated(
-    tables: Sequence[TaskTable],
-) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.int64]]:
-    """Return all tasks, all edges shifted, and the first index of each table."""
-    counts = np.array([len(table.tasks) for table in tables], dtype=np.int64)
-    offsets = np.concatenate(([0], np.cumsum(counts)))[:-1].astype(np.int64)
-    if not tables:
-        return np.zeros(0, TASK), np.zeros((0, 2), np.int64), offsets
-    tasks = joined([table.tasks for table in tables])
-    edge_counts = [len(table.edges) for table in tables]
-    edges = np.concatenate([table.edges for table in tables])
-    return tasks, edges + np.repeat(offsets, edge_counts)[:, None], offsets
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTasks:
+    """Tasks of a block's forward and of its backward (with recomputation).
+
+    Attributes:
+        forward, backward: Each as a whole.
+        input_gradient, weight_gradient: The backward in two pieces, if a schedule asks for them.
+    """
+
+    forward: TaskTable
+    backward: TaskTable
+    input_gradient: TaskTable | None = None
+    weight_gradient: TaskTable | None = None
+
+    def changed(self, change: Callable[[TaskTable], TaskTable]) -> BlockTasks:
+        """Return the tasks with `change` made to every table."""
+        pieces = (self.input_gradient, self.weight_gradient)
+        inputs, weights = (None if piece is None else change(piece) for piece in pieces)
+        return BlockTasks(
+            forward=change(self.forward),
+            backward=change(self.backward),
+            input_gradient=inputs,
+            weight_gradient=weights,
+        )
 
 
 def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:

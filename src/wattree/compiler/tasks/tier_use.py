@@ -48,9 +48,9 @@ def tier_traffic(
         for ranks, level, stage, number in _played(steps, built):
             held = stage.waiting.get(tier, 0.0)
             most, total = max(most, held), total + ranks * held
-            tasks = stage.program.tasks
-            copies = np.isin(tasks["copy"], COPIES[tier])
-            moved += ranks * float(tasks["wire_bytes"][copies].sum())
+            records, rows = stage.program.records, stage.program.rows
+            copies = rows[np.isin(records["copy"], COPIES[tier])[rows]]
+            moved += ranks * float(records["wire_bytes"][copies].sum())
             if tier in steps.of_kind[0].moves.reached.tiers:
                 moved += ranks * _reached_bytes(steps.of_kind[0], number, level)
         found.append(

@@ -1,0 +1,160 @@
+"""The tasks of all stages, and how often each is played: once for each copy of its pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.folding.kernels import Patterns
+from wattree.compiler.folding.stage_classes import StageClasses
+from wattree.compiler.tasks.stage_program import StageProgram
+from wattree.compiler.tasks.table import joined
+
+__all__ = ["PlayedTasks", "starts"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class PlayedTasks:
+    """The tasks of all stages' programs as they come, and how often each is played.
+
+    Attributes:
+        programs, classes: By stage.
+        records: Of the tasks of all stages, `(R,)`.
+        by_level: The same with the figures of each level, the first of which is `records`.
+        stage_of_record: `(R,)`.
+        row: Which of the records each task is, `(T,)`.
+        level: Of each class, over all stages.
+        first_task, class_base: First task and class of each stage, and their numbers.
+        patterns: Who shares an instance.
+        last_member: The class whose figures an instance takes, by copy of a pattern.
+        pattern, copies, first: Pattern, instances and first instance of each task, `(T,)`.
+        stage: Of each task, `(T,)`.
+    """
+
+    def __init__(self, programs: Sequence[StageProgram], classes: Sequence[StageClasses]) -> None:
+        self.programs, self.classes = programs, classes
+        counts = [len(program.rows) for program in programs]
+        sizes = [len(program.records) for program in programs]
+        self.records = joined([program.records for program in programs])
+        self.by_level = [self.records]
+        for at in range(max(len(program.levels) for program in programs)):
+            records = [p.levels[at] if at < len(p.levels) else p.records for p in programs]
+            self.by_level.append(joined(records))
+        self.stage_of_record = np.repeat(np.arange(len(programs)), sizes)
+        self.row = np.concatenate([program.rows for program in programs])
+        self.row += np.repeat(starts(sizes)[:-1], counts)
+        self.level = np.concatenate([stage.level for stage in classes])
+        self.first_task = starts(counts)
+        self.class_base = starts([len(stage.ranks) for stage in classes])
+        self.stage = np.repeat(np.arange(len(programs)), counts)
+        orbits = [_orbits(stage) for stage in classes]
+        self.patterns = _patterns([orbit for stage in orbits for orbit in stage])
+        ends = self.patterns.member_offsets[1:]
+        self.last_member = self.patterns.members[np.maximum(ends, 1) - 1]
+        pattern = self._pattern_of_record([len(stage) for stage in orbits])
+        copies = (np.diff(self.patterns.copies_at) - 1)[pattern]
+        self.pattern: Integers = pattern[self.row]
+        self.copies: Integers = copies[self.row]
+        self._is_single = bool((copies == 1).all())
+        self.first = starts(self.copies)[:-1]
+        self._played: tuple[Integers, Integers] | None = None  # level and record of instances
+
+    @property
+    def instances(self) -> int:
+        """How many tasks are played."""
+        return int(self.copies.sum())
+
+    @property
+    def width(self) -> Integers:
+        """Classes of each task's stage, `(T,)`."""
+        return np.diff(self.class_base)[self.stage]
+
+    def column(self, name: str, factor: Floats | None = None) -> NDArray[Any]:
+        """Return a field for every instance, times a factor of its record."""
+        if len(self.by_level) == 1:
+            values = self.records[name] if factor is None else self.records[name] * factor
+            values = np.ascontiguousarray(values)[self.row]
+            return values if self._is_single else np.repeat(values, self.copies)
+        if self._played is None:
+            _, task, owner = self.instances_of(np.ones(len(self.row), dtype=bool))
+            self._played = self.level[owner], self.row[task]
+        values = np.stack([records[name] for records in self.by_level])
+        return np.asarray((values if factor is None else values * factor)[self._played])
+
+    def micro_batches(self) -> Integers:
+        """Return the micro-batch of every instance."""
+        values = np.concatenate([program.micro_batches for program in self.programs])
+        return np.repeat(values.astype(np.int64), self.copies)
+
+    def copy_of_instance(self) -> Integers:
+        """Return the copy of its pattern that each instance is, `(I,)`."""
+        before = self.patterns.copies_at[self.pattern] - self.first
+        return np.arange(self.instances) + np.repeat(before, self.copies)
+
+    def instances_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
+        """Return the instances of chosen tasks: number, task, class whose figures it takes."""
+        tasks = np.flatnonzero(chosen)
+        copies = self.copies[tasks]
+        task = np.repeat(tasks, copies)
+        copy = np.arange(len(task)) - np.repeat(starts(copies)[:-1], copies)
+        member = self.last_member[self.patterns.copies_at[self.pattern[task]] + copy]
+        return self.first[task] + copy, task, self.class_base[self.stage[task]] + member
+
+    def mixed(self) -> NDArray[np.bool_]:
+        """Return which tasks are of stages with several levels of ranks, `(T,)`."""
+        return np.array([bool(program.levels) for program in self.programs])[self.stage]
+
+    def members_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
+        """Return every (instance, task, class) of chosen tasks, by instance."""
+        tasks = np.flatnonzero(chosen)
+        width = self.width[tasks]
+        task = np.repeat(tasks, width)
+        place = np.arange(len(task)) - np.repeat(starts(width)[:-1], width)
+        at = self.patterns.inverse_at[self.pattern[task]]
+        member = self.patterns.members[at + place]
+        instance = self.first[task] + self.patterns.inverse[at + member]
+        return instance, task, self.class_base[self.stage[task]] + member
+
+    def _pattern_of_record(self, patterns: Sequence[int]) -> Integers:
+        """Collectives go by the orbits of their axes, everything else by classes."""
+        start = starts(patterns)
+        axes = self.records["axes"].astype(np.int64)
+        pattern = start[self.stage_of_record]
+        for number, stage in enumerate(self.classes):
+            own = self.stage_of_record == number
+            places = {axis: place for place, axis in enumerate(stage.orbits, start=1)}
+            table = np.zeros(max([int(axes[own].max(initial=0)), *places]) + 2, dtype=np.int64)
+            for axis, place in places.items():
+                table[axis] = place
+            pattern[own] += table[axes[own]]  # -1, no axes: the last entry
+        return pattern
+
+
+def starts(counts: Sequence[int] | Integers) -> Integers:
+    """Return where each of consecutive runs begins, and where the last one ends."""
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def _orbits(stage: StageClasses) -> list[Integers]:
+    """Return the copy that each class has of a task: of its own, then by number of axes."""
+    return [np.arange(len(stage.ranks)), *stage.orbits.values()]
+
+
+def _patterns(orbits: Sequence[Integers]) -> Patterns:
+    copies = [np.bincount(orbit) for orbit in orbits]
+    members_at = starts([len(orbit) for orbit in orbits])
+    offsets = [at + starts(count) for at, count in zip(members_at, copies, strict=False)]
+    return Patterns(
+        copies_at=starts([len(row) for row in offsets]),
+        member_offsets=np.concatenate(offsets),
+        members=np.concatenate([np.argsort(orbit, kind="stable") for orbit in orbits]),
+        inverse_at=members_at,
+        inverse=np.concatenate(orbits).astype(np.int64),
+    )

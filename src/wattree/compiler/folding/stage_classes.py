@@ -1,0 +1,69 @@
+"""The rank classes of a stage, as the execution graph's arrays are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["StageClasses", "TransferCosts"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferCosts:
+    """Costs of one stage's transfers by class, for one direction. Shapes `(K,)`.
+
+    Attributes:
+        latency_s: Of a transfer. [s]
+        work_s: Time of one byte. [s/B]
+        scale_up_bytes, adapter_bytes, uplink_bytes: Sent over links per byte of the tensors.
+    """
+
+    latency_s: Floats
+    work_s: Floats
+    scale_up_bytes: Floats
+    adapter_bytes: Floats
+    uplink_bytes: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageClasses:
+    """The rank classes of one stage.
+
+    Attributes:
+        ranks: Ranks in each class, `(K,)`.
+        slowdown: Factor on compute time, `(K,)`.
+        orbits: Axes number → the orbit of each class, `(K,)`: classes whose groups are shared.
+        next_class, previous_class: Class of the peer in the neighbouring stage, `(K,)`.
+        to_next, to_previous: Transfer costs.
+        resident: Bytes by class and category, `(K, len(CATEGORIES))`.
+        name: Of the stage, for people.
+        level: Which tasks of its stage's program each class plays, `(K,)`.
+        mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
+        to_mirror: Costs of transfers to it.
+        members: Axes number → members of one group on one link, by kind of link and orbit; None
+            where ranks of a class never share a link.
+        pool: Pool of each class's devices, `(K,)`; None for one.
+        devices: What people call them; empty where all are alike.
+    """
+
+    ranks: Integers
+    slowdown: Floats
+    orbits: Mapping[int, Integers]
+    next_class: Integers
+    previous_class: Integers
+    to_next: TransferCosts
+    to_previous: TransferCosts
+    resident: Floats
+    name: str
+    level: Integers
+    mirror_class: Integers | None = None
+    to_mirror: TransferCosts | None = None
+    members: Mapping[int, Integers] | None = None
+    pool: Integers | None = None
+    devices: tuple[str, ...] = ()

@@ -1,0 +1,87 @@
+"""What each played task takes: of itself, of its class's transfers, or of its slowest member."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.folding.kernels import FROM_TASK
+from wattree.compiler.folding.played_tasks import PlayedTasks
+from wattree.graph import TaskKind
+from wattree.lowering.streams import Stream
+
+__all__ = ["BY_CLASS", "by_class", "cost_rows", "times"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+#: Transfers whose costs depend on the class, by field of `StageClasses`; the last one's are those
+#: of one byte.
+BY_CLASS = ("to_next", "to_previous", "to_mirror")
+_TO_MIRROR = len(BY_CLASS) - 1
+
+
+def cost_rows(tasks: PlayedTasks) -> Integers:
+    """Return which of `BY_CLASS` tells what a record costs, `FROM_TASK` if it does itself."""
+    stream, rows = tasks.records["stream"], np.full(len(tasks.records), FROM_TASK, dtype=np.int64)
+    rows[stream == Stream.SEND_NEXT] = BY_CLASS.index("to_next")
+    rows[stream == Stream.SEND_PREVIOUS] = BY_CLASS.index("to_previous")
+    mirrored = np.array([stage.to_mirror is not None for stage in tasks.classes])
+    if mirrored.any():
+        exchanged = (tasks.records["kind"] == TaskKind.TRANSFER) & (stream == Stream.REDUCE)
+        rows[exchanged & mirrored[tasks.stage_of_record]] = _TO_MIRROR
+    return rows
+
+
+def by_class(tasks: PlayedTasks, row: int, name: str) -> Floats:
+    """Return a figure of the transfers of one row of `BY_CLASS`, for the classes of all stages."""
+    parts = []
+    for stage in tasks.classes:
+        costs = getattr(stage, BY_CLASS[row])
+        known = costs is not None and hasattr(costs, name)  # copies to the host have no class
+        parts.append(getattr(costs, name) if known else np.zeros(len(stage.ranks)))
+    return np.concatenate(parts)
+
+
+def times(tasks: PlayedTasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
+    """Return latency, work and bytes sent of all instances."""
+    records = tasks.records
+    alike = np.ones(len(records), dtype=bool)
+    compute = records["kind"] == TaskKind.COMPUTE
+    slowed = np.ones(len(records))
+    for number, stage in enumerate(tasks.classes):
+        own = compute & (tasks.stage_of_record == number)
+        if (stage.slowdown == stage.slowdown[0]).all():
+            slowed[own] = stage.slowdown[0]
+        else:
+            alike[own] = False
+    latency_s = tasks.column("latency_s")
+    work_s = tasks.column("work_s", slowed)
+    wire_bytes = tasks.column("wire_bytes")
+    if not alike.all():
+        instance, _, owner = tasks.instances_of(~alike[tasks.row])
+        work_s[instance] *= np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
+    if (mixed := tasks.mixed()).any():
+        _slowest_member(tasks, mixed, latency_s, work_s)
+    for row in range(len(BY_CLASS)):
+        instance, task, owner = tasks.instances_of((costs == row)[tasks.row])
+        latency_s[instance] = by_class(tasks, row, "latency_s")[owner]
+        work_s[instance] = (
+            by_class(tasks, row, "work_s")[owner] * records["wire_bytes"][tasks.row[task]]
+        )
+    return latency_s, work_s, wire_bytes
+
+
+def _slowest_member(
+    tasks: PlayedTasks, mixed: NDArray[np.bool_], latency_s: Floats, work_s: Floats
+) -> None:
+    """Give tasks of several levels of ranks the time of their slowest member, in place."""
+    instance, task, owner = tasks.members_of(mixed)
+    kind, row = tasks.level[owner], tasks.row[task]
+    first = np.flatnonzero(np.diff(instance, prepend=-1))
+    latency = np.stack([records["latency_s"] for records in tasks.by_level])[kind, row]
+    work = np.stack([records["work_s"] for records in tasks.by_level])[kind, row]
+    slowdown = np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
+    work = np.where(tasks.records["kind"][row] == TaskKind.COMPUTE, work * slowdown, work)
+    latency_s[instance[first]] = np.maximum.reduceat(latency, first)
+    work_s[instance[first]] = np.maximum.reduceat(work, first)

@@ -1,0 +1,303 @@
+"""Pass 9b: the tables of a stage's slots one behind another, and what links them.
+
+A step repeats a few tables once for every micro-batch, so tables are kept once, and the tasks of
+the step name the records of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks.chunk_tables import ChunkTables, turns_of
+from wattree.compiler.tasks.ledger import Piece
+from wattree.compiler.tasks.pairs import PairedTables
+from wattree.compiler.tasks.stage_program import Handover, Send
+from wattree.compiler.tasks.table import TASK, TaskTable, joined
+from wattree.graph import Phase
+from wattree.lowering.streams import Stream
+from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, Work
+from wattree.strategy.schedules.placement import Hop
+
+__all__ = [
+    "PlacedSlot",
+    "SlotTransfers",
+    "TableSequence",
+    "place_slots",
+    "receives_of",
+    "return_edges",
+    "sends_of",
+    "slot_edges",
+]
+
+Integers = NDArray[np.int64]
+Pairs = list[tuple[int, int]]
+
+
+class TableSequence:
+    """Tables one behind another, each kept once however often it comes.
+
+    Attributes:
+        count: Tasks so far.
+    """
+
+    def __init__(self) -> None:
+        self._tables: list[TaskTable] = []
+        self._numbers: dict[int, int] = {}  # by identity, of tables that are kept
+        self._order: list[int] = []
+        self._micro_batches: list[int | None] = []
+        self.count = 0
+
+    def append(self, table: TaskTable, micro_batch: int | None = None) -> int:
+        """Append a table, of one micro-batch or as it is; return the number of its first task."""
+        number = self._numbers.setdefault(id(table), len(self._tables))
+        if number == len(self._tables):
+            self._tables.append(table)
+        self._order.append(number)
+        self._micro_batches.append(micro_batch)
+        first = self.count
+        self.count += len(table.tasks)
+        return first
+
+    def records(self) -> NDArray[np.void]:
+        """Return the tasks of every table once."""
+        return joined([table.tasks for table in self._tables])
+
+    def rows(self) -> Integers:
+        """Return which of the records each task is."""
+        rows, _ = self._spread([len(table.tasks) for table in self._tables])
+        return rows
+
+    def edges(self) -> Integers:
+        """Return the edges inside all tables, by the task that comes first."""
+        tasks = np.array([len(table.tasks) for table in self._tables], dtype=np.int64)
+        first = _starts(tasks[self._order])[:-1]
+        rows, counts = self._spread([len(table.edges) for table in self._tables])
+        edges = np.concatenate([_sorted(table.edges) for table in self._tables])[rows]
+        edges += np.repeat(first, counts)[:, None]
+        return edges
+
+    def micro_batches(self, placed: Sequence[PlacedSlot]) -> NDArray[np.int32]:
+        """Return the micro-batch of every task, given the slots, pairs of which share a table."""
+        known = np.array([m or 0 for m in self._micro_batches], dtype=np.int32)
+        counts = np.array([len(table.tasks) for table in self._tables])[self._order]
+        found = np.repeat(known, counts)
+        first = _starts(counts)
+        for place, micro_batch in enumerate(self._micro_batches):
+            if micro_batch is None:
+                own = self._tables[self._order[place]].tasks["micro_batch"]
+                found[first[place] : first[place + 1]] = own
+        for item in placed:
+            if item.rows is not None:
+                found[item.first + item.rows] = item.slot.micro_batch
+        return found
+
+    def _spread(self, sizes: Sequence[int]) -> tuple[Integers, Integers]:
+        """Return rows of all tables, in their order, in a column of each once; and their counts."""
+        lengths = np.array(sizes, dtype=np.int64)
+        counts = lengths[self._order]
+        shift = _starts(lengths)[:-1][self._order] - _starts(counts)[:-1]
+        return np.arange(counts.sum()) + np.repeat(shift, counts), counts
+
+
+def _sorted(edges: Integers) -> Integers:
+    return edges[np.argsort(edges[:, 0], kind="stable")]
+
+
+def _starts(counts: Integers) -> Integers:
+    return np.concatenate(([0], np.cumsum(counts)))
+
+
+class PlacedSlot(NamedTuple):
+    """A slot's table among those of the stage.
+
+    Attributes:
+        slot: What is done.
+        table: Its tasks.
+        first: Number of the first task of the table, or of the pair of tables.
+        rows: Where its tasks lie from there; None: as they are.
+        transfer: Its transfer, -1 if it sends nothing.
+    """
+
+    slot: Slot
+    table: TaskTable
+    first: int
+    rows: Integers | None
+    transfer: int
+
+    def row(self, task: int) -> int:
+        """Return the number in the stage of a task of its own table."""
+        return self.first + (task if self.rows is None else int(self.rows[task]))
+
+    @property
+    def piece(self) -> Piece:
+        """Its ledger's part of the stage's."""
+        return Piece(
+            offset=self.first,
+            rows=self.rows,
+            chunk=self.slot.chunk,
+            micro_batch=self.slot.micro_batch,
+            ledger=self.table.ledger,
+        )
+
+
+class SlotTransfers:
+    """Where the results of a stage's slots go, and what sends them there."""
+
+    def __init__(
+        self,
+        stage: int,
+        placement: ChunkPlacement,
+        transfer: np.void,
+        handed_bytes: Sequence[Sequence[tuple[float, float]]],
+    ) -> None:
+        self._hops: dict[tuple[int, bool], Hop | None] = {}
+        self._tables: dict[tuple[int, bool], TaskTable | None] = {}
+        for chunk, (before, after) in enumerate(handed_bytes):
+            for backward in (False, True):
+                hops = placement.before if backward else placement.after
+                hop = self._hops[chunk, backward] = hops.get(Place(stage, chunk))
+                # Before what is trained no gradients are sent back.
+                sends = hop is not None and hop.heading != 0 and (not backward or before[1] > 0.0)
+                table = None
+                if hop is not None and sends:
+                    size = before[1] if backward else after[0]
+                    table = _transfer_table(transfer, hop.heading, size, backward=backward)
+                self._tables[chunk, backward] = table
+
+    def hop(self, slot: Slot) -> Hop | None:
+        """Return where the slot's result goes; None if it stays."""
+        return self._hops[slot.chunk, slot.backward]
+
+    def table(self, slot: Slot) -> TaskTable | None:
+        """Return what sends the slot's result; None if nothing does."""
+        return self._tables[slot.chunk, slot.backward] if slot.hands_on else None
+
+
+def _transfer_table(
+    transfer: np.void, heading: int, size_bytes: float, *, backward: bool
+) -> TaskTable:
+    task = np.array([transfer], TASK)
+    task["stream"] = Stream.SEND_NEXT if heading > 0 else Stream.SEND_PREVIOUS
+    task["phase"] = Phase.BACKWARD if backward else Phase.FORWARD
+    task["wire_bytes"] = size_bytes
+    return TaskTable(tasks=task, edges=np.zeros((0, 2), np.int64), exit=0)
+
+
+def place_slots(
+    order: Order,
+    chunks: Sequence[ChunkTables],
+    tables: TableSequence,
+    transfers: SlotTransfers,
+    pairs: PairedTables,
+    *,
+    keeps_gathered: bool,
+) -> list[PlacedSlot]:
+    """Append the table of every slot, and of its transfer, to `tables`."""
+    turns = turns_of(order, keeps_gathered=keeps_gathered)
+    own = [chunks[s.chunk].of(s.work, turn) for s, turn in zip(order, turns, strict=True)]
+    placed: list[PlacedSlot] = []
+
+    def sent(slot: Slot, table: TaskTable) -> int:
+        transfer = transfers.table(slot) if table.exit >= 0 else None
+        return -1 if transfer is None else tables.append(transfer, slot.micro_batch)
+
+    index = 0
+    while index < len(order):
+        slot, table = order[index], own[index]
+        if index + 1 < len(order) and order[index + 1].beside:
+            pair = pairs.together(table, own[index + 1])
+            first = tables.append(pair.table, slot.micro_batch)
+            for place, rows in zip((index, index + 1), pair.rows, strict=True):
+                transfer = sent(order[place], own[place])
+                placed.append(PlacedSlot(order[place], own[place], first, rows, transfer))
+            index += 2
+        else:
+            first = tables.append(table, slot.micro_batch)
+            placed.append(PlacedSlot(slot, table, first, None, sent(slot, table)))
+            index += 1
+    return placed
+
+
+def receives_of(
+    placed: Sequence[PlacedSlot], *, stage: int, placement: ChunkPlacement
+) -> dict[Handover, tuple[int, ...]]:
+    """Return what the stage's slots are handed → the tasks that wait for it."""
+    found = {}
+    for item in placed:
+        slot, entries = item.slot, item.table.entries
+        if not slot.hands_on:
+            continue
+        is_handed = not slot.backward and Place(stage, slot.chunk) in placement.before
+        if not entries and is_handed:  # what comes is for later blocks than the first
+            computes = np.flatnonzero(item.table.tasks["stream"] == Stream.COMPUTE)
+            entries = tuple(computes[:1].tolist())
+        key = Handover(slot.chunk, slot.micro_batch, slot.backward)
+        found[key] = tuple([item.row(entry) for entry in entries])
+    return found
+
+
+def sends_of(placed: Sequence[PlacedSlot], transfers: SlotTransfers) -> list[Send]:
+    """Return the transfers to other stages."""
+    sends = []
+    for item in placed:
+        if item.transfer >= 0 and (hop := transfers.hop(item.slot)) is not None:
+            received = Handover(hop.place.chunk, item.slot.micro_batch, item.slot.backward)
+            sends.append(Send(item.transfer, hop.place.stage, hop.heading, received))
+    return sends
+
+
+def slot_edges(
+    placed: Sequence[PlacedSlot],
+    transfers: SlotTransfers,
+    receives: Mapping[Handover, tuple[int, ...]],
+) -> Pairs:
+    """Return the edges between the tables of slots."""
+    edges: Pairs = []
+    ahead: list[int] = []  # the last compute tasks before the item
+    for item, following in pairwise([*placed, None]):
+        assert item is not None
+        slot, table = item.slot, item.table
+        if item.transfer >= 0:
+            edges.append((item.row(table.exit), item.transfer))
+        elif slot.hands_on and table.exit >= 0 and (hop := transfers.hop(slot)) is not None:
+            # What is handed on inside a stage (the turn of a V) is there at once.
+            entries = receives[Handover(hop.place.chunk, slot.micro_batch, slot.backward)]
+            edges += [(item.row(table.exit), entry) for entry in entries]
+        if ahead and (table.prefetch or table.early):
+            edges += _prefetch_edges(ahead, item)
+        if ahead and slot.work is Work.WEIGHT_GRADIENT:
+            # What starts a weight gradient beside the compute stream waits for the work before it.
+            edges += [(ahead[-1], item.row(entry)) for entry in table.entries]
+        is_half = following is not None and following.first == item.first
+        if table.tails and not is_half:
+            ahead = [item.row(tail) for tail in table.tails]
+    return edges
+
+
+def _prefetch_edges(ahead: Sequence[int], item: PlacedSlot) -> Pairs:
+    """Parameter gathers and copies in run as far ahead across micro-batches as inside one."""
+    gathers = [item.row(gather) for gather in item.table.prefetch]
+    tails = [*[ahead[0]] * (len(gathers) - len(ahead)), *ahead]
+    pairs = list(zip(tails[-len(gathers) :], gathers, strict=False)) if gathers else []
+    pairs += [(ahead[-min(back, len(ahead))], item.row(copy)) for copy, back in item.table.early]
+    return pairs
+
+
+def return_edges(placed: Sequence[PlacedSlot]) -> Pairs:
+    """What was copied out comes back after it has arrived there."""
+    stored: dict[tuple[int, int], list[int]] = {}
+    pairs: Pairs = []
+    for item in placed:
+        if item.table.stored:
+            key = item.slot.chunk, item.slot.micro_batch
+            stored[key] = [item.row(copy) for copy in item.table.stored]
+        if item.table.fetched:
+            key = item.slot.chunk, item.slot.micro_batch
+            back = [item.row(copy) for copy in item.table.fetched]
+            pairs += zip(reversed(stored[key]), back, strict=True)
+    return pairs

@@ -1,0 +1,75 @@
+"""What pass 9 yields: the program of one rank of a pipeline stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks.ledger import Piece
+
+__all__ = ["MIRROR", "Handover", "Send", "StageProgram"]
+
+
+class Handover(NamedTuple):
+    """What a chunk hands to another: the output of a micro-batch, or the gradient of its input."""
+
+    chunk: int
+    micro_batch: int
+    backward: bool
+
+
+#: What the copies of a chunk hand each other at the step's end: its gradients.
+MIRROR = Handover(-1, -1, True)
+
+
+class Send(NamedTuple):
+    """A transfer to another stage.
+
+    Attributes:
+        task: The task that sends.
+        stage: To which stage.
+        heading: +1 to the next stage's ranks, -1 to the previous one's, 0 to the mirror's.
+        received: What the receiver calls it.
+    """
+
+    task: int
+    stage: int
+    heading: int
+    received: Handover
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageProgram:
+    """Tasks of one rank of a stage, in program order, and the ends of its transfers.
+
+    Attributes:
+        records: What its tasks are, each once for all micro-batches, of dtype `TASK`.
+        rows: Which of the records each task is, `(T,)`.
+        micro_batches: Of each task, `(T,)`; -1 for none.
+        edges: Index pairs inside the stage.
+        sends: Its transfers to other stages.
+        receives: What it is handed → the tasks that wait for it.
+        pieces: Its slots' tables with their ledgers.
+        levels: The same records with the figures of ranks of every other level: by the tokens of
+            their experts, or by the kind of their device and place.
+    """
+
+    records: NDArray[np.void]
+    rows: NDArray[np.int64]
+    micro_batches: NDArray[np.int32]
+    edges: NDArray[np.int64]
+    sends: tuple[Send, ...]
+    receives: Mapping[Handover, tuple[int, ...]]
+    pieces: tuple[Piece, ...] = ()
+    levels: tuple[NDArray[np.void], ...] = ()
+
+    def behind(self, stages: int) -> StageProgram:
+        """Return the program as that of a stage behind so many of other jobs."""
+        if not stages:
+            return self
+        sends = tuple(send._replace(stage=send.stage + stages) for send in self.sends)
+        return replace(self, sends=sends)
