@@ -4,7 +4,7 @@
 
 DIR holds measured rows (*.csv of the columns that `wattree validate --rows` reads); without it the
 rows that ship with Wattree are used, and likewise the recorded scenarios without `--netlab`. Every
-row is compiled and played under each set of rules, with the calibration that ships, which was
+row is compiled and executed under each set of rules, with the calibration that ships, which was
 fitted with our rules: the others might do better with one of their own (`wattree validate --fit
 --sharing …`). Exits with 0 whatever comes out; rows that are missed widely are printed, too.
 """
@@ -35,12 +35,12 @@ from wattree.job import Job
 from wattree.lowering.model import model_of
 from wattree.predict import setting_of
 from wattree.predict.execute import compilation_of
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.validation import MeasuredRow, bundled_rows, express, measurement, read_rows
 
-#: Name → rules of play, for measured rows.
+#: Name → rules of execution, for measured rows.
 RULES: dict[str, dict[str, Any]] = {
     "ours": {},
     "no mutual slowdown": {"mutual_slowdown": False},
@@ -95,7 +95,7 @@ def report_of(folder: Path | None, netlab: Path | None) -> dict[str, Any]:
     """Return everything that is printed, as plain values."""
     machine = load_machine()
     scenarios = bundled_scenarios() if netlab is None else load_folder(netlab)
-    rows, left_out = played(rows_of(folder))
+    rows, left_out = executed(rows_of(folder))
     parts = {"all": rows, "groups cross nodes": [row for row in rows if row.crosses]}
     return {
         "netlab": [
@@ -122,7 +122,7 @@ def rows_of(folder: Path | None) -> list[MeasuredRow]:
     return [row for path in sorted(folder.glob("*.csv")) for row in read_rows(path)]
 
 
-def played(measured: Iterable[MeasuredRow]) -> tuple[list[Row], dict[str, str]]:
+def executed(measured: Iterable[MeasuredRow]) -> tuple[list[Row], dict[str, str]]:
     """Return the core rows of step time under all rules, and why others of them have none."""
     rows: list[Row] = []
     skipped: dict[str, str] = {}
@@ -186,7 +186,7 @@ def step_times_of() -> Callable[[Job], tuple[dict[str, float], bool]]:
             for axis, _ in mesh.axes
         )
         times = {
-            name: play(single if "proteus" in rules.values() else merged, **rules).makespan_s
+            name: execute(single if "proteus" in rules.values() else merged, **rules).makespan_s
             for name, rules in RULES.items()
         }
         return times | {HIDDEN: ends.hidden_s, EXPOSED: ends.exposed_s}, crosses

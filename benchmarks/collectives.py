@@ -3,7 +3,7 @@
     python -m benchmarks.collectives [DIR] [--worst N] [--json P]
 
 DIR holds `collectives.csv` with measured times (nccl-tests and alike), by default
-`../shared/opdata`. Rows of NCCL on systems that the catalogue has are predicted twice, as
+`../shared/opdata`. Rows of NCCL on systems that the catalog has are predicted twice, as
 `collectives: auto` and as `collectives: nccl` would have it, with the shipped calibration. Errors
 are of the time, positive where the prediction is too long. The rows missed most are listed.
 """
@@ -29,7 +29,7 @@ from wattree.cost.requests import COMPILED_KINDS, CollectiveRequests, Request
 from wattree.errors import RowError, WattreeError
 from wattree.hardware import Cluster, Precision, load_fabric, load_node, load_site
 
-#: System of the table → node and fabric of the catalogue. Others say too little to be predicted:
+#: System of the table → node and fabric of the catalog. Others say too little to be predicted:
 #: bridges between pairs of cards, and clusters whose nodes are not stated.
 _SYSTEMS = {
     "a100_sxm": ("dgx-a100", "infiniband-hdr-fat-tree"),
@@ -172,8 +172,8 @@ def _time_s(rates: Rates, kind: str, size_bytes: float, nodes: int, per_node: in
         spans=((one * per_node, one), (one * nodes, one * domain)),
         filled=one * per_node,
     )
-    played = rates.collectives.played(kind, one * size_bytes, group, rates.links)
-    return float(played.latency_s[0] + played.work_s[0])
+    cost = rates.collectives.cost(kind, one * size_bytes, group, rates.links)
+    return float(cost.latency_s[0] + cost.work_s[0])
 
 
 # ------------------------------------------------------------------------------------ tables

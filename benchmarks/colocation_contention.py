@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     cores = sorted(os.sched_getaffinity(0))[:_MOST]
     if len(cores) < 2:
-        console.print("found one core, expected two or more: nobody is there to contend with")
+        console.print("found one core, expected two or more: no one is there to contend with")
         return 1
     table = Table("model", "processes", "slowdown", "quartiles", "contention", box=None)
     found = []

@@ -56,8 +56,8 @@ class Case:
         return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-#: A slow disk, loader workers that two processes share, computing beside waiting, computing alone
-#: of several sizes, and a step that is little but overheads.
+#: A slow disk, loader workers that two processes share, computing alongside waiting, computing
+#: alone of several sizes, and a step that is little but overheads.
 CASES = (
     Case(name="samples wait 1 ms each, perceptron", words=("--latency", "1e-3", "--batch", "16")),
     Case(

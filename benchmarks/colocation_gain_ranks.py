@@ -31,7 +31,7 @@ class _Sum(nn.Module):
 def averaged(gradient_bytes: int, turns: int) -> dict[str, list[float]]:
     """Return times of backward passes that average among all and alone, turn by turn. [s]
 
-    Alone a process averages with nobody, as DDP does in the run that a prediction is made of: that
+    Alone a process averages with no one, as DDP does in the run that a prediction is made of: that
     run knows what hooks and buckets take, and only what comes to it with others is asked here.
 
     Args:

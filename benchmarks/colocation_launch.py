@@ -82,7 +82,7 @@ def overhead(seconds: float = _RUN_S) -> Section:
     )
     notes = (
         "Median over pairs of the median step with and without, start-up apart, all on one core. "
-        f"The launcher, and what it keeps beside it, used {busy:.2%} of it.",
+        f"The launcher, and what it keeps besides it, used {busy:.2%} of it.",
     )
     return Section(title="Overhead of the launcher", figures=(figure,), notes=notes)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from wattree.runtime.reduce.backends import make_backend
 from wattree.runtime.reduce.members import Members
-from wattree.runtime.reduce.ways import way_of
 from wattree.runtime.transfers import SentTraffic
 
 _CPU = torch.device("cpu")
@@ -78,7 +78,7 @@ def _way(
         leaders=tuple(range(0, world, processes)),
         everybody=tuple(range(world)),
     )
-    way = way_of(
+    way = make_backend(
         method, dist.group.WORLD, members, _CPU, traffic=traffic or SentTraffic(), timeout_s=60.0
     )
     return lambda gradients: way.average_(gradients, 0, None)

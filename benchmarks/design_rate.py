@@ -35,7 +35,7 @@ from wattree.search.space import enumerate_space
 
 _RATE = 100_000.0
 _OPTIMUM, _SPACES, _PLAYED = 0.02, 20, 180
-#: Strategies whose memory is above the room by more in closed form never fit when played.
+#: Strategies whose memory is above the room by more in closed form never fit when simulated.
 _NEAR = 1.1
 _RAY, _POINTS = 0.15, 64
 _KILLS = 20
@@ -100,7 +100,7 @@ def optimum(options: Options) -> Section:
         setting, limits = _small(draw, options)
         space = enumerate_space(setting, limits=limits)
         screened = screen(setting, space)
-        near = np.flatnonzero(screened.memory_bytes <= _NEAR * screened.room_bytes)
+        near = np.flatnonzero(screened.memory_bytes <= _NEAR * screened.capacity_bytes)
         if not 4 <= len(near) <= _PLAYED or not screened.fits(Constraints()).any():
             continue
         every = [
@@ -215,7 +215,7 @@ def _timed(backend: Backend, study: Study) -> tuple[list[Outcome], float]:
     for batch in (warm, points):
         waiting, began = list(batch), time.perf_counter()
         while waiting or in_flight:
-            taken, waiting = waiting[: backend.room], waiting[backend.room :]
+            taken, waiting = waiting[: backend.free_slots], waiting[backend.free_slots :]
             backend.submit(taken)
             done = backend.completed(1.0)
             in_flight += len(taken) - len(done)

@@ -57,9 +57,9 @@ def section(options: Options) -> Section:
         for index in rng.choice(fitting, _PLAYED, replace=False).tolist():
             chosen = screened.options(index)
             found = estimate(setting, chosen, Degrees.of([chosen], 32))
-            played = predicted(setting, chosen, detail=False).result
-            times.append(float(found.step_time_s[0]) / played.step_time_s - 1)
-            room.append(played.memory.fits == bool(found.tier_fits[0]))
+            executed = predicted(setting, chosen, detail=False).result
+            times.append(float(found.step_time_s[0]) / executed.step_time_s - 1)
+            room.append(executed.memory.fits == bool(found.tier_fits[0]))
     errors = np.array(times)
     return Section(
         title="Expanded memory: closed form against play, 70 billion parameters on 16 devices",

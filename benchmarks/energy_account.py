@@ -1,7 +1,7 @@
 """The account of energy: does it add up, and what does it add to a simulation's time.
 
-Times are of the processor, medians of several accounts of one played step; what a simulation takes
-is compiling, playing and everything else that `simulate` tells.
+Times are of the processor, medians of several accounts of one executed step; what a simulation
+takes is compiling, playing and everything else that `simulate` tells.
 """
 
 from __future__ import annotations

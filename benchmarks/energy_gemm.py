@@ -1,4 +1,4 @@
-"""Board power of matrix products: the shipped formula against measurements, and its fit.
+"""Board power of matmuls: the shipped formula against measurements, and its fit.
 
 Rows are products of 200 us and more (below, the sensor still shows the work before) whose power was
 read; times are the row's own, so that only the power is judged, or Wattree's. Half of the shapes,
@@ -51,7 +51,7 @@ class GemmRows:
     """Measured products of one device and number format; arrays of one length.
 
     Attributes:
-        device: Catalogue name.
+        device: Catalog name.
         dtype: As the table has it.
         m, n, k: Shapes.
         time_s: Measured. [s]
@@ -193,7 +193,7 @@ def section(options: Options) -> Section | None:
         if rows.dtype != "bf16"
     ]
     return Section(
-        title="Board power of matrix products of 200 us and more",
+        title="Board power of matmuls of 200 us and more",
         measures=tuple(measures),
         beside=(*known, *by_format, *swapped),
     )

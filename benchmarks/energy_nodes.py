@@ -83,7 +83,7 @@ def section(options: Options) -> Section | None:
         ),
         notes=(
             f"shipped: host {constants.host_w:.0f} W and AC {constants.conversion:.3f} of DC in "
-            f"the catalogue, a byte of training {constants.training:.2f} times one of steady "
+            f"the catalog, a byte of training {constants.training:.2f} times one of steady "
             f"products in the calibration: made of {len(own)} of the rows (--fit)",
             "`validate` expresses none of these rows: neither precision nor strategy is printed",
             "rates are as logged; what rates and lengths on one and eight nodes leave of a run "

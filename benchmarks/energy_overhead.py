@@ -1,4 +1,4 @@
-"""What labelling a training loop costs: its steps with `wattree.measure.Stages` and without.
+"""What labeling a training loop costs: its steps with `wattree.measure.Stages` and without.
 
 Two figures, each to be below 1 %:
 
@@ -52,7 +52,7 @@ def loop_of(model: Any, optimizer: Any) -> Loop:
     return loop
 
 
-def seen(*, labelled: bool) -> dict[str, float]:
+def seen(*, labeled: bool) -> dict[str, float]:
     """Return how much slower steps are with labels; without any in either half if not asked."""
     import torch
 
@@ -73,7 +73,7 @@ def seen(*, labelled: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
 
         def watched() -> float:
-            if not labelled:
+            if not labeled:
                 return loop(loader)
             with Stages(model, optimizer, out=Path(folder) / "run.json", quiet=True) as stages:
                 return loop(stages.wrap(loader))
@@ -128,13 +128,13 @@ def section(_: Options) -> Section | None:
     """Return what `wattree.measure.Stages` adds to steps of a small loop; needs PyTorch."""
     if find_spec("torch") is None:
         return None
-    without, labelled = seen(labelled=False), seen(labelled=True)
-    share = counted(labelled["step_s"])["overhead"]
+    without, labeled = seen(labeled=False), seen(labeled=True)
+    share = counted(labeled["step_s"])["overhead"]
     return Section(
-        title="Time that labelled stages add to a training loop",
+        title="Time that labeled stages add to a training loop",
         measures=(
             Measure(
-                name=f"processor time of labels, steps of {labelled['step_s'] * 1e3:.0f} ms",
+                name=f"processor time of labels, steps of {labeled['step_s'] * 1e3:.0f} ms",
                 count=1,
                 figure=share,
                 target=LIMIT,
@@ -142,7 +142,7 @@ def section(_: Options) -> Section | None:
             Measure(
                 name="steps with labels against steps without, median of pairs",
                 count=PAIRS,
-                figure=labelled["overhead"],
+                figure=labeled["overhead"],
                 target=LIMIT,
             ),
         ),
@@ -153,9 +153,7 @@ def section(_: Options) -> Section | None:
                 figure=without["overhead"],
             ),
         ),
-        notes=(
-            f"quartiles over pairs: {_quartiles(labelled)}, of the noise {_quartiles(without)}",
-        ),
+        notes=(f"quartiles over pairs: {_quartiles(labeled)}, of the noise {_quartiles(without)}",),
     )
 
 

@@ -1,7 +1,7 @@
 """Forecasts of power from a run's own beginning: recorded runs, and series of known answer.
 
 Recorded runs lie in `validation/runs`, written by `wattree measure` on a machine without a meter:
-their power is the labelled estimate from processor time. Series of known answer are made here from
+their power is the labeled estimate from processor time. Series of known answer are made here from
 a seed; each is a process whose best forecast is known.
 """
 

@@ -1,6 +1,6 @@
 """Simpler models beside the stage model on measured rows: nodes that train, devices under limits.
 
-Utilisation is in none of the rows. Of nodes it is the share of the run that computes, as simulated,
+Utilization is in none of the rows. Of nodes it is the share of the run that computes, as simulated,
 of memory the simulated bytes at the logged rate. Of a device under limits it is the power of its
 anchor over the anchor's limit; its rated power is the limit. All models are told the length.
 """
@@ -61,7 +61,7 @@ def as_training_run(run: Run) -> TrainingRun:
                 domain="all/nodes", meter="csv", energy_j=row.power_w * row.nodes * row.run_s
             ),
         ),
-        utilisation={
+        utilization={
             "accelerator": computing * run.trains,
             "memory": min(load.traffic_bytes / (row.step_s * bandwidth), 1.0) * run.trains,
             "network": (1.0 - computing) * run.trains,
@@ -205,6 +205,6 @@ def _limited(row: MeasuredRow, anchor: MeasuredRow) -> TrainingRun:
         wall_s=1.0,
         iterations=1,
         meters=(MeterReading(domain="node0/gpu0", meter="csv", energy_j=row.avg_power_w),),
-        utilisation={"accelerator": min(anchor.avg_power_w / anchor.power_limit_w, 1.0)},
+        utilization={"accelerator": min(anchor.avg_power_w / anchor.power_limit_w, 1.0)},
         rated_w=row.power_limit_w,
     )

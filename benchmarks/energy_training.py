@@ -1,9 +1,9 @@
-"""Power of training that nobody told anything: `simulate` alone, before and after its constant.
+"""Power of training that no one told anything: `simulate` alone, before and after its constant.
 
 Rows are whole nodes (MLPerf) and single devices at rated power (Zeus, the anchors of the rows under
-limits), whose models the catalogue has. Zeus prints neither precision nor software: PyTorch's
+limits), whose models the catalog has. Zeus prints neither precision nor software: PyTorch's
 defaults are taken, fp32 on V100 and tf32 on A40, and data that never keeps a step waiting. Left out
-are NCF (the catalogue's is that of a larger data set, and the rows wait for data: they draw what a
+are NCF (the catalog's is that of a larger data set, and the rows wait for data: they draw what a
 device at rest does), DeepSpeech2 and BERT on Sentiment140 (lengths not told).
 
 `power_training` is by how much a byte of training draws more than one of a steady product. Of A40
@@ -63,7 +63,7 @@ class Trained:
 
     Attributes:
         row: As printed.
-        device: Catalogue name.
+        device: Catalog name.
         trace, cluster: Of the simulation.
         power: What the device draws.
         step_s: Measured; None where the row tells no rate. [s]
@@ -86,7 +86,7 @@ class Trained:
 
 
 def trained_runs(options: Options) -> list[Trained]:
-    """Return the rows whose model the catalogue has; none where the table is not there."""
+    """Return the rows whose model the catalog has; none where the table is not there."""
     if not (options.measured / "energy.csv").is_file():
         return []
     rows = rows_under_limits(options)
@@ -343,6 +343,6 @@ def fit(options: Options) -> dict[str, float]:
 
 
 def shipped_figures() -> dict[str, float]:
-    """Return what the catalogue has of those that are no constants of the calibration."""
+    """Return what the catalog has of those that are no constants of the calibration."""
     host = load_node(NODE).host
     return {f"{NODE}: host.busy [W]": host.busy_w, f"{NODE}: host.conversion": host.conversion}

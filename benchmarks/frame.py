@@ -48,7 +48,7 @@ class Options:
         shared: Folder with `opdata` and `measured`.
         calibration: Constants.
         refits: Whether lines are shown that take long: a fit, or runs, of their own.
-        machine: Calibration of the machine at hand, of `wattree profile`; None where sections that
+        machine: Calibration of this machine, of `wattree profile`; None where sections that
             need one make it.
     """
 

@@ -1,4 +1,4 @@
-"""Several processes on one accelerator: throughput, utilisation, energy, beside the prediction.
+"""Several processes on one accelerator: throughput, utilization, energy, beside the prediction.
 
     python -m benchmarks.gpu_colocation [--seconds S] [--only MODEL] [--out FILE]
 
@@ -93,7 +93,7 @@ def lines_of(
         model: One of `MODELS`.
         size: Of an image's side. [pixels]
         device: `cuda` or `cpu`.
-        known_as: The device's name in the catalogue; None: what MPS fills is not predicted.
+        known_as: The device's name in the catalog; None: what MPS fills is not predicted.
         seconds: Length of each measurement. [s]
         batch, workers, processes: See the constants.
 
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--known-as", help="the device's name in the catalogue")
+    parser.add_argument("--known-as", help="the device's name in the catalog")
     parser.add_argument("--out", type=Path, help="file to write, instead of one in results/")
     given = parser.parse_args(arguments)
     import torch

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from wattree.capture.zoo import built_in_models
 
-#: Name → name in the catalogue; the perceptron is none of it.
+#: Name → name in the catalog; the perceptron is none of it.
 MODELS = {"resnet-18": "resnet-18", "shufflenet": "shufflenet-v2-1.0", "mlp": ""}
 _STORED = 256
 _WARM_UP = 10

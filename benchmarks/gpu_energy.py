@@ -29,7 +29,7 @@ from wattree.job import load_job
 from wattree.predict import run_of
 from wattree.trace import STAGES, Run
 
-#: Batches that fill a data-centre device and leave room in 16 GB.
+#: Batches that fill a data-center device and leave room in 16 GB.
 TRAININGS = (
     Training(model="vgg-16", batch=64),
     Training(model="resnet-50", batch=128),
@@ -38,7 +38,7 @@ TRAININGS = (
 RESULTS = Path(__file__).parent / "results"
 SECONDS = 60.0
 
-_HINT = "--known-as NAME names the catalogue's entry of the same product, if it has one"
+_HINT = "--known-as NAME names the catalog's entry of the same product, if it has one"
 
 #: A node around one device. What it says besides does not reach the device's energy and time:
 #: images are made in host memory, so no storage is read.
@@ -89,7 +89,7 @@ class Side:
         exposed_s: Stage → what of it is that stage's. [s]
         energy_j: Of the device. [J]
         by_stage_j: Stage → energy; None where the meter could not tell. [J]
-        notes: How they were told apart, or why not; what befell the meter.
+        notes: How they were told apart, or why not; what happened to the meter.
     """
 
     step_s: float
@@ -120,20 +120,20 @@ class Row:
 
 
 def device_of(name: str) -> str:
-    """Return the catalogue's name of a device from what its driver calls it.
+    """Return the catalog's name of a device from what its driver calls it.
 
     Raises:
-        UnknownNameError: It is not in the catalogue: nothing similar is put in its place.
+        UnknownNameError: It is not in the catalog: nothing similar is put in its place.
     """
     return canonical_name("device", name)
 
 
 def predicted(training: Training, device: str, *, power_limit_w: float) -> Side:
-    """Return what Wattree says of a step on one device of the catalogue.
+    """Return what Wattree says of a step on one device of the catalog.
 
     Args:
         training: What is trained.
-        device: Name in the catalogue, or file.
+        device: Name in the catalog, or file.
         power_limit_w: Its limit. [W]
     """
     limit_w = min(power_limit_w, load_device(device).tdp_w)
@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print the table and write the result; say so where there is no accelerator."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each training")
-    parser.add_argument("--known-as", help="the device's name in the catalogue")
+    parser.add_argument("--known-as", help="the device's name in the catalog")
     parser.add_argument("--out", type=Path, help="file to write, instead of one in results/")
     given = parser.parse_args(arguments)
 

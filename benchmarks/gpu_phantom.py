@@ -5,7 +5,7 @@
 
 The local, compress and decompress products of one rank of a layer of 16,384 features in bf16 (and
 the product of tensor parallelism, to compare with), each timed by events of the device. The
-roofline is that of the catalogue's datasheet: the longer of FLOP over its peak and bytes over its
+roofline is that of the catalog's datasheet: the longer of FLOP over its peak and bytes over its
 memory bandwidth, each operand moved once. The result names device, driver and software; where there
 is no device nothing is written, unless `--device cpu` asks for the processor, which has a roofline
 only if `--known-as` names one.
@@ -34,7 +34,7 @@ from wattree.hardware import Device, Precision, canonical_name, load_device
 RESULTS = Path(__file__).parent / "results"
 WIDTH, BATCH, REPEATS = 16_384, 4_096, 30
 RANKS, GHOSTS = (4, 8, 16), (64, 256)
-_HINT = "--known-as NAME names the catalogue's entry of the same product, if it has one"
+_HINT = "--known-as NAME names the catalog's entry of the same product, if it has one"
 _ELEMENT = 2  # bytes of bf16
 
 
@@ -183,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=BATCH, help="samples of a micro-batch")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="calls of each kernel")
     parser.add_argument("--device", default="cuda:0", help="as torch calls it")
-    parser.add_argument("--known-as", help="the device's name in the catalogue")
+    parser.add_argument("--known-as", help="the device's name in the catalog")
     parser.add_argument("--out", type=Path, help="file to write, instead of one in results/")
     return parser
 

@@ -33,10 +33,10 @@ class Training:
     """What is trained.
 
     Attributes:
-        model: Name in the catalogue, whose module is that of the zoo.
+        model: Name in the catalog, whose module is that of the zoo.
         batch: Samples of a step.
         image_size: Pixels of an image's side.
-        options: Of the module, over those of the catalogue.
+        options: Of the module, over those of the catalog.
     """
 
     model: str

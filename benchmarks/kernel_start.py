@@ -142,7 +142,7 @@ class _Model:
         start_s, share, bandwidth = at[0] * 1e-6, at[1], at[2]
         rates = replace(
             convolution_rates(products.device, Precision.BF16, load_calibration()),
-            product=share,
+            matmul=share,
             memory_bytes_per_s=products.device.memory_bandwidth_bytes_per_s * bandwidth,
             kernels=replace(MATRIX_KERNELS, ramp=self.ramp),
         )

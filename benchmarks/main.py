@@ -3,7 +3,7 @@
     python -m benchmarks.main [DIR] [--json P]
 
 DIR holds `throughput_llm.csv` and `memory.csv` of published measurements; without it the bundled
-rows are used. Times are medians on the machine at hand. Exits with 0 even where a figure is
+rows are used. Times are medians on this machine. Exits with 0 even where a figure is
 missed: the table says so.
 """
 
@@ -131,24 +131,24 @@ def largest_job() -> list[Figure]:
     """Simulate 405B on 16,384 devices in a process of its own, for its memory."""
     runs = [apart("simulated", LARGEST) for _ in range(3)]
     elapsed = statistics.median(run["elapsed_s"] for run in runs)
-    resident = max(run["resident_bytes"] for run in runs)
+    static = max(run["static_bytes"] for run in runs)
     return [
         Figure(
             "simulate Llama-3.1-405B on 16,384 H100",
             "<= 2 s, <= 1.5 GB",
-            f"{elapsed:.2f} s, {resident / 1e9:.2f} GB (step {runs[0]['step_time_s']:.2f} s)",
-            elapsed <= 2 and resident <= 1.5e9,
+            f"{elapsed:.2f} s, {static / 1e9:.2f} GB (step {runs[0]['step_time_s']:.2f} s)",
+            elapsed <= 2 and static <= 1.5e9,
         )
     ]
 
 
 def engine_rate() -> list[Figure]:
-    """Tasks per second on a compiled graph, every rank played."""
-    from wattree.sim import play
+    """Tasks per second on a compiled graph, every rank executed."""
+    from wattree.sim import execute
 
     graph, _ = compiled(ENGINE, repeats=1)
-    play(graph)
-    rates = [graph.tasks / cpu_s(lambda: play(graph)) for _ in range(5)]
+    execute(graph)
+    rates = [graph.tasks / cpu_s(lambda: execute(graph)) for _ in range(5)]
     rate = statistics.median(rates)
     return [
         Figure(

@@ -74,7 +74,7 @@ def simulated(text: str) -> dict[str, float]:
     prediction = wattree.simulate(job)
     return {
         "elapsed_s": time.perf_counter() - began,
-        "resident_bytes": resident_bytes(),
+        "static_bytes": static_bytes(),
         "step_time_s": prediction.result.step_time_s,
     }
 
@@ -108,10 +108,10 @@ def cpu_s(work: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def resident_bytes() -> float:
+def static_bytes() -> float:
     """Return the most memory that this process ever held.
 
-    Linux counts what the parent held when it started this process towards `ru_maxrss`, so ask for
+    Linux counts what the parent held when it started this process toward `ru_maxrss`, so ask for
     the high-water mark of the process's own address space where the system tells it.
     """
     status = Path("/proc/self/status")

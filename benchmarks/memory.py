@@ -85,13 +85,17 @@ def simulated(measured: Sequence[MeasuredRow]) -> list[Row]:
         device = job.cluster.node.device
         key = repr(replace(job, source=""))
         if key not in done:
-            play = predicted(setting_of(job, constants), job.strategy)
-            assert play.ledger is not None
+            execute = predicted(setting_of(job, constants), job.strategy)
+            assert execute.ledger is not None
             done[key] = (
-                play.peak.tensors,
+                execute.peak.tensors,
                 {
                     name: reserved_for(
-                        play.trace, play.ledger, play.peak.rank_class, name, device.memory_bytes
+                        execute.trace,
+                        execute.ledger,
+                        execute.peak.rank_class,
+                        name,
+                        device.memory_bytes,
                     ).reserved_bytes
                     for name in MODELS
                 },
@@ -145,7 +149,7 @@ def _fitted(base: Floats, design: Floats) -> tuple[Floats, Floats]:
 
 
 def _show(rows: Sequence[Row], found: dict[str, tuple[list[float], dict[str, float]]]) -> None:
-    head = ("reckoned with", "constants", *next(iter(found.values()))[1])
+    head = ("computed with", "constants", *next(iter(found.values()))[1])
     table = plain_table(f"Mean absolute error of peak memory, {len(rows)} rows", head)
     for name, (constants, errors) in found.items():
         table.add_row(name, str(len(constants)), *(f"{error:.2%}" for error in errors.values()))

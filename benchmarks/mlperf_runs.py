@@ -1,7 +1,7 @@
 """MLPerf training runs with node power: their rows, and what Wattree's simulation says they do.
 
 The rows print neither precision nor strategy. What is set here for all: the family of NVIDIA's
-containers with what its submissions switch on (NHWC, tuned kernels, CUDA graphs, fused optimisers,
+containers with what its submissions switch on (NHWC, tuned kernels, CUDA graphs, fused optimizers,
 compiled blocks); fp16, and fp8 for Llama 2 70B. BERT's padding is removed there; 256 tokens of 512
 are taken to be left. Beyond that, ResNet-50 and RetinaNet have what the configurations that were
 published with the submissions say [1, 2]; nothing of it is fitted.
@@ -44,7 +44,7 @@ TUNED: Mapping[str, Any] = {
 }
 _FP16, _FP8 = "fp16", "fp8"
 _LLAMA_2_70B: Mapping[str, Any] = {
-    # Llama 2 70B, at the 8192 tokens of the benchmark, twice what the catalogue's model admits.
+    # Llama 2 70B, at the 8192 tokens of the benchmark, twice what the catalog's model admits.
     "transformer": {
         "layers": 80,
         "hidden": 8192,
@@ -83,7 +83,7 @@ _JOBS: Mapping[str, Mapping[str, Any]] = {
     "resnet": {"model": "resnet-50", "optimizer": "momentum", "precision": _FP16, "strategy": {}},
     "ssd": {"model": "retinanet-resnext50", "precision": _FP16, "strategy": {}},
 }
-#: Weights and gradients of 16 bits, fp32 master weights in the optimiser: `--dtype float16` with
+#: Weights and gradients of 16 bits, fp32 master weights in the optimizer: `--dtype float16` with
 #: multi-precision updates of MXNet, `--master-weights` of RetinaNet.
 _HALF: Mapping[str, Any] = {
     "autocast": False,
@@ -240,7 +240,7 @@ def job_of(
         benchmark: A key of the jobs above.
         global_batch: Samples of a step.
         nodes: How many.
-        node: Of the catalogue, with eight devices.
+        node: Of the catalog, with eight devices.
         tuned: Whether software is set to what submissions switch on.
         traits: Likewise, where a submission differs.
     """

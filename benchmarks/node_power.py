@@ -8,7 +8,7 @@ T, of which a node trains for a share:
 *work* is what one device draws on one node above what it draws while it trains anyway (*base*), at
 the rate of that node and within its limit; pace is the rate of a device over that on one node. What
 a device draws is that of `energy.average_power_w`, host and conversion c (AC over DC) are those of
-the node's catalogue entry; behind the power supplies (DC) c is 1.
+the node's catalog entry; behind the power supplies (DC) c is 1.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Run:
 
 
 def shipped(calibration: Calibration) -> NodeConstants:
-    """Return what catalogue and calibration say."""
+    """Return what catalog and calibration say."""
     node = load_node(NODE)
     return NodeConstants(
         host_w=node.host.busy_w,

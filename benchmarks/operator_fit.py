@@ -2,7 +2,7 @@
 
 Kernels (tiles, ramp, roofs) and rates of gradients are shared by all devices with matrix units, or
 by all runs without; every device has the share of its peak that large products reach. The mean
-absolute logarithm of the error is minimised, with a weak pull to the start values.
+absolute logarithm of the error is minimized, with a weak pull to the start values.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _errors(groups: Sequence[Convolutions], constants: Mapping[str, float]) -> F
 def _rates(
     device: Device, precision: Precision, constants: Mapping[str, float]
 ) -> ConvolutionRates:
-    product = constants[f"product.{device.name}"]
+    matmul = constants[f"product.{device.name}"]
     matrix = precision is not Precision.FP32
     wide, square, thin = (constants[name] for name in _TILES)
     largest = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93))
@@ -149,8 +149,8 @@ def _rates(
     return replace(
         convolution_rates(device, precision, _calibration()),
         kernels=kernels,
-        product=product,
-        winograd=product * constants["winograd"],
+        matmul=matmul,
+        winograd=matmul * constants["winograd"],
         input_gradient=constants["input_gradient"],
         weight_gradient=constants["weight_gradient"],
         strided=constants["strided"],

@@ -24,7 +24,7 @@ from wattree.hardware import Device, Precision, load_device
 
 Floats = NDArray[np.float64]
 
-#: Device of the table → of the catalogue, where they are called differently.
+#: Device of the table → of the catalog, where they are called differently.
 _DEVICES = {
     "V100-SXM2(DGX-1)": "v100-sxm2-16gb",
     "V100-PCIe-32GB": "v100-pcie-32gb",

@@ -140,7 +140,7 @@ class Ranks:
             elements: Of a rank, float32.
             times: How often.
             products: For each exchange.
-            beside: They run beside it; otherwise after it.
+            beside: They run alongside it; otherwise after it.
 
         Returns:
             Median time of the slowest rank; processor time for each, with threads that carry

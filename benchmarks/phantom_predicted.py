@@ -180,10 +180,10 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
 def links_of(netlab: Path) -> Links:
     """Return what exchanges take on the links, after products and beside them."""
     with ranks_on_links(netlab) as ranks:
-        product_s = ranks.exchange("none", 1, 40, products=_BETWEEN)[0] / _BETWEEN
-        gather, reduce = (_probed(ranks, kind, product_s) for kind in ("all_gather", "all_reduce"))
+        matmul_s = ranks.exchange("none", 1, 40, products=_BETWEEN)[0] / _BETWEEN
+        gather, reduce = (_probed(ranks, kind, matmul_s) for kind in ("all_gather", "all_reduce"))
         taken_s = [
-            _taken_s(ranks, size, times, one_s / product_s)
+            _taken_s(ranks, size, times, one_s / matmul_s)
             for (size, _, times), one_s in zip(_PROBED, gather, strict=True)
         ]
     sent = [4.0 * (SIZE - 1) * size for size, *_ in _PROBED]
@@ -205,16 +205,16 @@ def _middle(probes: Sequence[Links]) -> Links:
     return Links(**dict(zip((f.name for f in fields(Links)), map(median, columns), strict=True)))
 
 
-def _probed(ranks: Ranks, kind: str, product_s: float) -> list[float]:
+def _probed(ranks: Ranks, kind: str, matmul_s: float) -> list[float]:
     """Return what an exchange of each size adds to products before and after it. [s]"""
     return [
-        max(ranks.exchange(kind, size, times, products=_BETWEEN)[0] - _BETWEEN * product_s, 1e-6)
+        max(ranks.exchange(kind, size, times, products=_BETWEEN)[0] - _BETWEEN * matmul_s, 1e-6)
         for size, times, _ in _PROBED
     ]
 
 
 def _taken_s(ranks: Ranks, elements: int, times: int, products: float) -> float:
-    """Return the processor time of a gather beside products that take longer. [s]"""
+    """Return the processor time of a gather alongside products that take longer. [s]"""
     count = max(round(_BESIDE * products), _BETWEEN)
     without, both = (
         ranks.exchange(kind, elements, times, products=count, beside=True)[1]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.phantom_contestants import Contestant
 from benchmarks.phantom_layers import Layout, stack_of
-from wattree.measure.allocator import keep_freed_memory
+from wattree.measure.allocator import cache_freed_memory
 from wattree.runtime.group import Group
 from wattree.runtime.transfers import Pending
 
@@ -33,7 +33,7 @@ _PRODUCT, _WEIGHTS = (64, 1024, 1024), 16
 
 
 class Training:
-    """A stack of linear layers with ReLU between them, its optimiser and one batch."""
+    """A stack of linear layers with ReLU between them, its optimizer and one batch."""
 
     def __init__(self, contestant: Contestant, group: Group) -> None:
         torch.manual_seed(7)
@@ -71,7 +71,7 @@ def main() -> int:
     told = json.loads(sys.argv[1])
     out, sys.stdout = sys.stdout, sys.stderr
     torch.set_num_threads(1)
-    keep_freed_memory()  # as `wattree train`
+    cache_freed_memory()  # as `wattree train`
     dist.init_process_group(
         "gloo",
         init_method="file://" + told["store"],
@@ -122,7 +122,7 @@ def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dic
 def _exchanges(group: Group, order: dict[str, Any]) -> dict[str, float]:
     """Return the median time of exchanges, of products, or of both, and processor time. [s]
 
-    One after the other; products run beside an exchange, or after it. The processor time is that
+    One after the other; products run alongside an exchange, or after it. The processor time is that
     of all.
     """
     part, times = torch.zeros(order["elements"]), []

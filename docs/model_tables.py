@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from wattree.capture import catalogue_entry, model_figures
+from wattree.capture import catalog_entry, model_figures
 from wattree.capture.zoo import built_in_models
 from wattree.report.words import count, quantity
 
@@ -20,7 +20,7 @@ def table() -> str:
         "|---|---|---:|---:|---|---|",
     ]
     for name in built_in_models():
-        entry, figures = catalogue_entry(name), model_figures(name)
+        entry, figures = catalog_entry(name), model_figures(name)
         others = ", ".join(f"`{alias}`" for alias in entry.aliases)
         flop = quantity(figures.forward_flop, "FLOP")
         cells = (

@@ -1,4 +1,4 @@
-"""Laws of a whole catalogue: one test tries every entry, and lists all that break it."""
+"""Laws of a whole catalog: one test tries every entry, and lists all that break it."""
 
 from __future__ import annotations
 

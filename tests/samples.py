@@ -168,7 +168,7 @@ def sample_trace() -> Trace:
         ),
         class_ranks=np.array([7, 1]),
         class_names=("stage 0", "stage 0, slow"),
-        resident_bytes=np.array([1000.0, 1000.0]),
+        static_bytes=np.array([1000.0, 1000.0]),
         link_bandwidth_bytes_per_s=np.array([1e9]),
         link_names=("nvlink",),
         compute_rate_while_communicating=1.0,
@@ -193,7 +193,7 @@ def sample_trace() -> Trace:
         link_traffic_bytes=np.array([0.0, 0.0, 5e8, 0.0]),
         memory_category=np.array([1, 1, 0, 1], np.int8),
         category_names=("parameters", "activations"),
-        resident_by_category=np.array([[1000.0, 0.0], [1000.0, 0.0]]),
+        static_by_category=np.array([[1000.0, 0.0], [1000.0, 0.0]]),
     )
     return Trace(
         graph=graph,

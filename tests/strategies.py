@@ -51,7 +51,7 @@ def graph_of(
     *,
     stream_class: Sequence[int] = (0,),
     link_bandwidth_bytes_per_s: Sequence[float] = (),
-    resident_bytes: Sequence[float] | None = None,
+    static_bytes: Sequence[float] | None = None,
     compute_rate: float = 1.0,
     communication_rate: float = 1.0,
 ) -> ExecutionGraph:
@@ -82,7 +82,7 @@ def graph_of(
         stream_kind=np.zeros(len(stream_class), np.int8),
         class_ranks=np.ones(classes, np.int64),
         class_names=tuple(f"rank {c}" for c in range(classes)),
-        resident_bytes=_floats(resident_bytes or [0.0] * classes),
+        static_bytes=_floats(static_bytes or [0.0] * classes),
         link_bandwidth_bytes_per_s=_floats(link_bandwidth_bytes_per_s),
         link_names=tuple(f"link {k}" for k in range(len(link_bandwidth_bytes_per_s))),
         compute_rate_while_communicating=compute_rate,
@@ -97,7 +97,7 @@ def graph_of(
         link_traffic_bytes=np.zeros(count),
         memory_category=np.zeros(count, np.int8),
         category_names=("activations",),
-        resident_by_category=np.zeros((classes, 1)),
+        static_by_category=np.zeros((classes, 1)),
         flow_counts=_counts(tasks),
     )
 
@@ -146,7 +146,7 @@ def execution_graphs(draw: st.DrawFn, max_tasks: int = 14) -> ExecutionGraph:
         tasks,
         stream_class=stream_class,
         link_bandwidth_bytes_per_s=bandwidths,
-        resident_bytes=[draw(sizes_bytes) for _ in range(max(stream_class) + 1)],
+        static_bytes=[draw(sizes_bytes) for _ in range(max(stream_class) + 1)],
         compute_rate=draw(rates),
         communication_rate=draw(rates),
     )

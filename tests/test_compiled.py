@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wattree.kept import keep, kept
+from wattree.cached import cached, store
 
 _MODULE = """
 from __future__ import annotations
@@ -60,13 +60,16 @@ def test_a_kernel_is_compiled_once_for_all_processes_and_again_when_a_constant_c
 
 def test_what_is_kept_is_found_for_its_key_and_unspoilt_only(tmp_path: Path) -> None:
     """Machine code that is cut short must not be run."""
-    keep(tmp_path / "a.py", "name", "key", b"content")
-    found, other = kept(tmp_path / "a.py", "name", "key"), kept(tmp_path / "a.py", "name", "new")
+    store(tmp_path / "a.py", "name", "key", b"content")
+    found, other = (
+        cached(tmp_path / "a.py", "name", "key"),
+        cached(tmp_path / "a.py", "name", "new"),
+    )
     path = tmp_path / "__pycache__" / "name"
     path.write_bytes(path.read_bytes()[:-1])
 
     assert (found, other) == (b"content", None)
-    assert kept(tmp_path / "a.py", "name", "key") is None
+    assert cached(tmp_path / "a.py", "name", "key") is None
 
 
 def test_a_folder_that_others_can_write_to_is_not_read(
@@ -74,12 +77,12 @@ def test_a_folder_that_others_can_write_to_is_not_read(
 ) -> None:
     """Whoever can write there could have any code run."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    keep(tmp_path / "a.py", "name", "key", b"content")
-    before = kept(tmp_path / "a.py", "name", "key")
+    store(tmp_path / "a.py", "name", "key", b"content")
+    before = cached(tmp_path / "a.py", "name", "key")
     (tmp_path / "cache" / "wattree").chmod(0o777)
 
     assert before == b"content"
-    assert kept(tmp_path / "a.py", "name", "key") is None
+    assert cached(tmp_path / "a.py", "name", "key") is None
 
 
 def test_where_nothing_can_be_kept_it_is_made_again(
@@ -88,6 +91,6 @@ def test_where_nothing_can_be_kept_it_is_made_again(
     """A file stands where the folder would be."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")
-    keep(tmp_path / "a.py", "name", "key", b"content")
+    store(tmp_path / "a.py", "name", "key", b"content")
 
-    assert kept(tmp_path / "a.py", "name", "key") is None
+    assert cached(tmp_path / "a.py", "name", "key") is None

@@ -114,7 +114,7 @@ def test_several_problems_of_a_job_are_listed() -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest_and_lists_the_known() -> None:
-    """Most unknown names are misspelt known ones."""
+    """Most unknown names are misspelled known ones."""
     error = UnknownNameError(
         kind="device", name="h100-smx", known=["v100", "h100-sxm"], where="job.yaml: cluster"
     )
@@ -133,7 +133,7 @@ def test_an_unknown_name_without_any_known_one_says_so() -> None:
 
 
 def test_a_long_list_of_known_names_is_cut() -> None:
-    """A catalogue has hundreds of names; a message does not."""
+    """A catalog has hundreds of names; a message does not."""
     error = UnknownNameError(kind="model", name="?", known=[f"m{i:02}" for i in range(50)])
 
     assert str(error).endswith("m38, m39, …")

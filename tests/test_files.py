@@ -21,7 +21,7 @@ from wattree.files import (
     read_yaml,
     write_atomic,
 )
-from wattree.parsed import kept_parsed
+from wattree.parsed import cached_parse
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_aliases_that_multiply_are_refused(file: Path) -> None:
 
 
 def test_of_many_problems_all_are_counted_and_some_are_told(file: Path) -> None:
-    """Hundreds of lines help nobody; a wrong number of them misleads."""
+    """Hundreds of lines help no one; a wrong number of them misleads."""
     file.write_text("\n".join(f"k{n}: .nan" for n in range(23)))
     with pytest.raises(JobError) as caught:
         read_yaml(file)
@@ -338,7 +338,7 @@ def test_a_file_that_ships_reads_like_any_other(path: Path, tmp_path: Path) -> N
 
 
 def test_what_a_file_of_the_package_holds_is_kept_by_its_text(tmp_path: Path) -> None:
-    """Parsed once for all processes; another text, or a spoilt copy, is parsed again."""
+    """Parsed once for all processes; another text, or a spoiled copy, is parsed again."""
     path, parsed = tmp_path / "constants.yaml", []
     text = "a: {value: 1.0, note: 'no'}\n" + "# \n" * 4000
 
@@ -347,7 +347,7 @@ def test_what_a_file_of_the_package_holds_is_kept_by_its_text(tmp_path: Path) ->
             parsed.append(text)
             return {"a": {"value": 1.0, "note": "no", "of": [1, True, None]}, "text": text[:20]}
 
-        return kept_parsed(path, text, parse)
+        return cached_parse(path, text, parse)
 
     first, second = held(text), held(text)
     copy = tmp_path / "__pycache__" / "constants.yaml.json"
@@ -363,7 +363,7 @@ def test_what_a_file_of_the_package_holds_is_kept_by_its_text(tmp_path: Path) ->
 
 def test_what_would_come_back_otherwise_is_not_kept(tmp_path: Path) -> None:
     """JSON knows no keys but texts."""
-    held = kept_parsed(tmp_path / "a.yaml", "#" * 10_000, lambda: {1: "one"})
+    held = cached_parse(tmp_path / "a.yaml", "#" * 10_000, lambda: {1: "one"})
 
     assert held == {1: "one"}
     assert list(tmp_path.rglob("*.json")) == []

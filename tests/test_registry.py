@@ -12,17 +12,17 @@ from wattree.registry import Registry
 
 
 @pytest.fixture
-def colours() -> Registry[int]:
+def colors() -> Registry[int]:
     """Return a registry with two entries."""
-    colours: Registry[int] = Registry(kind="colour", group="wattree.colours")
-    colours.register("red")(1)
-    colours.register("blue")(2)
-    return colours
+    colors: Registry[int] = Registry(kind="colour", group="wattree.colors")
+    colors.register("red")(1)
+    colors.register("blue")(2)
+    return colors
 
 
-def test_a_registered_entry_is_found_by_its_name(colours: Registry[int]) -> None:
+def test_a_registered_entry_is_found_by_its_name(colors: Registry[int]) -> None:
     """The purpose of a registry."""
-    assert colours["red"] == 1
+    assert colors["red"] == 1
 
 
 def test_registering_hands_the_entry_back() -> None:
@@ -36,32 +36,32 @@ def test_registering_hands_the_entry_back() -> None:
     assert shapes["round"] is Round
 
 
-def test_a_name_is_taken_once(colours: Registry[int]) -> None:
+def test_a_name_is_taken_once(colors: Registry[int]) -> None:
     """Silent replacement would make the result depend on the order of imports."""
-    with pytest.raises(WattreeError, match=r"^colour 'red' is registered twice$"):
-        colours.register("red")(3)
+    with pytest.raises(WattreeError, match=r"^color 'red' is registered twice$"):
+        colors.register("red")(3)
 
-    assert colours["red"] == 1
+    assert colors["red"] == 1
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_one(colours: Registry[int]) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_one(colors: Registry[int]) -> None:
     """The user reads what there is."""
     with pytest.raises(UnknownNameError) as caught:
-        colours["bleu"]
+        colors["bleu"]
 
-    assert str(caught.value) == "unknown colour 'bleu'; did you mean 'blue'? known: blue, red"
+    assert str(caught.value) == "unknown color 'bleu'; did you mean 'blue'? known: blue, red"
 
 
-def test_names_come_in_alphabetical_order(colours: Registry[int]) -> None:
+def test_names_come_in_alphabetical_order(colors: Registry[int]) -> None:
     """Lists and enumerations must not depend on the order of imports."""
-    assert list(colours) == ["blue", "red"]
+    assert list(colors) == ["blue", "red"]
 
 
-def test_membership_knows_registered_names_only(colours: Registry[int]) -> None:
+def test_membership_knows_registered_names_only(colors: Registry[int]) -> None:
     """Any object may be asked for; only names can be in."""
-    assert "red" in colours
-    assert "green" not in colours
-    assert 1 not in colours
+    assert "red" in colors
+    assert "green" not in colors
+    assert 1 not in colors
 
 
 @pytest.fixture
@@ -72,21 +72,21 @@ def _extension(monkeypatch: pytest.MonkeyPatch) -> None:
         return [
             EntryPoint(name=name, value="math:pi", group=group)
             for name in ("green", "red")
-            if group == "wattree.colours"
+            if group == "wattree.colors"
         ]
 
     monkeypatch.setattr(registry_module, "entry_points", entry_points)
 
 
 @pytest.mark.usefixtures("_extension")
-def test_other_packages_add_entries(colours: Registry[float]) -> None:
+def test_other_packages_add_entries(colors: Registry[float]) -> None:
     """Extensions need no change here."""
-    assert colours["green"] == pytest.approx(3.14159, abs=1e-5)
+    assert colors["green"] == pytest.approx(3.14159, abs=1e-5)
 
 
 @pytest.mark.usefixtures("_extension")
-def test_a_built_in_entry_cannot_be_replaced_from_outside(colours: Registry[float]) -> None:
+def test_a_built_in_entry_cannot_be_replaced_from_outside(colors: Registry[float]) -> None:
     """Installing a package must not change what a known name means."""
-    assert colours["green"] > 3  # loads the entry points
+    assert colors["green"] > 3  # loads the entry points
 
-    assert colours["red"] == 1
+    assert colors["red"] == 1

@@ -108,7 +108,7 @@ def compared_with(
 def ablation(
     scenarios: Sequence[Scenario], machine: Machine, switches: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the errors of scenarios without and with matrix products under other rules."""
+    """Return the errors of scenarios without and with matmuls under other rules."""
     compared = compared_with(scenarios, machine, **switches)
     quiet = summary([one for one in compared if not one.multiplies])
     matmul = summary([one for one in compared if one.multiplies])

@@ -91,7 +91,7 @@ class Columns:
         communication_rate: float,
         counted_links: int,
     ) -> ExecutionGraph:
-        """Return the arrays; on links from `counted_links` on nobody counts flows."""
+        """Return the arrays; on links from `counted_links` on no one counts flows."""
         hosts, nothing = len(self.hosts), np.zeros(len(self))
         stream_offsets, stream_ids = _rows(self.streams)
         successor_offsets, successors = _successors(self.after)
@@ -117,7 +117,7 @@ class Columns:
             stream_kind=np.array(self._stream_kind, dtype=np.int8),
             class_ranks=np.ones(hosts, dtype=np.int64),
             class_names=self.hosts,
-            resident_bytes=np.zeros(hosts),
+            static_bytes=np.zeros(hosts),
             link_bandwidth_bytes_per_s=np.array(link_bandwidth_bytes_per_s),
             link_names=link_names,
             compute_rate_while_communicating=compute_rate,
@@ -134,7 +134,7 @@ class Columns:
             * (flow_links < counted_links),
             memory_category=np.zeros(len(self), dtype=np.int8),
             category_names=("none",),
-            resident_by_category=np.zeros((hosts, 1)),
+            static_by_category=np.zeros((hosts, 1)),
         )
 
 

@@ -11,12 +11,12 @@ from benchmarks.netlab.graph import build_graph
 from benchmarks.netlab.machine import Machine
 from benchmarks.netlab.scenario import Scenario
 from benchmarks.netlab.weights import weights_of
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.trace import Trace
 
 #: Plays of one scenario: what links have saved up follows from when they rest, which each play
 #: tells better than the one before. Later plays move makespans by less than 0.01 %.
-_PLAYS = 4
+_EXECUTIONS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Comparison:
 
     Attributes:
         name: Of the scenario.
-        multiplies: It has matrix products, whose length depends on the machine.
+        multiplies: It has matmuls, whose length depends on the machine.
         predicted_s, measured_s: Makespans; None where the file has no measurement. [s]
         end_errors: For each task and host, |predicted - measured end| / measured makespan.
     """
@@ -96,7 +96,7 @@ def predict(
     Args:
         scenario: What runs; its measurement is not looked at.
         machine: Constants of the emulation.
-        sharing, mutual_slowdown: As `wattree.sim.play` knows them.
+        sharing, mutual_slowdown: As `wattree.sim.execute` knows them.
         share_links: As in `build_graph`.
 
     Raises:
@@ -105,7 +105,7 @@ def predict(
     """
     credit_bytes: Mapping[int, float] = {}
     weights: Mapping[int, float] = {}
-    for play_number in range(_PLAYS):
+    for execution_number in range(_EXECUTIONS):
         built = build_graph(
             scenario,
             machine,
@@ -113,8 +113,8 @@ def predict(
             weights=weights,
             share_links=share_links,
         )
-        trace = play(built.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
-        if play_number < _PLAYS - 1:
+        trace = execute(built.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
+        if execution_number < _EXECUTIONS - 1:
             credit_bytes = credits_of(built, trace, machine)
             weights = weights_of(built, trace, queueing=scenario.queueing)
     return Prediction(

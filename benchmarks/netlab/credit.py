@@ -63,7 +63,7 @@ def credits_of(built: Built, trace: Trace, machine: Machine) -> Mapping[int, flo
         credit = max(0.0, credit)
         credit_bytes[int(index)] = credit
         for link in transit.links:
-            # The trace was played with the credit of before, so that is what did not pass evenly.
+            # The trace was executed with the credit of before, so that is what did not pass evenly.
             evenly_bytes = transit.size_bytes - transit.credit_bytes
             recent[link].append(_Passage(begin_s, end_s, credit, evenly_bytes))
     return credit_bytes

@@ -69,7 +69,7 @@ class Built:
     """A graph and what its tasks stand for.
 
     Attributes:
-        graph: To be played.
+        graph: To be executed.
         begin, end: (task, host) → the task at whose end it begins, or is over.
         transits: All messages.
     """
@@ -278,7 +278,7 @@ class _Builder:
     def _add_acknowledgements(
         self, number: int, tasks: list[int], links: tuple[int, ...], bandwidth_bytes_per_s: float
     ) -> None:
-        """Let what goes back follow each piece. Nobody waits for it, it only takes its room.
+        """Let what goes back follow each piece. No one waits for it, it only takes its room.
 
         It is a flow of its own: tied to the data it would hold the data to the share of its own,
         far smaller, part of a crowded link.

@@ -32,7 +32,7 @@ class Machine:
         send_buffer_bytes: A sender is rid of a message this much before its end. [B]
         wake_s: How late a sleeping thread comes back. [s]
         copy_s_per_byte: Copying what torch copies before a call, per byte. [s/B]
-        product_s_per_flop: Matrix products on one thread. [s/FLOP]
+        product_s_per_flop: Matmuls on one thread. [s/FLOP]
         processors: Of the machine; more hosts that multiply share them.
         busy_s_per_byte: Processor time that traffic takes from a host's products, per byte that
             its link carries in one direction. [s/B]

@@ -45,7 +45,7 @@ class ScenarioTask:
         hosts: Where it runs.
         stream: Tasks of one host and stream run one at a time, in file order.
         after: Tasks that must have ended on the same host.
-        count: Calls, or matrix products, back to back.
+        count: Calls, or matmuls, back to back.
         duration_s: (compute) For each of `hosts`. [s]
         order: (matmul) Rows and columns of the matrices.
         communicator: (communication) Its name.
@@ -108,5 +108,5 @@ class Scenario:
 
     @property
     def multiplies(self) -> bool:
-        """Whether any task is a matrix product, whose length depends on the machine."""
+        """Whether any task is a matmul, whose length depends on the machine."""
         return any(task.kind == "matmul" for task in self.tasks)

@@ -1,4 +1,4 @@
-"""How much of a crowded link a flow takes beside others: weights of max-min shares.
+"""How much of a crowded link a flow takes besides others: weights of max-min shares.
 
 `fair` links serve the pairs of hosts in turn, so flows of one pair share one turn. On `fifo` links
 a flow's share is its part of the queue. A connection has a fixed window, which waits in front of
@@ -36,7 +36,7 @@ def weights_of(built: Built, trace: Trace, *, queueing: str) -> Mapping[int, flo
 
     Args:
         built: The graph.
-        trace: How it was played last.
+        trace: How it was executed last.
         queueing: `fair` or `fifo`.
     """
     tasks, transits = _transfers(built)

@@ -67,7 +67,7 @@ def picture() -> str:
         box(340, 30, 140, "ModelGraph", "sizes symbolic", is_value=True),
         box(180, 120, 120, "job", "presets or a tree", is_value=False),
         box(340, 120, 140, "Strategy", "choices per module", is_value=True),
-        box(180, 210, 120, "hardware", "catalogue, files", is_value=False),
+        box(180, 210, 120, "hardware", "catalog, files", is_value=False),
         box(340, 210, 140, "Cluster", "nodes, fabric, site", is_value=True),
         arrow((140, 140), (160, 140), (160, 58), (178, 58)),
         arrow((140, 148), (178, 148)),

@@ -23,11 +23,11 @@ def rect(x: float, y: float, width: float, height: float, fill: str, *, radius: 
     )
 
 
-def words(x: float, y: float, text: str, *, size: int = 13, colour: str = INK) -> str:
-    """Return a line of text, centred on x."""
+def words(x: float, y: float, text: str, *, size: int = 13, color: str = INK) -> str:
+    """Return a line of text, centered on x."""
     return (
         f"<text x='{x:g}' y='{y:g}' text-anchor='middle' font-size='{size}' "
-        f"fill='{colour}'>{escape(text)}</text>"
+        f"fill='{color}'>{escape(text)}</text>"
     )
 
 
@@ -57,7 +57,7 @@ def matrix(left: float, top: float, block: float) -> list[str]:
                 rect(x, y, block, block, "#fbfcfd"),
                 rect(x + 10, y + 12, 9, block - 24, GHOST),
                 rect(x + 27, y + 12, block - 38, 9, GHOST),
-                words(x + 46, y + 46, f"D{receiver}{source} C{source}", size=11, colour=SOFT),
+                words(x + 46, y + 46, f"D{receiver}{source} C{source}", size=11, color=SOFT),
             ]
         parts.append(words(left - 30, top + (receiver + 0.5) * block + 5, f"rank {receiver}"))
     for source in range(RANKS):
@@ -71,21 +71,21 @@ def layer(left: float) -> list[str]:
     return [
         rect(left, 215, 70, 40, VALUE, radius=16),
         words(left + 35, 240, "yj", size=15),
-        words(left + 35, 274, "m x B", size=11, colour=SOFT),
+        words(left + 35, 274, "m x B", size=11, color=SOFT),
         # compress
         rect(middle, 120, 90, 40, GHOST),
         words(middle + 45, 145, "Cj yj", size=15),
-        words(middle + 45, 112, "k x m", size=11, colour=SOFT),
+        words(middle + 45, 112, "k x m", size=11, color=SOFT),
         arrow((left + 70, 228), (left + 104, 228), (left + 104, 140), (middle - 2, 140)),
         # local
         rect(middle, 310, 250, 40, OWN),
         words(middle + 125, 335, "Lj yj + bj", size=15),
-        words(middle + 125, 370, "m x m: runs while ghosts travel", size=11, colour=SOFT),
+        words(middle + 125, 370, "m x m: runs while ghosts travel", size=11, color=SOFT),
         arrow((left + 70, 242), (left + 104, 242), (left + 104, 330), (middle - 2, 330)),
         # exchange
         rect(middle + 130, 78, 34, 190, "#e3eef7"),
         words(middle + 147, 66, "all-gather of ghosts", size=12),
-        words(middle + 147, 286, "(p − 1) k B elements sent", size=11, colour=SOFT),
+        words(middle + 147, 286, "(p − 1) k B elements sent", size=11, color=SOFT),
         arrow((middle + 90, 140), (middle + 128, 140)),
         *(
             arrow((middle + 164, y), (middle + 214, y))
@@ -95,7 +95,7 @@ def layer(left: float) -> list[str]:
         rect(middle + 216, 88, 120, 104, GHOST),
         words(middle + 276, 135, "sum over i of", size=13),
         words(middle + 276, 155, "Dji gi", size=15),
-        words(middle + 276, 210, "m x (p − 1) k", size=11, colour=SOFT),
+        words(middle + 276, 210, "m x (p − 1) k", size=11, color=SOFT),
         # sum
         rect(middle + 372, 215, 40, 40, VALUE, radius=20),
         words(middle + 392, 241, "+", size=19),
@@ -105,9 +105,9 @@ def layer(left: float) -> list[str]:
         words(middle + 456, 240, "zj", size=15),
         # backward
         arrow((middle + 130, 250), (middle + 60, 250), (middle + 60, 164), dashed=True),
-        words(middle + 40, 218, "hj", size=13, colour=SOFT),
+        words(middle + 40, 218, "hj", size=13, color=SOFT),
         arrow((middle + 260, 230), (middle + 230, 230), (middle + 168, 230), dashed=True),
-        words(middle + 276, 248, "Djiᵀ δj", size=13, colour=SOFT),
+        words(middle + 276, 248, "Djiᵀ δj", size=13, color=SOFT),
     ]  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def picture() -> str:
         f"<rect width='{WIDTH}' height='{HEIGHT}' fill='#fbfcfd'/>",
         words(245, 40, "the weight it stands for (p = 4)", size=15),
         *matrix(90, 80, 78),
-        words(245, 420, "own blocks of full rank, all others of rank k", size=12, colour=SOFT),
+        words(245, 420, "own blocks of full rank, all others of rank k", size=12, color=SOFT),
         words(735, 40, "rank j", size=15),
         *layer(450),
         words(
@@ -134,7 +134,7 @@ def picture() -> str:
             420,
             "dashed: backward; the reduce-scatter brings each rank the gradient of its ghosts",
             size=12,
-            colour=SOFT,
+            color=SOFT,
         ),
         "</svg>",
     ]

@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 
 __all__ = ["draw_measured", "draw_simulated"]
 
-_COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8a5a9e", "#c98a1b", "#555555")
+_COLORS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8a5a9e", "#c98a1b", "#555555")
 _RULES = {"fixed-global": "they share the batch", "fixed-per-process": "a batch for each"}
 
 
@@ -23,7 +23,7 @@ def draw_measured(found: Mapping[str, Any], path: Path) -> None:
     for panel, (rule, title) in zip(panels, _RULES.items(), strict=True):
         own = [row for row in rows if row["rule"] == rule]
         names = [f"batch {row['batch']}\n{row['workers']} workers" for row in own]
-        bars = panel.bar(names, [row["gain"] for row in own], color=_COLOURS[0], width=0.6)
+        bars = panel.bar(names, [row["gain"] for row in own], color=_COLORS[0], width=0.6)
         panel.bar_label(bars, fmt="%.2f")
         panel.axhline(1, color="#555555", lw=1, ls=":")
         panel.set(title=f"measured, {found['cores']} cores: {title}")
@@ -48,7 +48,7 @@ def draw_simulated(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             one = [row for row in own if (row["batch"], row["workers"]) == (batch, workers)]
             panel.plot(
                 [row["processes"] for row in one], [row["gain"] for row in one], marker="o", ms=3,
-                color=_COLOURS[batches.index(batch)], ls="--" if workers < 24 else "-",
+                color=_COLORS[batches.index(batch)], ls="--" if workers < 24 else "-",
                 label=f"batch {batch}, {workers} workers",
             )  # fmt: skip
         panel.axhline(1, color="#555555", lw=1, ls=":")

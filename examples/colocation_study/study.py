@@ -2,7 +2,7 @@
 
     python examples/colocation_study/study.py [--stored]
 
-Measures `train.py` on the processor at hand (five minutes), simulates convolutional networks on an
+Measures `train.py` on this processor (five minutes), simulates convolutional networks on an
 A100, writes the tables of README.md, `measured.png` and `simulated.png`, and says when it helps.
 `--stored` takes measurements from measured.json.
 """

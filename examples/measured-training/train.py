@@ -1,4 +1,4 @@
-"""A training loop whose stages are labelled: python train.py, or torchrun --nproc-per-node 2."""
+"""A training loop whose stages are labeled: python train.py, or torchrun --nproc-per-node 2."""
 
 import os
 

@@ -39,7 +39,7 @@ def learn(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
 
 
 def judged(model: nn.Module, x: Tensor, y: Tensor) -> str:
-    """Return loss and accuracy on digits that were not learnt."""
+    """Return loss and accuracy on digits that were not learned."""
     with torch.no_grad():
         out = model(x)
     right = (out.argmax(1) == y).double().mean()

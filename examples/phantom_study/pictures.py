@@ -13,7 +13,7 @@ from tables import grouped
 
 __all__ = ["draw_measured", "draw_simulated"]
 
-_COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8a5a9e", "#c98a1b", "#555555")
+_COLORS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8a5a9e", "#c98a1b", "#555555")
 
 
 def draw_measured(
@@ -24,7 +24,7 @@ def draw_measured(
 
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     for panel, ranks in zip(panels, (2, 4), strict=True):
-        colours = iter(_COLOURS)
+        colors = iter(_COLORS)
         for (source, width, depth, own_ranks, ghosts, preset), own in sorted(
             grouped(runs).items(), key=lambda item: (item[0][5], item[0][4])
         ):
@@ -33,14 +33,14 @@ def draw_measured(
                 continue
             blocks = list(zip(*(run["losses"] for run in own), strict=True))
             steps = [10 * number + 5 for number in range(len(blocks))]
-            colour = next(colours)
+            color = next(colors)
             panel.plot(
-                steps, [statistics.fmean(each) for each in blocks], color=colour,
+                steps, [statistics.fmean(each) for each in blocks], color=color,
                 lw=2.4 if preset == "ddp" else 1.4,
                 label="dense (tensor parallel)" if preset == "ddp" else f"phantom, k {ghosts}",
             )  # fmt: skip
             lows, highs = [min(each) for each in blocks], [max(each) for each in blocks]
-            panel.fill_between(steps, lows, highs, color=colour, alpha=0.15, lw=0)
+            panel.fill_between(steps, lows, highs, color=color, alpha=0.15, lw=0)
         panel.axhline(target, color="#888888", lw=1, ls=":")
         panel.set(title=f"{ranks} ranks (measured)", xlabel="step", yscale="log")
         panel.grid(alpha=0.3)
@@ -63,14 +63,14 @@ def draw_simulated(cases: Sequence[Case], ghosts: int, claim: float, node: str, 
         mine = [case for case in cases if case.batch == batch and case.ghosts == ghosts]
         top, bottom = panels[0][column], panels[1][column]
         widths = list(dict.fromkeys(case.width for case in mine))
-        for width, colour in zip(widths, _COLOURS, strict=False):
+        for width, color in zip(widths, _COLORS, strict=False):
             own = [case for case in mine if case.width == width]
             ranks = [case.ranks for case in own]
             same = [case.phantom.energy_j / case.tensor.energy_j for case in own]
             iso = [case.phantom.energy_j / case.iso.energy_j for case in own]
             narrow = f"n {width}, as many weights"
-            top.plot(ranks, same, marker="o", color=colour, label=f"n {width}, same width")
-            top.plot(ranks, iso, marker=".", ls="--", color=colour, lw=1, label=narrow)
+            top.plot(ranks, same, marker="o", color=color, label=f"n {width}, same width")
+            top.plot(ranks, iso, marker=".", ls="--", color=color, lw=1, label=narrow)
             for step, style in (("phantom", "-"), ("tensor", ":")):
                 steps = [getattr(case, step) for case in own]
                 energies = [each.energy_j if each.fits else math.nan for each in steps]
@@ -80,7 +80,7 @@ def draw_simulated(cases: Sequence[Case], ghosts: int, claim: float, node: str, 
                     style,
                     marker="o",
                     ms=3,
-                    color=colour,
+                    color=color,
                     label=f"n {width}, {step}",
                 )
         top.axhline(claim, color="#888888", lw=1, ls=":")
@@ -92,7 +92,7 @@ def draw_simulated(cases: Sequence[Case], ghosts: int, claim: float, node: str, 
         for panel in (top, bottom):
             panel.minorticks_off()
             panel.grid(alpha=0.3)
-            if not column:  # colours and lines are the same in all
+            if not column:  # colors and lines are the same in all
                 panel.legend(fontsize=7)
     panels[0][0].set_ylabel("energy of a step over tensor parallelism's")
     panels[1][0].set_ylabel("energy of a step (J), where it fits")

@@ -19,7 +19,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from wattree.kept import keep, kept, kept_names
+from wattree.cached import cached, cached_names, store
 
 __all__ = ["Kernel", "compile_elsewhere", "intrinsic", "kernel", "part"]
 
@@ -95,8 +95,8 @@ class Kernel(Generic[P, R]):
 
     def is_compiled(self) -> bool:
         """Return whether machine code is kept and up to date."""
-        names = kept_names(self._source, f"{self.name}.*.o")
-        return any(kept(self._source, name, self._key()) is not None for name in names)
+        names = cached_names(self._source, f"{self.name}.*.o")
+        return any(cached(self._source, name, self._key()) is not None for name in names)
 
     def _entry(
         self, kinds: str, values: list[int | float | None], args: tuple[object, ...]
@@ -105,10 +105,10 @@ class Kernel(Generic[P, R]):
         if (other := _ELSEWHERE.pop(self.name, None)) is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 other.wait(_PATIENCE_S)
-        content = kept(self._source, name, self._key())
+        content = cached(self._source, name, self._key())
         if content is None:
             content = _compiled(self._function, args)
-            keep(self._source, name, self._key(), content)
+            store(self._source, name, self._key(), content)
         symbol, _, code = content.partition(b"\n")
         types = (_c_type(value) for value in values)
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *types)

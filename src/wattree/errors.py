@@ -2,14 +2,14 @@
 
     WattreeError                a user's mistake or an impossible request: exit code 2
     ├── UnitError               a quantity that cannot be read
-    ├── UnknownNameError        a name that no registry or catalogue holds
+    ├── UnknownNameError        a name that no registry or catalog holds
     ├── HardwareError           a device, node or cluster that cannot exist
     ├── ModelError              a model that cannot be read or built
     ├── ValuesNeededError       a module that only runs where tensors have values
     ├── StrategyError           a strategy that does not fit model or cluster
     ├── JobError                a job, study or other input file that cannot be used
     ├── CostError               a cost model asked outside its domain
-    ├── SimulationError         an execution graph that cannot be played
+    ├── SimulationError         an execution graph that cannot be executed
     ├── RowError                a measured row that cannot be expressed
     ├── RunError                runs, measured or simulated, that cannot be used
     ├── BaselineError           runs that lack what a simpler model of energy needs
@@ -86,7 +86,7 @@ class CostError(WattreeError):
 
 
 class SimulationError(WattreeError):
-    """An execution graph cannot be played to its end."""
+    """An execution graph cannot be executed to its end."""
 
 
 class RowError(WattreeError):
@@ -126,8 +126,8 @@ class InfeasibleError(WattreeError):
     """No strategy satisfies the constraints.
 
     Attributes:
-        rejected: Reason → candidates turned away for it.
-        warnings: What could not be told of the model for certain.
+        rejected: Reason → candidates rejected for it.
+        warnings: What could not be determined of the model for certain.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from wattree.errors import JobError, OutputError
-from wattree.parsed import kept_parsed
+from wattree.parsed import cached_parse
 
 __all__ = [
     "LIMIT_BYTES",
@@ -202,7 +202,7 @@ def _of_package(path: str | Path, text: str) -> object:
     Parsing takes longer than all else that is done for a small job.
     """
     if text not in _PARSED:
-        _PARSED[text] = kept_parsed(Path(path), text, lambda: _parsed_yaml(path, text))
+        _PARSED[text] = cached_parse(Path(path), text, lambda: _parsed_yaml(path, text))
     return copy.deepcopy(_PARSED[text])
 
 

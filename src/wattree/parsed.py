@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from wattree.kept import keep, kept
+from wattree.cached import cached, store
 
-__all__ = ["kept_parsed"]
+__all__ = ["cached_parse"]
 
 #: Shorter texts are parsed sooner than another file is worth. [B]
 _LARGE = 512
@@ -21,7 +21,7 @@ _LARGE = 512
 _FORM = "2"
 
 
-def kept_parsed(path: Path, text: str, parse: Callable[[], object]) -> object:
+def cached_parse(path: Path, text: str, parse: Callable[[], object]) -> object:
     """Return what a text holds: kept from an earlier process, or parsed, and then kept.
 
     Args:
@@ -33,12 +33,12 @@ def kept_parsed(path: Path, text: str, parse: Callable[[], object]) -> object:
         return parse()
     name, key = f"{path.name}.json", f"{_FORM}\n{text}"
     with contextlib.suppress(ValueError, RecursionError):
-        if (content := kept(path, name, key)) is not None:
+        if (content := cached(path, name, key)) is not None:
             return json.loads(content)
     holds = parse()
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         line = json.dumps(holds, allow_nan=False)
         # Keys that are no texts would become such.
         if json.loads(line) == holds:
-            keep(path, name, key, line.encode())
+            store(path, name, key, line.encode())
     return holds

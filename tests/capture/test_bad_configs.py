@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.capture.sizes import SIZES
 from wattree.capture import (
     TRANSFORMER_KEYS,
-    catalogue_entry,
+    catalog_entry,
     configuration_names,
     load_model,
     readable_model_types,
@@ -22,7 +22,7 @@ from wattree.capture import (
 )
 from wattree.errors import ModelError, WattreeError
 
-LLAMA = dict(catalogue_entry("llama-3.1-8b").config)
+LLAMA = dict(catalog_entry("llama-3.1-8b").config)
 
 anything = st.one_of(
     st.none(),
@@ -216,7 +216,7 @@ def test_an_oversized_file_is_refused_before_reading(tmp_path: Path) -> None:
 @given(data=st.data())
 def test_no_value_of_a_config_escapes_the_reader(data: st.DataObject) -> None:
     """Any key of any model with any value: a graph or a `ModelError`, nothing else, at once."""
-    config = dict(catalogue_entry(data.draw(st.sampled_from(configuration_names()))).config)
+    config = dict(catalog_entry(data.draw(st.sampled_from(configuration_names()))).config)
     keys = st.sampled_from([*sorted(config), "head_dim", "layer_types", "attention_bias",
                             "sliding_window", "mlp_only_layers", "attn_config"])  # fmt: skip
     config |= data.draw(st.dictionaries(keys, anything, min_size=1, max_size=3))

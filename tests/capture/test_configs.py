@@ -11,7 +11,7 @@ import pytest
 
 from wattree.capture import (
     build_transformer,
-    catalogue_entry,
+    catalog_entry,
     config_shape,
     dense_forward_flop,
     load_model,
@@ -63,7 +63,7 @@ BUNDLED: list[tuple[dict[str, Any], int]] = [
         ),
         46_702_792_704,
     ),
-    (dict(catalogue_entry("deepseek-v3").config), 671_026_404_352),
+    (dict(catalog_entry("deepseek-v3").config), 671_026_404_352),
     (
         sized(
             "gpt_oss", 2880, 24, 64, 201088, ffn=2880, num_local_experts=32, num_experts_per_tok=4
@@ -138,7 +138,7 @@ def test_most_of_the_reference_configurations_are_readable(published: Models) ->
 
 
 def test_parameter_counts_equal_the_reference(published: Models) -> None:
-    """Memory, collectives and optimiser time all scale with this number: it must be exact."""
+    """Memory, collectives and optimizer time all scale with this number: it must be exact."""
     found = {name: graph_of(model).parameters for name, model in published.items()}
 
     assert found == {name: model["params"] for name, model in published.items()}

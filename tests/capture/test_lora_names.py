@@ -1,4 +1,4 @@
-"""What targets of adapters are called: as modules are, in captured models as in the catalogue's."""
+"""What targets of adapters are called: as modules are, in captured models as in the catalog's."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ def test_layers_that_differ_in_their_targets_become_blocks_of_their_own() -> Non
 
 
 @pytest.mark.parametrize(
-    ("targets", "is_told"), [(["q_proj", "v_proj"], True), (["*_proj"], False)]
+    ("targets", "is_reported"), [(["q_proj", "v_proj"], True), (["*_proj"], False)]
 )
 def test_modules_that_run_as_one_product_have_one_pair(
-    targets: list[str], *, is_told: bool
+    targets: list[str], *, is_reported: bool
 ) -> None:
     """Told where it is wider than what was asked for."""
     found = with_lora(graph(normal=True), rank=RANK, targets=targets)
     told = [line for line in found.warnings if line.startswith("lora.targets: ")]
 
     assert found.trainable_parameters == 2 * RANK * (WIDTH + 3 * WIDTH)
-    assert bool(told) is is_told
+    assert bool(told) is is_reported
 
 
 @pytest.mark.parametrize(

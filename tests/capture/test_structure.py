@@ -265,7 +265,7 @@ def test_the_decoder_of_t5_reads_the_encoder() -> None:
 
 
 def test_parallel_branches_share_their_input() -> None:
-    """GPT-J normalises once and adds both branches."""
+    """GPT-J normalizes once and adds both branches."""
     layer = load_model("gpt-j-6b").blocks["layer"]
     reads = {op.path: op.inputs[0].tensor for op in layer.operators}
 

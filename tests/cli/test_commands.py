@@ -76,7 +76,7 @@ def prediction(**changes: Any) -> SimpleNamespace:
         trace=sample_trace(),
         power=((0.0, 5000.0), (2.0, 6000.0)),
         warnings=(),
-        beside=None,
+        shared_fabric_step=None,
         curves={},
     )
 
@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_exit_code_2_with_json(
 
 
 def test_simulate_passes_its_options_on(fake: Fake) -> None:
-    """An option that nobody reads is a lie."""
+    """An option that no one reads is a lie."""
     seen: dict[str, Any] = {}
     fake(simulate=lambda _, **options: (seen.update(options), prediction())[1])
     run(
@@ -174,13 +174,13 @@ def test_simulate_lists_what_is_alive_on_the_ranks_asked_for(
     alone = json.loads(capsys.readouterr().out)["memory"]
     refused = run(["simulate", job, "--memory", "stage 2"])
 
-    assert (code, memory["alive_on"]) == (0, "stage 1 (4 ranks)")
-    assert (unfolded, alone["alive_on"]) == (0, "stage 1.0 (1 ranks)")
-    assert alone["alive_bytes"] == pytest.approx(memory["alive_bytes"])
-    assert sum(row["bytes"] for row in memory["alive"]) == pytest.approx(memory["alive_bytes"])
-    assert {row["block"] for row in memory["alive"]} == {"layer", "head"}
+    assert (code, memory["live_on"]) == (0, "stage 1 (4 ranks)")
+    assert (unfolded, alone["live_on"]) == (0, "stage 1.0 (1 ranks)")
+    assert alone["live_bytes"] == pytest.approx(memory["live_bytes"])
+    assert sum(row["bytes"] for row in memory["live"]) == pytest.approx(memory["live_bytes"])
+    assert {row["block"] for row in memory["live"]} == {"layer", "head"}
     assert memory["allocator"]["reserved_bytes"] >= memory["allocator"]["tensor_bytes"]
-    assert memory["allocator"]["tensor_bytes"] == pytest.approx(memory["alive_bytes"])
+    assert memory["allocator"]["tensor_bytes"] == pytest.approx(memory["live_bytes"])
     assert refused == 2
     assert "unknown rank class 'stage 2'" in capsys.readouterr().err
 
@@ -408,7 +408,7 @@ def test_help_loads_nothing_that_computes() -> None:
     assert finished.stdout.splitlines()[-1] == "[]"
 
 
-# ---------------------------------------------------------------- the catalogue
+# ---------------------------------------------------------------- the catalog
 
 
 KINDS = {
@@ -422,7 +422,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_catalogue_lists_what_there_is(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every name of the catalogue, once, with figures and where they come from."""
+    """Every name of the catalog, once, with figures and where they come from."""
     names = KINDS[kind]()
     code = run(["catalog", kind, "--json", "-"])
     entries = json.loads(capsys.readouterr().out)
@@ -707,7 +707,7 @@ def test_no_printed_line_ends_in_a_blank(
     fake(simulate=lambda *_, **__: prediction(), plan=lambda *_, **__: sample_plan())
     for words in (["simulate", JOB], ["plan", JOB], ["catalog", "devices"]):
         run(words)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # codes of colour must not hide the blanks
+    monkeypatch.setenv("FORCE_COLOR", "1")  # codes of color must not hide the blanks
     monkeypatch.setenv("TERM", "xterm-256color")
     run(["plan", JOB])
     coloured = capsys.readouterr().out

@@ -125,7 +125,7 @@ def test_what_is_no_file_is_one_message(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A folder, a pipe that nobody writes to, a link to itself, nothing, a name beyond reason."""
+    """A folder, a pipe that no one writes to, a link to itself, nothing, a name beyond reason."""
     (tmp_path / "folder.yaml").mkdir()
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
@@ -145,7 +145,7 @@ def test_any_name_of_the_catalogue_is_known_or_refused(kind: str, name: str) -> 
 
 @pytest.mark.parametrize("words", [["catalog", "devices"], ["simulate", "JOB", "--json", "-"]])
 def test_a_reader_that_has_left_is_no_defect(words: list[str], tmp_path: Path) -> None:
-    """`wattree … | head -1`: nobody wants to read what is left, and nothing is wrong."""
+    """`wattree … | head -1`: no one wants to read what is left, and nothing is wrong."""
     job = tmp_path / "job.yaml"
     job.write_text(JOB)
     reading, writing = os.pipe()

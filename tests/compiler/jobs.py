@@ -18,7 +18,7 @@ from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_n
 from wattree.lowering import ModelProgram, PlacedJob, Scale, compile_model
 from wattree.lowering.program import CollectiveStep
 from wattree.lowering.storage import SyncGroup, block_storage, optimizer_state_bytes
-from wattree.sim import play, play_reference
+from wattree.sim import execute, execute_reference
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
@@ -94,7 +94,7 @@ def small_cluster(
 
 
 def cut_node(name: str, devices: int, *, nics: int | None = None, title: str = "") -> Node:
-    """Return a node of the catalogue with so many devices, an adapter for each if not said."""
+    """Return a node of the catalog with so many devices, an adapter for each if not said."""
     node = load_node(name)
     return replace(
         node,
@@ -246,10 +246,10 @@ def check_plays(job: Job) -> None:
     """Check that folded, whole, merged and reference plays agree, and that memory balances."""
     folded = job.compiled().graph
     traces = {
-        "folded": play(folded),
-        "reference": play_reference(folded),
-        "whole": play(job.compiled(fold=False).graph),
-        "merged": play(job.compiled(detail=False).graph),
+        "folded": execute(folded),
+        "reference": execute_reference(folded),
+        "whole": execute(job.compiled(fold=False).graph),
+        "merged": execute(job.compiled(detail=False).graph),
     }
     times = [trace.makespan_s for trace in traces.values()]
 

@@ -13,7 +13,7 @@ from wattree.cost.rates import rates_of
 from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
 from wattree.hardware import Precision
 from wattree.lowering.streams import CATEGORIES
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import StrategyOptions
 
 MICRO_BATCHES = 4
@@ -32,7 +32,7 @@ def reduced_bytes(graph: ExecutionGraph) -> float:
 
 def gradient_bytes(graph: ExecutionGraph) -> float:
     """Return the gradients that a rank holds."""
-    return float(graph.resident_by_category[0, CATEGORIES.index("gradients")])
+    return float(graph.static_by_category[0, CATEGORIES.index("gradients")])
 
 
 @pytest.mark.parametrize("sharding", ["zero2", "zero3"])
@@ -49,7 +49,7 @@ def test_sharded_gradients_leave_after_each_micro_batch_unless_told_not_to(shard
 
     assert reduced_bytes(usual) == pytest.approx(MICRO_BATCHES * reduced_bytes(once))
     assert gradient_bytes(once) == pytest.approx(4 * gradient_bytes(usual))
-    assert (play(once).peak_bytes > play(usual).peak_bytes).all()
+    assert (execute(once).peak_bytes > execute(usual).peak_bytes).all()
 
 
 def test_parameters_are_gathered_for_every_micro_batch_all_the_same() -> None:
@@ -73,7 +73,7 @@ def test_whole_gradients_leave_once_unless_told_to(sharding: str) -> None:
 
     assert reduced_bytes(often) == pytest.approx(MICRO_BATCHES * reduced_bytes(usual))
     assert gradient_bytes(often) == gradient_bytes(usual)
-    assert play(often).makespan_s > play(usual).makespan_s
+    assert execute(often).makespan_s > execute(usual).makespan_s
 
 
 @pytest.mark.parametrize("often", [None, "true", "false"])
@@ -155,7 +155,7 @@ def test_four_pieces_are_what_the_calibration_says() -> None:
 def test_overlap_can_be_asked_of_software_without_the_habit() -> None:
     """As torchtitan's asynchronous tensor parallelism, which is off by default."""
     times = {
-        choice: play(tensor_job("torchtitan", overlap_tensor=choice)).makespan_s
+        choice: execute(tensor_job("torchtitan", overlap_tensor=choice)).makespan_s
         for choice in (None, False, True)
     }
 

@@ -25,7 +25,7 @@ GPT = {
 UNFUSED, FUSED = "megatron-lm-2021", "megatron-core"
 
 
-def kept_bytes(job: Job, block: str = "layer") -> float:
+def saved_bytes(job: Job, block: str = "layer") -> float:
     """Return what one layer keeps of one micro-batch."""
     (costs,) = (c for c in job.compiled().costs if c.program.block == block)
     return float(block_memory(costs)[0][0])
@@ -50,15 +50,15 @@ def gpt(family: str = UNFUSED, **options: object) -> Job:
 )
 def test_a_layer_keeps_what_korthikanti_counts(options: dict[str, object], expected: float) -> None:
     """Table 2 of arXiv:2205.05198, unfused attention, statistics of norms left out as there."""
-    assert kept_bytes(gpt(**options)) == pytest.approx(expected * SBH, rel=1e-12)
+    assert saved_bytes(gpt(**options)) == pytest.approx(expected * SBH, rel=1e-12)
 
 
 @pytest.mark.parametrize("options", [{}, {"tp": 4}, {"tp": 4, "sequence_parallel": True}])
 def test_fused_attention_keeps_no_scores(options: dict[str, object]) -> None:
     """Dao et al. 2022: nothing grows with the square; as if scores were recomputed."""
-    recomputed = kept_bytes(gpt(**options, recompute="selective"))
+    recomputed = saved_bytes(gpt(**options, recompute="selective"))
 
-    assert kept_bytes(gpt(FUSED, **options)) == pytest.approx(recomputed, rel=1e-12)
+    assert saved_bytes(gpt(FUSED, **options)) == pytest.approx(recomputed, rel=1e-12)
 
 
 @pytest.mark.parametrize("sequence", [64, 128, 256])
@@ -68,7 +68,7 @@ def test_scores_alone_grow_with_the_square_of_the_sequence(sequence: int) -> Non
         Job.of(dense(**GPT), StrategyOptions(), family=family, sequence=sequence)
         for family in (UNFUSED, FUSED)
     ]
-    unfused, fused = (kept_bytes(job) for job in jobs)
+    unfused, fused = (saved_bytes(job) for job in jobs)
 
     assert unfused - fused == pytest.approx(5 * HEADS * sequence**2, rel=1e-12)
 
@@ -82,7 +82,7 @@ def test_a_gated_layer_keeps_three_values_of_its_inner_width() -> None:
     ffn = 4 * HIDDEN
     job = Job.of(dense(gated=True, norm="rms", activation="silu", ffn=ffn), StrategyOptions())
 
-    assert kept_bytes(job) == WIDTH * (8 * SBH + 3 * SEQUENCE * ffn)
+    assert saved_bytes(job) == WIDTH * (8 * SBH + 3 * SEQUENCE * ffn)
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
@@ -92,7 +92,7 @@ def test_experts_keep_routed_copies_of_every_token(top_k: int) -> None:
     routed = top_k * SEQUENCE * (2 * HIDDEN + 3 * ffn)
     router = SEQUENCE * (experts + top_k)  # logits, and the weights of the chosen
 
-    found = kept_bytes(
+    found = saved_bytes(
         Job.of(mixture(experts=experts, top_k=top_k), StrategyOptions()), "moe_layer"
     )
 

@@ -15,11 +15,11 @@ from wattree.capture import freeze, load_model
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.graph import ExecutionGraph, ModelGraph, Phase, TaskKind
-from wattree.lowering.dataflow import chunk_stages, with_received
+from wattree.lowering.dataflow import chunk_stages, with_boundary_copies
 from wattree.lowering.program import BlockProgram
 from wattree.lowering.stages import cut_chunks
 from wattree.predict import predicted
-from wattree.sim import play, reference_events
+from wattree.sim import execute, reference_events
 from wattree.strategy import StrategyOptions
 
 MIB = 2.0**20
@@ -31,7 +31,7 @@ HIDDEN = 512 * 512 * WIDTH
 
 @cache
 def model_called(name: str) -> ModelGraph:
-    """Return a model of the catalogue."""
+    """Return a model of the catalog."""
     return load_model(name)
 
 
@@ -63,11 +63,11 @@ def first_program(job: Job, chunk: int) -> BlockProgram:
     stages, schedule = job.strategy.mesh.degree("pp"), job.strategy.schedule
     plain = job.program()
     chunks = cut_chunks(plain, stages, schedule)
-    program = with_received(plain, chunks, chunk_stages(schedule.placed(stages)))
+    program = with_boundary_copies(plain, chunks, chunk_stages(schedule.placed(stages)))
     return program.programs[program.instances[chunks[chunk][0]]]
 
 
-def received(job: Job, chunk: int) -> dict[str, float]:
+def transfer(job: Job, chunk: int) -> dict[str, float]:
     """Return the copies that a chunk holds for a micro-batch. [B]"""
     scale = job.scale(job.program())
     return {
@@ -131,8 +131,8 @@ def test_what_is_carried_stays_as_it_was_made() -> None:
 
 
 def test_a_stage_keeps_copies_of_what_it_is_not_the_first_to_save() -> None:
-    """Of a U-Net cut behind `down.4`, the skips; its cat is taken first, and nobody's copy."""
-    assert received(job_of("u-net", pp=2), 1) == pytest.approx(
+    """Of a U-Net cut behind `down.4`, the skips; its cat is taken first, and no one's copy."""
+    assert transfer(job_of("u-net", pp=2), 1) == pytest.approx(
         {"down.0.5": LEVEL, "down.1.5": LEVEL / 2, "down.2.5": LEVEL / 4}
     )
 
@@ -143,15 +143,15 @@ def test_what_all_layers_read_is_kept_once_a_stage() -> None:
     saved = [t.name for p in job.program().programs for t in p.saved if t.name == "encoded"]
 
     assert saved == ["encoded"]  # of the first decoder layer alone
-    assert received(job, 2) == {}
-    assert received(job, 3) == pytest.approx({"encoder.final.final_norm": HIDDEN})
+    assert transfer(job, 2) == {}
+    assert transfer(job, 3) == pytest.approx({"encoder.final.final_norm": HIDDEN})
 
 
 def test_a_chain_hands_on_and_keeps_what_it_did() -> None:
     """One tensor at each cut is kept by the block that saves it, and no copy is made."""
     job = job_of("gpt2", pp=4)
 
-    assert [received(job, chunk) for chunk in (1, 2, 3)] == [{}, {}, {}]
+    assert [transfer(job, chunk) for chunk in (1, 2, 3)] == [{}, {}, {}]
     assert sent(job.compiled().graph, Phase.FORWARD) == pytest.approx([512 * 768 * WIDTH] * 3)
 
 
@@ -159,9 +159,9 @@ def test_the_turn_of_a_v_is_no_copy() -> None:
     """Both of its chunks lie on one device."""
     job = job_of("u-net", pp=2, schedule="zb-v")
 
-    assert received(job, 2) == {}
-    assert received(job, 1)
-    assert received(job, 3)
+    assert transfer(job, 2) == {}
+    assert transfer(job, 1)
+    assert transfer(job, 3)
 
 
 SCHEDULES = {
@@ -182,11 +182,11 @@ def test_all_that_is_taken_is_given_back(case: str, name: str) -> None:
     """Copies of what is carried past included; folded or not, by both executors."""
     job = job_of(name, **SCHEDULES[case])  # type: ignore[arg-type]
     graph, whole = (job.compiled(fold=fold, detail=False).graph for fold in (True, False))
-    trace = play(graph)
+    trace = execute(graph)
 
     left = graph.alloc_bytes.sum() - graph.free_bytes.sum()
     assert abs(left) <= 1e-6 * graph.alloc_bytes.sum()
-    assert trace.makespan_s == pytest.approx(play(whole).makespan_s, rel=1e-9)
+    assert trace.makespan_s == pytest.approx(execute(whole).makespan_s, rel=1e-9)
     assert trace.makespan_s == pytest.approx(reference_events(graph)[0].makespan_s, rel=1e-9)
 
 
@@ -222,8 +222,8 @@ def test_the_closed_form_knows_what_crosses_and_what_is_kept(name: str, stages: 
     job = setting(model=name, batch=16)
     options = StrategyOptions(pp=stages, dp=8 // stages, micro_batch=1)
 
-    played = predicted(job, options, detail=False)
+    executed = predicted(job, options, detail=False)
     screened = estimate(job, options, Degrees.of([options], 16))
 
-    assert screened.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.03)
-    assert screened.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=1e-6)
+    assert screened.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.03)
+    assert screened.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=1e-6)

@@ -28,7 +28,7 @@ from wattree.lowering.movement import movement_of
 from wattree.lowering.program import CollectiveKind
 from wattree.lowering.topology import MeshTopology
 from wattree.predict import predicted
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import Mesh, Schedule, Strategy, StrategyOptions, StrategyTree
 
 
@@ -53,7 +53,7 @@ def rates_on(place: Cluster, requests: CollectiveRequests | None = None) -> Rate
 
 
 def context_of(topology: MeshTopology, rates: Rates) -> ChunkContext:
-    """Return what turns traffic of a mesh into tasks, with the habits of the software."""
+    """Return what turns traffic of a mesh into tasks, with the defaults of the software."""
     strategy = Strategy(mesh=topology.mesh, schedule=Schedule(), tree=StrategyTree(nodes={}))
     moves = movement_of(
         strategy,
@@ -75,7 +75,7 @@ def context_of(topology: MeshTopology, rates: Rates) -> ChunkContext:
 def job_on(
     place: Cluster, options: StrategyOptions, requests: CollectiveRequests | None = None
 ) -> Job:
-    """Return a small job on a cluster of the catalogue."""
+    """Return a small job on a cluster of the catalog."""
     return Job.of(dense(4), options, cluster=place, rates=rates_on(place, requests))
 
 
@@ -86,7 +86,7 @@ def job_on(
 def test_a_compiled_collective_takes_as_long_as_the_links_of_its_node(
     node: str, axes: tuple[str, ...], spans: tuple[tuple[int, int], ...]
 ) -> None:
-    """Tensor groups of neighbours, data groups across sockets: each as all of them are played."""
+    """Tensor groups of neighbours, data groups across sockets: each as all of them are executed."""
     place = cluster(node, 1)
     topology = MeshTopology(mesh=Mesh(axes=(("dp", 4), ("tp", 2))), cluster=place)
     context = context_of(topology, rates_on(place))
@@ -103,7 +103,7 @@ def test_groups_of_a_node_that_share_an_adapter_take_their_time_together(algorit
     place = shared_adapters(2)
     job = job_on(place, StrategyOptions(dp=2, tp=4), asked(algorithm))
 
-    trace = play(job.compiled().graph)
+    trace = execute(job.compiled().graph)
 
     graph = trace.graph
     reduces = np.array([name == "gradients.reduce" for name in graph.names])[graph.name_ids]
@@ -154,7 +154,7 @@ def test_experts_exchange_over_rails() -> None:
     direct = CollectiveRequests(by_kind={"all_to_all": Request(algorithm="direct")})
 
     steps = [
-        play(
+        execute(
             Job.of(mixture(2), options, cluster=place, rates=rates_on(place, each)).compiled().graph
         ).makespan_s
         for each in (rail, direct)

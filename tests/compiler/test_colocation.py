@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, check_plays, dense, moved_bytes, small_cluster
-from wattree.cost.sharing import DeviceSharing, element_fill, product_fill
+from wattree.cost.sharing import DeviceSharing, element_fill, matmul_fill
 from wattree.errors import StrategyError
 from wattree.graph import TaskKind
 from wattree.lowering.colocation import colocation_misfits
@@ -61,7 +61,7 @@ def test_a_device_does_the_work_of_all_its_processes() -> None:
     alone, beside = (of(options).compiled().graph for options in (own, several))
 
     assert beside.flop.sum() == pytest.approx(3 * alone.flop.sum())
-    assert beside.resident_by_category.tolist() == alone.resident_by_category.tolist()
+    assert beside.static_by_category.tolist() == alone.static_by_category.tolist()
     computes = beside.kind == TaskKind.COMPUTE
     assert (beside.work_s[computes] >= alone.work_s[computes] * (1 - 1e-12)).all()
 
@@ -97,8 +97,8 @@ def test_products_fill_no_more_than_a_device(m: int, n: int, k: int) -> None:
     """And the more, the larger they are."""
     size = [np.array([float(value)]) for value in (m, n, k)]
     one = np.ones(1)
-    fill = float(product_fill(*size, one, 108)[0])
-    larger = float(product_fill(size[0] * 2, *size[1:], one, 108)[0])
+    fill = float(matmul_fill(*size, one, 108)[0])
+    larger = float(matmul_fill(size[0] * 2, *size[1:], one, 108)[0])
 
     assert 0 < fill <= larger <= 1
 
@@ -117,8 +117,8 @@ REFUSED = {
     "tensor": ({"tp": 2}, "strategy.tp: found 2 beside"),
     "stages": ({"pp": 2}, "strategy.pp: found 2 beside"),
     "zero": ({"dp": 2, "sharding": "zero1"}, "strategy.sharding: found 'zero1' beside"),
-    "threads": ({"dp": 2, "single_process": True}, "strategy.single_process: found beside"),
-    "statistics": ({"sync_batch_norm": True}, "strategy.sync_batch_norm: found beside"),
+    "threads": ({"dp": 2, "single_process": True}, "strategy.single_process: found together with"),
+    "statistics": ({"sync_batch_norm": True}, "strategy.sync_batch_norm: found together with"),
     "batch": ({"processes_per_device": 3}, "expected a number that divides it"),
 }
 

@@ -27,7 +27,7 @@ from wattree.lowering.ring import Ring, rings_of
 from wattree.lowering.ring_rows import ring_rows, ring_span_s
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
-from wattree.sim import play, reference_events
+from wattree.sim import execute, reference_events
 from wattree.strategy import (
     ContextExchange,
     Mesh,
@@ -160,7 +160,7 @@ def test_a_ring_holds_two_visiting_blocks_and_a_gather_all() -> None:
 def test_engine_and_reference_play_context_parallelism_alike(context: str) -> None:
     """One step of a layer, task by task."""
     graph = job(context, cp=2).compiled().graph
-    fast, slow = play(graph), reference_events(graph)[0]
+    fast, slow = execute(graph), reference_events(graph)[0]
 
     np.testing.assert_allclose(fast.end_s, slow.end_s, rtol=1e-12)
 

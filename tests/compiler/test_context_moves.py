@@ -13,14 +13,14 @@ from tests.compiler.test_fold import check_equal
 from tests.compiler.test_links import shared_adapters
 from tests.cost.test_alone import cluster
 from tests.search.jobs import setting
-from wattree.accounts.alive import alive_tensors
+from wattree.accounts.live import live_tensors
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.program import CollectiveKind
 from wattree.lowering.topology import MeshTopology
 from wattree.predict import predicted
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import ExpertLoad, Mesh, StrategyOptions, Traffic
 
 SIZE = np.array([1e9])
@@ -88,17 +88,17 @@ def test_settings_of_both_kinds_mean_the_same_to_closed_form_and_play(
     chosen = StrategyOptions(traffic=Traffic(in_line=in_line), **options)
 
     estimated = estimate(job, chosen, Degrees.of([chosen], 32))
-    played = predicted(job, chosen, detail=False)
+    executed = predicted(job, chosen, detail=False)
 
-    assert estimated.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.03)
-    assert estimated.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
+    assert estimated.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.03)
+    assert estimated.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.08)
 
 
 @pytest.mark.parametrize("context", ["gather", "ring"])
 def test_context_in_line_takes_what_it_hid(context: str) -> None:
     """Gathers were waited for already; a ring in line hides nothing."""
     times = [
-        play(
+        execute(
             Job.of(
                 dense(1), StrategyOptions(cp=4, context=context, traffic=Traffic(in_line=in_line))
             )
@@ -158,9 +158,9 @@ def test_gradients_of_early_updates_come_and_go_whole_or_as_shards(*, often: boo
         traffic=Traffic(overlap_optimizer=True),
     )
     compiled = Job.of(dense(), options, global_batch=16).compiled()
-    trace = play(compiled.graph)
+    trace = execute(compiled.graph)
 
-    alive = alive_tensors(trace, compiled.ledger, 0)
+    alive = live_tensors(trace, compiled.ledger, 0)
     assert sum(row.bytes for row in alive) == pytest.approx(trace.peak_bytes[0], rel=1e-9)
     held = compiled.ledger.stages[0].holdings
     assert not any(compiled.ledger.items[each.item].category == "gradients" for each in held)
@@ -179,7 +179,7 @@ def test_uneven_exchanges_over_shared_adapters_are_counted_by_group(sharing: str
     job = Job.of(mixture(2), options, cluster=shared_adapters(2), global_batch=8)
     folded, whole = (job.compiled(fold=fold).graph for fold in (True, False))
 
-    times = [play(graph, sharing=sharing).makespan_s for graph in (folded, whole)]
+    times = [execute(graph, sharing=sharing).makespan_s for graph in (folded, whole)]
 
     assert len(folded.class_ranks) < len(whole.class_ranks)
     assert folded.flow_counts is not None

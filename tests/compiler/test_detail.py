@@ -9,7 +9,7 @@ from tests.compiler.jobs import Job, dense, mixture
 from wattree.compiler.tasks.merge import merged
 from wattree.compiler.tasks.table import TASK, TaskTable
 from wattree.lowering.streams import Stream
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import ExpertLoad, StrategyOptions
 from wattree.trace import Trace
 
@@ -36,7 +36,7 @@ def both(name: str) -> tuple[Trace, Trace]:
     """Return the run with a task per operator and the one with merged tasks."""
     model = mixture(4) if name.startswith("experts") else dense(4)
     job = Job.of(model, CASES[name])
-    detailed, coarse = (play(job.compiled(detail=detail).graph) for detail in (True, False))
+    detailed, coarse = (execute(job.compiled(detail=detail).graph) for detail in (True, False))
     return detailed, coarse
 
 

@@ -98,7 +98,7 @@ def test_edges_lead_to_the_same_class_and_to_its_peers(expansion: Any) -> None:
             expected |= set(zip(own[before], own[after], strict=True))
         peers = {1: stage.next_class, -1: stage.previous_class, 0: stage.mirror_class}
         for send in program.sends:
-            for entry in programs[send.stage].receives[send.received]:
+            for entry in programs[send.stage].receives[send.transfer]:
                 there = numbers[send.stage][entry]
                 for rank_class, instance in enumerate(own[send.task]):
                     expected.add((instance, there[peers[send.heading][rank_class]]))

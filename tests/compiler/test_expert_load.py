@@ -15,7 +15,7 @@ from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.hardware.topologies import device_name, switch_fabric
 from wattree.lowering.token_load import port_factors
-from wattree.sim import play, reference_events
+from wattree.sim import execute, reference_events
 from wattree.strategy import ExpertLoad, StrategyOptions
 
 EP = 4
@@ -62,7 +62,7 @@ def test_no_flop_appear_or_vanish() -> None:
 def test_the_others_wait_for_the_busiest_rank() -> None:
     """They reach the exchange back early, and it starts when the busiest has come."""
     graph = job(ExpertLoad(imbalance=2.0)).compiled().graph
-    trace = play(graph)
+    trace = execute(graph)
     done = [trace.end_s[of_class(graph, c, "moe.experts.down")][0] for c in (0, 1)]
     back = np.flatnonzero(
         (graph.name_ids == graph.names.index("moe.experts.down"))
@@ -135,7 +135,7 @@ def test_the_exchange_takes_as_much_longer_as_the_busiest_port_is_fuller() -> No
 
 def test_activations_of_the_busiest_rank_need_more_memory() -> None:
     """Without a capacity nothing bounds them but the tokens that there are."""
-    trace = play(job(ExpertLoad(imbalance=3.0), micro_batch=2).compiled().graph)
+    trace = execute(job(ExpertLoad(imbalance=3.0), micro_batch=2).compiled().graph)
 
     assert trace.peak_bytes[0] > trace.peak_bytes[1]
 
@@ -179,7 +179,7 @@ def test_engine_and_reference_play_uneven_experts_alike(experts: str) -> None:
         expert_load=ExpertLoad(spread=0.4, seed=2),
     )
     graph = Job.of(mixture(1), options, global_batch=2).compiled().graph
-    fast, slow = play(graph), reference_events(graph)[0]
+    fast, slow = execute(graph), reference_events(graph)[0]
 
     np.testing.assert_allclose(fast.end_s, slow.end_s, rtol=1e-12)
 

@@ -18,7 +18,7 @@ from wattree.cost import load_calibration
 from wattree.cost.device_power import pool_powers
 from wattree.graph import ExecutionGraph
 from wattree.hardware import Cluster, Precision
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import ExpertLoad, Mesh, StrategyOptions
 
 RELATIVE = 1e-9
@@ -46,7 +46,7 @@ def seen(job: Job, *, fold: bool) -> Seen:
     """Play the job."""
     compiled = job.compiled(fold=fold)
     graph = compiled.graph
-    trace = play(graph)
+    trace = execute(graph)
     energy = step_energy(
         trace,
         job.cluster,
@@ -56,7 +56,7 @@ def seen(job: Job, *, fold: bool) -> Seen:
     ).use
     return Seen(
         step_s=trace.makespan_s,
-        other_rules_s=tuple(play(graph, **rules).makespan_s for rules in OTHER_RULES),
+        other_rules_s=tuple(execute(graph, **rules).makespan_s for rules in OTHER_RULES),
         peaks_bytes=tuple(np.sort(np.repeat(trace.peak_bytes, graph.class_ranks)).tolist()),
         energy_j=(energy.total, energy.static, energy.dynamic, *energy.by_stage.values()),
         sent_bytes=sent_bytes(graph),

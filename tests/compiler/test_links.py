@@ -13,7 +13,7 @@ from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_fold import check_equal
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.hardware import Cluster
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import StrategyOptions
 
 #: A tenth of the link rate of an H100's own adapter: communication decides.
@@ -31,7 +31,7 @@ def shared_adapters(nodes: int, *, devices: int = 4, nics: int = 1) -> Cluster:
 
 def step_s(job: Job) -> float:
     """Play the job."""
-    return play(job.compiled().graph).makespan_s
+    return execute(job.compiled().graph).makespan_s
 
 
 @pytest.mark.parametrize("nics", [1, 2])
@@ -59,8 +59,8 @@ def test_one_group_alone_has_the_whole_adapter() -> None:
         .compiled()
         .graph.link_bandwidth_bytes_per_s[-1]
     )
-    alone = play(graph_of_one_group(lonely))
-    spread = play(graph_of_one_group(shared_adapters(2, nics=4)))
+    alone = execute(graph_of_one_group(lonely))
+    spread = execute(graph_of_one_group(shared_adapters(2, nics=4)))
     assert reductions_s(alone.graph, alone.end_s - alone.start_s) == pytest.approx(
         reductions_s(spread.graph, spread.end_s - spread.start_s) / 4, rel=1e-3
     )
@@ -96,7 +96,7 @@ def oversubscribed(nodes: int, *, leaf_nodes: int, factor: float, kind: str) -> 
 
 def exchanges_s(options: StrategyOptions, cluster: Cluster) -> float:
     """Return the time of one exchange of tokens among experts, latency apart. [s]"""
-    trace = play(Job.of(mixture(2), options, cluster=cluster).compiled().graph)
+    trace = execute(Job.of(mixture(2), options, cluster=cluster).compiled().graph)
     graph = trace.graph
     exchange = np.array(["experts" in name or "moe" in name for name in graph.names])
     chosen = exchange[graph.name_ids] & (graph.kind == TaskKind.COLLECTIVE) & (graph.work_s > 0)
@@ -155,7 +155,8 @@ def test_a_slow_adapter_slows_all_that_wait_for_it(*, fold: bool) -> None:
     slow = replace(cluster, slow_links={1: 3.0})
     options, model = StrategyOptions(dp=2, tp=4), dense(2)
     plain, slowed = (
-        play(Job.of(model, options, cluster=c).compiled(fold=fold).graph) for c in (cluster, slow)
+        execute(Job.of(model, options, cluster=c).compiled(fold=fold).graph)
+        for c in (cluster, slow)
     )
 
     before = plain.end_s - plain.start_s - plain.graph.latency_s
@@ -205,8 +206,8 @@ def test_twins_on_a_shared_adapter_count_as_the_groups_that_they_are() -> None:
     assert counts_by_kind(folded) == {"scale-up": {1}, "network": {4}}
     assert counts_by_kind(across) == {"scale-up": {1}, "network": {1}}
     assert whole.flow_counts is None
-    assert play(folded, sharing="proteus").makespan_s == pytest.approx(
-        play(whole, sharing="proteus").makespan_s, rel=1e-9
+    assert execute(folded, sharing="proteus").makespan_s == pytest.approx(
+        execute(whole, sharing="proteus").makespan_s, rel=1e-9
     )
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_fold import check_equal
-from wattree.accounts.alive import alive_tensors
+from wattree.accounts.live import live_tensors
 from wattree.graph import ExecutionGraph
 from wattree.hardware import ACCESS, Cluster, MemoryTier
-from wattree.sim import play, play_reference
+from wattree.sim import execute, execute_reference
 from wattree.strategy import (
     CONTEXTS,
     IN_LINE,
@@ -119,7 +119,7 @@ def jobs(draw: st.DrawFn) -> Job:
 @settings(max_examples=20)
 @given(job=jobs())
 def test_folding_changes_nothing_whatever_moves(job: Job) -> None:
-    """Ranks that share a host or a switch are told apart only as far as they differ."""
+    """Ranks that share a host or a switch are distinguished only as far as they differ."""
     check_equal(job)
 
 
@@ -129,7 +129,7 @@ def test_both_executors_play_it_alike(job: Job) -> None:
     """Copies and in-line collectives are tasks as any other."""
     graph = job.compiled().graph
 
-    fast, slow = play(graph), play_reference(graph)
+    fast, slow = execute(graph), execute_reference(graph)
 
     assert np.array_equal(fast.end_s, slow.end_s)
     assert np.array_equal(fast.peak_bytes, slow.peak_bytes)
@@ -159,8 +159,8 @@ def test_what_is_taken_is_given_back(job: Job) -> None:
 @settings(max_examples=10)
 @given(job=jobs())
 def test_merged_computation_takes_the_same_time(job: Job) -> None:
-    """Runs of computation between communication are one task where nobody looks."""
-    whole, merged = (play(job.compiled(detail=detail).graph) for detail in (True, False))
+    """Runs of computation between communication are one task where no one looks."""
+    whole, merged = (execute(job.compiled(detail=detail).graph) for detail in (True, False))
 
     assert merged.makespan_s == pytest.approx(whole.makespan_s, rel=1e-9)
 
@@ -170,7 +170,7 @@ def test_merged_computation_takes_the_same_time(job: Job) -> None:
 def test_what_is_alive_adds_up_to_the_peak_whatever_moves(job: Job) -> None:
     """Of every class, those that hold popular experts and those that do not."""
     compiled = job.compiled()
-    trace = play(compiled.graph)
+    trace = execute(compiled.graph)
     for rank_class, peak_bytes in enumerate(trace.peak_bytes):
-        alive = alive_tensors(trace, compiled.ledger, rank_class)
+        alive = live_tensors(trace, compiled.ledger, rank_class)
         assert sum(row.bytes for row in alive) == pytest.approx(peak_bytes, rel=1e-9)

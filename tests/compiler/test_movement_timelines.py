@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import Job, dense, small_cluster
 from tests.compiler.test_movement import with_tiers
 from tests.compiler.test_pipeline import free_links, layers_only
-from wattree.compiler.tasks.offload import kept_bytes
+from wattree.compiler.tasks.offload import saved_bytes
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.graph import Phase, TaskKind
 from wattree.hardware import Cluster
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import Offload, Prefetch, StrategyOptions, Traffic
 from wattree.trace import Trace
 
@@ -63,15 +63,15 @@ def play_layers(
         rates=rates or free_links(),
         global_batch=chosen.replicas * accumulated,
     )
-    trace = play(job.compiled(detail=False).graph)
+    trace = execute(job.compiled(detail=False).graph)
     return Played(trace=trace)
 
 
 def pass_s() -> tuple[float, float]:
     """Return forward and backward of one layer."""
-    played = play_layers(Traffic(), layers=1)
+    executed = play_layers(Traffic(), layers=1)
     return tuple(  # type: ignore[return-value]
-        sum(end - start for start, end in played.computing(phase))
+        sum(end - start for start, end in executed.computing(phase))
         for phase in (Phase.FORWARD, Phase.BACKWARD)
     )
 
@@ -79,10 +79,10 @@ def pass_s() -> tuple[float, float]:
 def behind(seconds_per_layer: float) -> Cluster:
     """Return a cluster of one device whose copies of a layer's activations take so long."""
     costs = Job.of(layers_only(1), StrategyOptions(), global_batch=1).compiled().costs
-    layer = next(c for c in costs if kept_bytes(c) > 0)
+    layer = next(c for c in costs if saved_bytes(c) > 0)
     cluster = with_tiers(small_cluster(1))
     device = replace(
-        cluster.node.device, host_link_bytes_per_s=kept_bytes(layer) / seconds_per_layer
+        cluster.node.device, host_link_bytes_per_s=saved_bytes(layer) / seconds_per_layer
     )
     return replace(cluster, node=replace(cluster.node, device=device))
 
@@ -169,7 +169,7 @@ def test_a_faster_tier_is_never_slower_and_ends_at_what_local_memory_takes() -> 
     assert times[-1] == pytest.approx(plain_s, rel=1e-9)
 
 
-# ---------------------------------------------------------------- the optimiser
+# ---------------------------------------------------------------- the optimizer
 
 
 def test_an_update_on_the_host_takes_two_copies_and_its_memory() -> None:
@@ -188,7 +188,7 @@ def test_an_update_on_the_host_takes_two_copies_and_its_memory() -> None:
     more_s = 4 * elements / link + traffic_bytes / node.host.memory_bytes_per_s
     more_s += 2 * elements / link - (update[1] - update[0])
     assert found.trace.makespan_s - plain.trace.makespan_s == pytest.approx(more_s, rel=1e-6)
-    assert found.trace.graph.resident_by_category[0][3] == 0.0
+    assert found.trace.graph.static_by_category[0][3] == 0.0
 
 
 def test_updates_of_buckets_take_the_time_of_one_and_drop_gradients_early() -> None:
@@ -230,9 +230,9 @@ def fsdp(prefetch: Prefetch | None, *, slow: float = 1e7, **more: object) -> Pla
 
 def gather_and_forward_s() -> tuple[float, float]:
     """Return the time of one gather and of the forward that it is for."""
-    played = fsdp(None)
-    start_s, end_s = played.spans("parameters.gather")[0]
-    forward = played.computing(Phase.FORWARD)[0]
+    executed = fsdp(None)
+    start_s, end_s = executed.spans("parameters.gather")[0]
+    forward = executed.computing(Phase.FORWARD)[0]
     return end_s - start_s, forward[1] - forward[0]
 
 
@@ -261,9 +261,9 @@ def test_gathers_hide_the_forwards_that_run_beside_them(
     assert end_s == pytest.approx(LAYERS * gather_s + exposed_forwards * forward_s, rel=1e-9)
 
 
-def most_gathered(played: Played) -> float:
+def most_gathered(executed: Played) -> float:
     """Return the most gathered copies at once."""
-    graph, trace = played.trace.graph, played.trace
+    graph, trace = executed.trace.graph, executed.trace
     mine = graph.memory_category == graph.category_names.index("gathered")
     times = np.concatenate([trace.start_s[mine], trace.end_s[mine]])
     change = np.concatenate([graph.alloc_bytes[mine], -graph.free_bytes[mine]])

@@ -47,7 +47,7 @@ def rates_at(precision: str, family: str = "pytorch", node: str = "dgx-a100") ->
 
 
 def software_at(precision: str, family: str = "pytorch") -> Software:
-    """Return a family's habits."""
+    """Return a family's defaults."""
     return at_precision(software_family(family), precision)
 
 

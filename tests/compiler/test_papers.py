@@ -447,13 +447,13 @@ def test_frozen_products_have_no_weight_gradient() -> None:
 
 
 def test_adapters_reduce_and_update_their_own_elements_only() -> None:
-    """Frozen weights have no gradient to reduce, no accumulated one, and no optimiser state."""
+    """Frozen weights have no gradient to reduce, no accumulated one, and no optimizer state."""
     rank, layers = 2, 2
     model = with_lora(dense(layers), rank=rank, targets=["attention.qkv"])
     job = Job.of(model, StrategyOptions(dp=2), global_batch=2)
     adapters = layers * rank * (HIDDEN + 3 * HIDDEN)
     graph = job.compiled().graph
-    category = dict(zip(graph.category_names, graph.resident_by_category[0], strict=True))
+    category = dict(zip(graph.category_names, graph.static_by_category[0], strict=True))
 
     assert model.trainable_parameters == adapters
     assert sent_per_step(job) == adapters * 4.0 * 2 * 1 / 2
@@ -463,14 +463,14 @@ def test_adapters_reduce_and_update_their_own_elements_only() -> None:
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b"])
 def test_adapters_on_a_catalogue_model_hold_little_but_weights(name: str) -> None:
-    """Hu et al., ICLR 2022, §4.2: memory for gradients and optimiser states falls with them."""
+    """Hu et al., ICLR 2022, §4.2: memory for gradients and optimizer states falls with them."""
     whole = load_model(name)
     adapted = with_lora(whole, rank=8, targets=["attention.*"])
 
     held = {}
     for model in (whole, adapted):
         graph = Job.of(model, StrategyOptions(dp=8), global_batch=8).compiled().graph
-        rows = dict(zip(graph.category_names, graph.resident_by_category[0], strict=True))
+        rows = dict(zip(graph.category_names, graph.static_by_category[0], strict=True))
         held[model is adapted] = rows
 
     share = adapted.trainable_parameters / whole.parameters

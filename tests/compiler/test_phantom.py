@@ -27,7 +27,7 @@ from wattree.graph import ModelGraph, Phase, TaskKind
 from wattree.job import Ffn
 from wattree.lowering.passes.phantom import with_phantoms
 from wattree.lowering.passes.widest import with_widest_parts
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import PhantomLayers, StrategyOptions, StrategyTree, TreeNode
 
 #: Bytes of an element at bf16.
@@ -189,7 +189,7 @@ def test_exchanged_activations_are_counted_as_the_formulas_have_them(shape: Shap
     assert graph.flop[forward].sum() == 2 * batch * layers * products
     collectives = graph.kind == TaskKind.COLLECTIVE
     sent = float(graph.link_traffic_bytes[collectives].sum())
-    unwanted = others * own * batch  # nobody wants the gradient of the samples
+    unwanted = others * own * batch  # no one wants the gradient of the samples
     each = 2 * others * own * (batch + k)
     assert sent == pytest.approx((layers * each - unwanted) * WIDTH, rel=1e-12)
     counted, _ = with_phantoms(job.model, job.strategy.tree, {"tp": shape.ranks}, counted=True)
@@ -224,7 +224,7 @@ def test_all_ghosts_are_as_many_as_tensor_parallelism_sends() -> None:
     assert sent[0] / sent[1] == pytest.approx(6 / 5)
 
 
-# ---------------------------------------------------------------- what runs beside what
+# ---------------------------------------------------------------- what runs alongside what
 
 
 def _times(options: StrategyOptions, *names: str, **traffic: Any) -> dict[str, tuple[float, float]]:
@@ -234,7 +234,7 @@ def _times(options: StrategyOptions, *names: str, **traffic: Any) -> dict[str, t
         strategy = job.strategy
         job = replace(job, strategy=replace(strategy, traffic=replace(strategy.traffic, **traffic)))
     graph = job.compiled().graph
-    trace = play(graph)
+    trace = execute(graph)
     found = {}
     for name in names:
         (task,) = np.flatnonzero(
@@ -367,8 +367,8 @@ def test_uneven_blocks_take_what_the_widest_rank_does(width: int, variant: str) 
     sent = [float(each.graph.link_traffic_bytes.sum()) for each in (ours, theirs)]
     assert sent[0] == pytest.approx(sent[1], rel=0.01)  # the last output, whole for the loss
     assert ours.program.model.parameters == theirs.program.model.parameters
-    played = [play(each.graph).makespan_s for each in (ours, theirs)]
-    assert played[0] == pytest.approx(played[1], rel=0.005)
+    executed = [execute(each.graph).makespan_s for each in (ours, theirs)]
+    assert executed[0] == pytest.approx(executed[1], rel=0.005)
 
     # First ranks have one more, as the runtime lays them.
     widths = [width // 4 + (rank < width % 4) for rank in range(4)]
@@ -388,7 +388,7 @@ def test_uneven_stacks_are_split_exactly_too(options: StrategyOptions) -> None:
     times, flop = [], []
     for width in (1024, 1026, 1028):
         compiled = Job.of(stack(width), replace(options, micro_batch=8), global_batch=8).compiled()
-        times.append(play(compiled.graph).makespan_s)
+        times.append(execute(compiled.graph).makespan_s)
         flop.append(float(compiled.graph.flop.sum()))
 
     assert times == sorted(times)

@@ -15,7 +15,7 @@ from wattree.cost.rates import Rates, rates_of
 from wattree.graph import ModelGraph, TaskKind
 from wattree.hardware import Precision
 from wattree.lowering.stages import chunk_layers
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.strategy import StrategyOptions
 
 FAMILY = "megatron-core"
@@ -54,7 +54,7 @@ def step_s(options: StrategyOptions, layers: int, micro_batches: int) -> float:
         global_batch=micro_batches,
         rates=free_links(),
     )
-    return play(job.compiled().graph).makespan_s
+    return execute(job.compiled().graph).makespan_s
 
 
 def pass_and_rest_s(layers: int) -> tuple[float, float]:
@@ -109,7 +109,7 @@ def peaks_above_residents(schedule: str, micro_batches: int) -> np.ndarray:
     """Return the activations' peak of each of four stages."""
     options = StrategyOptions(pp=4, schedule=schedule)
     graph = Job.of(layers_only(4), options, global_batch=micro_batches).compiled().graph
-    return play(graph).peak_bytes - graph.resident_bytes
+    return execute(graph).peak_bytes - graph.static_bytes
 
 
 def test_1f1b_keeps_no_more_activations_for_more_micro_batches() -> None:
@@ -165,7 +165,7 @@ def test_chunks_without_layers_hold_the_embedding_and_the_loss_alone() -> None:
         {"embedding.tokens", "optimizer"},
         {"final_norm", "logits", "loss", "optimizer"},
     ]
-    assert play(graph).makespan_s > 0
+    assert execute(graph).makespan_s > 0
 
 
 def test_every_stage_but_the_last_hands_each_micro_batch_on() -> None:

@@ -17,8 +17,8 @@ from wattree.cost.requests import COMPILED_KINDS, CollectiveRequests, Request, k
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.hardware import Cluster, Node, Precision, load_node
-from wattree.sim import play
-from wattree.sim.reference import play_reference
+from wattree.sim import execute
+from wattree.sim.reference import execute_reference
 from wattree.strategy import ExpertLoad, Mesh, Offload, StrategyOptions, Traffic
 
 H100, A100 = cut_node("dgx-h100", 4), cut_node("dgx-a100", 4)
@@ -60,7 +60,7 @@ def test_pools_that_differ_in_name_are_one_cluster(
 
 
 def test_neighbours_that_say_the_same_are_one_pool() -> None:
-    """So that nobody pays for saying it twice."""
+    """So that no one pays for saying it twice."""
     assert len(mixed_cluster((H100, 2), (H100, 1), (A100, 1)).pools) == 2
 
 
@@ -267,7 +267,7 @@ def test_the_plain_executor_gives_the_same() -> None:
     cluster = mixed_cluster((H100, 1), (cut_node("dgx-1", 4, nics=1), 1), oversubscription=2.0)
     graph = job(StrategyOptions(dp=2, pp=2, tp=2), cluster).compiled().graph
 
-    fast, plain = play(graph), play_reference(graph)
+    fast, plain = execute(graph), execute_reference(graph)
 
     np.testing.assert_array_equal(fast.end_s, plain.end_s)
 
@@ -296,7 +296,7 @@ def test_folding_changes_nothing_with_algorithms_on_pools(algorithm: str) -> Non
         (
             StrategyOptions(dp=16, traffic=Traffic(offload=Offload(optimizer="host"))),
             mixed_cluster((H100, 2), (A100, 2)),
-            "strategy.offload: found beside cluster.pools",
+            "strategy.offload: found together with cluster.pools",
         ),
         (
             StrategyOptions(dp=4, ep=4, expert_load=ExpertLoad(imbalance=2.0)),

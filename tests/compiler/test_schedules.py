@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_pipeline import free_links, layers_only, step_s
-from tests.strategy.abstract_play import play
+from tests.strategy.abstract_execution import execute
 from wattree.accounts.breakdown import time_parts
 from wattree.compiler import Compilation
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.lowering.split import deferred_steps
-from wattree.sim import play as simulate
+from wattree.sim import execute as simulate
 from wattree.strategy import Schedule, StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, Work, read_slot
 
@@ -56,7 +56,7 @@ def times_of(compiled: Compilation) -> dict[Work, float]:
 
 
 def rest_s(chunks: int) -> float:
-    """Return what a step of a rank with so many layers takes beside its passes."""
+    """Return what a step of a rank with so many layers takes besides its passes."""
     one, two = (step_s(StrategyOptions(), chunks, m) for m in (1, 2))
     return 2 * one - two
 
@@ -73,23 +73,23 @@ def test_a_compiled_schedule_takes_what_its_order_takes(
     schedule = Schedule(name=name, micro_batches=micro_batches)
     placement = schedule.placed(stages)
 
-    played = play(schedule.orders(stages), placement, times_of(compiled))
+    executed = execute(schedule.orders(stages), placement, times_of(compiled))
 
-    expected = played.makespan + rest_s(placement.chunks)
+    expected = executed.makespan + rest_s(placement.chunks)
     assert simulate(compiled.graph).makespan_s == pytest.approx(expected, rel=1e-9)
 
 
 def peaks(name: str, stages: int, micro_batches: int) -> np.ndarray:
     """Return the peak of each stage beyond what it holds all the time. [B]"""
     graph = piped(name, stages, micro_batches).compiled().graph
-    return simulate(graph).peak_bytes - graph.resident_bytes
+    return simulate(graph).peak_bytes - graph.static_bytes
 
 
 @pytest.mark.parametrize("name", SPLIT)
 def test_memory_follows_the_micro_batches_alive(name: str) -> None:
     """Each one more that a stage keeps adds one layer's activations, as under GPipe."""
     stages, micro_batches = 4, 12
-    alive = PIPELINE_SCHEDULES[name].most_alive(0, stages, 2, micro_batches)
+    alive = PIPELINE_SCHEDULES[name].most_live(0, stages, 2, micro_batches)
     one = peaks("gpipe", stages, 5)[0] - peaks("gpipe", stages, 4)[0]
     working = peaks("gpipe", stages, 4)[0] - 4 * one
 
@@ -144,7 +144,7 @@ def test_merged_runs_change_no_time(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("name", SPLIT)
 def test_folding_changes_no_time(name: str) -> None:
-    """Ranks of the two directions are told apart, replicas are not."""
+    """Ranks of the two directions are distinguished, replicas are not."""
     options = StrategyOptions(pp=4, dp=2, schedule=name)
     job = Job.of(dense(8), options, cluster=small_cluster(8, per_node=2))
 
@@ -183,9 +183,9 @@ def test_dualpipe_holds_the_parameters_twice_and_exchanges_their_gradients() -> 
         for name in ("1f1b", "dualpipe")
     )
     exchange = twice.name_ids == twice.names.index("gradients.mirror")
-    layer_parameters = once.resident_by_category[0, once.category_names.index("parameters")] / 2.0
+    layer_parameters = once.static_by_category[0, once.category_names.index("parameters")] / 2.0
 
-    assert twice.resident_bytes == pytest.approx(2 * once.resident_bytes)
+    assert twice.static_bytes == pytest.approx(2 * once.static_bytes)
     assert exchange.sum() == 4
     assert twice.link_traffic_bytes[exchange] == pytest.approx(
         2 * layer_parameters * BYTES_OF_A_GRADIENT
@@ -193,7 +193,7 @@ def test_dualpipe_holds_the_parameters_twice_and_exchanges_their_gradients() -> 
 
 
 def test_the_update_waits_for_the_gradients_of_the_other_copy() -> None:
-    """An optimiser that did not would train two models."""
+    """An optimizer that did not would train two models."""
     graph = Job.of(layers_only(4), StrategyOptions(pp=4, schedule="dualpipe")).compiled().graph
     trace = simulate(graph)
     exchange = graph.name_ids == graph.names.index("gradients.mirror")

@@ -28,7 +28,7 @@ from wattree.graph import (
 )
 from wattree.hardware import Cluster, Precision
 from wattree.lowering import PlacedJob
-from wattree.sim import play, play_events, reference_events
+from wattree.sim import execute, execute_events, reference_events
 from wattree.strategy import StrategyOptions
 from wattree.trace import Trace
 
@@ -61,7 +61,7 @@ def together(
 
 def alone(cluster: Cluster, job: Job, devices: Sequence[int]) -> Trace:
     """Play one job without the others."""
-    return play(together(cluster, (job, devices))[0])
+    return execute(together(cluster, (job, devices))[0])
 
 
 def ends_s(trace: Trace, jobs: Sequence[JobTasks]) -> list[float]:
@@ -90,7 +90,7 @@ def test_two_equal_jobs_on_two_to_one_leaves_get_half_each() -> None:
     cluster = oversubscribed(8, leaf_nodes=2, factor=2.0, kind="fat-tree")
     job = replicas(cluster)
     graph, _ = together(cluster, (job, on_nodes([0, 2, 4, 6])), (job, on_nodes([1, 3, 5, 7])))
-    trace = play(graph)
+    trace = execute(graph)
 
     task = np.repeat(np.arange(graph.tasks), np.diff(graph.flow_offsets))
     is_uplink = np.array([link_kind(name) == "uplink" for name in graph.link_names])
@@ -115,7 +115,7 @@ def test_packed_jobs_are_each_alone(kind: str) -> None:
     one = Job.of(dense(2), StrategyOptions(dp=2, tp=2, pp=2), cluster=cluster)
     other = replicas(cluster)
     graph, jobs = together(cluster, (one, range(8)), (other, range(8, 16)))
-    trace = play(graph)
+    trace = execute(graph)
 
     for number, (job, devices) in enumerate(((one, range(8)), (other, range(8, 16)))):
         apart = alone(cluster, job, devices)
@@ -131,7 +131,7 @@ def test_interleaved_jobs_on_a_non_blocking_fabric_are_each_alone() -> None:
     graph, jobs = together(cluster, (job, on_nodes([0, 2, 4, 6])), (job, on_nodes([1, 3, 5, 7])))
 
     apart = alone(cluster, job, on_nodes([0, 2, 4, 6])).makespan_s
-    assert ends_s(play(graph), jobs) == pytest.approx([apart, apart], rel=RELATIVE)
+    assert ends_s(execute(graph), jobs) == pytest.approx([apart, apart], rel=RELATIVE)
 
 
 def test_rank_r_on_device_r_is_what_no_place_means() -> None:
@@ -164,13 +164,13 @@ def test_jobs_in_the_same_nodes_share_adapters() -> None:
     graph, jobs = together(cluster, (job, left), (job, right))
 
     apart = alone(cluster, job, left).makespan_s
-    beside = ends_s(play(graph), jobs)
+    beside = ends_s(execute(graph), jobs)
 
     assert beside[0] == beside[1] > apart
     private = with_links_apart(
         graph, jobs, np.array([link_kind(name) == "network" for name in graph.link_names])
     )
-    assert ends_s(play(private), jobs) == pytest.approx([apart, apart], rel=RELATIVE)
+    assert ends_s(execute(private), jobs) == pytest.approx([apart, apart], rel=RELATIVE)
 
 
 def test_all_bytes_arrive_whoever_is_beside() -> None:
@@ -188,7 +188,7 @@ def test_all_bytes_arrive_whoever_is_beside() -> None:
     moved = moved_bytes(graph)
 
     assert moved == pytest.approx({k: apart[0][k] + apart[1][k] for k in moved}, rel=1e-9)
-    trace = play(graph)
+    trace = execute(graph)
     task = np.repeat(np.arange(graph.tasks), np.diff(graph.flow_offsets))
     for link, bandwidth in enumerate(graph.link_bandwidth_bytes_per_s):
         on_it = graph.flow_links == link
@@ -262,7 +262,7 @@ def test_folding_changes_nothing_beside_neighbours(**case: Any) -> None:
     seen = []
     for fold in (True, False):
         made = two_jobs(**case, fold=fold)
-        trace = play(made.late_by([1e-3, 0.0]))
+        trace = execute(made.late_by([1e-3, 0.0]))
         seen.append(
             (
                 trace.end_s[made.step(0, 0)].max(),
@@ -279,7 +279,7 @@ def test_the_engine_plays_several_jobs_as_the_reference_does(sharing: str) -> No
     graph = two_jobs(**UNEVEN, fold=True).late_by([1e-3, 0.0])
     assert graph.flow_counts is not None
 
-    fast, fast_events = play_events(graph, sharing=sharing)
+    fast, fast_events = execute_events(graph, sharing=sharing)
 
     slow, slow_events = reference_events(graph, sharing=sharing)
     assert np.array_equal(fast_events, slow_events)
@@ -293,7 +293,7 @@ def test_memory_is_that_of_each_job_however_many_steps() -> None:
     places = on_nodes([0, 1, 2, 3]), on_nodes([4, 5, 6, 7])
     graph, jobs = together(cluster, *((job, place) for place in places))
 
-    trace = play(repeated(graph, jobs, [1, 4]).graph)
+    trace = execute(repeated(graph, jobs, [1, 4]).graph)
 
     for number, place in enumerate(places):
         apart = alone(cluster, job, place).peak_bytes
@@ -308,7 +308,7 @@ def test_a_part_of_several_jobs_is_the_job_alone() -> None:
     graph, jobs = together(cluster, *((job, place) for place in places))
 
     for number, place in enumerate(places):
-        found = play(part_of(graph, jobs[number]))
+        found = execute(part_of(graph, jobs[number]))
         assert found.makespan_s == pytest.approx(alone(cluster, job, place).makespan_s, rel=1e-9)
         assert (found.graph.kind == TaskKind.COMPUTE).any()
 

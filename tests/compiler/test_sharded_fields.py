@@ -14,7 +14,7 @@ from wattree.cost.rates import pool_rates
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph, Phase, TaskKind
 from wattree.hardware import Precision
-from wattree.sim import play, reference_events
+from wattree.sim import execute, reference_events
 from wattree.strategy import (
     Mesh,
     Offload,
@@ -163,7 +163,7 @@ def test_tables_lie_where_they_are_left_least_room_for() -> None:
     compiled = Job.of(
         dlrm(), StrategyOptions(dp=3, tables="table-wise"), global_batch=12
     ).compiled()
-    parameters = compiled.graph.resident_by_category[:, 1]
+    parameters = compiled.graph.static_by_category[:, 1]
     dense = parameters.min() - 512 * 16 * WIDTH
 
     held = np.repeat(parameters - dense, compiled.graph.class_ranks) / (16 * WIDTH)
@@ -174,7 +174,7 @@ def test_tables_lie_where_they_are_left_least_room_for() -> None:
 
 @pytest.mark.parametrize("way", ["table-wise", "row-wise", "column-wise", "auto"])
 def test_spread_tables_are_not_reduced(way: str) -> None:
-    """Nobody else has them."""
+    """No one else has them."""
     job = Job.of(dlrm(), StrategyOptions(dp=4, tables=way), global_batch=16)
     dense = sum(
         p.elements
@@ -246,7 +246,7 @@ def test_only_rows_that_are_looked_up_cross_to_the_device() -> None:
         "tables.rows in": rows * software.parameter_bytes,
         "tables.gradients out": rows * software.gradient_bytes,
     }
-    assert graph.resident_bytes[0] < near.graph.resident_bytes[0] / 2
+    assert graph.static_bytes[0] < near.graph.static_bytes[0] / 2
     assert "tables.update" in graph.names
 
 
@@ -293,9 +293,9 @@ def test_the_first_device_sends_sums_and_updates() -> None:
 
 
 def test_the_first_device_holds_more() -> None:
-    """Sums of gradients, optimiser state, and the outputs of all replicas."""
+    """Sums of gradients, optimizer state, and the outputs of all replicas."""
     graph = Job.of(vgg(), options_of_preset("data_parallel", {"dp": 4})).compiled().graph
-    peak = play(graph).peak_bytes
+    peak = execute(graph).peak_bytes
     software = Job.of(vgg(), StrategyOptions()).software
     per_parameter = software.gradient_bytes + software.master_bytes + 8.0
 
@@ -421,10 +421,10 @@ def test_folding_and_the_fast_executor_change_nothing(name: str, per_node: int) 
     )
     folded, whole = job.compiled().graph, job.compiled(fold=False).graph
     merged = job.compiled(detail=False).graph
-    trace, unfolded = play(folded), play(whole)
+    trace, unfolded = execute(folded), execute(whole)
 
     assert trace.makespan_s == pytest.approx(unfolded.makespan_s, rel=1e-9)
-    assert play(merged).makespan_s == pytest.approx(trace.makespan_s, rel=1e-9)
+    assert execute(merged).makespan_s == pytest.approx(trace.makespan_s, rel=1e-9)
     peaks = np.sort(np.repeat(trace.peak_bytes, folded.class_ranks))
     assert peaks == pytest.approx(np.sort(unfolded.peak_bytes), rel=1e-9)
     slow, _ = reference_events(folded)

@@ -55,7 +55,7 @@ def alone_s(kind: str, size: float, group: RankGroup, algorithm: str, routes: Ro
 
 
 def cluster(node: str, nodes: int, fabric: str = "rail-optimised-ndr") -> Cluster:
-    """Return nodes of the catalogue."""
+    """Return nodes of the catalog."""
     return Cluster(
         node=load_node(node),
         nodes=nodes,

@@ -81,12 +81,12 @@ def layout_of(place: Cluster, spans: Spans) -> GroupLayout:
     )
 
 
-def played(
+def cost(
     place: Cluster, kind: str, spans: Spans, requests: CollectiveRequests | None = None
 ) -> CollectiveCost:
     """Return what the model says of one size."""
     model = CollectiveModel(cluster=place, requests=requests or CollectiveRequests(), refuses=True)
-    return model.played(kind, np.array([SIZE]), shape_of(place, spans), ideal(place))
+    return model.cost(kind, np.array([SIZE]), shape_of(place, spans), ideal(place))
 
 
 def all_groups(place: Cluster, kind: str, algorithm: str, spans: Spans) -> list[MessageSchedule]:
@@ -123,7 +123,7 @@ def test_groups_of_one_node_take_as_long_as_its_links(node: str, kind: str) -> N
     algorithm = "direct" if kind == "all_to_all" else "ring"
     fitting = [spans for spans in IN_A_NODE if spans[0][0] * spans[0][1] <= place.devices]
 
-    found = [float(played(place, kind, spans).work_s[0]) for spans in fitting]
+    found = [float(cost(place, kind, spans).work_s[0]) for spans in fitting]
 
     expected = [together_s(place, kind, algorithm, spans) for spans in fitting]
     assert found == pytest.approx(expected, rel=TOLERANCE)
@@ -136,7 +136,7 @@ def test_groups_over_nodes_without_switches_take_as_long_as_all_links(node: str,
     place = cluster(node, 4)
     algorithm = "direct" if kind == "all_to_all" else "ring"
 
-    found = [float(played(place, kind, spans).work_s[0]) for spans in OVER_NODES]
+    found = [float(cost(place, kind, spans).work_s[0]) for spans in OVER_NODES]
 
     expected = [together_s(place, kind, algorithm, spans) for spans in OVER_NODES]
     assert found == pytest.approx(expected, rel=TOLERANCE)
@@ -152,7 +152,7 @@ def test_rings_of_a_dgx_1_have_as_many_nvlinks_as_nccl_finds(ranks: int, nvlinks
     model = CollectiveModel(cluster=place)
     shape = shape_of(place, ((ranks, 1),), filled=ranks)
 
-    found = model.played("all_reduce", np.array([SIZE]), shape, ideal(place))
+    found = model.cost("all_reduce", np.array([SIZE]), shape, ideal(place))
 
     bus_bytes_per_s = 2 * (ranks - 1) / ranks * SIZE / found.work_s[0]
     assert bus_bytes_per_s == pytest.approx(nvlinks * 25e9)
@@ -180,7 +180,7 @@ def test_groups_across_nodes_take_as_long_as_the_network(
     """The adapters of a node carry all of its groups at once, as the links of the network do."""
     place = cluster(node, 4)
 
-    found = played(place, kind, spans, asked(algorithm))
+    found = cost(place, kind, spans, asked(algorithm))
 
     expected = together_s(place, kind, algorithm, spans)
     assert found.work_s[0] == pytest.approx(expected, rel=TOLERANCE)
@@ -193,7 +193,7 @@ def test_the_most_spread_group_holds_all_up(algorithm: str) -> None:
     group = group_of(place, [6, 7, 8])
     schedule = schedule_of(Call(kind="all_reduce", size_bytes=SIZE, group=group), algorithm)
 
-    found = played(place, "all_reduce", ((3, 1),), asked(algorithm))
+    found = cost(place, "all_reduce", ((3, 1),), asked(algorithm))
 
     expected = time_alone(schedule, Routes(network_of(place))).transfer_s
     assert found.work_s[0] == pytest.approx(expected, rel=TOLERANCE)
@@ -205,7 +205,7 @@ def test_the_closed_form_is_near_the_messages(kind: str, spans: Spans) -> None:
     """Where adapters decide, a ring is what the default has always said."""
     place = cluster("dgx-h100", 4)
 
-    closed, rings = played(place, kind, spans), played(place, kind, spans, asked("ring"))
+    closed, rings = cost(place, kind, spans), cost(place, kind, spans, asked("ring"))
 
     assert closed.work_s[0] == pytest.approx(rings.work_s[0], rel=0.03)
     assert closed.loads.adapter[0] == pytest.approx(rings.loads.adapter[0], rel=TOLERANCE)
@@ -227,7 +227,7 @@ def test_one_group_takes_the_time_of_its_messages(algorithm: str, spans: Spans) 
     schedule = schedule_of(Call(kind="all_reduce", size_bytes=SIZE, group=group), algorithm)
     alone = time_alone(schedule, Routes(network_of(place)))
 
-    found = model.played("all_reduce", np.array([SIZE]), shape_of(place, spans), links)
+    found = model.cost("all_reduce", np.array([SIZE]), shape_of(place, spans), links)
 
     assert found.work_s[0] == pytest.approx(alone.transfer_s, rel=TOLERANCE)
     assert found.latency_s[0] == pytest.approx(alone.latency_s, rel=0.35)
@@ -239,8 +239,8 @@ def test_a_hierarchical_all_reduce_loads_adapters_less_than_groups_of_single_ran
     """`S / m` goes between nodes; a ring of one rank of each node has all of `S` there."""
     place = cluster("dgx-h100", 4)
 
-    whole = played(place, "all_reduce", ((32, 1),), asked("hierarchical")).loads
-    single = played(place, "all_reduce", ((4, 8),), asked("hierarchical")).loads
+    whole = cost(place, "all_reduce", ((32, 1),), asked("hierarchical")).loads
+    single = cost(place, "all_reduce", ((4, 8),), asked("hierarchical")).loads
 
     assert whole.adapter[0] == pytest.approx(single.adapter[0] / 8)
     assert single.scale_up[0] == 0.0
@@ -253,7 +253,7 @@ def test_halving_pays_a_latency_for_each_doubling(kind: str, steps: int) -> None
     node, fabric = place.node, place.fabric
     between = node.nic_latency_s + fabric.switch_latency_s
 
-    found = played(place, kind, ((32, 1),), asked("halving-doubling"))
+    found = cost(place, kind, ((32, 1),), asked("halving-doubling"))
 
     expected = steps / 5 * (3 * node.scale_up.latency_s + 2 * between)
     assert found.latency_s[0] == pytest.approx(expected)
@@ -263,8 +263,8 @@ def test_routed_tokens_keep_to_rails() -> None:
     """PXN: first to the neighbour on the receiver's rail, then out; adapters carry the same."""
     place = cluster("dgx-h100", 4)
 
-    rail = played(place, "all_to_all", ((32, 1),), asked("rail")).loads
-    direct = played(place, "all_to_all", ((32, 1),), asked("direct")).loads
+    rail = cost(place, "all_to_all", ((32, 1),), asked("rail")).loads
+    direct = cost(place, "all_to_all", ((32, 1),), asked("direct")).loads
 
     assert rail.adapter[0] == pytest.approx(direct.adapter[0])
     assert rail.scale_up[0] == pytest.approx(SIZE * 7 / 8)
@@ -276,8 +276,8 @@ def test_a_flag_beside_the_data_takes_its_part_of_every_link(kind: str) -> None:
     """LL sends four bytes of flag with four of data; its steps are quicker."""
     place = cluster("dgx-h100", 4)
 
-    plain = played(place, kind, ((32, 1),), asked("direct", Protocol.SIMPLE))
-    flags = played(place, kind, ((32, 1),), asked("direct", Protocol.LL))
+    plain = cost(place, kind, ((32, 1),), asked("direct", Protocol.SIMPLE))
+    flags = cost(place, kind, ((32, 1),), asked("direct", Protocol.LL))
 
     assert flags.work_s[0] == pytest.approx(2 * plain.work_s[0])
     assert flags.latency_s[0] < plain.latency_s[0]
@@ -290,7 +290,7 @@ def test_switched_nodes_keep_their_closed_form(kind: str) -> None:
     links = replace(ideal(place), alpha_s=2e-5, alpha_network_s=5e-6)
     shape = shape_of(place, ((2, 4), (4, 8)))
 
-    found = CollectiveModel(cluster=place).played(kind, np.array([SIZE]), shape, links)
+    found = CollectiveModel(cluster=place).cost(kind, np.array([SIZE]), shape, links)
 
     assert found.loads == port_loads(kind, np.array([SIZE]), shape, links)
     assert found.latency_s == collective_latency_s(kind, shape, links)
@@ -337,11 +337,11 @@ def test_nccl_takes_other_protocols_for_other_sizes() -> None:
         filled=np.array([8.0, 8.0]),
     )
 
-    found = model.played("all_reduce", sizes, both, ideal(place))
+    found = model.cost("all_reduce", sizes, both, ideal(place))
 
     assert found.latency_s[0] < found.latency_s[1]
     for index, size in enumerate(sizes):
-        one = model.played("all_reduce", np.array([size]), shape, ideal(place))
+        one = model.cost("all_reduce", np.array([size]), shape, ideal(place))
         assert found.latency_s[index] == one.latency_s[0]
         assert found.work_s[index] == one.work_s[0]
 
@@ -373,7 +373,7 @@ def test_an_algorithm_that_cannot_serve_a_group_is_refused_with_what_can() -> No
     place = cluster("dgx-h100", 4)
 
     with pytest.raises(StrategyError) as raised:
-        played(place, "all_reduce", ((5, 3),), asked("hierarchical"))
+        cost(place, "all_reduce", ((5, 3),), asked("hierarchical"))
 
     assert raised.value.misfits == {
         "collectives.all_reduce": "algorithm 'hierarchical' needs as many ranks in every domain, "
@@ -386,7 +386,7 @@ def test_among_many_strategies_such_a_group_is_nobodys_choice() -> None:
     place = cluster("dgx-h100", 4)
     model = CollectiveModel(cluster=place, requests=asked("hierarchical"))
 
-    found = model.played("all_reduce", np.ones(1), shape_of(place, ((5, 3),)), ideal(place))
+    found = model.cost("all_reduce", np.ones(1), shape_of(place, ((5, 3),)), ideal(place))
 
     assert 1e6 < found.work_s[0] < np.inf
 

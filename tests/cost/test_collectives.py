@@ -71,7 +71,7 @@ def time_s(kind: str, size: float, group: GroupShape, rates: LinkRates) -> float
 
 @given(kind=kinds, size=sizes_bytes, rates=links())
 def test_one_rank_costs_nothing(kind: str, size: float, rates: LinkRates) -> None:
-    """It has nobody to talk to."""
+    """It has no one to talk to."""
     alone = GroupShape(ranks=np.array([1.0]), inside=np.array([1.0]))
 
     assert time_s(kind, size, alone, rates) == 0.0

@@ -30,7 +30,7 @@ def _gain(busy: float, processes: int, share: float = 1.0) -> float:
     ("busy", "expected"), [(0.43, (1, 1.69, 2.07, 2.25)), (0.8, (1, 1.22, 1.25, 1.25))]
 )
 def test_one_server_is_mean_value_analysis(busy: float, expected: tuple[float, ...]) -> None:
-    """R_q = D (1 + Q_(q-1)), worked out by hand for two utilisations."""
+    """R_q = D (1 + Q_(q-1)), worked out by hand for two utilizations."""
     found = [_gain(busy, processes) for processes in (1, 2, 3, 4)]
     assert found == pytest.approx(expected, abs=0.006)
 
@@ -42,7 +42,7 @@ def test_one_server_is_mean_value_analysis(busy: float, expected: tuple[float, .
 def test_a_shared_batch_gains_by_what_of_the_demand_shrinks_with_it(
     fixed: float, expected: tuple[float, ...]
 ) -> None:
-    """D_q = D (h + (1 - h) / q) at a utilisation of 0.43, worked out by hand."""
+    """D_q = D (h + (1 - h) / q) at a utilization of 0.43, worked out by hand."""
     shares = [fixed + (1 - fixed) / processes for processes in (1, 2, 3, 4)]
     found = [_gain(0.43, q, share) for q, share in zip((1, 2, 3, 4), shares, strict=True)]
     assert found == pytest.approx(expected, abs=0.006)
@@ -116,11 +116,11 @@ def test_the_queue_agrees_with_an_event_by_event_play(
     """Many alternations with exponential times and a barrier at the end of each step."""
     many = 150
     own = SharedDevice(processes, many, 1 - busy, busy, capacity)
-    played = mean_step_s(own, steps=12) / many
+    executed = mean_step_s(own, steps=12) / many
     found = alternating(1 - busy, busy, processes=processes, capacity=capacity)
     variance = many * found.variance_s2(1 - busy, 1)
     waited = float(barrier_s(variance, processes=processes)) / many
-    assert 1 - busy + float(found.residence_s) + waited == pytest.approx(played, rel=0.08)
+    assert 1 - busy + float(found.residence_s) + waited == pytest.approx(executed, rel=0.08)
 
 
 @given(

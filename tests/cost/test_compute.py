@@ -1,4 +1,4 @@
-"""Bounds of matrix products and attention: the two roofs, tiles, masks."""
+"""Bounds of matmuls and attention: the two roofs, tiles, masks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one(value: float) -> np.ndarray:
     return np.array([float(value)])
 
 
-def product_s(
+def matmul_s(
     m: int,
     n: int,
     k: int,
@@ -74,7 +74,7 @@ def test_a_product_is_under_both_roofs(
     *, m: int, n: int, k: int, flop_per_s: float, bytes_per_s: float, compute_units: int
 ) -> None:
     """Williams et al., CACM 2009: no faster than FLOP over peak, nor than bytes over bandwidth."""
-    time_s = product_s(
+    time_s = matmul_s(
         m, n, k, flop_per_s=flop_per_s, bytes_per_s=bytes_per_s, compute_units=compute_units
     )
 
@@ -102,7 +102,7 @@ def test_faster_hardware_never_takes_longer(
     factor: float,
 ) -> None:
     """Monotone in peak and in bandwidth."""
-    time_s = product_s(
+    time_s = matmul_s(
         m, n, k, flop_per_s=flop_per_s, bytes_per_s=bytes_per_s, compute_units=compute_units
     )
 
@@ -110,7 +110,7 @@ def test_faster_hardware_never_takes_longer(
         {"flop_per_s": flop_per_s * factor, "bytes_per_s": bytes_per_s},
         {"flop_per_s": flop_per_s, "bytes_per_s": bytes_per_s * factor},
     ):
-        assert product_s(m, n, k, compute_units=compute_units, **more) <= time_s
+        assert matmul_s(m, n, k, compute_units=compute_units, **more) <= time_s
 
 
 def test_large_products_come_near_the_rate() -> None:
@@ -121,8 +121,8 @@ def test_large_products_come_near_the_rate() -> None:
 
 
 def test_a_wave_that_is_hardly_filled_costs_as_much_as_a_full_one() -> None:
-    """One tile more than there are units doubles the time (wave quantisation)."""
-    full, over = (product_s(128 * rows, 128, 65_536) for rows in (100, 101))
+    """One tile more than there are units doubles the time (wave quantization)."""
+    full, over = (matmul_s(128 * rows, 128, 65_536) for rows in (100, 101))
 
     assert over > 1.5 * full
 

@@ -16,7 +16,7 @@ from wattree.cost.convolution import (
     Convolution,
     ConvolutionPass,
     ConvolutionRates,
-    convolution_product,
+    convolution_matmul,
     convolution_time_s,
 )
 from wattree.cost.convolution_rates import convolution_rates
@@ -29,7 +29,7 @@ PASSES = tuple(ConvolutionPass)
 def rates_of(
     device: str = "v100-sxm2-16gb", precision: Precision = Precision.FP32
 ) -> ConvolutionRates:
-    """Return what a device of the catalogue reaches under the shipped constants."""
+    """Return what a device of the catalog reaches under the shipped constants."""
     return convolution_rates(load_device(device), precision, load_calibration())
 
 
@@ -93,7 +93,7 @@ def test_every_pass_does_the_same_multiplications(shape: Convolution) -> None:
     flop = {
         which: (p.m * p.n * p.k * p.groups)[0]
         for which in PASSES
-        for p in (convolution_product(shape, which),)
+        for p in (convolution_matmul(shape, which),)
     }
     direct = shape.positions * shape.in_channels * shape.out_channels * shape.groups * shape.taps
     assert flop == pytest.approx(dict.fromkeys(PASSES, direct[0]))
@@ -104,11 +104,11 @@ def test_no_pass_is_faster_than_memory_or_the_least_arithmetic(
     shape: Convolution, rates: ConvolutionRates, which: ConvolutionPass
 ) -> None:
     """Winograd does a quarter of the multiplications, Fourier tiles a twelfth; bytes stay."""
-    product = convolution_product(shape, which)
-    flop = (2.0 * product.m * product.n * product.k * product.groups)[0]
+    matmul = convolution_matmul(shape, which)
+    flop = (2.0 * matmul.m * matmul.n * matmul.k * matmul.groups)[0]
     saving = 1.0 if rates.kernels.matrix else {9: 4.0, 25: 12.0, 49: 24.0}.get(shape.taps, 1.0)
     # Cards whose clocks lie above the datasheet's reach more than its peak.
-    peak = max(rates.peak_flop_per_s * max(rates.product, 1.0), rates.direct_flop_per_s)
+    peak = max(rates.peak_flop_per_s * max(rates.matmul, 1.0), rates.direct_flop_per_s)
     roof_s = max(
         flop / saving / peak,
         moved_bytes(shape, rates.element_bytes)[0] / rates.memory_bytes_per_s,
@@ -186,7 +186,7 @@ def test_algorithms_by_heuristics_are_slower() -> None:
     """`cudnn.benchmark = False`."""
     device, calibration = load_device("v100-sxm2-16gb"), load_calibration()
     left = convolution_rates(device, Precision.FP32, calibration, tuned=False)
-    assert left.product < rates_of().product
+    assert left.matmul < rates_of().matmul
 
 
 @pytest.mark.parametrize(

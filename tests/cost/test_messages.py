@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cost.player import bytes_between, wrong_ends
+from tests.cost.executor import bytes_between, wrong_ends
 from wattree.cost.algorithms import (
     ALGORITHMS,
     EVERY,
@@ -189,7 +189,7 @@ def test_an_algorithm_refuses_what_it_has_not(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", sorted(CAN))
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_rank_sends_nothing(algorithm: str, kind: str) -> None:
-    """It has nobody to talk to."""
+    """It has no one to talk to."""
     call = Call(kind=kind, size_bytes=1e9, group=contiguous_group(1, 1))
 
     schedule = schedule_of(call, algorithm)
@@ -234,7 +234,7 @@ def test_a_call_that_means_nothing_is_refused(change: dict[str, object], message
 
 
 def test_groups_that_cannot_be_are_refused() -> None:
-    """A device that takes part twice, a group of nobody."""
+    """A device that takes part twice, a group of no one."""
     with pytest.raises(CostError, match="device 3 is in the group more than once"):
         RankGroup(devices=np.array([3, 1, 3]), node=np.array([0, 0, 0]))
     with pytest.raises(CostError, match="needs at least one rank and a domain for each, found 0"):

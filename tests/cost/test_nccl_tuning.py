@@ -39,7 +39,7 @@ def system(**change: object) -> NcclSystem:
 
 
 def place(node: str, nodes: int) -> Cluster:
-    """Return nodes of the catalogue."""
+    """Return nodes of the catalog."""
     return Cluster(
         node=load_node(node),
         nodes=nodes,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattree.cost import Calibration, Constant, at_precision, load_calibration, software_family
-from wattree.cost.convolution import fresh_s, product_time_s
+from wattree.cost.convolution import fresh_s, implicit_matmul_time_s
 from wattree.cost.rates import Rates, rates_of
 from wattree.hardware import Cluster, Pool, Precision, load_fabric, load_node, load_site
 
@@ -64,7 +64,9 @@ def test_rows_that_share_sets_of_a_cache_slow_a_product() -> None:
     n, row = np.array([8192.0, 8193.0, 2048.0, 2048.0]), np.array([8192.0, 8193.0, 2048.0, 8192.0])
     sizes = {"m": 64.0 * one, "n": n, "k": 512.0 * one, "groups": one, "row": row}
 
-    ratio = product_time_s(**sizes, rates=found) / product_time_s(**sizes, rates=slowed)
+    ratio = implicit_matmul_time_s(**sizes, rates=found) / implicit_matmul_time_s(
+        **sizes, rates=slowed
+    )
 
     assert ratio == pytest.approx([0.8, 1.0, 1.0, 0.8])
 
@@ -74,7 +76,7 @@ def test_a_product_is_the_sum_of_its_roofs(m: int, n: int, k: int) -> None:
     """`2 m n (k + k0) (1 + m0 / m) / rate + bytes / bandwidth + new pages`, written out."""
     found = rates(profiled=True).convolution
     one = [np.array([float(size)]) for size in (m, n, k)]
-    time_s = product_time_s(m=one[0], n=one[1], k=one[2], groups=np.ones(1), rates=found)[0]
+    time_s = implicit_matmul_time_s(m=one[0], n=one[1], k=one[2], groups=np.ones(1), rates=found)[0]
     device = load_node(NODE).device
     math_s = 2.0 * m * n * (k + 5.0) * (1 + 8.0 / m) / (0.9 * 7.2e12)
     moved_s = 4.0 * (m * k + k * n + m * n) / (0.4 * device.memory_bandwidth_bytes_per_s)
@@ -90,7 +92,7 @@ def test_more_work_never_takes_less_time(m: int, n: int, k: int, more: int) -> N
 
     def time_s(*shape: int) -> float:
         a, b, c = (np.array([float(size)]) for size in shape)
-        return float(product_time_s(m=a, n=b, k=c, groups=np.ones(1), rates=found)[0])
+        return float(implicit_matmul_time_s(m=a, n=b, k=c, groups=np.ones(1), rates=found)[0])
 
     base = time_s(m, n, k)
     for grown in ((m, n + more, k), (m, n, k + more), (m + more, n, k)):
@@ -106,7 +108,7 @@ def test_new_memory_costs_from_the_library_s_threshold_on() -> None:
 
 def test_gradients_that_are_freed_together_always_cost() -> None:
     """The heap is trimmed when a step's gradients go; small blocks stay in it."""
-    found = fresh_s(np.array([(128 << 10) - 4.0, 16 << 20]), 1e-9, kept=True)
+    found = fresh_s(np.array([(128 << 10) - 4.0, 16 << 20]), 1e-9, is_stored=True)
 
     assert found.tolist() == [0.0, pytest.approx(0.0167772)]
 

@@ -1,4 +1,4 @@
-"""Results of studies that nobody ran: laws simple enough to know every answer."""
+"""Results of studies that no one ran: laws simple enough to know every answer."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ def test_none_of_a_resource_can_be_the_alternative() -> None:
 
 
 def test_becoming_feasible_overtakes_without_a_place() -> None:
-    """Between a value at which nothing fits and the next, nobody knows where it begins to."""
+    """Between a value at which nothing fits and the next, no one knows where it begins to."""
     sweep = grid(
         {"kind": ["a", "b"], "memory": [1, 2, 4]},
         feasible=lambda p: p.kind == "b" or p.memory >= 4,

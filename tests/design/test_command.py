@@ -54,7 +54,7 @@ def test_a_missing_package_is_said_before_the_study_runs(
 def test_nothing_is_written_over_the_points(
     option: str, study_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are kept beside the study; finished work is never lost."""
+    """They are kept besides the study; finished work is never lost."""
     kept = tmp_path / "small.results.sqlite"
     kept.write_text("points", encoding="utf-8")
     assert run(["design", str(study_file), option, str(kept)]) == 2

@@ -165,7 +165,7 @@ def test_an_axis_that_cannot_be_is_refused_at_its_name(
         ({"path": "device.memory", "values": ["1 GB"], "points": 3}, "found without a range"),
         ({"choices": {}}, "found an empty mapping"),
         ({"choices": {"a": {"devise.memory": "1 GB"}}}, "did you mean 'device'"),
-        ({"path": "device.memory", "choices": {"a": {}}}, "found beside choices"),
+        ({"path": "device.memory", "choices": {"a": {}}}, "found together with choices"),
         ({"pth": "device.memory", "values": ["1 GB"]}, "did you mean 'path'"),
     ],
 )
@@ -251,7 +251,7 @@ def test_steps_of_processes_with_a_batch_each_take_as_many_times_the_samples() -
 
 
 def test_a_space_too_large_says_how_large_and_what_to_do() -> None:
-    """Nobody waits for a billion points."""
+    """No one waits for a billion points."""
     axes = {
         f"a{number}": {"path": path, "range": low_high, "points": 1000}
         for number, (path, low_high) in enumerate(
@@ -335,7 +335,7 @@ def test_a_range_has_its_ends_and_even_steps(count: int, spacing: str) -> None:
     ],
 )
 def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None) -> None:
-    """Prices that are not in the cost, and electricity that nobody pays, are notes of the study."""
+    """Prices that are not in the cost, and electricity that no one pays, are notes of the study."""
     found = {name: {"value": value, "source": "test"} for name, value in changes.items()}
     study = {
         "workloads": [{"name": "one", "job": {"model": "gpt2", "data": {"global_batch": 8}}}],

@@ -16,7 +16,7 @@ import pytest
 from tests.capture.sizes import SIZES
 from tests.each import each
 from wattree.capture import (
-    catalogue_entry,
+    catalog_entry,
     configuration_names,
     load_model,
     readable_model_types,
@@ -43,7 +43,7 @@ FORMULA_ONLY: Final = tuple(name for names in WITHOUT_REFERENCE.values() for nam
 
 #: The library's release ties the head of every T5, although these files say that it is not tied,
 #: and the published weight files hold a head of its own: the configuration is right, see the
-#: published counts in the catalogue.
+#: published counts in the catalog.
 TIED_BY_THE_LIBRARY: Final = ("flan-t5-xl", "flan-t5-xxl")
 
 #: What the sizes of the library's own default configuration lack: it has none that works.
@@ -223,7 +223,7 @@ def test_the_models_without_a_reference_are_in_the_catalogue() -> None:
 @each("name", FORMULA_ONLY)
 def test_a_model_without_a_reference_has_the_count_of_the_closed_formula(name: str) -> None:
     """Papers use these sizes; their throughput in FLOP/s follows from the formula."""
-    assert load_model(name).parameters == closed_formula(catalogue_entry(name).config)
+    assert load_model(name).parameters == closed_formula(catalog_entry(name).config)
 
 
 @each("name", sorted(set(configuration_names()) - set(FORMULA_ONLY)))
@@ -231,7 +231,7 @@ def test_a_catalogue_model_has_the_parameters_of_the_reference(
     name: str, reference: Reference, torch: ModuleType
 ) -> None:
     """Published counts are often rounded; memory and traffic follow from the exact one."""
-    model = reference.build(catalogue_entry(name).config)
+    model = reference.build(catalog_entry(name).config)
     if name in TIED_BY_THE_LIBRARY:
         give_its_own_head(model, torch)
 

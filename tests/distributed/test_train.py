@@ -323,7 +323,7 @@ def test_parameters_are_those_that_simulations_count(trained: Mapping[str, Any])
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # DEPTH all-gathers of own parts; one reduce-scatter less, as nobody wants the samples'.
+        # DEPTH all-gathers of own parts; one reduce-scatter less, as no one wants the samples'.
         ("tensor", {"all_gather": DEPTH * 12, "reduce_scatter": (DEPTH - 1) * 12}),
         # Ghosts in their place; those of the first layer get their gradient, too.
         ("phantom", {"all_gather": DEPTH * GHOSTS, "reduce_scatter": DEPTH * GHOSTS}),
@@ -431,7 +431,7 @@ def test_training_ends_at_its_target(trained: Mapping[str, Any]) -> None:
 
 
 def test_a_mesh_of_replicas_and_their_parts_trains_as_one_model(tmp_path: Path) -> None:
-    """Two replicas of two ranks, also with a sharded optimiser; resumed to the bit."""
+    """Two replicas of two ranks, also with a sharded optimizer; resumed to the bit."""
     jobs: dict[str, dict[str, Any]] = {
         "phantom": {"strategy": {"preset": "phantom", "tp": 2, "dp": 2, "ghosts": GHOSTS}},
         "tensor": {"strategy": {"preset": "tensor", "tp": 2, "dp": 2, "micro_batch": 2}},

@@ -83,7 +83,7 @@ def _run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedP
 
 
 def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
-    """One command: loss, bytes, stages, predicted beside measured, files for others to read."""
+    """One command: loss, bytes, stages, predicted next to measured, files for others to read."""
     from wattree import load_job
     from wattree.trace import RunOrigin, read_run
 
@@ -102,7 +102,7 @@ def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
     result = json.loads((job.parent / "result.json").read_text())
     assert len(result["training"]["losses"]) == 30
     comparison = result["comparison"]
-    # Nobody has timed what processes of this machine exchange.
+    # No one has timed what processes of this machine exchange.
     assert found.stdout.count("note: epyc-7742 is not calibrated: communication is") == 1
     assert comparison["advice"].startswith("epyc-7742 is not calibrated")
     assert comparison["measured_sent_bytes"] == comparison["predicted_sent_bytes"] == 2 * 2 * 4 * 32
@@ -284,7 +284,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
 
 
 def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:
-    """The others do not wait for it, nobody is left, and it is named."""
+    """The others do not wait for it, no one is left, and it is named."""
     with _training(job) as (starter, ranks):
         begin_s = time.monotonic()
         os.kill(ranks[1], signal.SIGKILL)

@@ -17,7 +17,7 @@ from tests.distributed.ranks import run_ranks
 from tests.distributed.train_cases import check_resumed
 from wattree.errors import OutputError, RunError
 from wattree.runtime.checkpoint import (
-    KEPT,
+    MOST_CHECKPOINTS,
     load_tensors,
     read_facts,
     save_checkpoint,
@@ -150,7 +150,7 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         assert "depth" not in told["wider"]
         assert "nothing is left to do" in told["done"]
         assert "written" not in told
-    # After all that went wrong: model, optimiser and order of samples, to the bit.
+    # After all that went wrong: model, optimizer and order of samples, to the bit.
     check_resumed(both[0]["resumed"])
     for number, each in enumerate(both):
         _check_scarce(number, each["out_of_memory"])
@@ -177,7 +177,7 @@ def test_the_last_checkpoints_are_kept(tmp_path: Path, alone: Any) -> None:
         place = save_checkpoint(tmp_path, step, _tensors(step), {"step": step}, alone)
         assert place == tmp_path / f"step-{step}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-3", "step-4"]
-    assert KEPT == 2
+    assert MOST_CHECKPOINTS == 2
     assert read_facts(tmp_path, 4) == {"step": 4}
 
 

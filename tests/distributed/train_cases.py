@@ -106,7 +106,7 @@ def train_jobs(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 
 
 def product_flop(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return the FLOP of the matrix products that a rank computes in a step of each job."""
+    """Return the FLOP of the matmuls that a rank computes in a step of each job."""
     import torch
     import torch.distributed as dist
     from torch.utils.flop_counter import FlopCounterMode

@@ -139,7 +139,7 @@ def headings(page: Path) -> set[str]:
 
 @each("page", PAGES, ids=named)
 def test_every_job_file_is_tested(page: Path) -> None:
-    """An example that nobody loads is the first to go stale."""
+    """An example that no one loads is the first to go stale."""
     text = page.read_text(encoding="utf-8")
     untested = [
         match["body"].splitlines()[0]
@@ -322,7 +322,7 @@ def test_the_page_on_results_has_every_field() -> None:
 
 
 def test_the_page_on_accuracy_has_every_source_and_family() -> None:
-    """A family that is not described has habits that nobody can check."""
+    """A family that is not described has habits that no one can check."""
     from wattree.cost import SOFTWARE
     from wattree.validation import bundled_rows
 

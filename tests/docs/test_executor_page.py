@@ -11,7 +11,7 @@ import pytest
 
 from tests.strategies import TaskSpec, graph_of
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import play, play_reference
+from wattree.sim import execute, execute_reference
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "executor.md").read_text(encoding="utf-8")
 EXAMPLE = PAGE.split("## An example by hand\n")[1].split("\n## ")[0]
@@ -65,12 +65,12 @@ def example() -> ExecutionGraph:
         tasks,
         stream_class=(0, 0, 1),
         link_bandwidth_bytes_per_s=(float(said[1]) * GIGA,),
-        resident_bytes=(float(held_throughout[1]) * GIGA, 0.0),
+        static_bytes=(float(held_throughout[1]) * GIGA, 0.0),
         compute_rate=float(slowed[1]),
     )
 
 
-@pytest.mark.parametrize("player", [play, play_reference])
+@pytest.mark.parametrize("player", [execute, execute_reference])
 def test_the_example_plays_as_the_page_says(player: type) -> None:
     """A reader who follows it by hand must come to what the program does."""
     trace = player(example())
@@ -82,7 +82,7 @@ def test_the_example_plays_as_the_page_says(player: type) -> None:
 
 def test_the_peak_of_the_example_is_where_the_page_says() -> None:
     """15 GB, reached when task 2 starts."""
-    trace = play(example())
+    trace = execute(example())
     said = re.search(r"= (\d+) GB, the peak, reached with task (\d+)", PROSE)
 
     assert said is not None
@@ -91,7 +91,7 @@ def test_the_peak_of_the_example_is_where_the_page_says() -> None:
 
 def test_the_example_under_the_rule_of_proteus_plays_as_the_page_says() -> None:
     """The page shows what the two rules do differently."""
-    trace = play(example(), sharing="proteus")
+    trace = execute(example(), sharing="proteus")
     ends = [float(row[3]) for row in rows("| task | starts")]
 
     assert trace.end_s == pytest.approx(np.array(ends), abs=0.005)
@@ -100,7 +100,7 @@ def test_the_example_under_the_rule_of_proteus_plays_as_the_page_says() -> None:
 def test_without_the_other_rank_nothing_is_exposed_as_the_page_says() -> None:
     """What sharing costs is the point of the example."""
     graph = example()
-    alone = play(replace(graph, link_bandwidth_bytes_per_s=np.array([14 * GIGA])))
+    alone = execute(replace(graph, link_bandwidth_bytes_per_s=np.array([14 * GIGA])))
     said = re.search(r"take (\d\.\d+) s with the latency and .*? beside it (\d\.\d+) s", PROSE)
     took = alone.end_s - alone.start_s
 

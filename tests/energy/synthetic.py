@@ -132,7 +132,7 @@ class World:
                     domain="all/board", meter="simulation", energy_j=sum(by_stage.values()) * factor
                 ),
             ),
-            utilisation={"cpu": times.computing / times.step_s, "network": 0.0}
+            utilization={"cpu": times.computing / times.step_s, "network": 0.0}
             if activity is Activity.TRAINING
             else {"cpu": 0.0, "network": 0.0},
             rated_w=2 * self.true["energy.static_w"] * nodes,
@@ -190,7 +190,7 @@ class World:
             s_per_byte=0.0,
         )
 
-    def resident(self, model: str, samples: float) -> Run:
+    def static(self, model: str, samples: float) -> Run:
         """Return a run on data that is there, on one node."""
         flop = MODELS[model].flop * samples
         computing = self._computing(flop, samples)
@@ -266,7 +266,7 @@ def isolated(world: World, models: tuple[str, ...] = tuple(MODELS)) -> Iterator[
         yield world.reader(samples=samples)
     for model in models:
         for samples in (8, 16, 32):
-            yield world.resident(model, samples)
+            yield world.static(model, samples)
     for nodes in (2, 4, 8):
         for size in (1e3, 1e6, 1e8, 1e9):
             yield world.collective(size, nodes)

@@ -71,10 +71,10 @@ def test_the_table_says_where_the_stage_model_is_not_ahead() -> None:
     made = []
     for run in (*isolated(World(seed=1)), *study(World(seed=1))):
         share = rng.uniform(0.2, 0.9) if run.activity is Activity.TRAINING else 0.0
-        power = 100.0 + 150.0 * share  # affine in utilisation, whatever work is done
+        power = 100.0 + 150.0 * share  # affine in utilization, whatever work is done
         energy = power * run.nodes * run.wall_s
         reading = MeterReading(domain="all/board", meter="simulation", energy_j=energy)
-        made.append(replace(run, utilisation={"cpu": share}, meters=(reading,), stages={}))
+        made.append(replace(run, utilization={"cpu": share}, meters=(reading,), stages={}))
     (group,) = compare_runs(made, fit_on="nodes<=4").groups
 
     assert error_of(group, "affine") < 1e-6 < error_of(group, "stages")
@@ -149,10 +149,10 @@ def test_a_choice_that_says_nothing_is_refused(expression: str) -> None:
 
 
 def run_with(share: float, power_w: float, *, activity: Activity = Activity.TRAINING) -> Run:
-    """Return a run of one node with a utilisation and a power."""
+    """Return a run of one node with a utilization and a power."""
     made = World(noise=0.0).training("vgg-16", 8, 1)
     reading = MeterReading(domain="all/board", meter="simulation", energy_j=power_w * made.wall_s)
-    return replace(made, activity=activity, utilisation={"cpu": share}, meters=(reading,))
+    return replace(made, activity=activity, utilization={"cpu": share}, meters=(reading,))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_each_baseline_finds_the_law_that_it_is(name: str, power: object) -> Non
 
 
 def test_rated_power_is_not_fitted() -> None:
-    """TDP x utilisation x time, as tools without a meter have it."""
+    """TDP x utilization x time, as tools without a meter have it."""
     run = run_with(0.5, 1.0)
     assert run.rated_w is not None
 
@@ -185,7 +185,7 @@ def test_rated_power_is_not_fitted() -> None:
 @pytest.mark.parametrize("name", [name for name in BASELINES if name != "time"])
 def test_a_baseline_without_its_input_says_so(name: str) -> None:
     """It is a row with a reason, not a number."""
-    run = replace(run_with(0.5, 100.0), utilisation={}, rated_w=None)
+    run = replace(run_with(0.5, 100.0), utilization={}, rated_w=None)
 
     with pytest.raises(BaselineError, match=r"utilisation|rated_w"):
         BASELINES[name].fit([run])(run)

@@ -307,11 +307,13 @@ def test_constants_in_one_ratio_are_said_to_be_one() -> None:
 
     assert found.constants["energy.core_w"].status is Status.INSEPARABLE
     assert found.constants["energy.core_w"].value is None
-    assert any("energy.core_w cannot be told apart from energy.flop_j" in w for w in found.warnings)
+    assert any(
+        "energy.core_w cannot be distinguished from energy.flop_j" in w for w in found.warnings
+    )
 
 
 def test_energies_of_stages_tell_constants_apart() -> None:
-    """What comes in one ratio in every run is told apart where runs say what each stage took."""
+    """What comes in one ratio in every run is separate where runs say what each stage took."""
     world = World(seed=4, noise=0.005)
     runs = [world.idle(), world.idle(), *(world.training("vgg-16", 16, 1) for _ in range(4))]
     constant = fit_runs(runs).constants["energy.core_w"]

@@ -167,10 +167,10 @@ def test_a_limit_above_what_work_asks_for_changes_nothing() -> None:
 
 def test_memory_bound_work_keeps_its_time_until_the_clock_is_very_low() -> None:
     """Products slow at 400 W; streaming alone asks for 410 W and keeps its time at 340 W."""
-    product_s = capped_s(400.0)
+    matmul_s = capped_s(400.0)
     streaming = {"flop": 0.0, "traffic_bytes": 2.9e12}
 
-    assert product_s > 1.2
+    assert matmul_s > 1.2
     assert capped_s(340.0, device=DEVICE.steady, **streaming) == pytest.approx(1.0)
     assert capped_s(120.0, device=DEVICE.steady, **streaming) > 1.05
     # What cores do with the bytes in training follows their clock, and asks for 530 W in all.

@@ -1,4 +1,4 @@
-"""The catalogue: complete, cited, plausible, and its index true."""
+"""The catalog: complete, cited, plausible, and its index true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue agrees with independent tables of the same figures, kept beside the checkout."""
+"""The catalog agrees with independent tables of the same figures, kept besides the checkout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FIELDS: dict[str, Callable[[Device], float | None]] = {
 #: Rounding of printed figures.
 TOLERANCE = 0.015
 
-#: What the catalogue holds under no name, and why.
+#: What the catalog holds under no name, and why.
 ABSENT = {
     "AMD MI455X": "announced: no rated power, no unit count",
     "Huawei Ascend 950DT": "announced: no rated power, no unit count",
@@ -56,7 +56,7 @@ ABSENT = {
 #: Names of the table that mean another entry than their alias does.
 NAMED = {"MI250": "mi250-gcd", "AWS Trainium2 / Ultra": "trainium2"}
 
-#: Where the catalogue follows another source than every one in the table, and why.
+#: Where the catalog follows another source than every one in the table, and why.
 DEVIATIONS = {
     ("AWS Trainium2 / Ultra", "peak_tflops_fp32"): "the table has the matrix rate",
     ("Intel Gaudi3", "peak_tflops_fp32"): "the table has the matrix rate",
@@ -70,9 +70,9 @@ DEVIATIONS = {
     ("L4", "peak_tflops_fp32"): "the table has the full die",
     ("P4", "num_sm"): "the table counts SMs of 64 lanes, this die has 20 of 128",
     ("P100-PCIe-16GB", "peak_tflops_fp32"): "the datasheet has the base boost clock",
-    ("TPU v3", "tdp_w"): "the table has the mean power, the catalogue the highest",
-    ("TPU v4", "tdp_w"): "the table has the mean power, the catalogue the highest",
-    ("Tesla K80", "tdp_w"): "the table has the board, the catalogue one of its two GPUs",
+    ("TPU v3", "tdp_w"): "the table has the mean power, the catalog the highest",
+    ("TPU v4", "tdp_w"): "the table has the mean power, the catalog the highest",
+    ("Tesla K80", "tdp_w"): "the table has the board, the catalog one of its two GPUs",
     ("Tesla P100", "tdp_w"): "the table has the PCIe card; the plain name is the SXM2 module",
 }
 

@@ -485,7 +485,9 @@ def test_a_topology_beside_links_is_refused_once(tmp_path: Path) -> None:
     with pytest.raises(JobError) as caught:
         load_node(tmp_path / "node.yaml")
 
-    assert caught.value.problems == ("topology: found beside 'links', expected one of the two",)
+    assert caught.value.problems == (
+        "topology: found together with 'links', expected one of the two",
+    )
 
 
 def test_links_to_an_adapter_that_is_not_there_are_refused(tmp_path: Path) -> None:

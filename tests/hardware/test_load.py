@@ -120,7 +120,7 @@ def test_a_users_device_is_one_file_of_the_same_schema(folder: Path) -> None:
 
 
 def test_a_users_node_finds_its_device_beside_itself(folder: Path) -> None:
-    """A folder can be moved as a whole; names without a slash are looked up in the catalogue."""
+    """A folder can be moved as a whole; names without a slash are looked up in the catalog."""
     (folder / "my-node.yaml").write_text(NODE)
     (folder / "h100.yaml").write_text(NODE.replace("my-card.yaml", "H100"))
 

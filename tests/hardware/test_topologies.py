@@ -64,7 +64,7 @@ def leaving(network: Network, vertex: str, kind: str | None = None) -> float:
 
 
 def cluster(node: str, nodes: int, fabric: str | None = None) -> Cluster:
-    """Return nodes of the catalogue on their fabric or another."""
+    """Return nodes of the catalog on their fabric or another."""
     return Cluster(
         node=load_node(node),
         nodes=nodes,
@@ -261,7 +261,7 @@ def test_rails_meet_only_above_the_leaves() -> None:
 
 
 def test_fabrics_that_cannot_be_are_refused() -> None:
-    """Less than nothing shared, groups of nobody."""
+    """Less than nothing shared, groups of no one."""
     with pytest.raises(HardwareError, match=r"oversubscription 0.5 and 2 nodes to a leaf"):
         fat_tree([], bandwidth_bytes_per_s=1.0, latency_s=0.0, leaf_nodes=2, oversubscription=0.5)
     with pytest.raises(HardwareError, match="dragonfly: 0 nodes and 1 switches to a group"):
@@ -336,7 +336,7 @@ def test_what_is_cut_off_is_named() -> None:
         check_connected(network, names(4), where="my node")
 
 
-# ------------------------------------------------------------------------------ the catalogue
+# ------------------------------------------------------------------------------ the catalog
 
 
 @each("name", node_names())
@@ -524,7 +524,11 @@ def test_a_second_memory_tier_is_part_of_the_network(tmp_path: Path) -> None:
         ("kind: nvlink", "king: nvlink", "links.value[1].king: unknown key; did you mean 'kind'?"),
         ("  source: sheet\n  value:", "  source: shet\n  value:", "links.source: found 'shet'"),
         ("    - {ends: [d0", "    - 5\n    - {ends: [d0", "expected a list of mappings"),
-        ("nics:", "topology: a.xml\nnics:", "topology: found beside 'links', expected one of"),
+        (
+            "nics:",
+            "topology: a.xml\nnics:",
+            "topology: found together with 'links', expected one of",
+        ),
     ],
 )
 def test_faults_of_links_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:

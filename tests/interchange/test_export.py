@@ -55,7 +55,7 @@ def test_files_follow_the_convention_of_astra_sim(tmp_path: Path) -> None:
 
 
 def test_recomputation_of_a_layer_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """As by simulate; the first layer alone would be recomputed, which nobody means."""
+    """As by simulate; the first layer alone would be recomputed, which no one means."""
     with pytest.raises(StrategyError) as caught:
         export_chakra(job({"dp": 8, "recompute": "block_9"}), tmp_path)
 
@@ -111,7 +111,7 @@ def test_sharded_parameters_are_gathered_and_their_gradients_scattered(tmp_path:
 
 
 def test_plain_data_parallelism_all_reduces(tmp_path: Path) -> None:
-    """Nobody keeps a shard, so everybody needs the sum."""
+    """No one keeps a shard, so everybody needs the sum."""
     trace = exported(tmp_path, {"dp": 8})[0]
     kinds = {n.integer("comm_type") for n in trace.nodes if n.type is NodeType.COMM_COLL_NODE}
 

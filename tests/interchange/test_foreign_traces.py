@@ -158,7 +158,7 @@ def test_a_message_carries_what_waits_for_it(tmp_path: Path) -> None:
 
 
 def test_sends_do_not_wait_for_their_receives(tmp_path: Path) -> None:
-    """Both ranks send, then receive: messages are buffered, as in ASTRA-sim; nobody hangs."""
+    """Both ranks send, then receive: messages are buffered, as in ASTRA-sim; no one hangs."""
     both = [
         [send(1, other, us=5), receive(2, other, order=[1]), compute(3, 1, after=[2])]
         for other in (1, 0)

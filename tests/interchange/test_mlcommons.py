@@ -204,8 +204,8 @@ def test_a_converted_text_workload_is_played(tmp_path: Path) -> None:
     graph = done.trace.graph
     reduce_s = float((graph.latency_s + graph.work_s)[graph.kind == TaskKind.COLLECTIVE][0])
 
-    # Forward, then the gradients of each layer, one after another. The all-reduces run beside them
-    # and slow them down for as long as they work.
+    # Forward, then the gradients of each layer, one after another. The all-reduces run alongside
+    # them and slow them down for as long as they work.
     compute_s = (10 + 20 + 30 + 11 + 21 + 31) * 1e-6
     assert int((graph.kind == TaskKind.COLLECTIVE).sum()) == 2
     assert compute_s < done.step_time_s <= compute_s + 2 * reduce_s

@@ -30,7 +30,7 @@ def tree(**changes: Any) -> dict[str, Any]:
 ONE_NODE = "one node: its devices reach each other without the network; set nodes above 1"
 NO_REPLICAS = "one replica: there are no gradients to reduce"
 WHOLE = (
-    "parameters and optimiser state whole on every rank: there is nothing to gather"
+    "parameters and optimizer state whole on every rank: there is nothing to gather"
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ WHOLE = (
         (
             {"nodes": 2, "fabric": "ethernet-10g"},
             "cluster.fabric: ports of ethernet-10g run at 10 Gbit/s, adapters of dgx-h100 could do "
-            "400 Gbit/s; they are reckoned at 10 Gbit/s",
+            "400 Gbit/s; they are computed at 10 Gbit/s",
         ),
     ],
 )
@@ -71,7 +71,7 @@ def test_of_the_cluster(section: dict[str, Any], warning: str) -> None:
         ),
         (
             {"sharding": "zero1", "tp": 8},
-            "strategy.sharding: 'zero1' has no effect with one replica: there is nobody to share "
+            "strategy.sharding: 'zero1' has no effect with one replica: there is no one to share "
             "the model's state with; set dp or fsdp above 1",
         ),
         (
@@ -138,5 +138,5 @@ def test_of_the_strategy(strategy: dict[str, Any], warning: str) -> None:
     ],
 )
 def test_what_matters_is_not_told(strategy: Any, cluster: dict[str, Any]) -> None:
-    """A warning that is always there is read by nobody."""
+    """A warning that is always there is read by no one."""
     assert warnings(strategy, **cluster) == []

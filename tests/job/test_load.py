@@ -405,7 +405,7 @@ def trait_problems() -> tuple[str, ...]:
                 "flag or a list"
             ),
         ),
-        ({"model": " "}, "model: found an empty name, expected a catalogue name or a config.json"),
+        ({"model": " "}, "model: found an empty name, expected a catalog name or a config.json"),
         (
             {"cluster": {"node": "dgx-h100", "nodes": 2, "slowdown": {"16": 2}}},
             "cluster.slowdown.16: there is no device 16, expected 0 to 15",
@@ -434,7 +434,7 @@ def test_an_unknown_software_suggests_the_nearest() -> None:
 
 
 def test_an_unknown_node_suggests_the_nearest() -> None:
-    """The catalogue is long; its names are guessed, not remembered."""
+    """The catalog is long; its names are guessed, not remembered."""
     (found,) = problems(cluster={"node": "dgx-h10"})
 
     assert found.startswith(

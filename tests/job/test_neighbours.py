@@ -91,7 +91,7 @@ def test_a_job_may_stand_beside_itself_and_name_each_other(tmp_path: Path) -> No
         tuple(range(16, 24)),
     ]
     assert [line.partition("neighbours: ")[2] for line in job.warnings] == [
-        "x.yaml not followed; name every job that runs beside this one here"
+        "x.yaml not followed; name every job that runs alongside this one here"
     ]
 
 
@@ -151,7 +151,7 @@ def test_a_neighbour_keeps_its_power_cap_and_loses_its_stragglers(tmp_path: Path
         ),
         (
             {"neighbours": [{"job": "auto.yaml"}]},
-            "strategy: found 'auto', expected a strategy: a neighbour of {a} is played as it is",
+            "strategy: found 'auto', expected a strategy: a neighbour of {a} is executed as it is",
         ),
         (
             {"neighbours": [{"job": "a100.yaml"}]},

@@ -96,18 +96,18 @@ def test_hybrid_sharding_stays_inside_the_smallest_node() -> None:
 @pytest.mark.parametrize(
     ("section", "expected"),
     [
-        ({"pools": TWO, "node": "dgx-h100"}, "cluster.node: found beside pools"),
-        ({"pools": TWO, "nodes": 2}, "cluster.nodes: found beside pools"),
+        ({"pools": TWO, "node": "dgx-h100"}, "cluster.node: found together with pools"),
+        ({"pools": TWO, "nodes": 2}, "cluster.nodes: found together with pools"),
         ({"pools": []}, "cluster.pools: found an empty list, expected a list of 1 to 64 pools"),
         ({"pools": TWO * 40}, "found a list of 80 items, expected a list of 1 to 64 pools"),
         ({"pools": 3}, "cluster.pools: found 3, expected a list of mappings with node and nodes"),
         ({"pools": ["dgx-h100"]}, "cluster.pools.0: found 'dgx-h100'"),
-        ({"pools": [{}]}, "cluster.pools.0.node: is missing, expected a node of the catalogue"),
+        ({"pools": [{}]}, "cluster.pools.0.node: is missing, expected a node of the catalog"),
         ({"pools": [{"node": "dgx-h100", "nods": 2}]}, "did you mean 'nodes'?"),
         ({"pools": [{"node": "dgx-h100", "nodes": 0}]}, "cluster.pools.0.nodes: found 0"),
         ({"pools": [{"node": "dgx-h10"}]}, "cluster.pools.0.node: unknown node 'dgx-h10'"),
         ({"pools": TWO}, "cluster.fabric: is missing, expected the fabric that joins the pools"),
-        ({}, "cluster.node: is missing, expected a node of the catalogue"),
+        ({}, "cluster.node: is missing, expected a node of the catalog"),
         (
             {"pools": [TWO[0], {"node": "4x-a6000"}], "fabric": "nvlink-only"},
             "cluster.fabric: nvlink-only joins no nodes",
@@ -142,7 +142,9 @@ def test_degrees_that_leave_a_pool_idle_are_refused() -> None:
 )
 def test_pools_and_other_jobs_do_not_go_together(key: str, value: Any) -> None:
     """Places are counted in nodes of one kind."""
-    with pytest.raises(JobError, match=f"{key}: found beside cluster.pools of different nodes"):
+    with pytest.raises(
+        JobError, match=f"{key}: found together with cluster.pools of different nodes"
+    ):
         job({"pools": TWO, "fabric": FABRIC}, **{key: value})
 
 

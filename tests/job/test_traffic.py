@@ -102,7 +102,7 @@ def test_presets_and_trees_share_the_keys(keys: dict[str, Any], expected: Traffi
         (
             {"offload": {"optimizer": "disk"}},
             "strategy.offload.optimizer: found 'disk', expected 'host' or 'cxl', where the "
-            "optimiser state waits and is updated",
+            "optimizer state waits and is updated",
         ),
         (
             {"offload": {"activations": {"to": "host"}}},
@@ -173,7 +173,7 @@ def test_what_cannot_be_meant_is_refused(keys: dict[str, Any], message: str) -> 
         ),
         (
             {"preset": "ddp", "bucket": {"parameters": "1 MB"}},
-            "strategy.bucket.parameters: has no effect: no optimiser is sharded over whole "
+            "strategy.bucket.parameters: has no effect: no optimizer is sharded over whole "
             "parameters",
         ),
         (

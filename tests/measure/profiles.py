@@ -30,7 +30,7 @@ def machine(**changes: object) -> Machine:
     told: dict[str, object] = {
         "title": "Made up, 2 ranks",
         "device": "made-up-2x1-on-2",
-        "in_catalogue": False,
+        "in_catalog": False,
         "kind": "cpu",
         "vendor": "acme",
         "architecture": "first",
@@ -51,16 +51,16 @@ def true_s(point: ProfilePoint) -> float:  # noqa: C901, PLR0911 - a formula for
     size = float(point.size_bytes)
     match point.kind:
         case PointFamily.PRODUCT:
-            m, n, k = (float(x) for x in point.product)
+            m, n, k = (float(x) for x in point.matmul)
             width = element_bytes(point.precision)
             result = m * n * width
             row = n * width
-            product_s = (
+            matmul_s = (
                 2 * m * n * (k + RAMP) * (1 + ROWS / m) / RATE
                 + (m * k + k * n + m * n) * width / PRODUCT_MEMORY
             )
             aliased = ALIASED if row % 4096 == 0 and row >= 24 << 10 else 1.0
-            return product_s / aliased + (result * FRESH if result >= 32 << 20 else 0.0)
+            return matmul_s / aliased + (result * FRESH if result >= 32 << 20 else 0.0)
         case PointFamily.STREAM:
             moved = (2.0 if point.name == "relu" else 3.0) * size
             if point.name == "add_in_place":

@@ -278,8 +278,8 @@ def test_a_measurement_that_is_killed_leaves_what_it_had(recorded: Path) -> None
         meters=["replay"],
         options=MeterOptions(replay=str(recorded)),
         interval_s=0.02,
-        keep=found.append,
-        keep_every_s=0.1,
+        save=found.append,
+        save_every_s=0.1,
     )
 
     assert len(found) >= 2

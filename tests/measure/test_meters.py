@@ -160,7 +160,7 @@ def test_the_kernels_counters_of_packages_and_memory(tmp_path: Path) -> None:
 def test_counters_that_root_alone_may_read_are_missing_with_the_way_to_get_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Since Linux 5.10; tests may run as root, so the refusal is played."""
+    """Since Linux 5.10; tests may run as root, so the refusal is executed."""
     zone = powercap_zone(tmp_path / "intel-rapl:0", "package-0")
     read_text = Path.read_text
 

@@ -37,7 +37,7 @@ def test_it_prints_fits_and_says_what_to_do_next(
     told = capsys.readouterr()
 
     assert (code, told.err) == (0, "")
-    assert "matrix products" in told.out
+    assert "matmuls" in told.out
     assert "held out" in told.out
     assert "cluster: {node: ./cal.node.yaml}" in told.out
     assert all(path.is_file() for path in (measured, files_of(measured).node))
@@ -49,7 +49,7 @@ def test_json_has_points_constants_and_errors(
     """Enough to draw the fit."""
     run(["profile", "--out", str(measured), "--json", "-"])
     found = json.loads(capsys.readouterr().out)
-    products = next(fit for fit in found["fits"] if fit["family"] == "matrix products")
+    products = next(fit for fit in found["fits"] if fit["family"] == "matmuls")
 
     assert len(products["rows"]) == products["points"]
     assert found["constants"]["device.made-up-2x1-on-2.dispatch_s"]["evidence"] == "fitted"

@@ -12,7 +12,7 @@ from tests.measure import profiles
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
-from wattree.cost.convolution import product_time_s
+from wattree.cost.convolution import implicit_matmul_time_s
 from wattree.cost.convolution_rates import convolution_rates
 from wattree.errors import RunError
 from wattree.hardware import Precision, load_device, load_node
@@ -63,7 +63,7 @@ def test_exact_times_give_back_what_made_them(findings: Findings) -> None:
 
 
 def test_the_rate_beside_each_other_explains_the_time_at_once(findings: Findings) -> None:
-    """8 ms at rate r beside each other, then 2 ms alone, are 12 ms: r = 0.8."""
+    """8 ms at rate r side by side, then 2 ms alone, are 12 ms: r = 0.8."""
     assert findings.constants["general.overlap_compute_rate"].value == pytest.approx(0.8)
 
 
@@ -79,7 +79,7 @@ def test_held_out_errors_show_the_noise(tmp_path: Path) -> None:
     """Times that are off by 10 % are predicted about as badly, and no better on unseen points."""
     journal = profiles.journal_of(tmp_path / "m.jsonl", noise=0.1, rounds=1)
     fits = findings_of(journal, profiles.machine(), load_calibration()).fits
-    products = next(fit for fit in fits if fit.family == "matrix products")
+    products = next(fit for fit in fits if fit.family == "matmuls")
     assert products.held_out is not None
 
     assert 0.04 < products.error < 0.12
@@ -124,8 +124,8 @@ def test_written_files_price_products_as_they_were_timed(
             point = ProfilePoint(
                 kind=PointFamily.PRODUCT, name=which, rows=rows, inner=inner, columns=columns
             )
-            m, n, k = (np.array([float(x)]) for x in point.product)
-            found = product_time_s(m=m, n=n, k=k, groups=np.ones(1), rates=rates)
+            m, n, k = (np.array([float(x)]) for x in point.matmul)
+            found = implicit_matmul_time_s(m=m, n=n, k=k, groups=np.ones(1), rates=rates)
 
             assert found[0] == pytest.approx(profiles.true_s(point), rel=0.02)
 
@@ -174,10 +174,10 @@ def test_screening_agrees_with_playing_on_a_profiled_machine(
     options = job.strategy
     assert isinstance(options, StrategyOptions)
     setting = setting_of(job, load_calibration(files.calibration))
-    played = predicted(setting, options).result
+    executed = predicted(setting, options).result
     found = estimate(setting, options, Degrees.of([options], job.data.global_batch))
 
-    assert float(found.step_time_s[0]) == pytest.approx(played.step_time_s, rel=0.025)
+    assert float(found.step_time_s[0]) == pytest.approx(executed.step_time_s, rel=0.025)
 
 
 def test_links_slower_than_memory_leave_more_to_computing(
@@ -202,10 +202,10 @@ def test_links_slower_than_memory_leave_more_to_computing(
 
 
 def test_a_gpu_keeps_the_kernels_that_ship(tmp_path: Path) -> None:
-    """On a device of the catalogue only shares are fitted; the node names it."""
+    """On a device of the catalog only shares are fitted; the node names it."""
     own = profiles.machine(
         device="h200-sxm-141gb",
-        in_catalogue=True,
+        in_catalog=True,
         kind="gpu",
         ranks=1,
         precisions=("bf16", "fp32"),
@@ -216,8 +216,8 @@ def test_a_gpu_keeps_the_kernels_that_ship(tmp_path: Path) -> None:
         took = profiles.true_s(point)
         if point.kind is PointFamily.PRODUCT:
             rates = convolution_rates(device, Precision(point.precision), load_calibration())
-            m, n, k = (np.array([float(x)]) for x in point.product)
-            shipped = product_time_s(m=m, n=n, k=k, groups=np.ones(1), rates=rates)
+            m, n, k = (np.array([float(x)]) for x in point.matmul)
+            shipped = implicit_matmul_time_s(m=m, n=n, k=k, groups=np.ones(1), rates=rates)
             took = 1.25 * float(shipped[0])
         journal.add(point, 0, profiles.PointMeasurement(wall_s=(took,), busy_s=(0.0,)))
     found = findings_of(journal, own, load_calibration())

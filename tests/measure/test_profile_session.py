@@ -28,7 +28,7 @@ class FakeCrew:
     asked: ClassVar[list[str]] = []
     delay_s: ClassVar[float] = 0.0
     refuses: ClassVar[str] = ""
-    resident_bytes = 1e8
+    static_bytes = 1e8
 
     def __init__(self, **_: Any) -> None:
         pass
@@ -61,14 +61,14 @@ class FakeCrew:
 
 @pytest.fixture
 def crew(monkeypatch: pytest.MonkeyPatch) -> type[FakeCrew]:
-    """Let nobody measure anything."""
+    """Let no one measure anything."""
     monkeypatch.setattr(session, "Crew", FakeCrew)
     monkeypatch.setattr(FakeCrew, "asked", [])
     return FakeCrew
 
 
 def silent(*_: object) -> None:
-    """Tell nobody."""
+    """Tell no one."""
 
 
 def test_rounds_are_interleaved(crew: type[FakeCrew], tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_too_little_time_says_how_to_go_on(
 def test_a_busy_machine_is_warned_of(
     crew: type[FakeCrew], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Figures of a machine that others use are nobody's."""
+    """Figures of a machine that others use are no one's."""
     del crew
     monkeypatch.setattr(profile, "describe_machine", lambda **_: profiles.machine(ranks=4))
     monkeypatch.setattr(profile, "busy_cores", lambda: 1.5)

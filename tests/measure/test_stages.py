@@ -19,7 +19,7 @@ import pytest
 
 from wattree.measure.stages.claims import Claims
 from wattree.measure.stages.communication import Collectives, GradientHook
-from wattree.measure.stages.loader import Counts, LabelledLoader, WorkerTime, bytes_of, samples_of
+from wattree.measure.stages.loader import Counts, LabeledLoader, WorkerTime, bytes_of, samples_of
 from wattree.measure.stages.parts import Part, collect, joined, leave
 from wattree.measure.stages.summary import summary_lines
 from wattree.measure.stages.timeline import CpuClock, DeviceClock, Timeline
@@ -130,7 +130,7 @@ def test_only_the_part_of_a_time_within_the_window_counts() -> None:
 def test_a_labelled_loader_is_the_loader() -> None:
     """Same batches, length and attributes; waits begin before a batch and end with it."""
     seen: list[tuple[str, Any]] = []
-    loader = LabelledLoader(
+    loader = LabeledLoader(
         [7, 8],
         begin=lambda: seen.append(("wait", None)),
         received=lambda *told: seen.append(("batch", told[1])),
@@ -178,11 +178,11 @@ def test_samples_that_cannot_be_counted_once_are_not_known() -> None:
 @pytest.mark.parametrize("stays", [True, False])
 def test_all_that_workers_did_is_counted_once(*, stays: bool) -> None:
     """Epochs shorter than the time between two readings; workers that end with them, or stay."""
-    told_s: dict[int, float] = {}
+    reported_s: dict[int, float] = {}
     counted_s, before_s = 0.0, _children_s()
     worker = _Worker()
     for _ in range(2):
-        workers = WorkerTime([worker], told_s=told_s)
+        workers = WorkerTime([worker], reported_s=reported_s)
         worker.work(0.15)
         counted_s += workers.since()
         if not stays:
@@ -366,7 +366,7 @@ def part(rank: int, host: str, *, wall_s: float = 10.0, split: bool = True) -> P
             },
             meters=(MeterReading(domain=f"node0/gpu{rank}", meter="nvml", energy_j=100.0),),
             missing=("node0/board: none",),
-            utilisation={"cpu": 0.2 * (rank + 1)},
+            utilization={"cpu": 0.2 * (rank + 1)},
         ),
         {f"node0/gpu{rank}": energies if split else None},
     )
@@ -382,7 +382,7 @@ def test_parts_of_ranks_are_one_run() -> None:
     assert run.missing == ("node0/board: none", "node1/board: none")
     assert sum(use.exposed_s for use in run.stages.values()) == pytest.approx(run.wall_s)
     assert sum(use.energy_j or 0.0 for use in run.stages.values()) == pytest.approx(run.energy_j)
-    assert run.utilisation == {"cpu": pytest.approx(0.4)}
+    assert run.utilization == {"cpu": pytest.approx(0.4)}
 
 
 def test_an_estimate_on_any_rank_makes_the_run_an_estimate() -> None:
@@ -405,7 +405,7 @@ def test_one_meter_that_cannot_tell_stages_apart_leaves_their_energy_open() -> N
 
 
 def test_a_device_that_one_rank_leaves_to_another_is_not_missing() -> None:
-    """It is missing where nobody reads it after all."""
+    """It is missing where no one reads it after all."""
     shared, lost = (f"node0/{name}: {READ_ELSEWHERE}" for name in ("gpu0", "gpu5"))
     other = part(1, "a")
     other = replace(other, run=replace(other.run, missing=(shared, lost)))
@@ -419,7 +419,7 @@ def test_ranks_that_never_came_are_named() -> None:
     run = joined([part(0, "a"), part(3, "a")], 4)
 
     assert run.notes == ("nothing came from ranks 1, 2; not counted",)
-    assert run.exit_code is None  # the meters read work that nobody counted: fits leave it out
+    assert run.exit_code is None  # the meters read work that no one counted: fits leave it out
 
 
 def test_parts_are_left_and_collected(tmp_path: Path) -> None:

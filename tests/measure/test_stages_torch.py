@@ -51,7 +51,7 @@ def trained(watched: Stages, loader: Any, model: Any, optimizer: Any, *, every: 
 
 
 def pair() -> tuple[Any, Any]:
-    """Return a model and an optimiser."""
+    """Return a model and an optimizer."""
     model = torch.nn.Linear(16, 1)
     return model, torch.optim.SGD(model.parameters(), lr=1e-6)
 
@@ -198,20 +198,20 @@ def train(model, optimizer, loader):
 
 torch.manual_seed(rank + 1)
 batches = [torch.randn(4, 64) for _ in range(40)]
-labelled = model()
-optimizer = torch.optim.SGD(labelled.parameters(), lr=0.01)
+labeled = model()
+optimizer = torch.optim.SGD(labeled.parameters(), lr=0.01)
 options = MeterOptions(replay=recorded)
-loader = Stages(labelled, optimizer, out=out, interval_s=0.02, meters=["replay"], options=options,
+loader = Stages(labeled, optimizer, out=out, interval_s=0.02, meters=["replay"], options=options,
                 wait_s=3.0).wrap(batches)
 if fail == "fail":
     try:
-        train(labelled, optimizer, loader)
+        train(labeled, optimizer, loader)
     except RuntimeError:  # of the rank whose neighbour went away
         sys.exit(3)
-train(labelled, optimizer, loader)
+train(labeled, optimizer, loader)
 plain = model()
 train(plain, torch.optim.SGD(plain.parameters(), lr=0.01), batches)
-same = all(map(torch.equal, labelled.parameters(), plain.parameters()))
+same = all(map(torch.equal, labeled.parameters(), plain.parameters()))
 print("same" if same else "other")
 """
 
@@ -273,7 +273,7 @@ def test_a_job_whose_rank_fails_has_its_energy_written(recorded: Path, tmp_path:
 
 
 def test_resident_data_need_no_loader(recorded: Path, tmp_path: Path) -> None:
-    """The block is measured up to the last step of the optimiser."""
+    """The block is measured up to the last step of the optimizer."""
     model, optimizer = pair()
     inputs, targets = torch.ones(8, 16), torch.zeros(8, 1)
     given = {"activity": "resident", "work": Work(samples=8)}

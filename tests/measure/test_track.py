@@ -1,4 +1,4 @@
-"""Readings add up to energies, whatever befalls a counter."""
+"""Readings add up to energies, whatever happens to a counter."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_an_expected_failure_is_no_skip(inner: pytest.Pytester) -> None:
 
 
 def test_absent_reference_data_is_an_excused_skip(inner: pytest.Pytester) -> None:
-    """The fixture marks the tests that use it; nobody has to remember the marker."""
+    """The fixture marks the tests that use it; no one has to remember the marker."""
     inner.makepyfile("def test_a(shared): pass")
 
     result = inner.runpytest_inprocess("-p", "no:randomly")

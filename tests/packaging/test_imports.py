@@ -50,5 +50,5 @@ def test_help_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("package", ["hardware", "graph", "trace", "job", "strategy", "measure"])
 def test_descriptions_load_without_the_engine(package: str) -> None:
-    """Reading a file or a catalogue is no reason to load a compiler or a driver."""
+    """Reading a file or a catalog is no reason to load a compiler or a driver."""
     assert loaded_after(f"import wattree.{package}").isdisjoint(HEAVY)

@@ -62,7 +62,7 @@ def installed(wheel: Path, root: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_the_wheel_carries_every_file_of_the_package(wheel: Path, root: Path) -> None:
-    """Catalogues, calibrations and `py.typed` are part of the package, not of the checkout."""
+    """Catalogs, calibrations and `py.typed` are part of the package, not of the checkout."""
     source = root / "src"
     expected = {
         path.relative_to(source).as_posix()

@@ -25,7 +25,7 @@ class Queue:
     prefetch: int
     samples: int  # of a micro-batch
     micro_batches: int  # of a step
-    read_s: float  # of a sample, when nobody else reads
+    read_s: float  # of a sample, when no one else reads
     core_s: float  # of a sample, on average
     ranks: int  # on the node
     cores: int

@@ -102,20 +102,20 @@ def test_products_of_samples_with_samples(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sparse", "traits", "is_told"),
+    ("sparse", "traits", "is_reported"),
     [(True, {}, True), (False, {}, False), (True, {"sparse_gradients": True}, False)],
 )
 def test_sparse_gradients_that_nobody_set(
     file: Path,
     sparse: bool,  # noqa: FBT001
     traits: dict[str, bool],
-    is_told: bool,  # noqa: FBT001
+    is_reported: bool,  # noqa: FBT001
 ) -> None:
     """The trait decides; the module's own flag is heard."""
     found = simulate(job(file, "bags", IDS, arguments={"sparse": sparse}, traits=traits))
 
     start = "traits.sparse_gradients: is not set for a.weight"
-    assert [told.startswith(start) for told in found.warnings] == [True] * is_told
+    assert [told.startswith(start) for told in found.warnings] == [True] * is_reported
 
 
 def test_a_length_that_nothing_has_still_sets_a_default(file: Path) -> None:

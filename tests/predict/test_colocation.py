@@ -72,7 +72,7 @@ def test_results_have_the_terms_of_the_queue() -> None:
     assert found.samples_per_s * found.step_time_s == pytest.approx(3 * 512)
     assert 0 < known_s <= found.step_time_s
     assert use.waits_s > 0
-    assert 0 < use.utilisation <= 1
+    assert 0 < use.utilization <= 1
     assert found.as_json()["colocation"]["waits_s"] == use.waits_s
 
 
@@ -138,12 +138,12 @@ def test_closed_form_and_play_mean_the_same(way: dict[str, Any]) -> None:
     asked = job(processes, 8 * share, micro_batch=micro_batch, **way)
     setting, options = setting_of(asked, load_calibration()), asked.strategy
     assert isinstance(options, StrategyOptions)
-    played = predicted(setting, options, detail=False)
+    executed = predicted(setting, options, detail=False)
     screened = estimate(setting, options, Degrees.of([options], asked.data.global_batch))
 
-    assert float(screened.step_time_s[0]) == pytest.approx(played.result.step_time_s, rel=0.01)
-    assert float(screened.tensor_bytes[0]) == pytest.approx(played.peak.tensors, rel=0.02)
-    assert float(screened.energy_j[0]) == pytest.approx(played.result.energy_j.total, rel=0.01)
+    assert float(screened.step_time_s[0]) == pytest.approx(executed.result.step_time_s, rel=0.01)
+    assert float(screened.tensor_bytes[0]) == pytest.approx(executed.peak.tensors, rel=0.02)
+    assert float(screened.energy_j[0]) == pytest.approx(executed.result.energy_j.total, rel=0.01)
 
 
 @settings(max_examples=8)

@@ -69,7 +69,7 @@ def test_what_a_graph_starts_adds_to_the_work_of_each_kernel() -> None:
 
 @pytest.mark.parametrize("extra", [{}, {"compiled": True, "fused_convolutions": True}])
 def test_screening_knows_graphs(extra: dict[str, Any]) -> None:
-    """The closed form has the step that is played, with kernels of graphs too."""
+    """The closed form has the step that is executed, with kernels of graphs too."""
     graphed = job(64, **GRAPHED, **extra)
     played_s = wattree.simulate(graphed).result.step_time_s
 

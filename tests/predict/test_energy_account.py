@@ -164,7 +164,7 @@ def test_what_ranks_wait_for_is_told(name: str, wait: str) -> None:
 
 
 def test_a_slow_device_keeps_the_others_waiting() -> None:
-    """In the collectives of its group; without it nobody waits there."""
+    """In the collectives of its group; without it no one waits there."""
     slow = found("straggler").result.energy_j.waiting["straggler"]
     even = found("data parallel").result.energy_j.waiting["straggler"]
 

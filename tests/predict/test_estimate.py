@@ -33,13 +33,13 @@ def test_figures_are_those_of_a_simulation_within_the_closed_forms_error() -> No
     """Whoever asks for milliseconds gets the same names, and nearly the same figures."""
     for name, strategy in STRATEGIES.items():
         found = wattree.estimate(job(strategy)).as_json()
-        played = wattree.simulate(job(strategy)).result.as_json()
+        executed = wattree.simulate(job(strategy)).result.as_json()
         for key in ("step_time_s", "samples_per_s", "tokens_per_s", "cost_usd"):
-            assert found[key] == pytest.approx(played[key], rel=0.03), (name, key)
+            assert found[key] == pytest.approx(executed[key], rel=0.03), (name, key)
         for key in ("average_power_w", "peak_power_w", "carbon_gco2e"):
-            assert found[key] == pytest.approx(played[key], rel=0.06), (name, key)
-        assert found["energy_j"]["total"] == pytest.approx(played["energy_j"]["total"], rel=0.04)
-        memory = played["memory"]
+            assert found[key] == pytest.approx(executed[key], rel=0.06), (name, key)
+        assert found["energy_j"]["total"] == pytest.approx(executed["energy_j"]["total"], rel=0.04)
+        memory = executed["memory"]
         assert found["memory"]["peak_bytes"] == pytest.approx(memory["peak_bytes"], rel=0.02), name
         assert found["memory"]["fits"] == memory["fits"], name
 

@@ -106,13 +106,13 @@ def test_closed_form_and_play_agree(large: Setting, name: str, access: str) -> N
     job = expanded(large, access=access, latency_s=1e-6)
     options = placing(PLACEMENTS[name])
 
-    played = predicted(job, options, detail=False)
+    executed = predicted(job, options, detail=False)
     screened = estimate(job, options, Degrees.of([options], 16))
 
-    assert screened.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.005)
-    assert screened.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.01)
-    assert bool(screened.tier_fits[0]) == all(tier.fits for tier in played.result.tiers)
-    assert played.result.energy_j.total == pytest.approx(screened.energy_j[0], rel=0.05)
+    assert screened.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.005)
+    assert screened.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.01)
+    assert bool(screened.tier_fits[0]) == all(tier.fits for tier in executed.result.tiers)
+    assert executed.result.energy_j.total == pytest.approx(screened.energy_j[0], rel=0.05)
 
 
 @pytest.mark.parametrize("pp", [2, 4])
@@ -121,11 +121,11 @@ def test_they_agree_in_pipelines(large: Setting, pp: int) -> None:
     job = expanded(large)
     options = placing(OVERFLOW, tp=8 // pp, pp=pp)
 
-    played = predicted(job, options, detail=False).result
+    executed = predicted(job, options, detail=False).result
     screened = estimate(job, options, Degrees.of([options], 16))
 
     assert screened.spilled[0] > 0.4
-    assert screened.step_time_s[0] == pytest.approx(played.step_time_s, rel=0.02)
+    assert screened.step_time_s[0] == pytest.approx(executed.step_time_s, rel=0.02)
 
 
 def test_every_strategy_of_a_space_is_estimated_as_alone(large: Setting) -> None:

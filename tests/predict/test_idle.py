@@ -80,7 +80,7 @@ def test_of_the_cluster(section: dict[str, Any]) -> None:
 
 
 def test_a_slower_fabric_slows_the_step() -> None:
-    """The adapters fall back to its ports, so this is told, and reckoned with."""
+    """The adapters fall back to its ports, so this is told, and computed with."""
     fast, slow = (figures("ddp", nodes=2, fabric=name)[0] for name in ("efa", "ethernet-10g"))
 
     assert slow > 2 * fast

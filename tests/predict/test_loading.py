@@ -29,8 +29,8 @@ from wattree.job import Job, job_from_mapping, load_job
 from wattree.predict import Prediction, setting_of, simulate
 from wattree.report import show_result
 from wattree.search import plan
-from wattree.sim import play
-from wattree.sim.reference import play_reference
+from wattree.sim import execute
+from wattree.sim.reference import execute_reference
 from wattree.strategy import StrategyOptions
 
 DENSE = {
@@ -141,7 +141,7 @@ def test_without_a_loader_nothing_is_said() -> None:
 def test_the_closed_form_sees_what_is_played(part: str, strategy: str) -> None:
     """`plan` ranks by it."""
     asked = job(SLOW[part], strategy)
-    played = slowed(part, strategy)
+    executed = slowed(part, strategy)
     assert isinstance(asked.strategy, StrategyOptions)
     found = estimate(
         setting_of(asked, load_calibration(None)),
@@ -149,9 +149,9 @@ def test_the_closed_form_sees_what_is_played(part: str, strategy: str) -> None:
         Degrees.of([asked.strategy], BATCH),
     )
 
-    assert found.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=1e-9)
-    assert found.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.01)
-    assert found.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.01)
+    assert found.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=1e-9)
+    assert found.energy_j[0] == pytest.approx(executed.result.energy_j.total, rel=0.01)
+    assert found.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.01)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -159,15 +159,15 @@ def test_the_closed_form_sees_copies_that_computation_waits_for(strategy: str) -
     """Out of pageable memory each micro-batch waits for its own."""
     asked = job({"workers": 4, "tensor_bytes": "50 MB", "pinned": False}, strategy)
     assert isinstance(asked.strategy, StrategyOptions)
-    played = simulate(asked).result
+    executed = simulate(asked).result
     found = estimate(
         setting_of(asked, load_calibration(None)),
         asked.strategy,
         Degrees.of([asked.strategy], BATCH),
     )
 
-    assert played.step_time_s > free(strategy).result.step_time_s + 0.003
-    assert found.step_time_s[0] == pytest.approx(played.step_time_s, rel=0.02)
+    assert executed.step_time_s > free(strategy).result.step_time_s + 0.003
+    assert found.step_time_s[0] == pytest.approx(executed.step_time_s, rel=0.02)
 
 
 @pytest.mark.parametrize("part", SLOW)
@@ -186,7 +186,7 @@ def test_every_rank_by_itself_waits_as_long(part: str, cluster: dict[str, Any]) 
 def test_both_executors_play_it_alike() -> None:
     """Storage is one more link, workers one more stream."""
     graph = slowed("storage", "pipeline").trace.graph
-    fast, slow = play(graph), play_reference(graph)
+    fast, slow = execute(graph), execute_reference(graph)
 
     np.testing.assert_array_equal(fast.start_s, slow.start_s)
     np.testing.assert_array_equal(fast.end_s, slow.end_s)
@@ -247,9 +247,9 @@ def test_input_batches_take_memory_on_the_device_and_on_the_host() -> None:
     assert found.memory.by_category["input"] == 2 * of_a_sample
     assert found.materials is not None
     assert found.materials.host_memory_bytes == 8 * 4 * 2 * of_a_sample
-    listed = {row.name: row.bytes for row in found.memory.alive if row.category == "input"}
+    listed = {row.name: row.bytes for row in found.memory.live if row.category == "input"}
     assert listed == {"input batches": found.memory.by_category["input"]}
-    assert found.memory.alive_bytes == pytest.approx(slowed("copies", "ddp").peak.tensors)
+    assert found.memory.live_bytes == pytest.approx(slowed("copies", "ddp").peak.tensors)
 
 
 def test_batches_that_find_no_room_in_host_memory_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Models that a job names without a path: of the catalogue first, then beside its file."""
+"""Models that a job names without a path: of the catalog first, then beside its file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REST = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a model called `mine`, and one called as a model of the catalogue."""
+    """Return a folder with a model called `mine`, and one called as a model of the catalog."""
     for name in ("mine", "gpt2"):
         (tmp_path / name).mkdir()
         shutil.copy(CONFIG, tmp_path / name / "config.json")

@@ -33,12 +33,12 @@ def test_the_closed_form_follows_the_setting(name: str) -> None:
     job = setting(model="llama-3.1-8b", batch=32)
     options = StrategyOptions(traffic=traffic, **degrees)  # type: ignore[arg-type]
 
-    played = predicted(job, options, detail=False)
+    executed = predicted(job, options, detail=False)
     screened = estimate(job, options, Degrees.of([options], 32))
 
     assert is_expressible(options, job.job.cluster)
-    assert screened.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.07)
-    assert screened.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
+    assert screened.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.07)
+    assert screened.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.08)
 
 
 def test_what_the_closed_form_does_not_know_is_said() -> None:

@@ -79,10 +79,10 @@ def test_packed_jobs_disturb_nobody(folder: Path) -> None:
     there = found.result.neighbours
 
     assert there is not None
-    assert len(there.plays) == PHASES
-    for play in there.plays:
-        assert play.step_time_s == pytest.approx(found.result.step_time_s, rel=1e-12)
-        assert play.energy_j == pytest.approx(found.result.energy_j.total, rel=1e-12)
+    assert len(there.executions) == PHASES
+    for execute in there.executions:
+        assert execute.step_time_s == pytest.approx(found.result.step_time_s, rel=1e-12)
+        assert execute.energy_j == pytest.approx(found.result.energy_j.total, rel=1e-12)
     assert not any(links.shared for links in there.links)
     assert there.longer_s == {}
 
@@ -96,9 +96,9 @@ def test_equal_jobs_in_turn_take_twice_as_long_to_reduce(folder: Path) -> None:
     found = effect(beside(folder, "0-6:2", {"nodes": "1-7:2", "offset": "0 s"}))
 
     assert found.phases_given
-    (play,) = found.plays
-    assert play.step_time_s - found.alone_s == pytest.approx(found.exposed_alone_s, rel=0.01)
-    assert found.mean_s == found.least_s == found.most_s == play.step_time_s
+    (execute,) = found.executions
+    assert execute.step_time_s - found.alone_s == pytest.approx(found.exposed_alone_s, rel=0.01)
+    assert found.mean_s == found.least_s == found.most_s == execute.step_time_s
     assert found.energy_mean_j > found.energy_alone_j
     (name,) = found.longer_s
     assert name == "gradients.reduce"
@@ -153,11 +153,14 @@ def test_all_else_is_of_the_job_alone(folder: Path) -> None:
 def test_the_trace_shows_all_jobs(folder: Path) -> None:
     """Classes are named by the files, and the job's own step is in it."""
     found = simulate(beside(folder, "0-6:2", {"nodes": "1-7:2"}))
-    assert found.beside is not None
-    names = found.beside.trace.graph.class_names
+    assert found.shared_fabric_step is not None
+    names = found.shared_fabric_step.trace.graph.class_names
 
     assert {name.partition(":")[0] for name in names} == {"first", "other"}
-    assert max(time_s for time_s, _ in found.beside.power) <= found.beside.trace.makespan_s
+    assert (
+        max(time_s for time_s, _ in found.shared_fabric_step.power)
+        <= found.shared_fabric_step.trace.makespan_s
+    )
 
 
 def test_a_shared_node_is_paid_by_its_users(folder: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_node_without_parts_says_so_and_invents_none() -> None:
     assert whole.energy_j.unsplit_hosts == ("dgx-a100",)
     assert not set(PARTS) & set(whole.energy_j.by_component)
     assert "dgx-a100" in unsplit_hosts(whole.energy_j)
-    assert "not told apart" in whole.provenance["energy_j.by_component"].note
+    assert "not distinguished" in whole.provenance["energy_j.by_component"].note
     assert split.energy_j.unsplit_hosts == ()
     assert unsplit_hosts(split.energy_j) == ""
     assert "processors, memory as rated" in split.provenance["energy_j.by_component"].note
@@ -153,10 +153,10 @@ def test_pools_have_their_own_fans_and_losses() -> None:
 
 def test_screening_counts_what_the_play_counts() -> None:
     """Fans and losses in the closed form: of what stands, of work and of loading."""
-    screened, played = zip(*(_both_j(fans) for fans in (0.0, 0.2)), strict=True)
+    screened, executed = zip(*(_both_j(fans) for fans in (0.0, 0.2)), strict=True)
 
-    assert screened[1] == pytest.approx(played[1], rel=0.02)
-    assert screened[1] / screened[0] == pytest.approx(played[1] / played[0], rel=1e-3)
+    assert screened[1] == pytest.approx(executed[1], rel=0.02)
+    assert screened[1] / screened[0] == pytest.approx(executed[1] / executed[0], rel=1e-3)
 
 
 def _both_j(fans: float) -> tuple[float, float]:

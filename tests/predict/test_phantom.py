@@ -107,13 +107,13 @@ def test_uneven_blocks_mean_the_same_in_closed_form(model: Any, variant: str) ->
         pool_rates=tuple(replace(rates, step_overhead_s=0.0) for rates in setting.pool_rates),
     )
     guessed = estimate(setting, options, Degrees.of([options], batch))
-    played = predicted(setting, options)
+    executed = predicted(setting, options)
 
-    assert guessed.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.06)
-    assert guessed.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.05)
+    assert guessed.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.06)
+    assert guessed.energy_j[0] == pytest.approx(executed.result.energy_j.total, rel=0.05)
     if model is UNEVEN:
         layers = itertools.pairwise([1001, 4099, 4099, 4099, 10])
-        assert played.result.parameters == sum(_parameters(*each, variant) for each in layers)
+        assert executed.result.parameters == sum(_parameters(*each, variant) for each in layers)
 
 
 def _parameters(inputs: int, outputs: int, variant: str) -> int:
@@ -151,11 +151,11 @@ def test_closed_form_and_play_mean_the_same(options: StrategyOptions, model: Any
     setting = replace(setting, pool_rates=free)
 
     guessed = estimate(setting, options, Degrees.of([options], batch))
-    played = predicted(setting, options)
+    executed = predicted(setting, options)
 
-    assert guessed.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.06)
-    assert guessed.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
-    assert guessed.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.05)
+    assert guessed.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.06)
+    assert guessed.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.08)
+    assert guessed.energy_j[0] == pytest.approx(executed.result.energy_j.total, rel=0.05)
 
 
 @pytest.mark.parametrize("more", [{}, {"variant": "shared"}, {"exchange": "activations"}], ids=str)
@@ -175,11 +175,11 @@ def test_heads_of_captured_models_mean_the_same_in_closed_form(more: dict[str, A
         tp=3, dp=2, phantom=True, ghosts=8, phantom_layers=named, micro_batch=24, **more
     )
     guessed = estimate(setting, options, Degrees.of([options], 96))
-    played = predicted(setting, options)
+    executed = predicted(setting, options)
 
-    assert guessed.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.06)
-    assert guessed.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
-    assert guessed.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.05)
+    assert guessed.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.06)
+    assert guessed.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.08)
+    assert guessed.energy_j[0] == pytest.approx(executed.result.energy_j.total, rel=0.05)
 
 
 def test_fewer_ghosts_are_never_slower_nor_larger() -> None:
@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_refused_with_the_job(changes: dict[str, Any], said
 
 
 def test_feed_forward_parts_of_captured_models_are_replaced() -> None:
-    """Plain layers alone; what adds to hidden states is whole, as in the catalogue's own."""
+    """Plain layers alone; what adds to hidden states is whole, as in the catalog's own."""
     images = job_from_mapping(
         {
             "model": "deit-tiny",
@@ -252,7 +252,7 @@ def test_layers_of_captured_models_are_named_as_their_modules() -> None:
 
 
 def test_adapters_beside_phantom_layers_are_refused() -> None:
-    """Frozen weights would be those of a function that nobody trained."""
+    """Frozen weights would be those of a function that no one trained."""
     adapted = {"name": "gpt2", "lora": {"rank": 4, "targets": ["mlp.up"]}}
     with pytest.raises(StrategyError, match=r"layers\.0\.mlp\.up: is frozen"):
         simulate(job({**PHANTOM, "tp": 4, "dp": 2, "ghosts": 4}, adapted))

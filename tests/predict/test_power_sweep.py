@@ -63,11 +63,11 @@ def test_screening_slows_under_a_limit_as_playing_does(limit_w: float) -> None:
         for each in (job(micro_batch=2), job(micro_batch=2).capped(limit_w))
     )
     screened = [estimate(each, options, Degrees.of([options], 64)) for each in (free, capped)]
-    played = [simulate(each.job).result for each in (free, capped)]
+    executed = [simulate(each.job).result for each in (free, capped)]
 
     ratio = float(screened[1].step_time_s[0] / screened[0].step_time_s[0])
     assert ratio > 1.0
-    assert ratio == pytest.approx(played[1].step_time_s / played[0].step_time_s, rel=0.02)
+    assert ratio == pytest.approx(executed[1].step_time_s / executed[0].step_time_s, rel=0.02)
 
 
 def test_a_limit_that_no_device_can_keep_is_refused_before_any_step_is_played() -> None:

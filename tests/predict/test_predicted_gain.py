@@ -39,7 +39,7 @@ def test_one_process_is_as_measured(
 def test_gaps_are_filled_as_mean_value_analysis_has_it(
     busy: float, expected: tuple[float, ...]
 ) -> None:
-    """With so many gaps that nobody waits long at the barrier."""
+    """With so many gaps that no one waits long at the barrier."""
     alone = MeasuredStep(samples=1, device_s=busy, gaps_s=1 - busy, alternations=10**9)
     found = [predicted_gain(alone, q, **PER_PROCESS).gain for q in (1, 2, 3, 4)]
 

@@ -100,7 +100,7 @@ def test_every_rank_class_s_time_adds_up(name: str) -> None:
 
 
 def test_time_is_put_under_its_heading() -> None:
-    """Compute 0-1, nothing until an all-reduce at 2-2.5, then the optimiser."""
+    """Compute 0-1, nothing until an all-reduce at 2-2.5, then the optimizer."""
     trace = sample_trace()
 
     parts = time_parts(trace, 0)
@@ -116,7 +116,7 @@ def test_the_slowest_class_is_the_one_that_computes_longest() -> None:
 
 
 def test_pipelines_have_bubbles_and_single_stages_have_none() -> None:
-    """A rank that is alone on its stage of one has nobody to wait for."""
+    """A rank that is alone on its stage of one has no one to wait for."""
     assert result("pipeline").time_s.bubble > 0.0
     assert result("ddp").time_s.bubble == pytest.approx(0.0, abs=1e-9)
 

@@ -49,10 +49,10 @@ def screened(own: Job) -> Estimates:
 def test_screening_waits_for_the_slowest_device_as_playing_does(name: str, factor: float) -> None:
     """Time and energy, within what they differ by where devices are alike."""
     own = job(STRATEGIES[name], {"3": factor})
-    found, played = screened(own), simulate(own).result
+    found, executed = screened(own), simulate(own).result
 
-    assert float(found.step_time_s[0]) == pytest.approx(played.step_time_s, rel=0.025)
-    assert float(found.energy_j[0]) == pytest.approx(played.energy_j.total, rel=0.035)
+    assert float(found.step_time_s[0]) == pytest.approx(executed.step_time_s, rel=0.025)
+    assert float(found.energy_j[0]) == pytest.approx(executed.energy_j.total, rel=0.035)
 
 
 def test_factors_are_those_of_the_ranks_of_each_kind_of_stage() -> None:

@@ -12,24 +12,24 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import Job, dense, small_cluster
 from tests.strategies import TaskSpec, execution_graphs, graph_of
 from wattree.accounts.exposure import exposure
-from wattree.closed_form.overlap_slowdown import Beside
+from wattree.closed_form.overlap_slowdown import OverlapSlowdown
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import play
-from wattree.sim.reference import _Player
+from wattree.sim import execute
+from wattree.sim.reference import _Executor
 from wattree.strategy import StrategyOptions
 
 ROUNDING = 1e-9
 COMPUTE, COLLECTIVE = TaskKind.COMPUTE, TaskKind.COLLECTIVE
 
 
-class Metered(_Player):
+class Metered(_Executor):
     """The plain executor with a meter on every link."""
 
     def meter(self) -> tuple[dict[int, float], float]:
         """Play; return the bytes that each link carried, and its highest load over bandwidth."""
         self.carried: dict[int, float] = defaultdict(float)
         self.highest, self.now_s = 0.0, 0.0
-        self.play()
+        self.execute()
         return dict(self.carried), self.highest
 
     def _handle(self, now_s: float, priority: int, task: int) -> None:
@@ -73,7 +73,7 @@ def test_makespan_is_at_least_the_busy_time_of_every_link(graph: ExecutionGraph)
     """A link needs its bytes over its bandwidth, whatever the order."""
     needed_s = bytes_by_link(graph) / graph.link_bandwidth_bytes_per_s
 
-    assert play(graph).makespan_s >= needed_s.max(initial=0.0) * (1 - 2 * ROUNDING)
+    assert execute(graph).makespan_s >= needed_s.max(initial=0.0) * (1 - 2 * ROUNDING)
 
 
 @pytest.mark.parametrize("fold", [True, False])
@@ -116,14 +116,15 @@ def test_two_side_by_side_take_what_the_closed_form_says(
         compute_rate=a,
         communication_rate=b,
     )
-    beside = Beside(a, b)
+    slowdown = OverlapSlowdown(a, b)
     compute, traffic = np.array([compute_s]), np.array([traffic_s])
 
     expected_s = max(
-        compute_s + float(beside.lost_s(traffic)[0]), traffic_s + float(beside.waited_s(compute)[0])
+        compute_s + float(slowdown.lost_s(traffic)[0]),
+        traffic_s + float(slowdown.waited_s(compute)[0]),
     )
 
-    assert play(graph).makespan_s == pytest.approx(expected_s, rel=ROUNDING)
+    assert execute(graph).makespan_s == pytest.approx(expected_s, rel=ROUNDING)
 
 
 @given(
@@ -151,7 +152,7 @@ def test_reductions_hide_behind_the_backward_as_in_closed_form(
     graph = graph_of(tasks, stream_class=(0, 0))
     whole_s = reduce_s + latency_s
 
-    trace, ends = play(graph), exposure(graph)
+    trace, ends = execute(graph), exposure(graph)
 
     expected_s = max(k * backward_s + (layers - k + 1) * whole_s for k in range(1, layers + 1))
     assert trace.makespan_s == pytest.approx(expected_s, rel=ROUNDING)
@@ -163,6 +164,6 @@ def test_a_pair_of_bounds_frames_what_is_simulated() -> None:
     """Sharded parameters are gathered beside computation: partly hidden, partly not."""
     options = StrategyOptions(fsdp=4, tp=2, sharding="zero3")
     graph = Job.of(dense(4), options, cluster=small_cluster(8, per_node=2)).compiled().graph
-    step_s, ends = play(graph, mutual_slowdown=False).makespan_s, exposure(graph)
+    step_s, ends = execute(graph, mutual_slowdown=False).makespan_s, exposure(graph)
 
     assert ends.hidden_s < step_s < ends.exposed_s

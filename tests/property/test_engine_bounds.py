@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import COMMUNICATION, execution_graphs
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import play, play_events
+from wattree.sim import execute, execute_events
 from wattree.sim.policies import flows_under
 from wattree.sim.reference import Flow, counted_shares, fair_shares
 from wattree.sim.rules import EVENT_KINDS
@@ -34,7 +34,7 @@ def test_makespan_is_at_least_the_critical_path(graph: ExecutionGraph) -> None:
         for follower in followers:
             earliest_s[follower] = max(earliest_s[follower], finish_s[task])
 
-    trace = play(graph)
+    trace = execute(graph)
 
     assert trace.makespan_s >= finish_s.max(initial=0.0) * (1 - ROUNDING)
 
@@ -46,7 +46,7 @@ def test_makespan_is_at_least_the_busy_time_of_every_stream(graph: ExecutionGrap
     for task, streams in enumerate(rows(graph.stream_offsets, graph.stream_ids)):
         busy_s[streams] += graph.latency_s[task] + graph.work_s[task]
 
-    trace = play(graph)
+    trace = execute(graph)
 
     assert trace.makespan_s >= busy_s.max(initial=0.0) * (1 - ROUNDING)
 
@@ -54,7 +54,7 @@ def test_makespan_is_at_least_the_busy_time_of_every_stream(graph: ExecutionGrap
 @given(graph=execution_graphs())
 def test_tasks_of_a_stream_run_one_by_one_in_order(graph: ExecutionGraph) -> None:
     """Rule 1: streams are queues, as in the frameworks."""
-    trace = play(graph)
+    trace = execute(graph)
 
     last_end_s = np.zeros(len(graph.stream_class))
     for task, streams in enumerate(rows(graph.stream_offsets, graph.stream_ids)):
@@ -65,7 +65,7 @@ def test_tasks_of_a_stream_run_one_by_one_in_order(graph: ExecutionGraph) -> Non
 @given(graph=execution_graphs())
 def test_tasks_wait_for_their_predecessors(graph: ExecutionGraph) -> None:
     """Rule 1: dependencies hold to the bit."""
-    trace = play(graph)
+    trace = execute(graph)
 
     for task, followers in enumerate(rows(graph.successor_offsets, graph.successors)):
         assert (trace.start_s[followers] >= trace.end_s[task]).all()
@@ -74,7 +74,7 @@ def test_tasks_wait_for_their_predecessors(graph: ExecutionGraph) -> None:
 @given(graph=execution_graphs())
 def test_no_task_waits_without_a_reason(graph: ExecutionGraph) -> None:
     """Rule 1: a task starts at the very instant of the last end it waits for."""
-    trace = play(graph)
+    trace = execute(graph)
 
     due_s = np.zeros(graph.tasks)
     last_end_s = np.zeros(len(graph.stream_class))
@@ -89,9 +89,9 @@ def test_no_task_waits_without_a_reason(graph: ExecutionGraph) -> None:
 @given(graph=execution_graphs())
 def test_same_graph_gives_the_identical_trace(graph: ExecutionGraph) -> None:
     """A result that changes from run to run can be neither tested nor trusted."""
-    first, first_events = play_events(graph)
+    first, first_events = execute_events(graph)
 
-    second, second_events = play_events(graph)
+    second, second_events = execute_events(graph)
 
     assert first_events.tolist() == second_events.tolist()
     assert first.start_s.tobytes() == second.start_s.tobytes()
@@ -101,7 +101,7 @@ def test_same_graph_gives_the_identical_trace(graph: ExecutionGraph) -> None:
 @given(graph=execution_graphs())
 def test_events_are_in_order(graph: ExecutionGraph) -> None:
     """Rule 5: time never runs back, and every task starts once and ends once, in this order."""
-    trace, events = play_events(graph)
+    trace, events = execute_events(graph)
 
     tasks, kinds = events // EVENT_KINDS, events % EVENT_KINDS
     starts, ends = tasks[kinds == 2], tasks[kinds == 0]
@@ -112,7 +112,7 @@ def test_events_are_in_order(graph: ExecutionGraph) -> None:
 
 @given(graph=execution_graphs())
 def test_slowest_rate_bounds_the_duration(graph: ExecutionGraph) -> None:
-    """Where nobody shares links, overlap alone slows, and never by more than its factor."""
+    """Where no one shares links, overlap alone slows, and never by more than its factor."""
     slowest = np.where(
         np.isin(graph.kind, COMMUNICATION),
         graph.communication_rate_while_computing,
@@ -120,7 +120,7 @@ def test_slowest_rate_bounds_the_duration(graph: ExecutionGraph) -> None:
     )
     slowest = np.where(graph.kind == TaskKind.HOST, 1.0, slowest)
 
-    trace = play(graph, sharing="none")
+    trace = execute(graph, sharing="none")
 
     longest_s = graph.latency_s + graph.work_s / slowest
     # Durations are differences of times, so they round by the size of the times.
@@ -141,7 +141,7 @@ def test_whole_tasks_are_slowed_or_none_of_them(graph: ExecutionGraph) -> None:
     )
     longer_s = graph.latency_s + graph.work_s / np.where(graph.kind == TaskKind.HOST, 1.0, rate)
 
-    trace = play(alone, sharing="proteus")
+    trace = execute(alone, sharing="proteus")
 
     took_s, rounding_s = _durations(trace), ROUNDING * (1 + trace.makespan_s)
     plain = np.abs(took_s - graph.latency_s - graph.work_s) <= rounding_s
@@ -151,7 +151,7 @@ def test_whole_tasks_are_slowed_or_none_of_them(graph: ExecutionGraph) -> None:
 @given(graph=execution_graphs())
 def test_switched_off_slowdown_leaves_every_task_its_own_time(graph: ExecutionGraph) -> None:
     """Without links to share and without mutual slowdown nothing is left that slows."""
-    trace = play(graph, sharing="none", mutual_slowdown=False)
+    trace = execute(graph, sharing="none", mutual_slowdown=False)
 
     rounding_s = ROUNDING * (1 + trace.makespan_s)
     assert (np.abs(_durations(trace) - graph.latency_s - graph.work_s) <= rounding_s).all()
@@ -160,9 +160,9 @@ def test_switched_off_slowdown_leaves_every_task_its_own_time(graph: ExecutionGr
 @given(graph=execution_graphs())
 def test_peak_is_what_the_trace_shows(graph: ExecutionGraph) -> None:
     """Rule 6: the peak is the highest level when all events are replayed in their order."""
-    trace, events = play_events(graph)
+    trace, events = execute_events(graph)
 
-    level = graph.resident_bytes.copy()
+    level = graph.static_bytes.copy()
     peak = level.copy()
     streams_of = rows(graph.stream_offsets, graph.stream_ids)
     for event in events:
@@ -223,7 +223,7 @@ def test_flows_that_fit_their_links_alone_fit_together_when_counted(
 @settings(max_examples=300)
 @given(case=flows_and_links())
 def test_every_slowed_flow_has_a_bottleneck(case: tuple[dict[int, Flow], np.ndarray]) -> None:
-    """Max-min: a flow below rate 1 has a full link on which nobody's busiest link gets more.
+    """Max-min: a flow below rate 1 has a full link on which no one's busiest link gets more.
 
     This is the property that defines max-min fairness (Bertsekas and Gallager, "Data Networks",
     2nd ed., 1992, section 6.5.2), whatever algorithm found the shares.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from tests.strategies import execution_graphs
 from wattree.graph import ExecutionGraph
-from wattree.sim import play_events, reference_events
+from wattree.sim import execute_events, reference_events
 from wattree.sim.rules import SHARING_POLICIES
 
 
@@ -17,7 +17,7 @@ from wattree.sim.rules import SHARING_POLICIES
 @given(graph=execution_graphs())
 def test_engine_and_reference_agree(sharing: str, graph: ExecutionGraph) -> None:
     """Fast code is trusted because slow code that can be read gives the identical result."""
-    fast, fast_events = play_events(graph, sharing=sharing)
+    fast, fast_events = execute_events(graph, sharing=sharing)
 
     slow, slow_events = reference_events(graph, sharing=sharing)
 
@@ -34,7 +34,7 @@ def test_engine_and_reference_agree(sharing: str, graph: ExecutionGraph) -> None
 @given(graph=execution_graphs(max_tasks=60))
 def test_engine_and_reference_agree_on_longer_graphs(sharing: str, graph: ExecutionGraph) -> None:
     """Errors in bookkeeping (lists of links, free slots) show only after a while."""
-    fast, fast_events = play_events(graph, sharing=sharing)
+    fast, fast_events = execute_events(graph, sharing=sharing)
 
     slow, slow_events = reference_events(graph, sharing=sharing)
 

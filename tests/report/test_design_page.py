@@ -321,20 +321,20 @@ def test_texts_stand_out_from_the_page(theme: str) -> None:
     """Contrast of 4.5 for text (WCAG 2.2, 1.4.3) and 3 for what is drawn (1.4.11)."""
     style = (Path(page_module.__file__).with_name("page") / "style.css").read_text("utf-8")
     rule = style[style.index(theme) :].split("}")[0]
-    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", rule))
+    colors = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", rule))
     for name, least in {"ink": 7, "quiet": 4.5, "accent": 4.5, "warn": 4.5, "mark": 3}.items():
         for page in ("page", "raised"):
-            assert contrast(colours[name], colours[page]) >= least, name
-    assert contrast(colours["neutral"], colours["page"]) >= 3
+            assert contrast(colors[name], colors[page]) >= least, name
+    assert contrast(colors["neutral"], colors["page"]) >= 3
 
 
 def contrast(first: str, second: str) -> float:
-    """Return the contrast ratio of two colours (WCAG 2.2)."""
-    lightness = sorted(_luminance(colour) for colour in (first, second))
+    """Return the contrast ratio of two colors (WCAG 2.2)."""
+    lightness = sorted(_luminance(color) for color in (first, second))
     return (lightness[1] + 0.05) / (lightness[0] + 0.05)
 
 
-def _luminance(colour: str) -> float:
-    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+def _luminance(color: str) -> float:
+    parts = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])

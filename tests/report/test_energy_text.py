@@ -123,7 +123,7 @@ def test_a_picture_of_power_is_the_same_every_time(tmp_path: Path) -> None:
         (["--tokens", "1.5"], "--tokens: found '1.5', expected a whole count"),
         (["--samples", "1.0001k"], "--samples: found '1.0001k', expected a whole count"),
         (["--power-plot", "a.xyz"], "--power-plot: found 'a.xyz', expected a name that ends in"),
-        (["--tokens", "1T", "--samples", "1M"], "--tokens: found beside --samples"),
+        (["--tokens", "1T", "--samples", "1M"], "--tokens: found together with --samples"),
         (["--shift", "run"], "--shift: found 'run', expected --tokens or --samples beside it"),
         (["--shift", "24"], "--shift: found '24', expected a number and a unit"),
         (["--shift", "24h"], "energy.series: is missing, expected a CSV file of hours"),

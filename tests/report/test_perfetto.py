@@ -21,7 +21,7 @@ from tests.strategies import TaskSpec, graph_of
 from wattree.errors import OutputError
 from wattree.graph import TaskKind
 from wattree.report import chrome_trace, perfetto, trace_arrows, write_trace
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.trace import Trace
 
 ROUNDING_US = 1e-6  # ts + dur in binary floating point; events themselves are whole nanoseconds
@@ -142,9 +142,9 @@ def test_memory_follows_allocations_of_each_class() -> None:
 def test_what_is_never_held_gets_no_track() -> None:
     """An empty track takes as much room on the screen as one that tells something."""
     trace = sample_trace()
-    resident = np.pad(trace.graph.resident_by_category, ((0, 0), (0, 1)))
+    static = np.pad(trace.graph.static_by_category, ((0, 0), (0, 1)))
     names = (*trace.graph.category_names, "gathered")
-    graph = replace(trace.graph, category_names=names, resident_by_category=resident)
+    graph = replace(trace.graph, category_names=names, static_by_category=static)
     counters = of_phase(chrome_trace(replace(trace, graph=graph))["traceEvents"], "C")
     tracks = {name for c in counters if c["name"] == "memory [B]" for name in c["args"]}
 
@@ -190,7 +190,7 @@ def test_a_transfer_points_to_the_rank_that_waits_for_it() -> None:
         ],
         stream_class=(0, 1),
     )
-    events = chrome_trace(play(graph))["traceEvents"]
+    events = chrome_trace(execute(graph))["traceEvents"]
     marks = [(e["ph"], e["name"], e["pid"]) for e in events if e["ph"] in {"s", "f"}]
 
     assert marks == [("s", "message", 1), ("f", "message", 2)]
@@ -220,7 +220,7 @@ def test_the_load_of_a_link_integrates_to_what_it_carried() -> None:
         stream_class=(0, 1, 2),
         link_bandwidth_bytes_per_s=(10.0, 10.0, 10.0),
     )
-    trace = play(graph)
+    trace = execute(graph)
     carried = {}
     for name, points in link_levels(trace).items():
         assert points[-1][1] == 0.0
@@ -240,7 +240,7 @@ def test_a_shared_link_never_shows_more_than_its_bandwidth() -> None:
         link_bandwidth_bytes_per_s=(10.0,),
     )
 
-    assert link_levels(play(graph)) == {"link 0 [B/s]": [(0.0, 10.0), (1.6e6, 0.0)]}
+    assert link_levels(execute(graph)) == {"link 0 [B/s]": [(0.0, 10.0), (1.6e6, 0.0)]}
 
 
 def link_levels(trace: Trace) -> dict[str, list[tuple[float, float]]]:
@@ -307,7 +307,7 @@ def test_the_sample_obeys_the_format() -> None:
 
 @pytest.mark.slow
 def test_two_hundred_thousand_tasks_are_written_in_seconds(tmp_path: Path) -> None:
-    """A folded run of a large job has that many; nobody waits a minute for a picture."""
+    """A folded run of a large job has that many; no one waits a minute for a picture."""
     trace = chain_of(np.full(200_000, 1e-5), np.zeros(200_000))
     began = time.process_time()
     write_trace(tmp_path / "trace.json", trace)

@@ -143,19 +143,19 @@ def layers_of(n_in: int, n_out: int, group: Group) -> dict[str, tuple[Any, Dense
     for overlap in (True, False):
         made["overlap"] = overlap
         for k, variant in product(sorted({0, 1, max(1, m // 4), m}), ("pair", "shared")):
-            told = {"ghosts": k, "variant": variant}
+            as_dict = {"ghosts": k, "variant": variant}
             for regather in (False, True):
-                layer = PhantomLinear(n_in, n_out, **told, regather=regather, **made)
+                layer = PhantomLinear(n_in, n_out, **as_dict, regather=regather, **made)
                 case = f"phantom {k} {variant}, overlap {overlap}, regather {regather}"
                 found[case] = layer, phantom_dense
             case = f"low rank {k} {variant}, overlap {overlap}"
-            found[case] = LowRankLinear(n_in, n_out, **told, **made), phantom_dense
+            found[case] = LowRankLinear(n_in, n_out, **as_dict, **made), phantom_dense
         found[f"rows, overlap {overlap}"] = GatherRowsLinear(n_in, n_out, **made), rows_dense
         for sequence in (True, False):
-            told = {"sequence_parallel": sequence}
+            as_dict = {"sequence_parallel": sequence}
             case = f"sequence {sequence}, overlap {overlap}"
-            column = ColumnParallelLinear(n_in, n_out, **told, **made)
-            row = RowParallelLinear(n_in, n_out, **told, **made)
+            column = ColumnParallelLinear(n_in, n_out, **as_dict, **made)
+            row = RowParallelLinear(n_in, n_out, **as_dict, **made)
             found |= {f"column, {case}": (column, rows_dense), f"row, {case}": (row, columns_dense)}
     return found
 

@@ -117,10 +117,10 @@ def offline(folder: str) -> dict[str, Any]:
     original = stack(16, 24, 8)
     errors = []
     for variant in ("pair", "shared"):
-        told = {"ghosts": 2, "plan": "ffn", "variant": variant}
+        as_dict = {"ghosts": 2, "plan": "ffn", "variant": variant}
         x = torch.randn(40, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        ours = phantomize(copy.deepcopy(original), calibration=[x[dist.get_rank() :: 4]], **told)
-        alone = split_model(original, ranks=4, calibration=[x], **told).states[dist.get_rank()]
+        ours = phantomize(copy.deepcopy(original), calibration=[x[dist.get_rank() :: 4]], **as_dict)
+        alone = split_model(original, ranks=4, calibration=[x], **as_dict).states[dist.get_rank()]
         for name, state in alone.items():
             for key, tensor in state.items():
                 errors.append(relative(ours.get_submodule(name).get_parameter(key), tensor))
@@ -197,14 +197,14 @@ def refusals() -> dict[str, str]:
     """Return what is said of meshes and modules that do not do."""
     rank = dist.get_rank()
     mesh = dist.init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "model"))
-    told: dict[str, Any] = {"plan": "ffn", "ghosts": 1}
+    as_dict: dict[str, Any] = {"plan": "ffn", "ghosts": 1}
     calls = {
-        "mesh": lambda: phantomize(stack(8, 8, 8), mesh, **told),
-        "weights": lambda: phantomize(stack(8, 8, 8, seed=rank), **told),
-        "ghosts": lambda: phantomize(stack(8, 8, 8), **{**told, "ghosts": 1 + rank}),
-        "nothing": lambda: phantomize(stack(8, 8, 8), mesh["model"], **told),
+        "mesh": lambda: phantomize(stack(8, 8, 8), mesh, **as_dict),
+        "weights": lambda: phantomize(stack(8, 8, 8, seed=rank), **as_dict),
+        "ghosts": lambda: phantomize(stack(8, 8, 8), **{**as_dict, "ghosts": 1 + rank}),
+        "nothing": lambda: phantomize(stack(8, 8, 8), mesh["model"], **as_dict),
         "merged": lambda: merge(
-            phantomize(stack(9, 9, 9), from_dense=False, ghost_activation="relu", **told), None
+            phantomize(stack(9, 9, 9), from_dense=False, ghost_activation="relu", **as_dict), None
         ),
     }
     found = {}

@@ -119,8 +119,8 @@ def install(
         with_mps: Whether there is a daemon to be had.
     """
     (folder / "apps").mkdir(parents=True)
-    told = {"devices": list(devices), "cuda": cuda, "fault": fault}
-    (folder / "devices.json").write_text(json.dumps(told))
+    as_dict = {"devices": list(devices), "cuda": cuda, "fault": fault}
+    (folder / "devices.json").write_text(json.dumps(as_dict))
     programs = {"nvidia-smi": _SMI}
     if with_mps:
         programs |= {"nvidia-cuda-mps-control": _CONTROL, "nvidia-cuda-mps-server": _SERVER}

@@ -17,7 +17,7 @@ from wattree.runtime import GatherRowsLinear, Group, PhantomLinear, RowParallelL
 PATIENCE_S = 3.0
 
 
-def said(call: Callable[[], Any]) -> str:
+def notes(call: Callable[[], Any]) -> str:
     """Return the message of the error that a call raises."""
     try:
         call()
@@ -33,8 +33,8 @@ def disagreements() -> dict[str, str]:
     x = torch.randn(4, 4)
 
     def phantom(n_out: int = 8, **others: Any) -> PhantomLinear:
-        told = {"ghosts": 2, "group": group, "name": "mlp.up"} | others
-        return PhantomLinear(8, n_out, **told)
+        as_dict = {"ghosts": 2, "group": group, "name": "mlp.up"} | others
+        return PhantomLinear(8, n_out, **as_dict)
 
     frozen = phantom()
     frozen.compressor.requires_grad_(not odd)
@@ -49,7 +49,7 @@ def disagreements() -> dict[str, str]:
         "gradients": lambda: frozen(x),
         "nothing wrong": lambda: phantom()(x),
     }
-    return {name: said(call) for name, call in cases.items()}
+    return {name: notes(call) for name, call in cases.items()}
 
 
 def misuse() -> dict[str, str]:
@@ -62,14 +62,14 @@ def misuse() -> dict[str, str]:
     on_devices = PhantomLinear(8, 8, ghosts=2, group=group_of_devices, name="mlp.up")
     row = RowParallelLinear(8, 8, group=group, sequence_parallel=True, name="mlp.down")
     return {
-        "shape": said(lambda: layer(torch.randn(4, 8))),
-        "scalar": said(lambda: layer(torch.tensor(1.0))),
-        "type": said(lambda: layer(torch.randn(4, 4, dtype=torch.float64))),
-        "mesh": said(lambda: PhantomLinear(8, 8, ghosts=2, group=mesh)),
-        "sequence": said(lambda: row(torch.randn(1, 4, 4))),
-        "ghosts": said(lambda: PhantomLinear(9, 8, ghosts=5, group=group, name="mlp.up")),
-        "widths": said(lambda: PhantomLinear(1, 8, ghosts=0, group=group, name="mlp.up")),
-        "backend": said(lambda: on_devices(torch.randn(4, 4))),
+        "shape": notes(lambda: layer(torch.randn(4, 8))),
+        "scalar": notes(lambda: layer(torch.tensor(1.0))),
+        "type": notes(lambda: layer(torch.randn(4, 4, dtype=torch.float64))),
+        "mesh": notes(lambda: PhantomLinear(8, 8, ghosts=2, group=mesh)),
+        "sequence": notes(lambda: row(torch.randn(1, 4, 4))),
+        "ghosts": notes(lambda: PhantomLinear(9, 8, ghosts=5, group=group, name="mlp.up")),
+        "widths": notes(lambda: PhantomLinear(1, 8, ghosts=0, group=group, name="mlp.up")),
+        "backend": notes(lambda: on_devices(torch.randn(4, 4))),
     }
 
 

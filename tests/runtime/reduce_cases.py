@@ -170,9 +170,9 @@ def traffic() -> dict[str, Any]:
         ("flat", {}),
         ("bf16", {"compress": "bf16", "method": "hierarchical"}),
     ):
-        told = {"method": method, "processes_per_device": 2} | options
+        as_dict = {"method": method, "processes_per_device": 2} | options
         model = DistributedDataParallel(model_of(), bucket_cap_mb=0.004)
-        reduction = attach(model, timeout_s=20.0, **told)
+        reduction = attach(model, timeout_s=20.0, **as_dict)
         steps_of(model, evenly)
         found[method] = reduction.traffic.total_bytes
         found[f"{method} shares"] = shared_memory()
@@ -198,7 +198,7 @@ def shared_memory() -> list[str]:
     return sorted({line.split(maxsplit=5)[5] for line in lines if "wattree-" in line})
 
 
-def said(call: Callable[[], Any]) -> str:
+def notes(call: Callable[[], Any]) -> str:
     """Return the message of the error that a call raises."""
     try:
         call()
@@ -213,11 +213,11 @@ def misuse() -> dict[str, str]:
     rank = dist.get_rank()
     odd = "flat" if rank == 1 else "hierarchical"
     return {
-        "method": said(lambda: attach(ddp, method="ring")),
-        "division": said(lambda: attach(ddp, processes_per_device=3)),
-        "disagreement": said(lambda: attach(ddp, method=odd, processes_per_device=2)),
-        "mpi": said(lambda: attach(ddp, method="mpi", processes_per_device=2)),
-        "nccl": said(lambda: attach(ddp, method="nccl", processes_per_device=2)),
+        "method": notes(lambda: attach(ddp, method="ring")),
+        "division": notes(lambda: attach(ddp, processes_per_device=3)),
+        "disagreement": notes(lambda: attach(ddp, method=odd, processes_per_device=2)),
+        "mpi": notes(lambda: attach(ddp, method="mpi", processes_per_device=2)),
+        "nccl": notes(lambda: attach(ddp, method="nccl", processes_per_device=2)),
     }
 
 
@@ -251,6 +251,6 @@ def faulty(how: str, victim: int, folder: str, method: str, seed: int = 0) -> No
     except RuntimeError as error:
         message = str(error)
     took_s = time.monotonic() - begin_s
-    said = f"{took_s}\n{reduction.failure}\n{message}"
-    Path(folder, f"said-{rank}").write_text(said, encoding="utf-8")
+    notes = f"{took_s}\n{reduction.failure}\n{message}"
+    Path(folder, f"said-{rank}").write_text(notes, encoding="utf-8")
     os._exit(0)  # as a script that fails does, without waiting for the others

@@ -34,9 +34,9 @@ KINDS = {
 @pytest.mark.parametrize("name", KINDS)
 def test_one_rank_is_a_linear_layer_bit_for_bit(name: str) -> None:
     """Initial weights, output and every gradient: one rank adds nothing."""
-    kind, told = KINDS[name]
+    kind, as_dict = KINDS[name]
     torch.manual_seed(4)
-    layer = kind(12, 7, **told)
+    layer = kind(12, 7, **as_dict)
     torch.manual_seed(4)
     plain = torch.nn.Linear(12, 7)
     found, wanted = [], []
@@ -56,8 +56,8 @@ def test_one_rank_is_a_linear_layer_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_gradcheck_of_one_rank(name: str) -> None:
     """The gradients are those of the function."""
-    kind, told = KINDS[name]
-    layer = kind(6, 4, dtype=torch.float64, **told)
+    kind, as_dict = KINDS[name]
+    layer = kind(6, 4, dtype=torch.float64, **as_dict)
     x = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
     names = [key for key, _ in layer.named_parameters()]
 

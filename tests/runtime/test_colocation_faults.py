@@ -61,9 +61,9 @@ def home(tmp_path: Path) -> Iterator[dict[str, str]]:
     import tempfile
 
     with tempfile.TemporaryDirectory() as base:
-        told = {"XDG_RUNTIME_DIR": base, "PYTHONPATH": str(ROOT / "src"), "PLACE": str(tmp_path)}
-        yield os.environ | told
-        root = state_root(told)
+        as_dict = {"XDG_RUNTIME_DIR": base, "PYTHONPATH": str(ROOT / "src"), "PLACE": str(tmp_path)}
+        yield os.environ | as_dict
+        root = state_root(as_dict)
         end(state.launcher for state in states_in(root))  # of a test that failed half-way
         clear_orphans(root)
 
@@ -88,9 +88,9 @@ def _ranks(launcher: subprocess.Popen[str], home: Mapping[str, str], count: int)
             raise AssertionError(launcher.communicate()[1])
         for rank in range(count):
             path = Path(home["PLACE"], f"rank{rank}")
-            said = path.read_text() if path.exists() else ""
-            if said.endswith("."):  # else it is being written
-                found[rank] = int(said[:-1])
+            notes = path.read_text() if path.exists() else ""
+            if notes.endswith("."):  # else it is being written
+                found[rank] = int(notes[:-1])
         time.sleep(0.01)
     return [found[rank] for rank in range(count)]
 
@@ -141,14 +141,14 @@ def test_a_job_ends_when_one_of_its_processes_is_killed(
         launcher.kill()
     launcher.wait(LIMIT_S)
     if "keeper" in victim:
-        # Nobody is left to clear up: the ranks end all the same, the rest is the next one's.
+        # No one is left to clear up: the ranks end all the same, the rest is the next one's.
         (cleared,) = clear_orphans(state_root(home))
-        assert "was killed" in cleared.told()
-    _, said = launcher.communicate(timeout=LIMIT_S)  # ends when nobody can write to it
+        assert "was killed" in cleared.summary()
+    _, notes = launcher.communicate(timeout=LIMIT_S)  # ends when no one can write to it
     assert _gone(everything, state, since_s)
     if rank is not None:
         assert launcher.returncode == 1
-        last = said.strip().splitlines()[-1]
+        last = notes.strip().splitlines()[-1]
         assert last.startswith(f"wattree: rank {rank} was killed by signal 9 (SIGKILL)")
 
 
@@ -159,21 +159,21 @@ def test_a_job_that_shares_by_mps_ends_when_the_daemon_does(
 ) -> None:
     """A stand-in for it. Clients that are killed, and a launcher that is, take it with them."""
     moment = random.Random(f"{victim} {seed}")
-    told = {**home, **install(tmp_path / "bin")}
-    launcher = _launch(told, "-q", "2")
-    _ranks(launcher, told, 2)
+    as_dict = {**home, **install(tmp_path / "bin")}
+    launcher = _launch(as_dict, "-q", "2")
+    _ranks(launcher, as_dict, 2)
     time.sleep(moment.uniform(0.0, 0.3))
-    state = _state(told)
+    state = _state(as_dict)
     everything = _everything(state, launcher.pid)
     pid = {each.what: each.process.pid for each in state.recorded()}
     assert {"MPS daemon", "MPS server", "keeper", "rank 0", "rank 1"} <= set(pid)
     since_s = time.monotonic()
     os.kill(launcher.pid if victim == "launcher" else pid[victim], signal.SIGKILL)
-    _, said = launcher.communicate(timeout=LIMIT_S)
+    _, notes = launcher.communicate(timeout=LIMIT_S)
     assert _gone(everything, state, since_s)
     if victim != "launcher":
         what = victim if victim == "rank 1" else f"the {victim} (process {pid[victim]})"
-        assert said.strip().splitlines()[-1].startswith(f"wattree: {what}")
+        assert notes.strip().splitlines()[-1].startswith(f"wattree: {what}")
         assert launcher.returncode == 1
 
 
@@ -182,7 +182,7 @@ def test_ranks_see_their_device_by_uuid_and_share_it_by_mps(
 ) -> None:
     """Ranks of a device are consecutive, all of them clients, each with the device as its first."""
     other = {**DEVICE, "uuid": DEVICE["uuid"].replace("0000aaaa", "1111bbbb")}
-    told = {**home, **install(tmp_path / "bin", devices=[DEVICE, other])}
+    as_dict = {**home, **install(tmp_path / "bin", devices=[DEVICE, other])}
     names = ("RANK", "LOCAL_RANK", "WATTREE_LOCAL_RANK", "WATTREE_DEVICE", "WATTREE_DEVICE_RANK")
     limits = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
     program = (
@@ -194,7 +194,7 @@ def test_ranks_see_their_device_by_uuid_and_share_it_by_mps(
     options = ["-q", "2", "--thread-percentage", "60", "--memory-limit", "2 GiB"]
     done = subprocess.run(
         [sys.executable, "-m", "wattree", "launch", *options, "--", sys.executable, "-c", program],
-        env=told,
+        env=as_dict,
         capture_output=True,
         text=True,
         check=False,
@@ -202,9 +202,9 @@ def test_ranks_see_their_device_by_uuid_and_share_it_by_mps(
     assert done.returncode == 0, done.stderr
     assert "2 process(es) on each of 2 accelerators, which they share by MPS" in done.stderr
     assert "all 4 processes here are clients of the MPS daemon" in done.stderr
-    said = [Path(told["PLACE"], f"said{rank}").read_text().split() for rank in range(4)]
+    notes = [Path(as_dict["PLACE"], f"said{rank}").read_text().split() for rank in range(4)]
     uuids = [DEVICE["uuid"], DEVICE["uuid"], other["uuid"], other["uuid"]]
-    assert said == [
+    assert notes == [
         [str(rank), "0", str(rank), str(rank // 2), str(rank % 2), uuid, "60", "0=2048M"]
         for rank, uuid in enumerate(uuids)
     ]
@@ -212,21 +212,21 @@ def test_ranks_see_their_device_by_uuid_and_share_it_by_mps(
 
 def test_a_daemon_of_others_is_refused(home: dict[str, str], tmp_path: Path) -> None:
     """With its number, and what to do; its processes are left alone."""
-    told = {**home, **install(tmp_path / "bin")}
+    as_dict = {**home, **install(tmp_path / "bin")}
     pipes = tmp_path / "theirs"
     pipes.mkdir()
     theirs = subprocess.Popen(
         [str(tmp_path / "bin/nvidia-cuda-mps-control"), "-f"],
-        env=told | {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)},
+        env=as_dict | {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)},
     )
     try:
         while not (pipes / "control").exists():
             time.sleep(0.01)
-        launcher = _launch(told, "-q", "2")
-        _, said = launcher.communicate(timeout=30)
+        launcher = _launch(as_dict, "-q", "2")
+        _, notes = launcher.communicate(timeout=30)
         assert launcher.returncode == 2
-        assert f"found nvidia-cuda-mps-control (process {theirs.pid}, pipes in {pipes})" in said
-        assert "or use --without-mps" in said
+        assert f"found nvidia-cuda-mps-control (process {theirs.pid}, pipes in {pipes})" in notes
+        assert "or use --without-mps" in notes
         assert theirs.poll() is None
     finally:
         theirs.kill()
@@ -275,9 +275,9 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing(home: dict[str, str]) -> Non
     everything = _everything(state, launcher.pid)
     since_s = time.monotonic()
     launcher.send_signal(signal.SIGTERM)
-    _, said = launcher.communicate(timeout=LIMIT_S)
+    _, notes = launcher.communicate(timeout=LIMIT_S)
     assert launcher.returncode == 130
-    assert said.strip().endswith("wattree: interrupted")
+    assert notes.strip().endswith("wattree: interrupted")
     assert _gone(everything, state, since_s)
 
 
@@ -290,17 +290,17 @@ def test_who_waits_for_processes_is_told_and_may_end_them(home: dict[str, str]) 
     launcher.send_signal(signal.SIGTERM)
     assert launcher.stderr is not None
     lines = iter(launcher.stderr.readline, "")
-    told = next(line for line in lines if "asked to stop" in line)  # said while it waits
-    assert told == (
+    as_dict = next(line for line in lines if "asked to stop" in line)  # said while it waits
+    assert as_dict == (
         "wattree: asked to stop: waits up to 60 s for 2 process(es) to end by themselves; a second "
         "signal (Ctrl-C) ends them now\n"
     )
     assert all(map(is_alive, everything))
     since_s = time.monotonic()
     launcher.send_signal(signal.SIGINT)
-    _, said = launcher.communicate(timeout=LIMIT_S)
+    _, notes = launcher.communicate(timeout=LIMIT_S)
     assert launcher.returncode == 130
-    assert said == "wattree: interrupted\n"
+    assert notes == "wattree: interrupted\n"
     assert _gone(everything, state, since_s)
     assert time.monotonic() - since_s < LIMIT_S / 2
 
@@ -311,16 +311,16 @@ def test_two_jobs_at_once_share_nothing(home: dict[str, str], tmp_path: Path) ->
     for name in ("killed", "whole"):
         place = tmp_path / name
         place.mkdir()
-        told = home | {"PLACE": str(place)}
+        as_dict = home | {"PLACE": str(place)}
         program = f"{RANK_UNTIL}{RANK}"
-        jobs.append((_launch(told, "-q", "2", "--device", "cpu", program=program), told))
-    for launcher, told in jobs:
-        _ranks(launcher, told, 2)
+        jobs.append((_launch(as_dict, "-q", "2", "--device", "cpu", program=program), as_dict))
+    for launcher, as_dict in jobs:
+        _ranks(launcher, as_dict, 2)
     (killed, of_killed), (whole, of_whole) = jobs
     state_of = {state.launcher.pid: state for state in states_in(state_root(home))}
     left = _everything(state_of[whole.pid], whole.pid)
     ended = _everything(state_of[killed.pid], killed.pid)
-    ports = [Path(told["PLACE"], "port0").read_text() for told in (of_killed, of_whole)]
+    ports = [Path(as_dict["PLACE"], "port0").read_text() for as_dict in (of_killed, of_whole)]
     assert len(set(ports)) == 2
     since_s = time.monotonic()
     killed.kill()
@@ -330,14 +330,14 @@ def test_two_jobs_at_once_share_nothing(home: dict[str, str], tmp_path: Path) ->
     assert len(state_of[whole.pid].segments()) == 2
     since_s = time.monotonic()
     Path(of_whole["PLACE"], "end").touch()
-    _, said = whole.communicate(timeout=LIMIT_S)
-    assert whole.returncode == 0, said
-    assert "earlier run" not in said
+    _, notes = whole.communicate(timeout=LIMIT_S)
+    assert whole.returncode == 0, notes
+    assert "earlier run" not in notes
     assert _gone(left, state_of[whole.pid], since_s)
 
 
 def test_a_launcher_ends_with_the_process_that_it_was_told(home: dict[str, str]) -> None:
-    """A benchmark that is ended leaves no job behind, which nobody would look for."""
+    """A benchmark that is ended leaves no job behind, which no one would look for."""
     starter = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
     launcher = _launch(home | {PARENT: str(starter.pid)}, "-q", "2", "--device", "cpu")
     _ranks(launcher, home, 2)
@@ -346,22 +346,24 @@ def test_a_launcher_ends_with_the_process_that_it_was_told(home: dict[str, str])
     since_s = time.monotonic()
     starter.kill()
     starter.wait()
-    _, said = launcher.communicate(timeout=LIMIT_S)
+    _, notes = launcher.communicate(timeout=LIMIT_S)
     assert launcher.returncode == 1
-    assert f"process {starter.pid} (WATTREE_PARENT) is gone, which started this" in said
+    assert f"process {starter.pid} (WATTREE_PARENT) is gone, which started this" in notes
     assert _gone(everything, state, since_s)
 
 
 def test_a_rank_of_torchrun_ends_with_torchrun(home: dict[str, str]) -> None:
-    """Killed, it can end nobody; a command of a shell goes on without the shell."""
+    """Killed, it can end no one; a command of a shell goes on without the shell."""
     program = [sys.executable, "-m", "wattree", "launch", "-q", "2", "--device", "cpu", "--"]
     program += [sys.executable, "-S", "-c", RANK]
     code = "import subprocess, sys; sys.exit(subprocess.Popen(sys.argv[1:]).wait())"
     outer = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     outer |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29876"}
-    for told, ends in ((outer, True), ({}, False)):
+    for as_dict, ends in ((outer, True), ({}, False)):
         starter = subprocess.Popen(
-            [sys.executable, "-S", "-c", code, *program], env=home | told, stderr=subprocess.DEVNULL
+            [sys.executable, "-S", "-c", code, *program],
+            env=home | as_dict,
+            stderr=subprocess.DEVNULL,
         )
         _ranks(starter, home, 2)
         state = _state(home)

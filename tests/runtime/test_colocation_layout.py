@@ -116,24 +116,24 @@ def _colocations(draw: st.DrawFn) -> ColocatedProcess:
     )
 
 
-@given(told=_colocations())
-def test_what_the_launcher_says_is_read_as_it_was_meant(told: ColocatedProcess) -> None:
+@given(as_dict=_colocations())
+def test_what_the_launcher_says_is_read_as_it_was_meant(as_dict: ColocatedProcess) -> None:
     """There and back."""
-    assert colocation_from(told.variables()) == told
+    assert colocation_from(as_dict.variables()) == as_dict
 
 
 def test_variables_that_cannot_be_are_refused_all_at_once() -> None:
     """The message names each."""
-    told = ColocatedProcess(processes=2, device=0, device_rank=1).variables()
+    as_dict = ColocatedProcess(processes=2, device=0, device_rank=1).variables()
     assert colocation_from({"RANK": "0"}) is None
     with pytest.raises(RunError, match="environment of wattree launch: 2 problems") as caught:
         colocation_from(
-            told | {"WATTREE_DEVICE_RANK": "x", "WATTREE_REDUCE": "tree", "WATTREE_DEVICE": "0"}
+            as_dict | {"WATTREE_DEVICE_RANK": "x", "WATTREE_REDUCE": "tree", "WATTREE_DEVICE": "0"}
         )
     assert "WATTREE_DEVICE_RANK: found 'x'" in str(caught.value)
     assert "WATTREE_REDUCE: found 'tree', expected one of hierarchical, flat" in str(caught.value)
     with pytest.raises(RunError, match="found 1, expected a number below"):
-        colocation_from(told | {"WATTREE_PROCESSES_PER_DEVICE": "1"})
+        colocation_from(as_dict | {"WATTREE_PROCESSES_PER_DEVICE": "1"})
 
 
 # ---------------------------------------------------------------- what launchers agree on

@@ -68,17 +68,17 @@ def test_visible_devices_are_read_as_cuda_reads_them(
     tmp_path: Path, text: str, expected: list[int]
 ) -> None:
     """By number or by the beginning of a UUID."""
-    told = install(tmp_path / "bin", devices=[DEVICE, OTHER])
-    found = accelerators({**told, "CUDA_VISIBLE_DEVICES": text})
+    as_dict = install(tmp_path / "bin", devices=[DEVICE, OTHER])
+    found = accelerators({**as_dict, "CUDA_VISIBLE_DEVICES": text})
     assert [device.index for device in found.devices] == expected
     assert bool(found.fault) == (not expected)
 
 
 def test_instances_of_divided_devices_are_refused(tmp_path: Path) -> None:
     """Whatever the variable says of them."""
-    told = install(tmp_path / "bin")
+    as_dict = install(tmp_path / "bin")
     with pytest.raises(HardwareError, match="MIG-1, an instance of a divided device"):
-        accelerators({**told, "CUDA_VISIBLE_DEVICES": "MIG-1"})
+        accelerators({**as_dict, "CUDA_VISIBLE_DEVICES": "MIG-1"})
 
 
 def test_a_processor_is_divided_into_devices() -> None:
@@ -123,9 +123,9 @@ def test_devices_that_do_not_take_so_many_processes_are_refused(
     tmp_path: Path, changes: dict[str, str], options: dict[str, Any], message: str
 ) -> None:
     """With what to do."""
-    told = install(tmp_path / "bin", devices=[{**DEVICE, **changes}])
+    as_dict = install(tmp_path / "bin", devices=[{**DEVICE, **changes}])
     with pytest.raises(RunError) as caught:
-        equipment(LaunchOptions(**{"processes": 2, **options}), told)
+        equipment(LaunchOptions(**{"processes": 2, **options}), as_dict)
     assert message in str(caught.value)
 
 
@@ -139,31 +139,31 @@ def test_exclusive_devices_are_shared_by_mps(tmp_path: Path) -> None:
 
 def test_sixty_clients_are_taken_from_cuda_13_1_on(tmp_path: Path) -> None:
     """48 before."""
-    told = install(tmp_path / "bin", cuda="13.1")
-    assert len(equipment(LaunchOptions(processes=60), told).devices) == 1
+    as_dict = install(tmp_path / "bin", cuda="13.1")
+    assert len(equipment(LaunchOptions(processes=60), as_dict).devices) == 1
     with pytest.raises(RunError, match="takes 60 MPS clients, not 61"):
-        equipment(LaunchOptions(processes=61), told)
+        equipment(LaunchOptions(processes=61), as_dict)
 
 
 def test_without_the_program_processes_take_turns_and_the_user_is_told(tmp_path: Path) -> None:
     """Never a silent run without MPS; who asked for it is refused."""
-    told = install(tmp_path / "bin", with_mps=False)
-    told["PATH"] = str(tmp_path / "bin")
-    found = equipment(LaunchOptions(processes=2), told)
+    as_dict = install(tmp_path / "bin", with_mps=False)
+    as_dict["PATH"] = str(tmp_path / "bin")
+    found = equipment(LaunchOptions(processes=2), as_dict)
     assert found.control is None
     assert "nvidia-cuda-mps-control is not installed here" in found.notes[0]
     assert "processes take turns on a device instead" in found.notes[0]
     with pytest.raises(RunError, match="--with-mps: nvidia-cuda-mps-control is not installed"):
-        equipment(LaunchOptions(processes=2, with_mps=True), told)
+        equipment(LaunchOptions(processes=2, with_mps=True), as_dict)
     with pytest.raises(RunError, match="not installed"):
-        equipment(LaunchOptions(processes=2, thread_percentage=50), told)
-    assert equipment(LaunchOptions(processes=1), told).notes == ()
+        equipment(LaunchOptions(processes=2, thread_percentage=50), as_dict)
+    assert equipment(LaunchOptions(processes=1), as_dict).notes == ()
 
 
 def test_time_slices_that_were_asked_for_are_said(tmp_path: Path) -> None:
     """And that limits of MPS do nothing then."""
-    told = install(tmp_path / "bin")
-    found = equipment(LaunchOptions(processes=2, with_mps=False, thread_percentage=50), told)
+    as_dict = install(tmp_path / "bin")
+    found = equipment(LaunchOptions(processes=2, with_mps=False, thread_percentage=50), as_dict)
     assert found.control is None
     assert [note.partition(":")[0] for note in found.notes] == ["without MPS", "warning"]
 
@@ -172,8 +172,8 @@ def test_without_a_device_processes_share_the_processor_and_the_user_is_told(
     tmp_path: Path,
 ) -> None:
     """A driver that fails says why; who asked for an accelerator is refused."""
-    told = install(tmp_path / "bin", fault="No devices were found")
-    found = equipment(LaunchOptions(processes=2, thread_percentage=50), told)
+    as_dict = install(tmp_path / "bin", fault="No devices were found")
+    found = equipment(LaunchOptions(processes=2, thread_percentage=50), as_dict)
     assert found.kind == "cpu"
     assert found.notes[0] == (
         "no accelerator here (nvidia-smi lists none (No devices were found)): processes share the "
@@ -181,20 +181,20 @@ def test_without_a_device_processes_share_the_processor_and_the_user_is_told(
     )
     assert found.notes[1] == "warning: --thread-percentage has no effect on a processor"
     with pytest.raises(RunError, match=r"--device: found no accelerator \(nvidia-smi lists none"):
-        equipment(LaunchOptions(processes=2, device="cuda"), told)
-    assert equipment(LaunchOptions(processes=2, device="cpu"), told).notes == ()
+        equipment(LaunchOptions(processes=2, device="cuda"), as_dict)
+    assert equipment(LaunchOptions(processes=2, device="cpu"), as_dict).notes == ()
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_who_asked_for_mps_is_refused_without_a_device(tmp_path: Path, processes: int) -> None:
     """Never a run without what was asked for; the message says what to leave out."""
-    told = install(tmp_path / "bin", fault="No devices were found")
+    as_dict = install(tmp_path / "bin", fault="No devices were found")
     asked = LaunchOptions(processes=processes, with_mps=True)
     with pytest.raises(RunError, match=r"--with-mps: found no accelerator \(nvidia-smi lists none"):
-        equipment(asked, told)
+        equipment(asked, as_dict)
     with pytest.raises(RunError, match=r"found a processor \(--device cpu.*leave --with-mps out"):
-        equipment(replace(asked, device="cpu"), told)
-    assert equipment(replace(asked, with_mps=False), told).kind == "cpu"
+        equipment(replace(asked, device="cpu"), as_dict)
+    assert equipment(replace(asked, with_mps=False), as_dict).kind == "cpu"
 
 
 def test_a_number_that_takes_the_host_down_is_refused() -> None:
@@ -318,11 +318,15 @@ def test_processes_are_clients_when_the_daemon_says_so(daemon: Callable[..., Mps
     shell = ["bash", "-c", f"{sys.executable} -c '{wait}'; true"]
     ranks = []
     try:
-        for command, told in ((direct, mine.variables()), (shell, mine.variables()), (direct, {})):
+        for command, as_dict in (
+            (direct, mine.variables()),
+            (shell, mine.variables()),
+            (direct, {}),
+        ):
             ranks.append(
                 subprocess.Popen(
                     command,
-                    env=os.environ | told,
+                    env=os.environ | as_dict,
                     start_new_session=True,
                     stdout=subprocess.PIPE,
                 )
@@ -356,10 +360,10 @@ def test_daemons_of_others_are_found(
     for number, (uuid, found) in enumerate(((DEVICE["uuid"], True), (OTHER["uuid"], False))):
         pipes = tmp_path / f"theirs{number}"
         pipes.mkdir()
-        told = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)}
+        as_dict = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)}
         control = control_program(os.environ)
         theirs = subprocess.Popen(
-            [str(control), "-f"], env=os.environ | told | {"CUDA_VISIBLE_DEVICES": uuid}
+            [str(control), "-f"], env=os.environ | as_dict | {"CUDA_VISIBLE_DEVICES": uuid}
         )
         while not (pipes / "control").exists():
             time.sleep(0.01)

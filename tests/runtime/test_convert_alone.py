@@ -40,10 +40,10 @@ def off_diagonal(weight: Any, rows: tuple[int, ...], columns: tuple[int, ...]) -
     return found
 
 
-def refusal(call: Any, *args: Any, **told: Any) -> dict[str, str]:
+def refusal(call: Any, *args: Any, **as_dict: Any) -> dict[str, str]:
     """Return what a call says is wrong."""
     with pytest.raises(StrategyError) as caught:
-        call(*args, **told)
+        call(*args, **as_dict)
     return caught.value.misfits
 
 
@@ -151,10 +151,10 @@ def test_calibration_weighs_errors_with_what_layers_read(variant: str) -> None:
     stream = torch.Generator().manual_seed(1)
     mixed = torch.randn(16, 16, generator=stream).double() * 0.7 ** torch.arange(16)
     inputs = torch.randn(2000, 16, generator=stream).double() @ mixed.t() + 0.5
-    told: dict[str, Any] = {"ranks": 4, "ghosts": 2, "plan": "ffn", "variant": variant}
+    as_dict: dict[str, Any] = {"ranks": 4, "ghosts": 2, "plan": "ffn", "variant": variant}
     plain, weighted = (
-        split_model(original, **told),
-        split_model(original, calibration=[inputs[:1500], (inputs[1500:],)], **told),
+        split_model(original, **as_dict),
+        split_model(original, calibration=[inputs[:1500], (inputs[1500:],)], **as_dict),
     )
     missed = []
     for each in (plain, weighted):
@@ -164,10 +164,10 @@ def test_calibration_weighs_errors_with_what_layers_read(variant: str) -> None:
         with torch.no_grad():
             wanted = original[0](inputs)
             missed.append(float((layer(inputs) - wanted).norm()))
-    centred = float((wanted - wanted.mean(0)).norm())
+    centered = float((wanted - wanted.mean(0)).norm())
 
     assert missed[1] < missed[0] / 2
-    assert weighted.conversion.layers[0].weighted_error == pytest.approx(missed[1] / centred)
+    assert weighted.conversion.layers[0].weighted_error == pytest.approx(missed[1] / centered)
 
 
 @settings(max_examples=15, deadline=None)
@@ -274,9 +274,9 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
 
 
-def cut(module: Any, plan: Any, ranks: int = 2, ghosts: int = 1, **told: Any) -> dict[str, str]:
+def cut(module: Any, plan: Any, ranks: int = 2, ghosts: int = 1, **as_dict: Any) -> dict[str, str]:
     """Return why a module cannot be cut."""
-    return refusal(split_model, module, ranks=ranks, ghosts=ghosts, plan=plan, **told)
+    return refusal(split_model, module, ranks=ranks, ghosts=ghosts, plan=plan, **as_dict)
 
 
 def test_patterns_have_to_name_linear_layers() -> None:
@@ -337,11 +337,11 @@ def test_widths_ghosts_and_heads_have_to_fit_the_ranks() -> None:
         "0": "has 6 outputs, of 2 layers in one; each has to divide over the 2 ranks"
     }
     pytest.importorskip("transformers")
-    told = cut(family("llama"), "all", ranks=4)
-    assert told["model.model.layers.0.self_attn.k_proj"] == (
+    as_dict = cut(family("llama"), "all", ranks=4)
+    assert as_dict["model.model.layers.0.self_attn.k_proj"] == (
         "has 2 heads of 4 features, which 4 ranks cannot share without cutting one"
     )
-    assert all(name.endswith(("k_proj", "v_proj")) for name in told)
+    assert all(name.endswith(("k_proj", "v_proj")) for name in as_dict)
 
 
 def test_shipped_plans_refuse_what_they_do_not_know() -> None:
@@ -358,27 +358,29 @@ def test_shipped_plans_refuse_what_they_do_not_know() -> None:
         "give patterns of layers",
         "3": "reads 5 features, but 2 makes 4: no stack",
     }
-    told = cut(encoder(), "all")
-    assert told["plan"].startswith("'all' does not know the attention of models named like torch")
+    as_dict = cut(encoder(), "all")
+    assert as_dict["plan"].startswith(
+        "'all' does not know the attention of models named like torch"
+    )
 
 
 def test_options_and_second_conversions_are_refused() -> None:
     """Nonlinear ghosts stand for no dense weights; a converted module is none."""
     module = stack(8, 8, 8)
-    told: dict[str, Any] = {"ghosts": 1, "plan": "ffn"}
+    as_dict: dict[str, Any] = {"ghosts": 1, "plan": "ffn"}
 
-    assert refusal(phantomize, module, ghost_activation="relu", colour="red", **told) == {
+    assert refusal(phantomize, module, ghost_activation="relu", color="red", **as_dict) == {
         "colour": "is no option; expected one of overlap, regather, ghost_activation, ghost_bias",
         "ghost_activation": "has no dense equivalent; use from_dense=False",
     }
-    assert refusal(phantomize, module, from_dense=False, calibration=[], **told) == {
+    assert refusal(phantomize, module, from_dense=False, calibration=[], **as_dict) == {
         "calibration": "is for from_dense=True; initial values are drawn"
     }
-    assert refusal(phantomize, module, calibration=[], **told) == {
+    assert refusal(phantomize, module, calibration=[], **as_dict) == {
         "calibration": "never calls 0, 2; give inputs that reach it"
     }
     assert refusal(conversion_of, module) == {"module": "is a Sequential that was not converted"}
-    phantomize(module, **told)
-    assert refusal(phantomize, module, **told) == {
+    phantomize(module, **as_dict)
+    assert refusal(phantomize, module, **as_dict) == {
         "module": "has been converted; export its dense weights first"
     }

@@ -47,13 +47,13 @@ def test_more_ghosts_lose_less_and_tuning_wins_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "said"),
+    ("before", "notes"),
     [
         ("sys.modules['torch'] = None; ", "error: phantom_convert needs the package 'torch'"),
         ("", "needs its ranks: start it by torchrun"),
     ],
 )
-def test_what_it_lacks_is_said_without_a_traceback(before: str, said: str) -> None:
+def test_what_it_lacks_is_said_without_a_traceback(before: str, notes: str) -> None:
     """PyTorch, or a launcher."""
     program = f"import runpy, sys; {before}runpy.run_path({EXAMPLE!r}, run_name='__main__')"
     alone = {key: value for key, value in os.environ.items() if key != "RANK"}
@@ -67,5 +67,5 @@ def test_what_it_lacks_is_said_without_a_traceback(before: str, said: str) -> No
         timeout=60,
     )
     assert done.returncode != 0
-    assert said in done.stderr
+    assert notes in done.stderr
     assert "Traceback" not in done.stderr

@@ -120,10 +120,12 @@ def test_meshes_and_modules_that_do_not_do_are_told_on_every_rank(
 ) -> None:
     """Several dims without a name, ranks with other weights or requests, nonlinear ghosts."""
     for rank, found in enumerate(two):
-        told = found["refused"]
+        as_dict = found["refused"]
         at = f"rank {rank} of 2, layer 'phantomize': ranks disagree"
-        assert told["mesh"].endswith("a mesh of 2 dims (data, model); name one: mesh['tp']")
-        assert told["weights"].startswith(f"{at}: weights is ")
-        assert told["ghosts"].startswith(f"{at}: plan is ")
-        assert told["nothing"] == "nothing"
-        assert "0: ghosts with an activation or a bias have no dense equivalent" in told["merged"]
+        assert as_dict["mesh"].endswith("a mesh of 2 dims (data, model); name one: mesh['tp']")
+        assert as_dict["weights"].startswith(f"{at}: weights is ")
+        assert as_dict["ghosts"].startswith(f"{at}: plan is ")
+        assert as_dict["nothing"] == "nothing"
+        assert (
+            "0: ghosts with an activation or a bias have no dense equivalent" in as_dict["merged"]
+        )

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from wattree.errors import RunError
 from wattree.runtime.launch import INTERRUPTED, launch_from, run_ranks
 from wattree.runtime.launch.environment import first_host
-from wattree.runtime.launch.port import kept_port
+from wattree.runtime.launch.port import reserved_port
 
 TORCHRUN = {
     "RANK": "3",
@@ -153,7 +153,7 @@ def test_numbers_keep_their_zeros(head: str, numbers: list[int], width: int) -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the port is only found free")
 def test_a_port_is_kept_for_the_ranks() -> None:
     """Who names no port never gets it; who names it, and allows its reuse, listens there."""
-    with kept_port() as port:
+    with reserved_port() as port:
         only = struct.pack("I", port << 16 | port)
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")):
             with socket.socket(family) as other:
@@ -192,9 +192,11 @@ def test_children_know_their_ranks(tmp_path: Path) -> None:
     )
     finished = _run(program, 3, PLACE=str(tmp_path))
     assert (finished.code, finished.failure) == (0, None)
-    told = [(tmp_path / str(rank)).read_text().split() for rank in range(3)]
-    assert [(world, local) for world, local, _ in told] == [("3", str(rank)) for rank in range(3)]
-    assert len({store for _, _, store in told}) == 1
+    as_dict = [(tmp_path / str(rank)).read_text().split() for rank in range(3)]
+    assert [(world, local) for world, local, _ in as_dict] == [
+        ("3", str(rank)) for rank in range(3)
+    ]
+    assert len({store for _, _, store in as_dict}) == 1
 
 
 def test_the_first_failure_is_told_and_others_end() -> None:
@@ -296,7 +298,7 @@ def test_ranks_that_do_not_stop_are_ended(tmp_path: Path) -> None:
 
 
 def test_no_rank_outlives_its_parent(tmp_path: Path) -> None:
-    """A parent that is killed can tell nobody: children notice."""
+    """A parent that is killed can tell no one: children notice."""
     starter = _start(f"{_SAY}{_HERE}time.sleep(60)", tmp_path)
     starter.kill()
     starter.wait()

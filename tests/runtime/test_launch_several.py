@@ -42,9 +42,9 @@ sys.exit(int(sys.argv[2]) if os.environ["RANK"] == "3" else 0)
 def home(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Return an environment in which launchers keep their state in a folder of this test."""
     with tempfile.TemporaryDirectory() as base:
-        told = {"XDG_RUNTIME_DIR": base, "PYTHONPATH": str(ROOT / "src"), "PLACE": str(tmp_path)}
-        yield os.environ | told
-        root = state_root(told)
+        as_dict = {"XDG_RUNTIME_DIR": base, "PYTHONPATH": str(ROOT / "src"), "PLACE": str(tmp_path)}
+        yield os.environ | as_dict
+        root = state_root(as_dict)
         end(state.launcher for state in states_in(root))
         clear_orphans(root)
 
@@ -67,18 +67,18 @@ def _launchers(
     port, count = str(_free_port()), len(options)
     begun = []
     for rank, given in enumerate(options):
-        told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        as_dict = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         if kind == "torchrun":
-            told |= {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)}
-            told |= {"LOCAL_WORLD_SIZE": str(count), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            as_dict |= {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)}
+            as_dict |= {"LOCAL_WORLD_SIZE": str(count), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         else:
-            told |= {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(count)}
-            told |= {"SLURM_LOCALID": str(rank), "SLURM_STEP_TASKS_PER_NODE": f"{count}(x1)"}
+            as_dict |= {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(count)}
+            as_dict |= {"SLURM_LOCALID": str(rank), "SLURM_STEP_TASKS_PER_NODE": f"{count}(x1)"}
         program = [sys.executable, "-m", "wattree", "launch", "--device", "cpu", *given]
         begun.append(
             subprocess.Popen(
                 [*program, "--", sys.executable, "-S", "-c", RANK, *words],
-                env=home | told,
+                env=home | as_dict,
                 stderr=subprocess.PIPE,
                 text=True,
             )
@@ -88,8 +88,8 @@ def _launchers(
 
 def _ended(launchers: Sequence[subprocess.Popen[str]]) -> tuple[list[int], str]:
     """Return exit codes, and what all said."""
-    said = [launcher.communicate(timeout=60)[1] for launcher in launchers]
-    return [launcher.returncode for launcher in launchers], "".join(said)
+    notes = [launcher.communicate(timeout=60)[1] for launcher in launchers]
+    return [launcher.returncode for launcher in launchers], "".join(notes)
 
 
 def _said(home: dict[str, str], count: int) -> list[list[str]]:
@@ -105,15 +105,15 @@ def test_ranks_are_counted_over_all_launchers(home: dict[str, str]) -> None:
     """They are told torchrun's variables; the agent's store, which is of fewer ranks, is not."""
     names = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WATTREE_DEVICE")
     more = ("WATTREE_DEVICE_RANK", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
-    codes, said = _ended(_launchers(home, [["-q", "2"]] * 2, ["0", "0", *names, *more]))
-    assert codes == [0, 0], said
-    assert said.count("2 process(es) on each of 2 shares of the processor; 4 ranks") == 1
-    told = [words[1:] for words in _said(home, 4)]
-    assert [words[:5] for words in told] == [
+    codes, notes = _ended(_launchers(home, [["-q", "2"]] * 2, ["0", "0", *names, *more]))
+    assert codes == [0, 0], notes
+    assert notes.count("2 process(es) on each of 2 shares of the processor; 4 ranks") == 1
+    as_dict = [words[1:] for words in _said(home, 4)]
+    assert [words[:5] for words in as_dict] == [
         ["4", str(rank), "4", str(rank // 2), str(rank % 2)] for rank in range(4)
     ]
-    assert len({words[5] for words in told}) == 1
-    assert {words[6] for words in told} == {"-"}
+    assert len({words[5] for words in as_dict}) == 1
+    assert {words[6] for words in as_dict} == {"-"}
     assert not list(state_root(home).glob("*/job.json"))
 
 
@@ -121,8 +121,8 @@ def test_variables_of_the_outer_launcher_are_those_of_the_rank(home: dict[str, s
     """A script that reads Slurm's gets its own number, not that of its launcher."""
     names = ("RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS")
     launchers = _launchers(home, [["-q", "2"]] * 2, ["0", "0", *names], kind="srun")
-    codes, said = _ended(launchers)
-    assert codes == [0, 0], said
+    codes, notes = _ended(launchers)
+    assert codes == [0, 0], notes
     assert [words[1:] for words in _said(home, 4)] == [
         [str(rank), str(rank), "4", str(rank), "4"] for rank in range(4)
     ]
@@ -131,9 +131,9 @@ def test_variables_of_the_outer_launcher_are_those_of_the_rank(home: dict[str, s
 def test_launchers_that_disagree_all_end_and_one_says_why(home: dict[str, str]) -> None:
     """Mismatched q, say: within seconds."""
     begin_s = time.monotonic()
-    codes, said = _ended(_launchers(home, [["-q", "2"], ["-q", "3"]], ["60", "0"]))
+    codes, notes = _ended(_launchers(home, [["-q", "2"], ["-q", "3"]], ["60", "0"]))
     assert codes == [2, 2]
-    assert len(re.findall("--processes-per-device: found 2 by launcher 0", said)) == 1
+    assert len(re.findall("--processes-per-device: found 2 by launcher 0", notes)) == 1
     assert time.monotonic() - begin_s < 20
 
 
@@ -141,9 +141,9 @@ def test_a_launcher_that_does_not_come_is_missed(home: dict[str, str]) -> None:
     """Within the time that was said."""
     launchers = _launchers(home, [["-q", "2", "--timeout", "2 s"]] * 2, ["60", "0"])
     launchers[1].kill()
-    codes, said = _ended(launchers)
+    codes, notes = _ended(launchers)
     assert codes[0] == 2
-    assert "launcher 1 of 2 did not come to port" in said or "is gone" in said
+    assert "launcher 1 of 2 did not come to port" in notes or "is gone" in notes
 
 
 @pytest.mark.parametrize("victim", ["rank 3", "launcher 1", "launcher 0"])
@@ -156,34 +156,34 @@ def test_what_is_killed_on_one_host_ends_all(home: dict[str, str], victim: str) 
         os.kill(numbers[3], signal.SIGKILL)
     else:
         launchers[int(victim[-1])].kill()
-    codes, said = _ended(launchers)
+    codes, notes = _ended(launchers)
     while any(Path(f"/proc/{number}").exists() for number in numbers):
         assert time.monotonic() - since_s < LIMIT_S
         time.sleep(0.02)
     assert time.monotonic() - since_s < LIMIT_S
     assert sorted(codes) == ([1, 1] if victim == "rank 3" else [-9, 1])
     what = "rank 3 was killed by signal 9" if victim == "rank 3" else f"{victim} on "
-    assert len(re.findall(f"wattree: {what}", said)) == 1
+    assert len(re.findall(f"wattree: {what}", notes)) == 1
 
 
 def test_an_exit_code_of_a_rank_is_told_by_its_launcher(home: dict[str, str]) -> None:
     """Once; and passed on by each."""
-    codes, said = _ended(_launchers(home, [["-q", "2"]] * 2, ["0.5", "7"]))
+    codes, notes = _ended(_launchers(home, [["-q", "2"]] * 2, ["0.5", "7"]))
     assert codes == [7, 7]
-    assert said.count("wattree: rank 3 ended with exit code 7") == 1
+    assert notes.count("wattree: rank 3 ended with exit code 7") == 1
 
 
 def test_launchers_of_a_host_share_one_daemon(home: dict[str, str], tmp_path: Path) -> None:
     """The first starts it, for all devices; each sees to it that its own ranks are clients."""
     other = {**DEVICE, "uuid": DEVICE["uuid"].replace("0000aaaa", "2222cccc")}
-    told = home | install(tmp_path / "bin", devices=[DEVICE, other])
+    as_dict = home | install(tmp_path / "bin", devices=[DEVICE, other])
     names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "WATTREE_DEVICE")
-    launchers = _launchers(told, [["-q", "2", "--device", "cuda"]] * 2, ["2", "0", *names])
-    codes, said = _ended(launchers)
-    assert codes == [0, 0], said
-    assert said.count("which they share by MPS (daemon ") == 1
-    assert said.count("all 2 processes here are clients of the MPS daemon") == 2
-    ranks = [words[1:] for words in _said(told, 4)]
+    launchers = _launchers(as_dict, [["-q", "2", "--device", "cuda"]] * 2, ["2", "0", *names])
+    codes, notes = _ended(launchers)
+    assert codes == [0, 0], notes
+    assert notes.count("which they share by MPS (daemon ") == 1
+    assert notes.count("all 2 processes here are clients of the MPS daemon") == 2
+    ranks = [words[1:] for words in _said(as_dict, 4)]
     assert len({words[0] for words in ranks}) == 1
     uuids = [DEVICE["uuid"]] * 2 + [other["uuid"]] * 2
     assert [words[1:] for words in ranks] == [

@@ -59,7 +59,7 @@ def run(
     world = devices * processes
     children = []
     for rank in range(world):
-        told = ColocatedProcess(
+        as_dict = ColocatedProcess(
             processes=processes,
             device=rank // processes,
             device_rank=rank % processes,
@@ -75,7 +75,7 @@ def run(
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(map(str, [FOLDER, *path, ROOT / "src"])),
-            **told.variables(),
+            **as_dict.variables(),
             **(variables or {}),
         }
         command = [sys.executable, str(SCRIPT), "--out", str(folder / "found"), *arguments]
@@ -239,7 +239,7 @@ def test_only_nccl_is_replaced(asked: str | None, given: str | None) -> None:
 
 
 def test_a_script_that_wraps_no_model_is_told_once() -> None:
-    """At the first step of its optimiser: its processes train apart."""
+    """At the first step of its optimizer: its processes train apart."""
     script = """
 import torch
 from wattree.runtime.colocation import ColocatedProcess

@@ -20,7 +20,7 @@ MODULES = ("pictures", "simulated", "tables", "trained")
 
 @pytest.fixture
 def study(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return the study's program; its modules are gone again afterwards."""
+    """Return the study's program; its modules are gone again afterward."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -70,7 +70,7 @@ def test_every_run_of_the_study_is_kept(study: ModuleType) -> None:
 
 
 def test_bytes_that_were_measured_are_those_of_the_formula(study: ModuleType) -> None:
-    """Ghosts of all layers forward, their gradients backward; of classes a gather beside them."""
+    """Ghosts of all layers forward, their gradients backward; and a gather of classes."""
     trained = study.STUDY["trained"]
     kept = json.loads((FOLDER / "measured.json").read_text(encoding="utf-8"))["runs"]
     ghosts = [run for run in kept if run["preset"] == "phantom" and run["source"] != "digits"]
@@ -115,9 +115,9 @@ def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:
         assert child.stderr is not None
         assert "training" in child.stderr.readline()
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=60)
+        _, notes = child.communicate(timeout=60)
     assert child.returncode == 130
-    assert "interrupted" in said
-    assert 'study.py", line' not in said  # a rank that still imports may end in one of its own
+    assert "interrupted" in notes
+    assert 'study.py", line' not in notes  # a rank that still imports may end in one of its own
     for name in ("measured.json", "README.md"):
         assert (folder / name).read_bytes() == (FOLDER / name).read_bytes()

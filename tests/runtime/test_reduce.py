@@ -183,9 +183,9 @@ def failed(
     folder: Path, how: str, victim: int, method: str, *, seed: int = 0
 ) -> dict[int, tuple[float, str]]:
     """Return what every rank said, and how long after its last step began."""
-    told = {"how": how, "victim": victim, "folder": str(folder), "method": method, "seed": seed}
+    as_dict = {"how": how, "victim": victim, "folder": str(folder), "method": method, "seed": seed}
     with pytest.raises((RankError, FileNotFoundError)):  # ranks end without a result
-        run_ranks(4, f"{CASES}:faulty", told, limit_s=60)
+        run_ranks(4, f"{CASES}:faulty", as_dict, limit_s=60)
     found = {}
     for path in folder.glob("said-*"):
         took_s, failure, _ = path.read_text(encoding="utf-8").split("\n", 2)
@@ -227,7 +227,7 @@ def test_a_rank_killed_at_any_moment_ends_all_others(tmp_path: Path, seed: int) 
 
     assert sorted(found) == [rank for rank in range(4) if rank != victim]
     assert max(took_s for took_s, _ in found.values()) < 6.0
-    assert [said for _, said in found.values() if not re.search("has ended|failed", said)] == []
+    assert [notes for _, notes in found.values() if not re.search("has ended|failed", notes)] == []
 
 
 @pytest.mark.slow

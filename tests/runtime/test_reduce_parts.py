@@ -22,10 +22,10 @@ from wattree.runtime.colocation.training import colocated
 from wattree.runtime.data import batch_samples
 from wattree.runtime.recipe import recipe_of
 from wattree.runtime.reduce.device import Hierarchical
-from wattree.runtime.reduce.device_rooms import DeviceRooms
+from wattree.runtime.reduce.device_buffers import DeviceBuffers
 from wattree.runtime.reduce.meeting import MemberMeeting, shared_file
 from wattree.runtime.reduce.nccl import multi_rank_problem
-from wattree.runtime.reduce.rooms import Rooms, SharedRooms
+from wattree.runtime.reduce.shared_buffers import HostBuffers, SharedBuffers
 
 
 @given(st.integers(1, 200), st.integers(1, 16), st.sampled_from(BATCH_RULES))
@@ -178,11 +178,11 @@ def members(count: int, patience_s: float = 5.0) -> list[MemberMeeting]:
     return found
 
 
-def shared_rooms(count: int) -> list[tuple[Rooms, Rooms]]:
+def shared_rooms(count: int) -> list[tuple[SharedBuffers, SharedBuffers]]:
     """Return rooms in the host's memory, for each member."""
     even, odd = shared_file("wattree-even"), shared_file("wattree-odd")
     return [
-        (SharedRooms(os.dup(even), count), SharedRooms(os.dup(odd), count)) for _ in range(count)
+        (HostBuffers(os.dup(even), count), HostBuffers(os.dup(odd), count)) for _ in range(count)
     ]
 
 
@@ -218,9 +218,9 @@ class OpenedByName:
         self._barrier.wait(10.0)
         return found
 
-    def rooms(self, place: int) -> DeviceRooms:
+    def buffers(self, place: int) -> DeviceBuffers:
         """Return the rooms of a member."""
-        return DeviceRooms(
+        return DeviceBuffers(
             place,
             torch.device("cpu"),
             lambda mine: self.exchange(place, mine),
@@ -229,15 +229,19 @@ class OpenedByName:
 
 
 def average(
-    rooms: Sequence[tuple[Rooms, Rooms]], elements: int, *, rounds: int, compressed: bool
+    buffers: Sequence[tuple[SharedBuffers, SharedBuffers]],
+    elements: int,
+    *,
+    rounds: int,
+    compressed: bool,
 ) -> list[list[float]]:
     """Return averages of several buckets in threads that stand for processes."""
-    count = len(rooms)
+    count = len(buffers)
     meetings = members(count)
     found: list[list[float]] = [[] for _ in range(count)]
 
     def run(place: int) -> None:
-        way = Hierarchical(meetings[place], rooms[place], None, devices=1, ranks=count)
+        way = Hierarchical(meetings[place], buffers[place], None, devices=1, ranks=count)
         way.compressed = compressed
         for number in range(rounds):
             bucket = contribution(place, number, elements + 7 * number)
@@ -276,9 +280,9 @@ def test_averages_are_those_of_a_plain_sum(
 def test_rooms_of_a_device_are_opened_by_all_and_grow(count: int, elements: int) -> None:
     """Each opens those of the others, again when they grow, and never its own."""
     even, odd = OpenedByName(count), OpenedByName(count)
-    rooms = [(even.rooms(place), odd.rooms(place)) for place in range(count)]
+    buffers = [(even.buffers(place), odd.buffers(place)) for place in range(count)]
 
-    found = average(rooms, elements, rounds=4, compressed=False)
+    found = average(buffers, elements, rounds=4, compressed=False)
 
     assert found == [plain_means(count, elements, 4)] * count
     for stand_in in (even, odd):

@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch")
 from wattree.errors import JobError, StrategyError
 from wattree.job import Job, job_from_mapping
 from wattree.runtime.data import Wanted, WantedKind, batch_samples, given_set, sample_set
-from wattree.runtime.kept_job import job_text
 from wattree.runtime.models.start import normal_block
 from wattree.runtime.recipe import ReplicaKind, recipe_of, with_preset
+from wattree.runtime.saved_job import job_text
 from wattree.runtime.train import learner
 
 
@@ -50,7 +50,7 @@ def _job(**changes: Any) -> Job:
         ),
         (
             {"data": {"global_batch": 16, "source": "digits", "samples": 9}},
-            "data.samples: found beside the source 'digits', which has its own",
+            "data.samples: found together with the source 'digits', which has its own",
         ),
         (
             {"training": {"target_loss": 0}},
@@ -73,8 +73,8 @@ def test_no_prediction_depends_on_what_is_trained_on() -> None:
     """Source, target and checkpoints are of `train` alone."""
     import wattree
 
-    told = {"steps": 5, "target_loss": 0.5, "checkpoint": {"dir": "x", "every": 2}}
-    with_keys = _job(data={"global_batch": 16, "source": "digits"}, training=told)
+    as_dict = {"steps": 5, "target_loss": 0.5, "checkpoint": {"dir": "x", "every": 2}}
+    with_keys = _job(data={"global_batch": 16, "source": "digits"}, training=as_dict)
     assert wattree.simulate(with_keys).result.step_time_s == (
         wattree.simulate(_job()).result.step_time_s
     )
@@ -257,12 +257,12 @@ def test_comparisons_on_machines_nobody_timed_say_so() -> None:
     from wattree.runtime.train.compare import advice_of
 
     shipped = load_calibration()
-    told = advice_of(_job(), shipped, ranks=4)
-    assert told is not None
-    assert told.startswith("epyc-7742 is not calibrated: communication is predicted as between")
-    assert "wattree profile --out calibration.yaml" in told
-    assert "--calibration calibration.yaml" in told
-    assert "\n" not in told
+    as_dict = advice_of(_job(), shipped, ranks=4)
+    assert as_dict is not None
+    assert as_dict.startswith("epyc-7742 is not calibrated: communication is predicted as between")
+    assert "wattree profile --out calibration.yaml" in as_dict
+    assert "--calibration calibration.yaml" in as_dict
+    assert "\n" not in as_dict
 
     assert advice_of(_job(), shipped, ranks=1) is None
     accelerators = _job(cluster={"node": "dgx-a100"}, strategy={"preset": "ddp"})

@@ -103,14 +103,16 @@ def test_a_lucky_trial_is_not_believed() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     rates=st.lists(st.floats(1, 1e4), min_size=1, max_size=16),
-    room=st.integers(1, 20),
+    buffer=st.integers(1, 20),
     clients=st.integers(1, 20),
 )
-def test_trials_stay_within_memory_and_clients(rates: list[float], room: int, clients: int) -> None:
+def test_trials_stay_within_memory_and_clients(
+    rates: list[float], buffer: int, clients: int
+) -> None:
     """No trial has more processes than there is room for; the choice is no slower than one."""
     machine = Machine(*rates, memory=0.9e9)
-    found = ramp(machine, RampLimits(free_bytes=room * 1e9 + 1, clients=clients))
-    assert max(setting.processes for setting in machine.asked) <= max(1, min(room, clients))
+    found = ramp(machine, RampLimits(free_bytes=buffer * 1e9 + 1, clients=clients))
+    assert max(setting.processes for setting in machine.asked) <= max(1, min(buffer, clients))
     rate = next(row.rate for row in found.rows if row.setting == found.chosen)
     assert rate >= found.rows[0].rate
     assert found.gain >= 1.0
@@ -147,10 +149,10 @@ def test_figures_are_whole_on_a_narrow_console() -> None:
     console = Console(file=StringIO(), width=60)
     show_choice(found, console)
     assert isinstance(console.file, StringIO)
-    said = console.file.getvalue()
-    assert "energy/sample" in said
-    assert "953.67 MiB" in said
-    assert "…" not in said
+    notes = console.file.getvalue()
+    assert "energy/sample" in notes
+    assert "953.67 MiB" in notes
+    assert "…" not in notes
 
 
 def test_loader_workers_and_threads_are_tried_for_the_best_number() -> None:
@@ -205,7 +207,7 @@ def test_a_trial_is_told_by_a_variable(tmp_path: Path) -> None:
 
 
 def test_trials_need_a_host_by_itself() -> None:
-    """Under a launcher of several ranks there is nobody to try for all of them."""
+    """Under a launcher of several ranks there is no one to try for all of them."""
     environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "here"}
     environment |= {"MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "2"}
     with pytest.raises(RunError, match="2 ranks of torchrun; expected none"):

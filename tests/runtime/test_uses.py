@@ -147,7 +147,7 @@ def test_gradcheck_across_ranks(two: list[dict[str, Any]]) -> None:
 
 
 def test_ranks_that_disagree_are_told_in_what(two: list[dict[str, Any]]) -> None:
-    """Before the first exchange, on every rank, in words; afterwards the group still works."""
+    """Before the first exchange, on every rank, in words; afterward the group still works."""
     about = {
         "ghosts": "ghosts is 2 on rank 0, 3 on rank 1",
         "widths": "out_features is 8 on rank 0, 10 on rank 1",
@@ -162,12 +162,12 @@ def test_ranks_that_disagree_are_told_in_what(two: list[dict[str, Any]]) -> None
     }
     names = ["mlp.up", "mlp.up"]
     for rank, found in enumerate(two):
-        told = found["disagreements"]
-        assert told.pop("nothing wrong") == "nothing"
+        as_dict = found["disagreements"]
+        assert as_dict.pop("nothing wrong") == "nothing"
         for case, what in about.items():
             name = {"layers": "mlp.down", "kinds": "GatherRowsLinear(8, 8)"}.get(case)
             place = name if name and rank == 1 else names[rank]
-            assert told[case] == (
+            assert as_dict[case] == (
                 f"CommunicationError: rank {rank} of 2, layer '{place}': ranks disagree: {what}"
             )
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.runtime.faults import disagreements, misuse, said
+from tests.runtime.faults import disagreements, misuse, notes
 from wattree.runtime import (
     ColumnParallelLinear,
     GatherRowsLinear,
@@ -158,7 +158,7 @@ def compiled_uneven() -> str:
     group = Group()
     layer = ColumnParallelLinear(8, 8, group=group, sequence_parallel=True, name="mlp.up")
     call = torch.compile(layer, backend="aot_eager")
-    return said(lambda: call(torch.randn(3 - group.rank, 2, 8)))
+    return notes(lambda: call(torch.randn(3 - group.rank, 2, 8)))
 
 
 def on_a_mesh() -> dict[str, float]:

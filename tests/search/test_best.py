@@ -57,7 +57,7 @@ def test_estimates_of_clusters_that_share_them_are_those_made_anew() -> None:
 
 
 @pytest.fixture(scope="module")
-def played() -> tuple[Result, ...]:
+def executed() -> tuple[Result, ...]:
     """Return the result of every strategy of the space, simulated."""
     here = setting(80e9, 30.0)
     space = enumerate_space(here, ranks=(8,), limits=LIMITS)
@@ -66,7 +66,7 @@ def played() -> tuple[Result, ...]:
 
 @pytest.mark.parametrize("objective", ["time", "energy", "cost"])
 def test_the_best_is_within_two_per_cent_of_the_best_of_all(
-    objective: str, played: tuple[Result, ...]
+    objective: str, executed: tuple[Result, ...]
 ) -> None:
     """The closed form chooses what is simulated; simulating everything is the reference."""
     found = best_strategy(
@@ -77,7 +77,7 @@ def test_the_best_is_within_two_per_cent_of_the_best_of_all(
         limits=LIMITS,
         simulate=2,
     )
-    best = min(objective_of(result, objective) for result in played if result.memory.fits)
+    best = min(objective_of(result, objective) for result in executed if result.memory.fits)
     assert best <= found.value(objective) <= 1.02 * best
 
 

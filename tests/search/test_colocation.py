@@ -87,7 +87,7 @@ def test_processes_never_meet_expanded_memory(
 
 
 def test_processes_need_as_many_times_the_memory_when_screened() -> None:
-    """What does not fit is turned away before anything is played."""
+    """What does not fit is rejected before anything is executed."""
     found = setting_of(job(batch=96), load_calibration())
     own = (2, 3)
     space = enumerate_space(found, limits=Limits(processes=own, micro_batches=[2]))

@@ -80,7 +80,7 @@ def test_screening_is_close_to_the_play(options: StrategyOptions) -> None:
     given = setting(vgg(rows=128, channels=64, norm=True))
     free = tuple(replace(rates, step_overhead_s=0.0) for rates in given.pool_rates)
     given = replace(given, pool_rates=free)
-    played = predicted(given, options).result
+    executed = predicted(given, options).result
     degrees = Degrees(
         axes={axis: np.array([options.value(axis)]) for axis in AXES},
         micro_batch=np.array([options.pipeline.micro_batch]),
@@ -89,5 +89,5 @@ def test_screening_is_close_to_the_play(options: StrategyOptions) -> None:
     )
     screened = estimate(given, options, degrees)
 
-    assert screened.step_time_s[0] == pytest.approx(played.step_time_s, rel=0.22)
-    assert screened.energy_j[0] == pytest.approx(played.energy_j.total, rel=0.22)
+    assert screened.step_time_s[0] == pytest.approx(executed.step_time_s, rel=0.22)
+    assert screened.energy_j[0] == pytest.approx(executed.energy_j.total, rel=0.22)

@@ -56,7 +56,7 @@ def test_estimates_are_close_to_simulations(model: str) -> None:
     errors = np.abs(screened.step_time_s[sample] / time_s - 1)
     assert np.median(errors) < 0.04
     assert np.quantile(errors, 0.8) < 0.12
-    estimated = screened.memory_bytes[sample] / screened.room_bytes[sample]
+    estimated = screened.memory_bytes[sample] / screened.capacity_bytes[sample]
     assert np.abs(estimated / share - 1).max() < 0.08
     assert np.median(np.abs(screened.energy_j[sample] / energy - 1)) < 0.05
 

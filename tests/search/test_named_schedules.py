@@ -51,5 +51,5 @@ def test_estimates_of_schedules_are_close_to_simulations(name: str, micro_batche
     # The two directions of DualPipe exchange gradients, which the estimate leaves out; and where
     # nothing is exchanged, a pair hands its first result on before its second is done.
     assert found.step_time_s[0] == pytest.approx(result.step_time_s, rel=0.08)
-    assert found.tensor_bytes[0] == pytest.approx(result.memory.alive_bytes, rel=0.2)
+    assert found.tensor_bytes[0] == pytest.approx(result.memory.live_bytes, rel=0.2)
     assert np.isfinite(found.energy_j[0])

@@ -173,7 +173,7 @@ def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
 
     lines = str(error.value).splitlines()
     assert lines[0] == "job: no strategy for llama-3.1-70b on 1 x dgx-a100 meets every constraint"
-    assert re.fullmatch(r"  turned away: out of memory \([\d,]+\)", lines[1])
+    assert re.fullmatch(r"  rejected: out of memory \([\d,]+\)", lines[1])
     assert re.fullmatch(
         r"  nearest: .*full recomputation, which needs [\d.]+ GiB on each device of 80\.00 GiB",
         lines[2],
@@ -264,11 +264,11 @@ def test_plan_is_exported() -> None:
 
 
 def test_host_memory_is_offered_where_it_is_what_fits() -> None:
-    """One device, no replicas to shard over: only the optimiser's state can go elsewhere."""
+    """One device, no replicas to shard over: only the optimizer's state can go elsewhere."""
     job_setting = setting(model="llama-3.1-8b", batch=8)
     options = StrategyOptions()
     assert not predicted(job_setting, options, detail=False).result.memory.fits
 
     fixes = memory_fixes(job_setting, options)
 
-    assert [fix.change for fix in fixes] == ["optimiser state in host memory"]
+    assert [fix.change for fix in fixes] == ["optimizer state in host memory"]

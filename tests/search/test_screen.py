@@ -19,7 +19,7 @@ from wattree.strategy import ExpertLoad, StrategyOptions
 
 @pytest.mark.parametrize("model", ["gpt2", "llama-3.1-8b", "qwen3-30b-a3b"])
 def test_estimates_are_close_to_simulations(model: str, *, soaking: bool) -> None:
-    """Otherwise the best strategy may never be simulated, or one that fits be turned away."""
+    """Otherwise the best strategy may never be simulated, or one that fits be rejected."""
     job = setting(model=model, batch=32)
     space = enumerate_space(job)
     screened = screen(job, space)
@@ -59,11 +59,11 @@ def test_settings_mean_the_same_to_both(options: StrategyOptions) -> None:
     job = setting(model="llama-3.1-8b", batch=32, sequence=8192)
     degrees = Degrees.of([options], 32)
 
-    estimated, played = estimate(job, options, degrees), predicted(job, options)
+    estimated, executed = estimate(job, options, degrees), predicted(job, options)
 
-    assert estimated.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.02)
-    assert estimated.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
-    assert estimated.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.02)
+    assert estimated.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.02)
+    assert estimated.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.08)
+    assert estimated.energy_j[0] == pytest.approx(executed.result.energy_j.total, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def _holds(common: StrategyOptions, options: StrategyOptions) -> bool:
 
 
 def test_each_strategy_is_turned_away_for_one_reason_at_most() -> None:
-    """Counts of reasons would otherwise not add up to what was turned away."""
+    """Counts of reasons would otherwise not add up to what was rejected."""
     job = setting(model="llama-3.1-8b", batch=32)
     screened = screen(job, enumerate_space(job))
     limits = Constraints(

@@ -68,7 +68,7 @@ def test_free_neighbours_merge_within_a_segment_only() -> None:
         allocator.take(64 * MIB)
 
     assert one.reserved == 64 * MIB
-    assert two.reserved == 128 * MIB  # fragmentation: half of it fits nobody
+    assert two.reserved == 128 * MIB  # fragmentation: half of it fits no one
 
 
 def test_a_segment_that_grows_has_no_walls() -> None:

@@ -16,7 +16,7 @@ from wattree.strategy import StrategyOptions
 
 @pytest.fixture(scope="module")
 def graph() -> ExecutionGraph:
-    """A sound graph of two stages with collectives, every rank played."""
+    """A sound graph of two stages with collectives, every rank executed."""
     return Job.of(dense(2), StrategyOptions(dp=2, pp=2, tp=2)).compiled(fold=False).graph
 
 

@@ -11,14 +11,14 @@ import pytest
 from tests.strategies import TaskSpec, flow, graph_of
 from wattree.errors import SimulationError, UnknownNameError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import play, play_events, play_reference
+from wattree.sim import execute, execute_events, execute_reference
 from wattree.sim.rules import EVENT_KINDS, EventKind
 from wattree.trace import Trace
 
 COLLECTIVE, COMPUTE, HOST = TaskKind.COLLECTIVE, TaskKind.COMPUTE, TaskKind.HOST
 
 Player = Callable[..., Trace]
-both = pytest.mark.parametrize("player", [play, play_reference])
+both = pytest.mark.parametrize("player", [execute, execute_reference])
 
 
 @both
@@ -228,7 +228,7 @@ def test_simultaneous_events_are_ordered_by_priority_then_task() -> None:
     )
     end, work, start = EventKind.END, EventKind.WORK, EventKind.START
 
-    _, events = play_events(graph)
+    _, events = execute_events(graph)
 
     found = [(EventKind(event % EVENT_KINDS), event // EVENT_KINDS) for event in events.tolist()]
     assert found == [
@@ -247,7 +247,7 @@ def test_memory_peak_names_the_task_that_reached_it(player: Player) -> None:
             TaskSpec(streams=(0,), work_s=1.0, alloc_bytes=5.0, free_bytes=5.0),
         ],
         stream_class=(0, 0, 1),
-        resident_bytes=(10.0, 3.0),
+        static_bytes=(10.0, 3.0),
     )
 
     trace = player(graph)
@@ -295,13 +295,13 @@ def test_malformed_graph_is_refused(change: dict[str, object], message: str) -> 
     )
 
     with pytest.raises(SimulationError, match=message):
-        play(replace(graph, **change))
+        execute(replace(graph, **change))
 
 
 def test_unknown_sharing_policy_is_refused() -> None:
     """The message lists what there is."""
     with pytest.raises(UnknownNameError, match="known: max-min, none, proteus"):
-        play(graph_of([TaskSpec()]), sharing="max_min")
+        execute(graph_of([TaskSpec()]), sharing="max_min")
 
 
 def test_arrays_that_cannot_be_written_are_played_all_the_same() -> None:
@@ -309,4 +309,4 @@ def test_arrays_that_cannot_be_written_are_played_all_the_same() -> None:
     graph: ExecutionGraph = graph_of([TaskSpec(work_s=1.0)])
     graph.work_s.flags.writeable = False
 
-    assert play(graph).makespan_s == 1.0
+    assert execute(graph).makespan_s == 1.0

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from tests.strategies import TaskSpec, execution_graphs, graph_of
 from wattree.errors import SimulationError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import engine, play, play_reference, reference
+from wattree.sim import engine, execute, execute_reference, reference
 from wattree.sim.rules import SHARING_POLICIES
 from wattree.trace import Trace
 
 COLLECTIVE, COMPUTE, TRANSFER = TaskKind.COLLECTIVE, TaskKind.COMPUTE, TaskKind.TRANSFER
 
 Player = Callable[..., Trace]
-both = pytest.mark.parametrize("player", [play, play_reference])
+both = pytest.mark.parametrize("player", [execute, execute_reference])
 
 
 def refusal(player: Player, graph: ExecutionGraph, **how: object) -> str:

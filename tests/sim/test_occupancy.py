@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.strategies import TaskSpec, execution_graphs, graph_of
 from wattree.accounts.breakdown import starved_span, tasks_of, time_parts
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.sim.occupancy import occupancy
 from wattree.sim.sweep import CLASSES, Occupancy, Wait
 from wattree.trace import Trace
@@ -29,7 +29,7 @@ def seen(
 
 
 @st.composite
-def played(draw: st.DrawFn) -> tuple[Trace, np.ndarray]:
+def executed(draw: st.DrawFn) -> tuple[Trace, np.ndarray]:
     """Return a random trace with phases of all kinds, and what its tasks draw."""
     graph = draw(execution_graphs())
     count = graph.tasks
@@ -37,12 +37,12 @@ def played(draw: st.DrawFn) -> tuple[Trace, np.ndarray]:
     watts = draw(st.lists(st.floats(0, 700), min_size=count, max_size=count))
     changed = {f: getattr(graph, f) for f in graph.__dataclass_fields__}
     changed["phase"] = np.array(phases, dtype=np.int8)
-    trace = play(ExecutionGraph(**changed))
+    trace = execute(ExecutionGraph(**changed))
     return trace, np.array(watts) * (trace.end_s - trace.start_s)
 
 
 @settings(max_examples=60, deadline=None)
-@given(played())
+@given(executed())
 def test_without_a_limit_every_rank_draws_what_its_tasks_ask(
     given_: tuple[Trace, np.ndarray],
 ) -> None:
@@ -56,7 +56,7 @@ def test_without_a_limit_every_rank_draws_what_its_tasks_ask(
 
 
 @settings(max_examples=60, deadline=None)
-@given(played())
+@given(executed())
 def test_time_goes_where_the_breakdown_of_a_step_says(given_: tuple[Trace, np.ndarray]) -> None:
     """`time_parts` merges intervals, layer upon layer; the sweep goes from event to event."""
     trace, energy_j = given_
@@ -81,7 +81,7 @@ def test_time_goes_where_the_breakdown_of_a_step_says(given_: tuple[Trace, np.nd
 
 
 @settings(max_examples=60, deadline=None)
-@given(played(), st.floats(1.0, 700.0))
+@given(executed(), st.floats(1.0, 700.0))
 def test_no_rank_draws_more_than_its_limit(given_: tuple[Trace, np.ndarray], most_w: float) -> None:
     """Not on average over any part of the step, and never more than was asked."""
     trace, energy_j = given_
@@ -96,7 +96,7 @@ def test_no_rank_draws_more_than_its_limit(given_: tuple[Trace, np.ndarray], mos
 
 
 @settings(max_examples=60, deadline=None)
-@given(played(), st.floats(1.0, 100.0), st.sampled_from([120.0, NO_LIMIT_W]))
+@given(executed(), st.floats(1.0, 100.0), st.sampled_from([120.0, NO_LIMIT_W]))
 def test_spinning_is_drawn_in_waits_that_a_collective_ends_and_nowhere_else(
     given_: tuple[Trace, np.ndarray], spin_w: float, most_w: float
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_rank_that_is_ready_before_others_spins_in_the_collective(
         TaskSpec(kind=TaskKind.COMPUTE, streams=(1,), work_s=3.0),
         TaskSpec(kind=kind, streams=(2, 3), work_s=1.0, after=(0, 1)),
     ]
-    trace = play(graph_of(tasks, stream_class=[0, 1, 0, 1]))
+    trace = execute(graph_of(tasks, stream_class=[0, 1, 0, 1]))
     found = seen(trace, np.zeros(3), most_w, spin_w=np.full(2, 40.0))
     width_s = trace.makespan_s / found.power_j.shape[1]
     expected = spun_j * min(most_w, 40.0) / 40.0
@@ -148,7 +148,7 @@ def test_who_is_done_before_the_step_spins_for_its_first_collective() -> None:
         TaskSpec(kind=TaskKind.COMPUTE, streams=(0,), work_s=1.0, after=(0,)),
         TaskSpec(kind=TaskKind.COMPUTE, streams=(1,), work_s=4.0, after=(0,)),
     ]
-    trace = play(graph_of(tasks, stream_class=[0, 1, 0, 1]))
+    trace = execute(graph_of(tasks, stream_class=[0, 1, 0, 1]))
     found = seen(trace, np.zeros(3), spin_w=np.full(2, 40.0))
 
     assert found.waiting_s[:, Wait.STRAGGLER].tolist() == pytest.approx([3.0, 0.0])
@@ -158,7 +158,7 @@ def test_who_is_done_before_the_step_spins_for_its_first_collective() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(played())
+@given(executed())
 def test_classes_may_be_swept_apart(given_: tuple[Trace, np.ndarray]) -> None:
     """Each row is of one class alone."""
     trace, energy_j = given_
@@ -176,7 +176,7 @@ def test_communication_beside_computation_gets_what_is_left() -> None:
         TaskSpec(kind=TaskKind.COMPUTE, streams=(0,), work_s=2.0),
         TaskSpec(kind=TaskKind.COLLECTIVE, streams=(1,), work_s=4.0),
     ]
-    trace = play(graph_of(tasks, stream_class=[0, 0]))
+    trace = execute(graph_of(tasks, stream_class=[0, 0]))
     found = seen(trace, np.array([1000.0, 1200.0]), 600.0)
 
     assert found.power_j.sum() == pytest.approx(2 * 600.0 + 2 * 300.0)
@@ -194,7 +194,7 @@ def test_what_ends_a_wait_tells_what_it_was_for(kind: TaskKind, wait: Wait) -> N
         TaskSpec(kind=TaskKind.COMPUTE, streams=(1,), work_s=3.0),
         TaskSpec(kind=kind, streams=(2, 3), work_s=1.0, after=(0, 1)),
     ]
-    trace = play(graph_of(tasks, stream_class=[0, 1, 0, 1]))
+    trace = execute(graph_of(tasks, stream_class=[0, 1, 0, 1]))
     found = seen(trace, np.zeros(3))
 
     assert found.waiting_s[0, wait] == pytest.approx(2.0)

@@ -8,18 +8,18 @@ import pytest
 
 from tests.strategies import TaskSpec, flow, graph_of
 from wattree.graph import TaskKind
-from wattree.sim import play, play_reference
+from wattree.sim import execute, execute_reference
 from wattree.trace import Trace
 
 COLLECTIVE, COMPUTE, HOST = TaskKind.COLLECTIVE, TaskKind.COMPUTE, TaskKind.HOST
 
 Player = Callable[..., Trace]
-both = pytest.mark.parametrize("player", [play, play_reference])
+both = pytest.mark.parametrize("player", [execute, execute_reference])
 
 
 @both
 def test_proteus_divides_by_the_number_on_the_most_loaded_link(player: Player) -> None:
-    """A meets two others on link 0 and one on link 1: it runs at a third; nobody asks for much.
+    """A meets two others on link 0 and one on link 1: it runs at a third; no one asks for much.
 
     B (1 s) and C (2 s), both on link 0 alone, run at a third until B ends at 3 s, then C and A at
     a half: C has 1 s left and ends at 5 s, when A (3 s) has 1 s left. D (2 s) shares link 1 with A
@@ -62,7 +62,7 @@ def test_proteus_slows_whole_tasks_that_meet_and_no_others(player: Player) -> No
 
     Task 0 (2 s) meets task 2 from 1.9 s on and ends at 2.5 s as a whole; task 1, behind it, meets
     it from 2.5 s on: 5 s. Task 3 starts when task 2 has ended, at 3.9 s, and meets task 1 too.
-    Task 4 starts at 5 s, when task 1 has ended, and meets nobody; nor does the host.
+    Task 4 starts at 5 s, when task 1 has ended, and meets no one; nor does the host.
     """
     graph = graph_of(
         [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import execution_graphs
 from wattree.graph import ExecutionGraph, JobTasks, TaskKind, repeated
-from wattree.sim import play
+from wattree.sim import execute
 
 
 def whole(graph: ExecutionGraph) -> JobTasks:
@@ -21,12 +21,12 @@ def whole(graph: ExecutionGraph) -> JobTasks:
 def test_repeated_steps_take_so_many_times_as_long(
     graph: ExecutionGraph, steps: int, late_s: float
 ) -> None:
-    """Each step begins when the one before has ended, and is played like it."""
+    """Each step begins when the one before has ended, and is executed like it."""
     assume(graph.tasks > 0)
-    alone = play(graph)
+    alone = execute(graph)
     made = repeated(graph, [whole(graph)], [steps])
 
-    trace = play(made.late_by([late_s]))
+    trace = execute(made.late_by([late_s]))
 
     for step in range(steps):
         begin_s = trace.end_s[made.gates[0][step]]

@@ -79,7 +79,7 @@ def simulated(strategy: dict[str, Any]) -> Prediction:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_printed_strategy_can_be_pasted_back(name: str) -> None:
-    """What made the figures must be complete, or nobody can make them again."""
+    """What made the figures must be complete, or no one can make them again."""
     first = simulated(STRATEGIES[name])
     printed = dict(first.result.strategy)
     printed.pop("preset")  # for people; a tree has none

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategy.abstract_play import orders_of, play_orders
+from tests.strategy.abstract_execution import orders_of, play_orders
 from wattree.errors import StrategyError, UnknownNameError
 from wattree.strategy import Schedule
 from wattree.strategy.schedules import (
@@ -46,7 +46,7 @@ def test_every_schedule_passes_the_check_over_all_stages(
     """Every piece once, no dependency broken, no deadlock, no more kept than promised."""
     name, stages, chunks, micro_batches = setting
     schedule = PIPELINE_SCHEDULES[name]
-    bounds = [schedule.most_alive(s, stages, chunks, micro_batches) for s in range(stages)]
+    bounds = [schedule.most_live(s, stages, chunks, micro_batches) for s in range(stages)]
 
     problems = order_problems(
         orders_of(name, stages, chunks, micro_batches),
@@ -63,9 +63,9 @@ def test_no_schedule_comes_to_a_deadlock(
     *, setting: tuple[str, int, int, int], forward: float, backward: float, pairs: bool
 ) -> None:
     """Whatever the ratio of forward and backward, and if what runs side by side is one piece."""
-    played = play_orders(*setting, forward=forward, backward=backward, pairs=pairs)
+    executed = play_orders(*setting, forward=forward, backward=backward, pairs=pairs)
 
-    assert played.stuck == ()
+    assert executed.stuck == ()
 
 
 @given(
@@ -82,9 +82,9 @@ def test_the_bubble_is_that_of_the_papers(
     ideal = micro_batches * (forward + backward)
     bubble = (stages - 1) / micro_batches * ideal
 
-    played = play_orders(name, stages, 1, micro_batches, forward=forward, backward=backward)
+    executed = play_orders(name, stages, 1, micro_batches, forward=forward, backward=backward)
 
-    assert played.makespan == pytest.approx(ideal + bubble, rel=1e-9)
+    assert executed.makespan == pytest.approx(ideal + bubble, rel=1e-9)
 
 
 @given(stages=stages_of, chunks=chunks_of, rounds=st.integers(1, 4))
@@ -96,11 +96,11 @@ def test_interleaving_divides_the_bubble_by_the_chunks(
     ideal = micro_batches * 3.0
     bubble = (stages - 1) / (micro_batches * chunks) * ideal
 
-    played = play_orders(
+    executed = play_orders(
         "interleaved", stages, chunks, micro_batches, forward=1 / chunks, backward=2 / chunks
     )
 
-    assert played.makespan == pytest.approx(ideal + bubble, rel=1e-9)
+    assert executed.makespan == pytest.approx(ideal + bubble, rel=1e-9)
 
 
 @given(stages=stages_of, chunks=chunks_of, more=st.integers(0, 12))
@@ -111,11 +111,11 @@ def test_rounds_that_do_not_divide_leave_no_larger_bubble(
     micro_batches = stages + more
     bubble = (stages - 1) * 3.0 / chunks
 
-    played = play_orders(
+    executed = play_orders(
         "interleaved", stages, chunks, micro_batches, forward=1 / chunks, backward=2 / chunks
     )
 
-    assert played.makespan <= micro_batches * 3.0 + bubble + 1e-9
+    assert executed.makespan <= micro_batches * 3.0 + bubble + 1e-9
 
 
 @given(stages=stages_of, micro_batches=micro_batches_of)
@@ -123,17 +123,17 @@ def test_1f1b_keeps_at_most_as_many_micro_batches_as_stages_are_left(
     stages: int, micro_batches: int
 ) -> None:
     """Narayanan et al., PipeDream-2BW 2021, §2.2: p micro-batches in flight, not m as in GPipe."""
-    played = play_orders("1f1b", stages, 1, micro_batches, forward=1.0, backward=2.0)
+    executed = play_orders("1f1b", stages, 1, micro_batches, forward=1.0, backward=2.0)
 
-    assert played.in_flight == tuple(min(stages - s, micro_batches) for s in range(stages))
+    assert executed.in_flight == tuple(min(stages - s, micro_batches) for s in range(stages))
 
 
 @given(stages=stages_of, micro_batches=micro_batches_of)
 def test_gpipe_keeps_every_micro_batch(stages: int, micro_batches: int) -> None:
     """All forwards come before all backwards."""
-    played = play_orders("gpipe", stages, 1, micro_batches, forward=1.0, backward=2.0)
+    executed = play_orders("gpipe", stages, 1, micro_batches, forward=1.0, backward=2.0)
 
-    assert played.in_flight == (micro_batches,) * stages
+    assert executed.in_flight == (micro_batches,) * stages
 
 
 @given(stages=st.integers(2, 7), chunks=st.integers(2, 4), rounds=st.integers(2, 4))
@@ -141,9 +141,11 @@ def test_interleaving_keeps_more_than_1f1b_but_no_more_than_its_warm_up(
     stages: int, chunks: int, rounds: int
 ) -> None:
     """Korthikanti et al. 2022, §4.2.3: 1 + (p - 1) / (p v) of 1F1B's activations on the first."""
-    played = play_orders("interleaved", stages, chunks, rounds * stages, forward=1.0, backward=2.0)
+    executed = play_orders(
+        "interleaved", stages, chunks, rounds * stages, forward=1.0, backward=2.0
+    )
 
-    first_in_layers = played.in_flight[0] / chunks
+    first_in_layers = executed.in_flight[0] / chunks
 
     assert first_in_layers == pytest.approx(stages * (1 + (stages - 1) / (stages * chunks)))
 
@@ -155,10 +157,10 @@ def test_breadth_first_divides_the_bubble_by_the_chunks(
     """Lamy-Poirier, MLSys 2023: (p - 1) / (m v) of the ideal time, from m = p on."""
     micro_batches = stages + more
 
-    played = play_orders("breadth-first", stages, chunks, micro_batches, forward=f, backward=b)
+    executed = play_orders("breadth-first", stages, chunks, micro_batches, forward=f, backward=b)
 
     bubble = (stages - 1) * (f + b)
-    assert played.makespan == pytest.approx(micro_batches * chunks * (f + b) + bubble, rel=1e-9)
+    assert executed.makespan == pytest.approx(micro_batches * chunks * (f + b) + bubble, rel=1e-9)
 
 
 # ---------------------------------------------------------------- zero bubble
@@ -178,11 +180,11 @@ def test_zb_h1_has_the_bubble_of_its_paper(
     f, b = w * longer, w * slower
     ideal = (stages + more) * (f + b + w)
 
-    played = play_orders("zb-h1", stages, 1, stages + more, forward=f, backward=b + w, weight=w)
+    executed = play_orders("zb-h1", stages, 1, stages + more, forward=f, backward=b + w, weight=w)
 
     bubble = (stages - 1) * (f + b - w)
-    assert played.makespan == pytest.approx(ideal + bubble, rel=1e-9)
-    assert max(played.in_flight) == stages  # what 1F1B keeps on its first stage
+    assert executed.makespan == pytest.approx(ideal + bubble, rel=1e-9)
+    assert max(executed.in_flight) == stages  # what 1F1B keeps on its first stage
 
 
 @pytest.mark.parametrize("name", ["zb-h2", "zb-v"])
@@ -191,10 +193,10 @@ def test_stages_are_never_idle_between_their_first_and_last_work(
     name: str, stages: int, more: int, time: float
 ) -> None:
     """Zero bubble if f = b = w; a stage starts, and ends, one forward after the one before."""
-    played = play_orders(name, stages, 2, 2 * stages + more, forward=time, backward=2 * time)
+    executed = play_orders(name, stages, 2, 2 * stages + more, forward=time, backward=2 * time)
 
-    assert played.idle == pytest.approx([0.0] * stages, abs=1e-9 * played.makespan)
-    assert played.first == pytest.approx([stage * time for stage in range(stages)])
+    assert executed.idle == pytest.approx([0.0] * stages, abs=1e-9 * executed.makespan)
+    assert executed.first == pytest.approx([stage * time for stage in range(stages)])
 
 
 @given(stages=st.integers(2, 8), more=st.integers(0, 12), w=seconds, longer=st.floats(1, 4))
@@ -202,9 +204,9 @@ def test_zb_h2_fills_what_zb_h1_leaves(stages: int, more: int, w: float, longer:
     """Qi et al., ICLR 2024: (p - 1) (f + b - 2w) on the first stage, with w <= f, b = 2w."""
     f, b, micro_batches = w * longer, 2 * w, 2 * stages - 1 + more
 
-    played = play_orders("zb-h2", stages, 1, micro_batches, forward=f, backward=b + w, weight=w)
+    executed = play_orders("zb-h2", stages, 1, micro_batches, forward=f, backward=b + w, weight=w)
 
-    assert played.idle[0] == pytest.approx((stages - 1) * (f + b - 2 * w), rel=1e-9)
+    assert executed.idle[0] == pytest.approx((stages - 1) * (f + b - 2 * w), rel=1e-9)
 
 
 @given(
@@ -254,13 +256,13 @@ def test_dualpipe_has_the_bubble_of_its_report(
     stages, ways = 2 * half // depth * depth, 2 * half * (1 if depth == 1 else 2)
     micro_batches = 2 * (ways + more) // depth
 
-    played = play_orders(
+    executed = play_orders(
         name, stages, 2, micro_batches, forward=f, backward=b + w, weight=w, pairs=True
     )
 
     bubble = (ways / 2 - 1) * ((f + b + w) + (b + w) - 3 * w)
-    assert played.makespan - max(played.busy) == pytest.approx(bubble, rel=1e-9, abs=1e-9)
-    assert set(played.in_flight) == {ways + 1}
+    assert executed.makespan - max(executed.busy) == pytest.approx(bubble, rel=1e-9, abs=1e-9)
+    assert set(executed.in_flight) == {ways + 1}
 
 
 def test_dualpipe_takes_micro_batches_from_both_ends() -> None:

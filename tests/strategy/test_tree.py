@@ -98,6 +98,6 @@ def test_in_a_merged_tree_the_other_wins_item_by_item() -> None:
 def test_patterns_that_reach_below_a_path_are_found_from_it() -> None:
     """Those that stop above it count too; those that go elsewhere do not."""
     patterns = ("", "layers.*.mlp.up", "layers.3", "layers.4", "head", "*.3")
-    found = StrategyTree(nodes=dict.fromkeys(patterns, TreeNode())).reaching("layers.3")
+    found = StrategyTree(nodes=dict.fromkeys(patterns, TreeNode())).matching_below("layers.3")
 
     assert found == ("", "layers.*.mlp.up", "layers.3", "*.3")

@@ -47,7 +47,7 @@ RUN = Run(
     ),
     missing=("node0/dram0: permission denied",),
     power=(PowerSeries(domain="node0/gpu0", at_s=(0.1, 0.2), watts=(90.0, 91.5)),),
-    utilisation={"cpu": 0.25},
+    utilization={"cpu": 0.25},
     rated_w=700.0,
     exit_code=None,
     command=("python", "train.py"),
@@ -149,7 +149,7 @@ def test_several_runs_come_in_the_order_asked_for(tmp_path: Path) -> None:
             {"meters": [{"domain": "a", "meter": "b", "energy_j": 2}] * 2},
             "meters[1].domain: found 'a' a second time, expected each domain once",
         ),
-        ({"utilisation": {"cpu": 25}}, "utilisation.cpu: found 25.0, expected a share between"),
+        ({"utilisation": {"cpu": 25}}, "utilization.cpu: found 25.0, expected a share between"),
         (
             {"power": [{"domain": "total", "at_s": [1, 2], "watts": [5, -5]}]},
             "power[0].watts[1]: found -5.0, expected 0 or more; leave out the times",
@@ -185,7 +185,7 @@ def test_a_fault_is_told_with_its_key(
 
 def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     """Mending one fault after the other costs a run of the program each."""
-    message = refusal(written(tmp_path, wall_s="x", nodes="y", colour="red"))
+    message = refusal(written(tmp_path, wall_s="x", nodes="y", color="red"))
 
     assert [line.split(":")[0].strip() for line in message.splitlines()] == [
         "3 problems",

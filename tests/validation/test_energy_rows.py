@@ -174,7 +174,7 @@ def test_a_row_as_a_run_keeps_its_power_and_its_stages_are_its_length() -> None:
 
     assert found.average_w == pytest.approx(8 * 5000.0)
     assert sum(use.exposed_s for use in found.stages.values()) == pytest.approx(found.wall_s)
-    assert found.utilisation["accelerator"] == pytest.approx(0.72)
+    assert found.utilization["accelerator"] == pytest.approx(0.72)
     by_time = BASELINES["time"].fit([found])
     assert by_time(found) == pytest.approx(found.energy_j)
 
@@ -230,7 +230,7 @@ def test_simpler_models_are_behind_where_more_nodes_wait(shared: Path) -> None:
 
 
 def test_forecasts_of_known_series_come_near_what_can_be_known() -> None:
-    """Autoregression follows phases that smoothing cannot; of a level nobody is off."""
+    """Autoregression follows phases that smoothing cannot; of a level no one is off."""
     pytest.importorskip("statsmodels")
     policy = energy_series.POLICIES[0]
     phases = energy_series.forecasts(energy_series.known_series("two phases in turn"), "p", policy)

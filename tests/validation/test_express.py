@@ -159,10 +159,10 @@ def test_maxtext_shards_over_128_devices_and_replicates_beyond() -> None:
         ({"micro_batch": 0}, "row L0615, column 'micro_batch': found 0, expected 1 or more"),
         ({"precision": "int4"}, "row L0615: no known number format in 'int4'"),
         ({"precision": None}, "row L0615: not stated: precision"),
-        ({"accelerator": "X1"}, "row L0615: no catalogue node holds 8 x X1 with 80 GB"),
+        ({"accelerator": "X1"}, "row L0615: no catalog node holds 8 x X1 with 80 GB"),
         (
             {"n_accel": 4, "dp": None, "tp": 1, "pp": 1, "cp": 1, "accel_per_node": 3},
-            "row L0615: no catalogue node holds 3 x H100-SXM with 80 GB",
+            "row L0615: no catalog node holds 3 x H100-SXM with 80 GB",
         ),
         ({"task": "lora"}, "row L0615: task 'lora' is no plain pre-training"),
         ({"software": "other"}, "row L0615: unknown software 'other' of this source"),

@@ -181,7 +181,7 @@ def test_the_table_shows_both_sides_and_what_the_meter_cannot_tell() -> None:
 
 
 def test_a_device_is_what_its_driver_calls_it() -> None:
-    """Nothing similar takes the place of a device that the catalogue does not have."""
+    """Nothing similar takes the place of a device that the catalog does not have."""
     assert device_of("NVIDIA H200") == "h200-sxm-141gb"
     assert device_of("NVIDIA H100 80GB HBM3") == "h100-sxm-80gb"
     with pytest.raises(UnknownNameError, match="unknown device 'NVIDIA Z900'"):

@@ -100,7 +100,7 @@ def test_every_fault_of_a_file_is_listed(tmp_path: Path) -> None:
 
 
 def test_unknown_and_missing_columns_are_named(tmp_path: Path) -> None:
-    """A misspelt column would otherwise be a silent hole in every row."""
+    """A misspelled column would otherwise be a silent hole in every row."""
     path = written(tmp_path, HEADER.replace("n_accel", "n_acel").replace("core", "zzzz"), LINE)
 
     assert refusal(path).splitlines() == [
@@ -166,7 +166,7 @@ def test_an_oversized_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_long_list_of_faults_is_cut(tmp_path: Path) -> None:
-    """Nobody reads a thousand lines; the count says how bad it is."""
+    """No one reads a thousand lines; the count says how bad it is."""
     path = written(tmp_path, HEADER, *["A,b"] * 50)
 
     lines = refusal(path).splitlines()

@@ -48,7 +48,7 @@ SUMMARY = summaries(ENTRIES)["step_time_s"]
 
 
 def shown(table: Table) -> str:
-    """Return a table as a terminal without colours shows it."""
+    """Return a table as a terminal without colors shows it."""
     stream = io.StringIO()
     Console(file=stream, width=120, no_color=True).print(table)
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""The terms of several processes on each device, out of what was compiled and played."""
+"""The terms of several processes on each device, out of what was compiled and executed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def colocation_use(step: ExecutedStep, peak: PeakMemory, update_s: float) -> Col
         batch_rule=colocation.batch_rule,
         device_sharing=colocation.sharing,
         samples_per_process=colocation.process_batch(step.job.data.global_batch) / step.ranks,
-        utilisation=min(used_s / step_s, 1.0) if step_s > 0 else 0.0,
+        utilization=min(used_s / step_s, 1.0) if step_s > 0 else 0.0,
         host_s=float(shared.think_s[0]),
         device_s=demand_s,
         waits_s=float(shared.residence_s[0]) - demand_s,

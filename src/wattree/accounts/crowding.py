@@ -32,7 +32,7 @@ def crowded_s(trace: Trace, own: slice, begin_s: float, end_s: float) -> Floats:
     it carries.
 
     Args:
-        trace: What was played.
+        trace: What was executed.
         own: Tasks of the job.
         begin_s, end_s: The moments. [s]
     """

@@ -44,7 +44,7 @@ class Drawn:
         step_s: The step. [s]
         occupancy: What one rank of each class does.
         loading_j: Loading of all ranks of each class by component, `(C, cells, 2)`: host, storage.
-            None where nobody loads. [J]
+            None where no one loads. [J]
         loading_w: The same over time, `(BINS, 2)`. [W]
     """
 

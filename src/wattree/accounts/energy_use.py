@@ -25,11 +25,11 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Curve = tuple[tuple[float, float], ...]
 
-#: Tasks that are reckoned at once: arrays of that length stay in the processor's cache.
+#: Tasks that are computed at once: arrays of that length stay in the processor's cache.
 _CHUNK = 1 << 15
 #: Streams whose tasks move bytes, or occupy a host, while the cores do other things.
 _MOVING_STREAMS = (StreamKind.COPY, StreamKind.STORAGE, StreamKind.HOST)
-#: Rank classes whose power a timeline shows: nobody scrolls through more tracks.
+#: Rank classes whose power a timeline shows: no one scrolls through more tracks.
 _MOST_CURVES = 256
 
 
@@ -93,7 +93,7 @@ def step_energy(
     where they delay compute, computing otherwise, bubbles included.
 
     Args:
-        trace: What was played.
+        trace: What was executed.
         cluster: On what.
         powers: What the devices of each pool draw.
         ranks: Of the job.

@@ -77,10 +77,12 @@ def _of_the_hosts(job: Job) -> Evidence:
             if node.sources.get(f"host.parts.{name}", "").startswith("estimate:")
         ]
         rated = [name for name in node.host.parts if name not in estimated]
-        told = [f"{', '.join(rated)} as rated"] if rated else []
-        told += [f"{', '.join(estimated)} estimated"] if estimated else []
-        told += ["the rest is left of its power while training"] if told else ["not told apart"]
-        notes[f"host of {node.name}: {'; '.join(told)}"] = None
+        parts = [f"{', '.join(rated)} as rated"] if rated else []
+        parts += [f"{', '.join(estimated)} estimated"] if estimated else []
+        parts += (
+            ["the rest is left of its power while training"] if parts else ["not distinguished"]
+        )
+        notes[f"host of {node.name}: {'; '.join(parts)}"] = None
     return Evidence(evidence="datasheet", share={"datasheet": 1.0}, note="; ".join(notes))
 
 

@@ -19,11 +19,18 @@ from wattree.cost.expanded import ExpandedMemory, bandwidth_factor
 from wattree.cost.rates import Rates
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster, Node
-from wattree.lowering.memory_tier_access import expanded_memory, reached_offload
+from wattree.lowering.memory_tier_access import expanded_memory, split_offload
 from wattree.strategy import Offload, StrategyOptions
 from wattree.trace import MemoryUse, TierUse
 
-__all__ = ["ExpandedTier", "spilled_share", "tier_notes", "tier_room", "tier_uses", "with_spill"]
+__all__ = [
+    "ExpandedTier",
+    "spilled_share",
+    "tier_capacity",
+    "tier_notes",
+    "tier_uses",
+    "with_spill",
+]
 
 #: Strategies whose memory is slower by the same within one part in so many share their costs.
 _APART = 256.0
@@ -45,7 +52,7 @@ def spilled_share(footprint: Floats, capacity: float, offload: Offload) -> Float
     return np.maximum(0.0, 1.0 - capacity / np.maximum(footprint, 1.0))
 
 
-def tier_room(node: Node, name: str) -> tuple[float, str]:
+def tier_capacity(node: Node, name: str) -> tuple[float, str]:
     """Return the room of a memory behind the devices, and whose it is: device, node or pool. [B]"""
     if name == "host":
         return node.host.memory_bytes, "node"
@@ -60,31 +67,31 @@ class ExpandedTier:
 
     Attributes:
         cluster: On what.
-        reached: What lies there by class.
+        tier2_offload: What lies there by class.
         spilled: Share of the rest that overflows, `(n,)`; None: nothing.
     """
 
     cluster: Cluster
-    reached: Offload
+    tier2_offload: Offload
     spilled: Floats | None
 
     @classmethod
     def of(cls, cluster: Cluster, options: StrategyOptions, spilled: Floats | None) -> ExpandedTier:
         """Return what `options` put there."""
         offload = options.traffic.offload
-        reached = Offload()
+        tier2_offload = Offload()
         if offload.tiers and not cluster.is_mixed:
-            _, reached = reached_offload(offload, cluster.node)
-        return cls(cluster=cluster, reached=reached, spilled=spilled)
+            _, tier2_offload = split_offload(offload, cluster.node)
+        return cls(cluster=cluster, tier2_offload=tier2_offload, spilled=spilled)
 
-    def told(self, stages: Floats) -> tuple[Floats, ...]:
+    def distinguishing_columns(self, stages: Floats) -> tuple[Floats, ...]:
         """Return columns of whole numbers that tell strategies of other bandwidth apart."""
         columns: tuple[Floats, ...] = ()
         if self.spilled is not None and (tier := self._tier(np.zeros(1), np.ones(1))) is not None:
             factor = bandwidth_factor(self.spilled, tier.ratio, concurrent=False)
             slower = np.round(_APART * np.log(factor))
             columns = (slower - slower.min(initial=0.0),)
-        return (*columns, stages) if self.reached.activations else columns
+        return (*columns, stages) if self.tier2_offload.activations else columns
 
     def rates(self, rates: Rates, model: ModelGraph, chosen: Integers, stages: Floats) -> Rates:
         """Return what devices reach under some of the strategies.
@@ -95,17 +102,17 @@ class ExpandedTier:
             chosen: Which strategies.
             stages: Pipeline degree of all, `(n,)`.
         """
-        if self.spilled is None and not replace(self.reached, overflow=None).tiers:
+        if self.spilled is None and not replace(self.tier2_offload, overflow=None).tiers:
             return rates
         over = np.zeros(len(chosen)) if self.spilled is None else self.spilled[chosen]
         tier = self._tier(over, max(model.layers, 1) / stages[chosen])
         return rates if tier is None else replace(rates, expanded=tier)
 
     def _tier(self, spilled: Floats, stage_layers: Floats) -> ExpandedMemory | None:
-        if not self.reached.tiers:
+        if not self.tier2_offload.tiers:
             return None
         return expanded_memory(
-            self.reached,
+            self.tier2_offload,
             self.cluster.node,
             devices=self.cluster.devices,
             spilled=spilled,
@@ -126,16 +133,16 @@ def tier_uses(step: ExecutedStep) -> tuple[TierUse, ...]:
             )
         most = each.placed_bytes + float(over.max())
         every = each.placed_total_bytes + float(over @ trace.graph.class_ranks)
-        room, whose = tier_room(node, each.name)
+        capacity, whose = tier_capacity(node, each.name)
         together = {"device": most, "node": most * min(ranks, node.devices), "pool": every}
         found.append(
             TierUse(
                 name=each.name,
                 rank_bytes=most,
                 used_bytes=together[whose],
-                capacity_bytes=room,
+                capacity_bytes=capacity,
                 capacity_of=whose,
-                fits=together[whose] <= room,
+                fits=together[whose] <= capacity,
                 traffic_bytes=each.traffic_bytes,
             )
         )
@@ -145,7 +152,11 @@ def tier_uses(step: ExecutedStep) -> tuple[TierUse, ...]:
 def tier_notes(step: ExecutedStep) -> tuple[str, ...]:
     """Return what a reader must know of expanded memory that devices reach."""
     cluster, offload, spilled = step.cluster, step.strategy.traffic.offload, step.spilled
-    if "cxl" not in offload.tiers or cluster.node.cxl is None or not cluster.node.cxl.is_reached:
+    if (
+        "cxl" not in offload.tiers
+        or cluster.node.cxl is None
+        or not cluster.node.cxl.is_accessed_in_place
+    ):
         return ()
     way = {
         "serial": "one access after another",

@@ -12,7 +12,7 @@ import numpy as np
 
 from wattree.accounts.breakdown import busy_spans, covered_s, tasks_by_class
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import play
+from wattree.sim import execute
 
 __all__ = ["Exposure", "exposure"]
 
@@ -23,8 +23,9 @@ class Exposure:
 
     Attributes:
         hidden_s: No collective and no transfer takes any time.
-        exposed_s: None runs beside computation of a rank that takes part: the step without mutual
-            slowdown, and the time that the rank with most of it computed and communicated at once.
+        exposed_s: None runs alongside computation of a rank that takes part: the step without
+            mutual slowdown, and the time that the rank with most of it computed and communicated at
+            once.
     """
 
     hidden_s: float
@@ -38,7 +39,7 @@ def exposure(graph: ExecutionGraph) -> Exposure:
     one after the other by one rank; what others wait for meanwhile is not followed.
 
     Raises:
-        SimulationError: The graph cannot be played.
+        SimulationError: The graph cannot be executed.
     """
     communicates = (graph.kind == TaskKind.COLLECTIVE) | (graph.kind == TaskKind.TRANSFER)
     silent = replace(
@@ -46,7 +47,7 @@ def exposure(graph: ExecutionGraph) -> Exposure:
         latency_s=np.where(communicates, 0.0, graph.latency_s),
         work_s=np.where(communicates, 0.0, graph.work_s),
     )
-    trace = play(graph, mutual_slowdown=False)
+    trace = execute(graph, mutual_slowdown=False)
     at_once_s = 0.0
     for tasks in tasks_by_class(trace, len(graph.class_ranks)):
         computing = busy_spans(trace, tasks[graph.kind[tasks] == TaskKind.COMPUTE])
@@ -55,6 +56,6 @@ def exposure(graph: ExecutionGraph) -> Exposure:
         of_other = covered_s([communicating])[0]
         at_once_s = max(at_once_s, float(of_one + of_other - of_either))
     return Exposure(
-        hidden_s=play(silent, mutual_slowdown=False).makespan_s,
+        hidden_s=execute(silent, mutual_slowdown=False).makespan_s,
         exposed_s=trace.makespan_s + at_once_s,
     )

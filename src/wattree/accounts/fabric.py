@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from wattree.errors import JobError
 from wattree.graph import ExecutionGraph, JobTasks, Repeated, part_of, repeated, with_links_apart
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.trace import Trace
 
-__all__ = ["Played", "Rules", "SharedFabric"]
+__all__ = ["FabricExecution", "Rules", "SharedFabric"]
 
-#: Tasks of all jobs and steps that are played at most: some 5 GiB of arrays.
+#: Tasks of all jobs and steps that are executed at most: some 5 GiB of arrays.
 _MOST_TASKS = 20_000_000
 
 
@@ -24,20 +24,20 @@ class Rules:
     """Rules of play.
 
     Attributes:
-        sharing: How flows share a link, as `wattree.sim.play` knows it.
+        sharing: How flows share a link, as `wattree.sim.execute` knows it.
         mutual_slowdown: Computation and communication of a rank slow each other.
     """
 
     sharing: str = "max-min"
     mutual_slowdown: bool = True
 
-    def play(self, graph: ExecutionGraph) -> Trace:
+    def execute(self, graph: ExecutionGraph) -> Trace:
         """Play a graph by them."""
-        return play(graph, sharing=self.sharing, mutual_slowdown=self.mutual_slowdown)
+        return execute(graph, sharing=self.sharing, mutual_slowdown=self.mutual_slowdown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class FabricExecution:
     """One play.
 
     Attributes:
@@ -87,7 +87,7 @@ class SharedFabric:
         self._own = part_of(self.graph, self.jobs[0])
         self._steps = (1,) * len(self.jobs)
 
-    def played(self, offsets_s: tuple[float, ...]) -> Played:
+    def executed(self, offsets_s: tuple[float, ...]) -> FabricExecution:
         """Play one step of the first job, the others repeating theirs until it ends.
 
         Args:
@@ -101,14 +101,14 @@ class SharedFabric:
         lasts_s = self.alone_s[0]
         while True:
             fabric = self._repeating(delays_s, begin_s + lasts_s)
-            trace = self.rules.play(fabric.late_by(delays_s))
+            trace = self.rules.execute(fabric.late_by(delays_s))
             tasks = fabric.step(0, 0)
             end_s = float(trace.end_s[tasks].max(initial=begin_s))
             others = range(1, len(self.jobs))
             if all(_end_s(fabric, trace, job, self._steps[job] - 1) >= end_s for job in others):
                 break
             lasts_s = 1.25 * max(end_s - begin_s, lasts_s)  # slower than alone: play on
-        return Played(
+        return FabricExecution(
             trace=trace,
             own=self._part(trace, tasks, begin_s),
             tasks=tasks,
@@ -149,7 +149,7 @@ class SharedFabric:
                 [
                     f"neighbours: one step of this job meets {steps[most]:,} of "
                     f"{self.sources[most]}, and all together make {tasks:,} tasks, more than the "
-                    f"{_MOST_TASKS:,} that can be played; use jobs of fewer micro-batches, or "
+                    f"{_MOST_TASKS:,} that can be executed; use jobs of fewer micro-batches, or "
                     "whose steps are more alike in length"
                 ],
             )

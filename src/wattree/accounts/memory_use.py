@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.accounts.alive import with_alive
 from wattree.accounts.breakdown import tasks_of
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import with_spill
+from wattree.accounts.live import with_live_tensors
 from wattree.accounts.moment import moment_of_start
 from wattree.accounts.overhead import communicators, overhead_parts, process_bytes, reserved_bytes
 from wattree.trace import MemoryUse, TierUse, Trace
@@ -110,13 +110,13 @@ def memory_use(
     memory = with_spill(memory, step.spilled, tiers)
     if not step.detail:
         return memory
-    return with_alive(
+    return with_live_tensors(
         memory,
         step.trace,
         step.compilation.ledger,
         fullest=peak.rank_class,
         allocator=step.setting.software.allocator,
-        beside=peak.process - peak.reserved,
+        overhead_bytes=peak.process - peak.reserved,
         asked=memory_of,
     )
 
@@ -125,7 +125,7 @@ def _at_peak(trace: Trace, rank_class: int) -> dict[str, float]:
     """Return what is held on `rank_class` when its memory peaks, by category. [B]"""
     graph = trace.graph
     parts = dict(
-        zip(graph.category_names, graph.resident_by_category[rank_class].tolist(), strict=True)
+        zip(graph.category_names, graph.static_by_category[rank_class].tolist(), strict=True)
     )
     moment = moment_of_start(trace, int(trace.peak_task[rank_class]))
     mine = tasks_of(trace, rank_class)

@@ -16,7 +16,7 @@ from wattree.accounts.bill import occupied_nodes
 from wattree.accounts.breakdown import slowest_class, tasks_of, time_parts
 from wattree.accounts.crowding import crowded_s, shared_links
 from wattree.accounts.energy_use import StepEnergy, step_energy
-from wattree.accounts.fabric import Played, Rules, SharedFabric
+from wattree.accounts.fabric import FabricExecution, Rules, SharedFabric
 from wattree.compiler import compile_jobs, link_kind
 from wattree.errors import JobError, StrategyError
 from wattree.graph import TaskKind
@@ -29,13 +29,13 @@ from wattree.strategy.presets import strategy_of
 from wattree.trace import (
     CrowdedLinks,
     NeighbourEffect,
+    NeighbourExecution,
     NeighbourJob,
-    NeighbourPlay,
     Result,
     Trace,
 )
 
-__all__ = ["PHASES", "SharedFabricStep", "beside", "with_neighbours"]
+__all__ = ["PHASES", "SharedFabricStep", "shared_fabric_step", "with_neighbours"]
 
 #: Phases that are tried where the job file gives none.
 PHASES = 8
@@ -46,7 +46,7 @@ _COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFabricStep:
-    """A job's step beside its neighbours.
+    """A job's step while neighbours share its fabric.
 
     Attributes:
         effect: The figures.
@@ -59,7 +59,7 @@ class SharedFabricStep:
     power: tuple[tuple[float, float], ...]
 
 
-def beside(
+def shared_fabric_step(
     setting: Setting,
     strategy: Strategy,
     alone: Trace,
@@ -69,15 +69,15 @@ def beside(
     rules: Rules | None = None,
     core_s: Sequence[float] = (),
 ) -> SharedFabricStep:
-    """Return what a job's neighbours do to its step.
+    """Return a job's step on a fabric that it shares with its neighbours.
 
     Args:
         setting: Of the job.
         strategy: Of the job.
         alone: Its step without them.
-        fold: Play one rank for all that do the same.
+        fold: Simulate one rank for all that do the same.
         detail: As for `predicted`.
-        rules: Of play; the default ones if None.
+        rules: Of execution; the default ones if None.
         core_s: As for `step_energy`.
 
     Raises:
@@ -87,8 +87,9 @@ def beside(
     if strategy.traffic.offload.overflow:
         raise StrategyError(
             {
-                "strategy.offload.overflow": "found beside neighbours; expected a job alone, as "
-                "what overflows is known only when it was played"
+                "strategy.offload.overflow": "found together with neighbours; expected a job "
+                "alone, as "
+                "what overflows is known only when it was executed"
             }
         )
     job, rules = setting.job, rules or Rules()
@@ -104,11 +105,11 @@ def beside(
             lines = [f"{place}: {reason}" for place, reason in sorted(error.misfits.items())]
             raise JobError(other.job.source, lines) from error
         compiled.append(tenant)
-        alone_s.append(rules.play(graph).makespan_s)
+        alone_s.append(rules.execute(graph).makespan_s)
     graph, jobs = compile_jobs(compiled, job.cluster, fold=fold, detail=detail)
     fabric = SharedFabric(graph=graph, jobs=jobs, sources=sources, alone_s=alone_s, rules=rules)
-    plays = [fabric.played(offsets) for offsets in _phases(job.neighbours, alone_s[1:])]
-    return _beside(setting, alone, fabric, plays, core_s)
+    executions = [fabric.executed(offsets) for offsets in _phases(job.neighbours, alone_s[1:])]
+    return _step_of(setting, alone, fabric, executions, core_s)
 
 
 def with_neighbours(result: Result, effect: NeighbourEffect) -> Result:
@@ -117,8 +118,8 @@ def with_neighbours(result: Result, effect: NeighbourEffect) -> Result:
     if effect.phases_given:
         note += ", the first begun as early as their offsets say"
     else:
-        plays = len(effect.plays)
-        note += f"; {plays} phases of their steps against this one's are equally likely"
+        executions = len(effect.executions)
+        note += f"; {executions} phases of their steps against this one's are equally likely"
     return replace(result, neighbours=effect, assumptions=(*result.assumptions, note))
 
 
@@ -151,7 +152,7 @@ def _phases(neighbours: Sequence[Neighbour], alone_s: Sequence[float]) -> list[t
     Each neighbour is met in evenly spread phases; with odd strides, several go through them in
     different orders.
     """
-    plays = 1 if all(other.offset_s is not None for other in neighbours) else PHASES
+    executions = 1 if all(other.offset_s is not None for other in neighbours) else PHASES
     return [
         tuple(
             step_s * (number * (2 * index + 1) % PHASES) / PHASES
@@ -159,15 +160,15 @@ def _phases(neighbours: Sequence[Neighbour], alone_s: Sequence[float]) -> list[t
             else other.offset_s
             for index, (other, step_s) in enumerate(zip(neighbours, alone_s, strict=True))
         )
-        for number in range(plays)
+        for number in range(executions)
     ]
 
 
-def _beside(
+def _step_of(
     setting: Setting,
     alone: Trace,
     fabric: SharedFabric,
-    plays: Sequence[Played],
+    executions: Sequence[FabricExecution],
     core_s: Sequence[float],
 ) -> SharedFabricStep:
     """Return the figures of all plays against the step alone."""
@@ -177,8 +178,10 @@ def _beside(
     def energy(trace: Trace) -> StepEnergy:
         return step_energy(trace, job.cluster, setting.powers, ranks, nodes=nodes, core_s=core_s)
 
-    energies = [energy(played.own) for played in plays]
-    results = tuple(_play(played, used) for played, used in zip(plays, energies, strict=True))
+    energies = [energy(executed.own) for executed in executions]
+    results = tuple(
+        _execute(executed, used) for executed, used in zip(executions, energies, strict=True)
+    )
     steps_s = np.array([result.step_time_s for result in results])
     mean_s = float(steps_s.mean())
     nearest = int(np.argmin(np.abs(steps_s - mean_s)))
@@ -191,11 +194,15 @@ def _beside(
         exposed_mean_s=float(np.mean([r.exposed_communication_s for r in results])),
         energy_alone_j=energy(alone).use.total,
         energy_mean_j=float(np.mean([r.energy_j for r in results])),
-        plays=results,
-        links=_links(fabric, plays),
-        longer_s=_longer_s(alone, plays),
+        executions=results,
+        links=_links(fabric, executions),
+        longer_s=_longer_s(alone, executions),
         jobs=tuple(
-            _job(other.job, step_s, [s for played in plays for s in played.whole_steps_s[index]])
+            _job(
+                other.job,
+                step_s,
+                [s for executed in executions for s in executed.whole_steps_s[index]],
+            )
             for index, (other, step_s) in enumerate(
                 zip(job.neighbours, fabric.alone_s[1:], strict=True)
             )
@@ -205,16 +212,16 @@ def _beside(
     curve = energies[nearest].curve
     return SharedFabricStep(
         effect=effect,
-        trace=plays[nearest].trace,
-        power=tuple((at + plays[nearest].begin_s, watts) for at, watts in curve),
+        trace=executions[nearest].trace,
+        power=tuple((at + executions[nearest].begin_s, watts) for at, watts in curve),
     )
 
 
-def _play(played: Played, energy: StepEnergy) -> NeighbourPlay:
-    return NeighbourPlay(
-        offsets_s=played.offsets_s,
-        step_time_s=played.own.makespan_s,
-        exposed_communication_s=_exposed_s(played.own),
+def _execute(executed: FabricExecution, energy: StepEnergy) -> NeighbourExecution:
+    return NeighbourExecution(
+        offsets_s=executed.offsets_s,
+        step_time_s=executed.own.makespan_s,
+        exposed_communication_s=_exposed_s(executed.own),
         energy_j=energy.use.total,
     )
 
@@ -230,7 +237,7 @@ def _job(job: Job, alone_s: float, steps_s: Sequence[float]) -> NeighbourJob:
         ranks=len(devices),
         place=_place(devices, job.cluster.node.devices),
         alone_s=alone_s,
-        beside_s=float(np.mean(steps_s)) if steps_s else None,
+        concurrent_s=float(np.mean(steps_s)) if steps_s else None,
     )
 
 
@@ -243,11 +250,11 @@ def _place(devices: Sequence[int], per_node: int) -> str:
     return f"devices {ranges(devices)}"
 
 
-def _links(fabric: SharedFabric, plays: Sequence[Played]) -> tuple[CrowdedLinks, ...]:
+def _links(fabric: SharedFabric, executions: Sequence[FabricExecution]) -> tuple[CrowdedLinks, ...]:
     """Return what each kind of link has to do with the delay."""
     kinds = np.array([link_kind(name) for name in fabric.graph.link_names])
-    shared = shared_links(plays[0].trace, plays[0].tasks)
-    found = [crowded_s(p.trace, p.tasks, p.begin_s, p.end_s) for p in plays]
+    shared = shared_links(executions[0].trace, executions[0].tasks)
+    found = [crowded_s(p.trace, p.tasks, p.begin_s, p.end_s) for p in executions]
     mean_s = np.mean(found, axis=0)
     result = []
     for kind in dict.fromkeys(kinds.tolist()):
@@ -255,8 +262,8 @@ def _links(fabric: SharedFabric, plays: Sequence[Played]) -> tuple[CrowdedLinks,
         delay_s = 0.0
         if mean_s[of_kind].any():
             there = fabric.apart(of_kind)
-            without = [there.played(p.offsets_s).own.makespan_s for p in plays]
-            delay_s = float(np.mean([p.own.makespan_s for p in plays]) - np.mean(without))
+            without = [there.executed(p.offsets_s).own.makespan_s for p in executions]
+            delay_s = float(np.mean([p.own.makespan_s for p in executions]) - np.mean(without))
         result.append(
             CrowdedLinks(
                 kind=kind,
@@ -268,13 +275,13 @@ def _links(fabric: SharedFabric, plays: Sequence[Played]) -> tuple[CrowdedLinks,
     return tuple(result)
 
 
-def _longer_s(alone: Trace, plays: Sequence[Played]) -> dict[str, float]:
+def _longer_s(alone: Trace, executions: Sequence[FabricExecution]) -> dict[str, float]:
     """Return by how much communication of the slowest rank takes longer, by name. [s]"""
     before = _communication_s(alone)
     after: Counter[str] = Counter()
-    for played in plays:
-        after.update(_communication_s(played.own))
-    grown = {name: after[name] / len(plays) - before.get(name, 0.0) for name in after}
+    for executed in executions:
+        after.update(_communication_s(executed.own))
+    grown = {name: after[name] / len(executions) - before.get(name, 0.0) for name in after}
     longest = sorted(grown.items(), key=lambda item: (-item[1], item[0]))
     return {
         name: time_s

@@ -1,4 +1,4 @@
-"""What a process holds beside its tensors: how much, and which part of it has a source.
+"""What a process holds besides its tensors: how much, and which part of it has a source.
 
 How much is fitted to measured memory (`validation/memory_fit.py`). Buffers of communicators and the
 context are told from that as far as their sources go, and never take more than was fitted.
@@ -65,7 +65,7 @@ def overhead_parts(
     """Return the parts of what is fitted, by category; they add up to it. [B]
 
     Args:
-        overhead_bytes: All that the process holds beside tensors. [B]
+        overhead_bytes: All that the process holds besides tensors. [B]
         allocator_bytes: Fragmentation as the calibration has it. [B]
         groups: Process groups of the rank.
         device: The rank's.

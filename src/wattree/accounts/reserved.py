@@ -18,8 +18,8 @@ __all__ = ["MOST_EVENTS", "reserved_for"]
 
 Integers = NDArray[np.int64]
 
-#: Events of one rank that are played at most, in order: about half a second of work. Pipelines and
-#: accumulated gradients repeat themselves long before.
+#: Events of one rank that are executed at most, in order: about half a second of work. Pipelines
+#: and accumulated gradients repeat themselves long before.
 MOST_EVENTS = 50_000
 
 
@@ -32,7 +32,7 @@ def reserved_for(
 ) -> AllocatorUse:
     """Play the tensors of one rank class through the allocator called `name`.
 
-    Parameters, gradients and optimiser state come first, one tensor per block and kind. Parameters
+    Parameters, gradients and optimizer state come first, one tensor per block and kind. Parameters
     that are gathered live on a stream of their own, as FSDP gathers them.
 
     Args:
@@ -49,17 +49,17 @@ def reserved_for(
         for _ in range(held.tensors):
             allocator.take(held.bytes / held.tensors)
         level += held.bytes
-    peak, played = level, 0
+    peak, executed = level, 0
     lines = _lines(trace, stage, tasks_of(trace, rank_class))
-    alive: dict[tuple[Any, ...], list[Any]] = {}
+    live: dict[tuple[Any, ...], list[Any]] = {}
     for key, size, stream in _events(lines, ledger):
-        played += 1
+        executed += 1
         level += size
         if size > 0:
             peak = max(peak, level)
-            alive.setdefault(key, []).append((size, allocator.take(size, stream)))
+            live.setdefault(key, []).append((size, allocator.take(size, stream)))
         else:
-            for block in _ended(alive, key, -size):
+            for block in _ended(live, key, -size):
                 allocator.give(block)
     return AllocatorUse(
         name=name,
@@ -68,19 +68,19 @@ def reserved_for(
         reserved_bytes=float(allocator.peak_reserved),
         fragmentation_bytes=allocator.peak_reserved - peak,
         retries=allocator.retries,
-        events=played,
-        complete=played == len(lines),
+        events=executed,
+        complete=executed == len(lines),
     )
 
 
-def _ended(alive: dict[tuple[Any, ...], list[Any]], key: tuple[Any, ...], size: float) -> list[Any]:
+def _ended(live: dict[tuple[Any, ...], list[Any]], key: tuple[Any, ...], size: float) -> list[Any]:
     """Remove and return the block of that size, or all parts that a tensor was made in."""
-    held = alive.get(key, [])
+    held = live.get(key, [])
     for place, (taken, block) in enumerate(held):
         if taken == size:
             del held[place]
             return [block]
-    return [block for _, block in alive.pop(key, [])]
+    return [block for _, block in live.pop(key, [])]
 
 
 _LINE = np.dtype([*ENTRY.descr, ("chunk", np.int64), ("micro_batch", np.int64)])

@@ -1,9 +1,9 @@
 """Models in: a name, a configuration file or a description becomes a `ModelGraph`."""
 
 from wattree.capture.adapters import freeze, with_lora
-from wattree.capture.catalogue import (
-    CatalogueEntry,
-    catalogue_entry,
+from wattree.capture.catalog_entries import (
+    CatalogEntry,
+    catalog_entry,
     configuration_names,
     model_names,
 )
@@ -35,7 +35,7 @@ __all__ = [
     "DENSE_TABLES",
     "IDLE_SEQUENCE",
     "TRANSFORMER_KEYS",
-    "CatalogueEntry",
+    "CatalogEntry",
     "ModelFigures",
     "ModuleRow",
     "Recording",
@@ -43,7 +43,7 @@ __all__ = [
     "build_ffn",
     "build_transformer",
     "capture_module",
-    "catalogue_entry",
+    "catalog_entry",
     "config_shape",
     "configuration_names",
     "dense_forward_flop",

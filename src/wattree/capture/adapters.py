@@ -73,8 +73,8 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
             if op.path in paths
         ],
     )
-    told = _whole_products([each for each in names.values() if each.match(targets)], targets)
-    frozen = replace(graph, blocks=_all_frozen(graph), warnings=(*graph.warnings, *told))
+    warnings = _whole_matmuls([each for each in names.values() if each.match(targets)], targets)
+    frozen = replace(graph, blocks=_all_frozen(graph), warnings=(*graph.warnings, *warnings))
 
     def adapted(block: Block, paths: frozenset[str], name: str) -> Block:
         return replace(
@@ -222,7 +222,7 @@ def _with_frozen(block: Block, frozen: frozenset[str], name: str) -> Block:
 def _frozen(operator: Operator) -> Operator:
     """Return the operator without gradients for its parameters.
 
-    A matrix product then keeps nothing: the gradient of its input needs the weight only.
+    A matmul then keeps nothing: the gradient of its input needs the weight only.
     """
     parameters = tuple(replace(p, trainable=False) for p in operator.parameters)
     keeps = () if operator.kind is OperatorKind.MATMUL else operator.saved
@@ -286,7 +286,7 @@ def _with_adapters(
     return adapted
 
 
-def _whole_products(found: Sequence[OperatorNames], targets: Sequence[str]) -> tuple[str, ...]:
+def _whole_matmuls(found: Sequence[OperatorNames], targets: Sequence[str]) -> tuple[str, ...]:
     """Return what is said of products of which only some of the modules are targets."""
     partial = [n for n in found if not n.match_whole(targets) and not n.match_all(targets)]
     if not partial:

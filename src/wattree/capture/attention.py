@@ -32,7 +32,7 @@ _ROTARY_KERNELS = 10
 def self_attention(
     shape: TransformerShape, kind: LayerKind, *, reads: str, writes: str, seq: IterationDim
 ) -> list[Operator]:
-    """Return the operators from the layer's (normalised) input to the output projection."""
+    """Return the operators from the layer's (normalized) input to the output projection."""
     sizes = sizes_of(shape, kind)
     q_features = sizes.q_width
     kv_features = sizes.kv_heads * (sizes.head_dim + sizes.v_head_dim)

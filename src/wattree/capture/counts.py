@@ -11,7 +11,7 @@ from wattree.graph import Block, ModelGraph, Operator, OperatorKind
 def operator_flop(operator: Operator, *, micro_batch: float, sequence: float) -> float:
     """Return the FLOP of one operator's products, attention counted dense. [FLOP]
 
-    Two per multiply-add: `2 prod(dims)` for a matrix product or a convolution, `2 b s_q s_k h
+    Two per multiply-add: `2 prod(dims)` for a matmul or a convolution, `2 b s_q s_k h
     (d_qk + d_v)` for attention. Nothing for other operators, as `torch.utils.flop_counter` counts.
     """
     extents = {

@@ -140,7 +140,7 @@ def _table(
 def _with_unread(table: Operator, elements: int) -> Operator:
     """Return the table beside parameters that take memory and are never computed with.
 
-    They have no gradient, so that optimisers skip them as if they were frozen.
+    They have no gradient, so that optimizers skip them as if they were frozen.
     """
     if not elements:
         return table
@@ -149,7 +149,7 @@ def _with_unread(table: Operator, elements: int) -> Operator:
 
 
 def _relative_table(shape: TransformerShape) -> Operator:
-    """Return DeBERTa's normalised table of relative positions, which every layer projects."""
+    """Return DeBERTa's normalized table of relative positions, which every layer projects."""
     path, width = "embedding.relative_norm", shape.hidden
     rows = shape.disentangled_positions
     return Operator(

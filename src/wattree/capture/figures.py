@@ -1,10 +1,10 @@
-"""What lists show of the catalogue's models."""
+"""What lists show of the catalog's models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wattree.capture.catalogue import catalogue_entry
+from wattree.capture.catalog_entries import catalog_entry
 from wattree.capture.counts import dense_forward_flop
 from wattree.capture.load import load_model
 from wattree.capture.zoo.shipped import shipped_models
@@ -18,7 +18,7 @@ class ModelFigures:
         architecture: Family, such as `llama` or `resnet`.
         parameters: Tied ones once.
         layers: Blocks that count as layers when stages of a pipeline are cut.
-        forward_flop: Matrix products and convolutions of one sample's forward pass, attention
+        forward_flop: Matmuls and convolutions of one sample's forward pass, attention
             counted dense; of language models at the longest sequence, None if that is unlimited.
             [FLOP]
         inputs: What it reads: shapes of its inputs, or tokens.
@@ -46,12 +46,12 @@ class ModelFigures:
 
 
 def model_figures(name: str) -> ModelFigures:
-    """Return the sizes of the catalogue's model called `name`.
+    """Return the sizes of the catalog's model called `name`.
 
     Raises:
-        UnknownNameError: The catalogue has no such model.
+        UnknownNameError: The catalog has no such model.
     """
-    entry = catalogue_entry(name)
+    entry = catalog_entry(name)
     if entry.config is None:
         shipped = shipped_models()[entry.name]
         return ModelFigures(

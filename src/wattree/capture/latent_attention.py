@@ -22,7 +22,7 @@ _ASSEMBLY_KERNELS = 14
 def latent_attention(
     shape: TransformerShape, kind: LayerKind, *, reads: str, writes: str, seq: IterationDim
 ) -> list[Operator]:
-    """Return the operators from the normalised input to the output projection.
+    """Return the operators from the normalized input to the output projection.
 
     References:
         DeepSeek-AI, "DeepSeek-V2", 2024, arXiv:2405.04434, section 2.1 and appendix C.

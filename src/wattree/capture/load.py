@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.capture.catalogue import catalogue_entry, is_model_name
+from wattree.capture.catalog_entries import catalog_entry, is_model_name
 from wattree.capture.configuration import model_from_config
 from wattree.capture.zoo.graph import built_in_graph
 from wattree.errors import ModelError
@@ -27,20 +27,20 @@ def load_model(
     sequence: int | None = None,
     capture: bool = False,
 ) -> ModelGraph:
-    """Return the graph of a model of the catalogue, or of a `config.json` or its folder.
+    """Return the graph of a model of the catalog, or of a `config.json` or its folder.
 
     What ends in `.json`, or names an existing file or folder with a separator in it, is a path.
-    Everything else is a name; of the catalogue first, then of a file or folder.
+    Everything else is a name; of the catalog first, then of a file or folder.
 
     Args:
         name_or_path: Which.
-        arguments: Options of a model of the catalogue that has some, such as `image_size`.
+        arguments: Options of a model of the catalog that has some, such as `image_size`.
         sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.
         capture: Build and capture it with transformers even where its family can be read.
 
     Raises:
         MissingExtraError: It has to be captured, and torch or transformers are missing.
-        UnknownNameError: No such name in the catalogue; the nearest is suggested.
+        UnknownNameError: No such name in the catalog; the nearest is suggested.
         ModelError: The file describes no model that can be read, or there are no such arguments.
         JobError: The file cannot be read at all.
         MissingExtraError: The arguments ask for another graph than ships, and PyTorch is missing.
@@ -49,7 +49,7 @@ def load_model(
     if ".py:" in text or text.endswith(".py"):
         raise ModelError(
             f"model '{text}': a Python module is run, and is taken only where a job's 'model' or "
-            "wattree.capture_module names it; expected a catalogue name or a config.json"
+            "wattree.capture_module names it; expected a catalog name or a config.json"
         )
     if _is_path(name_or_path):
         _refuse(arguments, text)
@@ -57,7 +57,7 @@ def load_model(
         file = path / "config.json" if path.is_dir() else path
         config = read_json(file, limit_bytes=CONFIG_LIMIT_BYTES)
         return model_from_config(config, str(file), sequence=sequence, capture=capture)
-    entry = catalogue_entry(text)
+    entry = catalog_entry(text)
     if entry.config is None:
         return built_in_graph(entry.name, arguments or {})
     _refuse(arguments, entry.name)
@@ -66,11 +66,11 @@ def load_model(
 
 @lru_cache(maxsize=64)  # entries do not change, and what is compiled of a graph is kept with it
 def _of_catalogue(name: str, sequence: int | None, *, capture: bool) -> ModelGraph:
-    entry = catalogue_entry(name)
+    entry = catalog_entry(name)
     assert entry.config is not None
     return model_from_config(
         entry.config,
-        f"catalogue model {entry.name}",
+        f"catalog model {entry.name}",
         name=entry.name,
         sources=(entry.source,),
         sequence=sequence,
@@ -81,7 +81,7 @@ def _of_catalogue(name: str, sequence: int | None, *, capture: bool) -> ModelGra
 def located_model(name: str, folder: Path) -> str:
     """Return what `load_model` takes for a model named in a file of `folder`.
 
-    A name of the catalogue stays what it is, even where a file is called the same; otherwise it
+    A name of the catalog stays what it is, even where a file is called the same; otherwise it
     may be a file or folder there. What is neither comes back unchanged.
 
     Args:

@@ -63,7 +63,7 @@ def _activation(
     ]
     dims = (*(dim.name for dim in lead), "ffn")
     # ReLU's backward needs only its output, which the next projection keeps anyway.
-    keeps_output = function == "relu" and not gated
+    saves_output = function == "relu" and not gated
     return Operator(
         path=path,
         kind=OperatorKind.ELEMENTWISE,
@@ -71,6 +71,6 @@ def _activation(
         dims=(*lead, features("ffn", ffn)),
         inputs=(Operand(tensor=reads, dims=dims, fraction=2.0 if gated else 1.0),),
         outputs=(Operand(tensor=path, dims=dims),),
-        saved=(path,) if keeps_output else (reads,),
+        saved=(path,) if saves_output else (reads,),
         kernels=2 if gated else 1,
     )

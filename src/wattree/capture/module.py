@@ -151,8 +151,13 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
             f"model {source.name}: its forward calls no operator that costs anything; let it "
             "compute something on its inputs"
         )
-    told = (*graph.warnings, *_unread(recording), *_between_samples(recording), *_sparse(recording))
-    return replace(graph, warnings=told)
+    warnings = (
+        *graph.warnings,
+        *_unread(recording),
+        *_between_samples(recording),
+        *_sparse(recording),
+    )
+    return replace(graph, warnings=warnings)
 
 
 def idle_sequence(name: str) -> str:

@@ -70,7 +70,7 @@ def _top_k(shape: TransformerShape, *, seq: IterationDim) -> Operator:
         inputs=(Operand(tensor="router_logits", dims=("batch", "seq", "expert")),),
         outputs=(Operand(tensor="routing", dims=("batch", "seq"), fraction=shape.top_k),),
         saved=("router_logits",),
-        kernels=3,  # softmax, top-k, renormalise
+        kernels=3,  # softmax, top-k, renormalize
     )
 
 

@@ -8,7 +8,7 @@ Conventions shared by every operator made here:
   so that a split never cuts a head.
 - `saved` is what autograd keeps with fused (flash) attention. A tensor is known by its name, so
   one that two operators save counts once.
-- `kernels` counts launches of plain eager PyTorch: bias inside the matrix product, one kernel
+- `kernels` counts launches of plain eager PyTorch: bias inside the matmul, one kernel
   per element-wise function, norms and rotary as written below.
 """
 
@@ -89,7 +89,7 @@ def linear(
     experts: ExpertGroup | None = None,
     tied_to: str | None = None,
 ) -> Operator:
-    """Return a matrix product with its weight `(out, in)`, grouped over experts if given.
+    """Return a matmul with its weight `(out, in)`, grouped over experts if given.
 
     Like all operators here it writes the tensor of its own path unless it is told another.
     """

@@ -102,7 +102,7 @@ class RecordedOperator:
             operator's schema, lists opened up.
         arguments: What it got besides tensors, by the names of its schema, as plain values; the
             place of a tensor is held by `{"tensor": position in inputs}`, of a list by a list.
-        flop: In matrix products and convolutions, forward.
+        flop: In matmuls and convolutions, forward.
         input_gradient_flop, weight_gradient_flop: The same of its backward; work of products whose
             result is a parameter's gradient is weight gradient.
         saved: Indices of the tensors that autograd keeps for its backward.

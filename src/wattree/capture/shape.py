@@ -1,6 +1,6 @@
 """The shape of a transformer: the numbers that decide its operators, and which layers differ.
 
-Every way in (catalogue, `config.json`, a job's `transformer:` block) ends in a
+Every way in (catalog, `config.json`, a job's `transformer:` block) ends in a
 `TransformerShape`; `transformer.build_transformer` turns it into operators.
 """
 
@@ -41,7 +41,7 @@ class LayerKind:
         side: `""` for a single stack, else `encoder` or `decoder`.
         moe: Its feed-forward part is a mixture of experts.
         window: Sliding window in tokens, None for full attention.
-        input_norm: It normalises its input (ModernBERT's first layer does not).
+        input_norm: It normalizes its input (ModernBERT's first layer does not).
         relative_bias: It owns the table of relative position biases (first layer of T5 stacks).
     """
 
@@ -91,7 +91,7 @@ class TransformerShape:
         unread_parameters: Parameters that the reference class holds and no operator reads: a
             second bias of an untied BERT head, the shared table of an untied BART.
         token_types: Rows of a token-type table (BERT).
-        embedding_norm: The embedding is normalised.
+        embedding_norm: The embedding is normalized.
         embedding_width: Width of the token table; 0: `hidden`. If it differs, the embedding is
             projected into `hidden` (ELECTRA with a bias, OPT without: `embedding_bias`).
         embedding_projected_first: Positions are added after that projection, so that their table

@@ -60,8 +60,8 @@ def tuned_request(request: TrainRequest, job: Job, arguments: Sequence[str]) -> 
                 larger = Path(folder) / f"batch-{setting.batch_factor}.yaml"
                 larger.write_text(_larger(request.job, job, setting.batch_factor), encoding="utf-8")
                 words[words.index(str(request.job))] = str(larger)
-            told = ["-q", str(setting.processes), "--silent", "--quiet", "--fresh"]
-            return own_command([*words, *told])
+            flags = ["-q", str(setting.processes), "--silent", "--quiet", "--fresh"]
+            return own_command([*words, *flags])
 
         def samples(setting: TrialSetting) -> float:
             own = setting.processes if rule == "fixed-per-process" else 1
@@ -108,7 +108,7 @@ def _larger(path: Path, job: Job, factor: int) -> str:
 
     from ruamel.yaml import YAML
 
-    from wattree.runtime.kept_job import job_text
+    from wattree.runtime.saved_job import job_text
 
     yaml = YAML(typ="safe", pure=True)
     mapping: dict[str, Any] = yaml.load(job_text(path, job, None))

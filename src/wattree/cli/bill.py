@@ -28,7 +28,7 @@ class AskedOfRun:
     Attributes:
         tokens, samples: Its target, at most one of them.
         shift_s: Length of a run to shift within the job's hourly series; 0 for that of the target,
-            None where nobody asked. [s]
+            None where no one asked. [s]
     """
 
     tokens: float | None = None
@@ -61,7 +61,7 @@ def asked_of_run(*, tokens: str | None, samples: str | None, shift: str | None) 
         JobError: An option is no such count or time, or two contradict each other.
     """
     if tokens is not None and samples is not None:
-        raise JobError("--tokens", ["found beside --samples, expected one of them"])
+        raise JobError("--tokens", ["found together with --samples, expected one of them"])
     shift_s = None if shift is None else _length_s(shift)
     if shift_s == 0 and tokens is None and samples is None:
         raise JobError("--shift", ["found 'run', expected --tokens or --samples beside it"])

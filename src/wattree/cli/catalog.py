@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wattree.cli.job_file import tell_warnings
+from wattree.cli.job_file import print_warnings
 from wattree.cli.output import JsonPath, deliver
 from wattree.cli.request import request_command
 
@@ -91,6 +91,6 @@ def _show_module(request: CatalogRequest, name: str) -> None:
     from wattree.report.module_text import as_json, module_table
 
     recording = capture_module(name, batch=request.batch, sequence=request.sequence)
-    tell_warnings(Path(name), recording.warnings)
+    print_warnings(Path(name), recording.warnings)
     table = module_table(recording, depth=request.depth)
     deliver(as_json(recording), request.json_path, lambda console: console.print(table))

@@ -45,9 +45,9 @@ Workers = Annotated[
 ]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help="Only go on with points that are kept; refuse to begin anew."),
+    typer.Option("--resume", help="Only resume from stored points; refuse to start over."),
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Forget the points that are kept.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Discard stored points.")]
 ReportPath = Annotated[
     Path | None,
     option(
@@ -85,7 +85,7 @@ def design(request: DesignRequest) -> None:
     """Sweep cluster resources together with strategies, and show what is best.
 
     For every point of the study the best strategy is searched, screened in closed form and
-    simulated. Finished points are kept as they finish: an interrupted study goes on where it was.
+    simulated. Finished points are stored as they finish: an interrupted study goes on where it was.
     Exit code 2 if no point is feasible.
 
     Example: wattree design examples/design/transformer-1t-expansion.yaml --report study.html
@@ -118,7 +118,7 @@ def design(request: DesignRequest) -> None:
                 progress=progress,
             )
     except KeyboardInterrupt:
-        typer.echo(f"wattree: finished points are kept in {kept}; run again to go on", err=True)
+        typer.echo(f"wattree: finished points are stored in {kept}; run again to go on", err=True)
         raise
     writers = (
         (request.report, write_design_page),

@@ -56,7 +56,7 @@ def fit(request: FitRequest) -> None:
 
     Runs of one kind of node: idle, the loader alone, resident data,
     collectives alone, and training on a few sizes. The more of them are
-    isolated, the more constants can be told apart; what cannot is said.
+    isolated, the more constants can be distinguished; the rest is listed.
 
     Example: wattree energy fit runs/ --out calibration.yaml
     """
@@ -176,10 +176,10 @@ class CompareRequest:
 def compare(request: CompareRequest) -> None:
     """Compare the stage model with simpler models of energy on runs.
 
-    Four linear models, a non-linear one, rated power times utilisation, and
+    Four linear models, a non-linear one, rated power times utilization, and
     forecasts of power series (AR, SES, ARIMA), by model, by number of nodes
     and by stage. Each kind of node is a table of its own. Where the stage
-    model is not ahead, the table says so.
+    model is not ahead, the table shows it.
 
     Example: wattree energy compare runs/ --fit-on 'nodes<=8'
     """

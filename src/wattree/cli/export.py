@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from wattree.cli.job_file import read_job, tell_warnings
+from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
 from wattree.cli.request import request_command
 
@@ -58,7 +58,7 @@ def export(request: ExportRequest) -> None:
     check_outputs(request.json_path, source=request.job)
     loaded = read_job(request.job)
     if loaded.neighbours:
-        tell_warnings(request.job, ["neighbours: have no effect here: only the job is written"])
+        print_warnings(request.job, ["neighbours: have no effect here: only the job is written"])
     done = export_chakra(
         loaded,
         request.folder,
@@ -66,7 +66,7 @@ def export(request: ExportRequest) -> None:
         own_attributes=not request.plain,
         calibration=request.calibration,
     )
-    tell_warnings(request.job, done.warnings)
+    print_warnings(request.job, done.warnings)
     from wattree.report.interchange_text import show_exported
 
     deliver(done.as_json(), request.json_path, lambda console: show_exported(done, console))

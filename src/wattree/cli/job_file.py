@@ -1,4 +1,4 @@
-"""The job of a command: read, and its warnings told."""
+"""The job of a command: read it, and print its warnings."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def read_job(path: Path) -> Job:
     import wattree
 
     job = wattree.load_job(path)
-    tell_warnings(path, job.warnings)
+    print_warnings(path, job.warnings)
     return job
 
 
-def tell_warnings(path: Path, warnings: Iterable[str]) -> None:
-    """Print on standard error what a job says to no effect."""
+def print_warnings(path: Path, warnings: Iterable[str]) -> None:
+    """Print on standard error which settings of a job have no effect."""
     for warning in warnings:
         typer.echo(f"wattree: {path}: warning: {warning}", err=True)

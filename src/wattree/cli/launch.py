@@ -216,7 +216,7 @@ def processes_option(text: str | None) -> int | None:
 
 
 def mps_option(*, with_mps: bool, without_mps: bool) -> bool | None:
-    """Return whether processes are to share devices by MPS; None where nothing was said.
+    """Return whether processes are to share devices by MPS; None where nothing was set.
 
     Raises:
         RunError: Both were said.

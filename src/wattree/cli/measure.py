@@ -70,7 +70,7 @@ class MeasureRequest:
     csv_shift: Annotated[
         float, typer.Option(metavar="S", help="Seconds by which that meter's clock is behind.")
     ] = 0.0
-    replay: Annotated[Path | None, option("RUN", "Run whose power is played instead.")] = None
+    replay: Annotated[Path | None, option("RUN", "Run whose power is replayed instead.")] = None
     interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two readings.")] = (
         "100 ms"
     )
@@ -289,7 +289,7 @@ def _measured(request: MeasureRequest) -> Measured:
         work=Work(**request.given_work()),
         # Standard output is for the JSON alone if that was asked for.
         stdout=sys.stderr if str(request.json_path) == "-" else None,
-        keep=None if request.out is None else partial(write_run, path=request.out),
+        save=None if request.out is None else partial(write_run, path=request.out),
     )
 
 

@@ -21,7 +21,7 @@ from wattree.units import parse_quantity
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Blanks at the end of a line, and the colour codes of a terminal among them.
+#: Blanks at the end of a line, and the color codes of a terminal among them.
 _LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 
 #: Called with what is being done, how much of it is done, and how much there is.

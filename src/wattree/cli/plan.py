@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wattree.cli.job_file import read_job, tell_warnings
+from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import (
     Calibration,
     JobPath,
@@ -74,7 +74,7 @@ class PlanRequest:
 
 @request_command
 def plan(request: PlanRequest) -> None:
-    """Rank the strategies that fit, and say why the best one wins.
+    """Rank the strategies that fit, and explain why the best one wins.
 
     Every legal strategy for the job's cluster is screened, the most promising are simulated;
     the job's own strategy is not read. Exit code 2 if nothing fits (the JSON is still written).
@@ -103,14 +103,14 @@ def plan(request: PlanRequest) -> None:
         with progress_bars() as progress:
             found = wattree.plan(loaded, **asked, progress=progress)
     except InfeasibleError as error:
-        tell_warnings(request.job, error.warnings)
+        print_warnings(request.job, error.warnings)
         wall_s = time.perf_counter() - began
         nothing = nothing_found(
             error, objective=request.objective.value, source=loaded.source, wall_s=wall_s
         )
         deliver(nothing.as_json(), request.json_path, lambda _: None)
         raise
-    tell_warnings(request.job, found.warnings)
+    print_warnings(request.job, found.warnings)
     deliver(found.as_json(), request.json_path, lambda console: show_plan(found, console))
     if found.best is None:
         raise typer.Exit(2)

@@ -1,4 +1,4 @@
-"""`wattree profile`: the constants of the machine at hand."""
+"""`wattree profile`: the constants of this machine."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ProfileRequest:
 def profile(request: ProfileRequest) -> None:
     """Measure this machine, and fit the constants that predictions rest on.
 
-    Matrix products, operators bound by memory, calls of the framework, batches and
+    Matmuls, operators bound by memory, calls of the framework, batches and
     collectives between processes, each on all ranks at once. Needs PyTorch. The
     constants are used by --calibration of simulate, plan, train and validate; a job
     names the machine as cluster.node.

@@ -21,7 +21,7 @@ class Lines:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
-        self._began = self._told = time.monotonic()
+        self._began = self._reported_at_s = time.monotonic()
 
     def rate(self, done: int) -> str:
         """Return how many points were finished in a time."""
@@ -32,13 +32,13 @@ class Lines:
         return f"{rate:.2g} points/s" if rate >= 0.1 else f"{1 / rate:.3g} s a point"
 
     def report(self, done: int, total: int, before: int) -> None:
-        """Tell it, if it was not told lately."""
+        """Print it, unless it was printed a moment ago."""
         now = time.monotonic()
         if done == before and before:
             typer.echo(f"wattree: {before:,} of {total:,} points were finished before", err=True)
-        if now - self._told < _EVERY_S or done == before:
+        if now - self._reported_at_s < _EVERY_S or done == before:
             return
-        self._told = now
+        self._reported_at_s = now
         left_s = (now - self._began) / (done - before) * (total - done)
         typer.echo(
             f"wattree: {done:,} of {total:,} points, {self.rate(done - before)}, about "

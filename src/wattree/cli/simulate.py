@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattree.cli.bill import asked_of_run
-from wattree.cli.job_file import read_job, tell_warnings
+from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import (
     Calibration,
     JobPath,
@@ -67,7 +67,7 @@ class SimulateRequest:
         str | None,
         option(
             "RANKS",
-            "Show the tensors alive when the memory of these ranks peaks: 'fullest', or a "
+            "Show the live tensors when the memory of these ranks peaks: 'fullest', or a "
             "rank class of the trace, such as 'stage 0'.",
         ),
     ] = None
@@ -75,7 +75,7 @@ class SimulateRequest:
         str | None,
         option(
             "COUNT",
-            "Also tell energy, money and carbon of a run to so many tokens, such as 1T.",
+            "Also report energy, money and carbon of a run to so many tokens, such as 1T.",
             "--tokens",
             "--target-tokens",
         ),
@@ -87,7 +87,7 @@ class SimulateRequest:
         str | None,
         option(
             "TIME",
-            "Also tell at which hour of the job's series (energy: series) a run of that "
+            "Also report at which hour of the job's series (energy: series) a run of that "
             "length would best start, such as 24h; 'run' for that of --tokens or --samples.",
         ),
     ] = None
@@ -98,8 +98,8 @@ class SimulateRequest:
         ),
     ] = None
 
-    def played(self) -> dict[str, Any]:
-        """Return how steps are played, as arguments of `wattree.simulate`."""
+    def executed(self) -> dict[str, Any]:
+        """Return how steps are executed, as arguments of `wattree.simulate`."""
         return {
             "calibration": self.calibration,
             "fold": self.fold is Fold.ON,
@@ -112,7 +112,7 @@ class SimulateRequest:
 def simulate(request: SimulateRequest) -> None:
     """Predict time, memory, energy and cost of one training step.
 
-    The job's strategy is compiled and played; 'wattree plan' finds one. Exit code 2 if it does
+    The job's strategy is compiled and executed; 'wattree plan' finds one. Exit code 2 if it does
     not fit in memory (the JSON is still written).
 
     Example: wattree simulate job.yaml --trace trace.json --json result.json
@@ -127,15 +127,15 @@ def simulate(request: SimulateRequest) -> None:
     loaded = read_job(request.job)
     if request.power_limit is not None:
         limits_w = _limits_w(loaded, request.power_limit)
-        _tell_idle_limits(loaded, limits_w)
+        _warn_of_idle_limits(loaded, limits_w)
         if len(limits_w) != 1:
-            _refuse_beside_sweep(request)
+            _refuse_with_sweep(request)
             _sweep(request, loaded, limits_w)
             return
         loaded = loaded.capped(limits_w[0])
     announce_compilation()
     prediction = _predicted(request, loaded)
-    tell_warnings(request.job, prediction.warnings)
+    print_warnings(request.job, prediction.warnings)
     _deliver(request, prediction, asked.answered(loaded, prediction.result))
 
 
@@ -148,8 +148,8 @@ def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -
     if request.trace_path is not None:
         from wattree.report.perfetto import write_trace
 
-        shown = prediction.beside or prediction
-        own = prediction.curves if prediction.beside is None else {}
+        shown = prediction.shared_fabric_step or prediction
+        own = prediction.curves if prediction.shared_fabric_step is None else {}
         write_trace(request.trace_path, shown.trace, power=own or {"cluster": shown.power})
     from wattree.report import show_result
 
@@ -189,7 +189,7 @@ def _limits_w(job: Job, text: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _tell_idle_limits(job: Job, limits_w: tuple[float, ...]) -> None:
+def _warn_of_idle_limits(job: Job, limits_w: tuple[float, ...]) -> None:
     """Warn of limits at or above what all devices are rated at, but for the rated power itself."""
     rated_w = max(pool.node.device.tdp_w for pool in job.cluster.pools)
     for limit_w in limits_w:
@@ -201,7 +201,7 @@ def _tell_idle_limits(job: Job, limits_w: tuple[float, ...]) -> None:
             )
 
 
-def _refuse_beside_sweep(request: SimulateRequest) -> None:
+def _refuse_with_sweep(request: SimulateRequest) -> None:
     from wattree.errors import JobError
 
     of_one_step = {
@@ -224,8 +224,8 @@ def _sweep(request: SimulateRequest, job: Job, limits_w: tuple[float, ...]) -> N
     from wattree.report import show_power_sweep
 
     announce_compilation()
-    sweep = wattree.power_sweep(job, limits_w, **request.played())
-    tell_warnings(Path(job.source), sweep.warnings)
+    sweep = wattree.power_sweep(job, limits_w, **request.executed())
+    print_warnings(Path(job.source), sweep.warnings)
     deliver(sweep.as_json(), request.json_path, lambda console: show_power_sweep(sweep, console))
     if not sweep.fits:
         typer.echo(
@@ -250,7 +250,7 @@ def _shortage(result: Result) -> str:
 def _predicted(request: SimulateRequest, job: Job) -> Prediction:
     import wattree
 
-    prediction = wattree.simulate(job, memory_of=request.memory, **request.played())
+    prediction = wattree.simulate(job, memory_of=request.memory, **request.executed())
     if prediction.result.memory.fits:
         return prediction
     from wattree.search import with_memory_fixes

@@ -181,11 +181,16 @@ def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks:
     with tempfile.TemporaryDirectory(prefix="wattree-against-") as folder:
         for number, (name, rival) in enumerate(rivals.items()):
             typer.echo(f"wattree: training {name}", err=True)
-            kept = Path(folder) / str(number)
-            kept.mkdir()
-            told = [*plain, "--out", str(kept), *(["--preset", rival] if rival else [])]
-            _start_ranks(ranks, [*told, "--silent"])
-            found[name] = json.loads((kept / "result.json").read_text(encoding="utf-8"))
+            folder_of_trial = Path(folder) / str(number)
+            folder_of_trial.mkdir()
+            command_line = [
+                *plain,
+                "--out",
+                str(folder_of_trial),
+                *(["--preset", rival] if rival else []),
+            ]
+            _start_ranks(ranks, [*command_line, "--silent"])
+            found[name] = json.loads((folder_of_trial / "result.json").read_text(encoding="utf-8"))
     deliver(found, None, lambda console: show_rivals(found, console))
 
 

@@ -50,7 +50,7 @@ class TrainRequest:
     compare: Annotated[
         bool,
         typer.Option(
-            "--compare", help="Simulate the same job and print predicted beside measured."
+            "--compare", help="Simulate the same job and print predicted next to measured."
         ),
     ] = False
     preset: Annotated[
@@ -115,12 +115,12 @@ class TrainRequest:
 
     @property
     def by_mps(self) -> bool | None:
-        """Return whether devices are shared by MPS; None where nothing was said."""
+        """Return whether devices are shared by MPS; None where nothing was set."""
         return mps_option(with_mps=self.with_mps, without_mps=self.without_mps)
 
     @property
     def rule(self) -> str | None:
-        """Return what becomes of the batch; None where nothing was said."""
+        """Return what becomes of the batch; None where nothing was set."""
         return None if self.batch_rule is None else self.batch_rule.value
 
     def settings(self) -> TrainSettings:

@@ -20,7 +20,7 @@ def deliver_trained(request: TrainRequest, found: Trained) -> None:
     """Write and show what was trained; a prediction that fails takes nothing of it away."""
     from wattree.runtime.train.compare import compared
 
-    _keep(request, found)
+    _save_job(request, found)
     comparison = None
     if request.compare:
         try:
@@ -31,14 +31,14 @@ def deliver_trained(request: TrainRequest, found: Trained) -> None:
         _show(request, found, comparison)
 
 
-def _keep(request: TrainRequest, found: Trained) -> None:
+def _save_job(request: TrainRequest, found: Trained) -> None:
     """Leave run, result and job in the folder that was named."""
     if request.out is None:
         return
     out = request.out
     from wattree.files import write_atomic
     from wattree.report.json_output import write_json
-    from wattree.runtime.kept_job import job_text
+    from wattree.runtime.saved_job import job_text
     from wattree.trace import write_run
 
     write_run(found.run, out / "run.json")

@@ -23,26 +23,26 @@ Integers = NDArray[np.int64]
 def block_memory(costs: BlockCosts) -> tuple[Floats, Floats]:
     """Return what one block keeps, and the most it needs beyond that while it runs. [B]"""
     program = costs.program
-    kept, again, made = _kept(costs)
-    forward = _most_held([costs.forward], made, {}) - kept
+    saved, again, made = _kept(costs)
+    forward = _peak([costs.forward], made, {}) - saved
     if not program.backward:
-        return kept, np.maximum(forward, 0.0)
-    return kept, np.maximum(forward, _backward_most_held(costs, again))
+        return saved, np.maximum(forward, 0.0)
+    return saved, np.maximum(forward, _backward_peak(costs, again))
 
 
 def _kept(costs: BlockCosts) -> tuple[Floats, Floats, dict[int, Floats]]:
     """Return what a block keeps, what it makes again in backward, and what each step keeps. [B]"""
     program = costs.program
-    kept = again = zero = np.zeros(costs.saved_bytes.shape[1])
+    saved = again = zero = np.zeros(costs.saved_bytes.shape[1])
     made: dict[int, Floats] = {}  # forward step → what it makes and keeps
     for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
         if not program.backward:
             continue
         share = tensor.share if tensor.recomputed else 0.0
-        kept, again = kept + (1.0 - share) * row, again + share * row
+        saved, again = saved + (1.0 - share) * row, again + share * row
         at = max(tensor.producer, 0)
         made[at] = made.get(at, zero) + (1.0 - share) * row
-    return kept, again, made
+    return saved, again, made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +66,17 @@ class SplitMemory:
 def split_memory(costs: BlockCosts) -> SplitMemory:
     """Return what a block needs in each piece of its work; its backward may be one piece too."""
     program = costs.program
-    kept, again, made = _kept(costs)
-    zero = np.zeros_like(kept)
-    forward = np.maximum(_most_held([costs.forward], made, {}) - kept, 0.0)
+    saved, again, made = _kept(costs)
+    zero = np.zeros_like(saved)
+    forward = np.maximum(_peak([costs.forward], made, {}) - saved, 0.0)
     if not program.backward:
         return SplitMemory(forward=forward, backward=zero, inputs=zero, waiting=zero, weights=zero)
     pieces = split_backward(costs.backward, program.backward_exit)
     before = len(costs.recomputation.steps)
-    held, taken, staying = _held_gradients(pieces, before)
+    contents, taken, staying = _held_gradients(pieces, before)
     soon, late = _last_steps(pieces.inputs, before), _last_steps(pieces.weights, 0)
     dropped: dict[int, Floats] = {}
-    dropped_late = dict(held)
+    dropped_late = dict(contents)
     end = before + len(pieces.inputs.steps) - 1
     for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
         waiting = [late[path] for path in tensor.savers if path in late]
@@ -87,14 +87,14 @@ def split_memory(costs: BlockCosts) -> SplitMemory:
     made_again = {0: again}
     for at, size in taken.items():
         made_again[at] = made_again.get(at, zero) + size
-    inputs = _most_held([costs.recomputation, pieces.inputs], made_again, dropped)
-    waiting_bytes = kept + again + sum(taken.values(), zero) + staying
+    inputs = _peak([costs.recomputation, pieces.inputs], made_again, dropped)
+    waiting_bytes = saved + again + sum(taken.values(), zero) + staying
     return SplitMemory(
         forward=forward,
-        backward=_backward_most_held(costs, again),
+        backward=_backward_peak(costs, again),
         inputs=inputs,
         waiting=waiting_bytes - sum(dropped.values(), zero),
-        weights=_most_held([pieces.weights], {}, dropped_late, is_waiting=True),
+        weights=_peak([pieces.weights], {}, dropped_late, is_waiting=True),
     )
 
 
@@ -106,7 +106,7 @@ def _held_gradients(
     Where one was gathered for the input's gradient, the gathered copy is what stays. Given are
     what each late step drops, what each earlier step takes for it, and the copies that stay.
     """
-    products, kept = _last_steps(pieces.inputs, before), set[int]()
+    products, saved = _last_steps(pieces.inputs, before), set[int]()
     drops: dict[int, Floats] = {}
     taken: dict[int, Floats] = {}
     staying = np.zeros(pieces.inputs.work_s.shape[1])
@@ -115,13 +115,13 @@ def _held_gradients(
             continue
         size = pieces.weights.transient_bytes[index]
         sizes = pieces.inputs.transient_bytes
-        copies = pieces.held[index]
-        gathered = [at for at in copies if sizes[at].any() and at not in kept]
+        copies = pieces.contents[index]
+        gathered = [at for at in copies if sizes[at].any() and at not in saved]
         if gathered:
-            kept.update(gathered)
+            saved.update(gathered)
             drops[index] = sizes[gathered].sum(axis=0)
             staying = staying + drops[index]
-        elif not any(at in kept for at in copies):
+        elif not any(at in saved for at in copies):
             at = products.get(step.path, before)
             taken[at] = taken.get(at, 0.0 * size) + size
             drops[index] = size
@@ -137,7 +137,7 @@ def _last_steps(phase: PhaseCosts, before: int) -> dict[str, int]:
     }
 
 
-def _backward_most_held(costs: BlockCosts, again: Floats) -> Floats:
+def _backward_peak(costs: BlockCosts, again: Floats) -> Floats:
     """Return the most that backward holds beyond what forward kept. [B]"""
     program = costs.program
     before = len(costs.recomputation.steps)
@@ -147,10 +147,10 @@ def _backward_most_held(costs: BlockCosts, again: Floats) -> Floats:
     for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
         at = last_of.get(tensor.consumer, end)
         dropped[at] = dropped.get(at, 0.0 * row) + row
-    return _most_held([costs.recomputation, costs.backward], {0: again}, dropped)
+    return _peak([costs.recomputation, costs.backward], {0: again}, dropped)
 
 
-def _most_held(
+def _peak(
     phases: Sequence[PhaseCosts],
     made: Mapping[int, Floats],
     dropped: Mapping[int, Floats],
@@ -167,18 +167,18 @@ def _most_held(
         dropped: Step → what goes when it is done.
         is_waiting: Operators have what they need already.
     """
-    held = np.zeros(phases[0].work_s.shape[1])
-    most = held
+    contents = np.zeros(phases[0].work_s.shape[1])
+    most = contents
     number = 0
     for phase in phases:
         for index, step in enumerate(phase.steps):
-            held = held + made.get(number, 0.0)
+            contents = contents + made.get(number, 0.0)
             if isinstance(step, CollectiveStep):
-                held = held + phase.transient_bytes[index]
-                most = np.maximum(most, held)
+                contents = contents + phase.transient_bytes[index]
+                most = np.maximum(most, contents)
             elif not is_waiting:
-                most = np.maximum(most, held + phase.transient_bytes[index])
-            held = held - dropped.get(number, 0.0)
+                most = np.maximum(most, contents + phase.transient_bytes[index])
+            contents = contents - dropped.get(number, 0.0)
             number += 1
     return most
 

@@ -17,7 +17,7 @@ from wattree.energy import dynamic_energy_j
 from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.groups import Placement
-from wattree.lowering.overlap import Pipelining, hidden_beside, phase_span_s
+from wattree.lowering.overlap import Pipelining, hidden_under, phase_span_s
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveKind, CollectiveStep, Scale
 from wattree.lowering.setting import Setting
@@ -67,9 +67,9 @@ class BlockTable:
         deferred: Of backward, what can wait. [s]
         variance_s2: Of that time, where processes share the device. [s^2]
         forward_alone, backward_alone: Without collectives. [s]
-        kept, far_kept: For backward, on the device and in expanded memory. [B]
+        saved_bytes, tier2_saved: For backward, on the device and in expanded memory. [B]
         moment: Needed beyond that while it runs. [B]
-        handed: Tensors handed on, `(tensors, n)`. [B]
+        boundary_bytes: Tensors handed on, `(tensors, n)`. [B]
         forward_j, backward_j: Energy above rest of a micro-batch. [J]
     """
 
@@ -80,10 +80,10 @@ class BlockTable:
     variance_s2: Floats
     forward_alone: Floats
     backward_alone: Floats
-    kept: Floats
-    far_kept: Floats
+    saved_bytes: Floats
+    tier2_saved: Floats
     moment: Floats
-    handed: Floats
+    boundary_bytes: Floats
     forward_j: Floats
     backward_j: Floats
 
@@ -101,7 +101,7 @@ def block_table(
     """
     forward = phase_span_s(costs.forward, pipelining)
     again, backward = (phase_span_s(p, pipelining) for p in (costs.recomputation, costs.backward))
-    kept, moment = block_memory(costs)
+    saved_bytes, moment = block_memory(costs)
     zero = np.zeros_like(forward)
     phases = mean_costs.forward, mean_costs.recomputation, mean_costs.backward
     forward_j, again_j, backward_j = (_phase_j(phase, pipelining, device) for phase in phases)
@@ -113,10 +113,10 @@ def block_table(
         variance_s2=zero if costs.shared is None else costs.shared.variance_s2,
         forward_alone=computing_s(costs.forward),
         backward_alone=computing_s(costs.recomputation) + computing_s(costs.backward),
-        kept=kept,
-        far_kept=zero if costs.far_kept_bytes is None else costs.far_kept_bytes,
+        saved_bytes=saved_bytes,
+        tier2_saved=zero if costs.tier2_saved_bytes is None else costs.tier2_saved_bytes,
         moment=moment,
-        handed=costs.handed_bytes,
+        boundary_bytes=costs.boundary_bytes,
         forward_j=forward_j,
         backward_j=again_j + backward_j,
     )
@@ -130,9 +130,9 @@ class StorageTable:
         gather, every, once, update: Time of their gathers, of reductions after every micro-batch
             and once in a step, and of gathers of what was updated. [s]
         reduced_bytes: Gradients reduced after every micro-batch. [B]
-        resident, far_resident: Held all the time, on the device and in expanded memory. [B]
+        static, tier2_static: Held all the time, on the device and in expanded memory. [B]
         gathered, staged: Whole parameters while in use, whole gradients under reduction. [B]
-        updated, far_updated: Elements that a device updates, and those in expanded memory.
+        updated, tier2_updated: Elements that a device updates, and those in expanded memory.
         buffers: Of a sharded optimizer. [B]
         often_j, rarely_j: Energy above rest of a micro-batch and of a step. [J]
     """
@@ -142,12 +142,12 @@ class StorageTable:
     once: Floats
     update: Floats
     reduced_bytes: Floats
-    resident: Floats
-    far_resident: Floats
+    static: Floats
+    tier2_static: Floats
     gathered: Floats
     staged: Floats
     updated: Floats
-    far_updated: Floats
+    tier2_updated: Floats
     buffers: float
     often_j: Floats
     rarely_j: Floats
@@ -162,7 +162,7 @@ def storage_table(
     update_rates: Rates,
     state_bytes: float,
     processes: int,
-    reached: Offload,
+    tier2_offload: Offload,
 ) -> StorageTable:
     """Return the table of a block's parameters.
 
@@ -174,11 +174,11 @@ def storage_table(
         update_rates: What updates reach.
         state_bytes: Of the optimizer, for each parameter. [B]
         processes: On each device.
-        reached: What lies in expanded memory.
+        tier2_offload: What lies in expanded memory.
     """
     gather, every, once, update = _traffic_s(storage.sync, scale, placement, device.rates)
     zero = np.zeros_like(gather)
-    names = [n for n in ("parameters", "optimizer") if getattr(reached, n) is not None]
+    names = [n for n in ("parameters", "optimizer") if getattr(tier2_offload, n) is not None]
     placed = sum((getattr(storage, name) for name in names), zero)
     none = np.zeros(1, dtype=bool)
     second = device.energy_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
@@ -193,12 +193,12 @@ def storage_table(
         once=once,
         update=update,
         reduced_bytes=sum((g.reduce_bytes for g in storage.sync if g.every_micro_batch), zero),
-        resident=storage.parameters + storage.gradients + storage.optimizer - placed,
-        far_resident=placed + (0.0 if storage.far is None else storage.far),
+        static=storage.parameters + storage.gradients + storage.optimizer - placed,
+        tier2_static=placed + (0.0 if storage.tier2 is None else storage.tier2),
         gathered=gathered_bytes(storage, scale),
         staged=staged_bytes(storage, scale),
         updated=storage.updated_elements,
-        far_updated=zero if storage.far_elements is None else storage.far_elements,
+        tier2_updated=zero if storage.tier2_elements is None else storage.tier2_elements,
         buffers=buffer_bytes(storage.sync, software, 1),
         often_j=second * (2 * gather + every),
         rarely_j=second * (once + update) + device.energy_j(0 * traffic, traffic, busy_s, none),
@@ -237,7 +237,7 @@ def _phase_j(phase: PhaseCosts, pipelining: Pipelining, device: DeviceOfPool) ->
     energy = device.energy_j(
         phase.flop, phase.traffic_bytes, lasts_s, np.array(moves, dtype=bool)[:, None]
     )
-    hidden = hidden_beside(phase.steps, pipelining)
+    hidden = hidden_under(phase.steps, pipelining)
     if hidden:
         # What is hidden beside a product spins on what the product leaves of the device's limit.
         one, none = np.ones(1), np.zeros(1, dtype=bool)

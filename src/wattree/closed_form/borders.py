@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.stage_kinds import StageKinds
-from wattree.closed_form.tables import Tables
 from wattree.strategy import AXES
 
 __all__ = ["Borders"]
@@ -17,29 +17,31 @@ Floats = NDArray[np.float64]
 
 
 class Borders:
-    """What handing tensors from stage to stage takes.
+    """The time of transfers between stages.
 
     Which links a strategy's transfers cross follows from its degrees alone, so it is looked at once
     for all strategies, and not for each pipeline again.
 
     Args:
         by_pool: Costs of blocks, by pool.
-        hidden: Whether transfers run beside computation.
+        hidden: Whether transfers run alongside computation.
     """
 
-    def __init__(self, by_pool: Sequence[Tables], *, hidden: bool) -> None:
+    def __init__(self, by_pool: Sequence[BlockCostTable], *, hidden: bool) -> None:
         self._tables, self._hidden = by_pool[0], hidden
         axes = self._tables.degrees.axes
         degrees = [axes[axis].astype(np.float64) for axis in AXES if axis != "pp"]
         stride = np.asarray(np.prod(degrees, axis=0))
-        self._ways = [_Way(tables, stride, self._tables.ranks) for tables in by_pool]
+        self._routes = [_Route(tables, stride, self._tables.ranks) for tables in by_pool]
 
     def time_s(self, kinds: StageKinds, micro_batches: Floats) -> Floats:
         """Return what transfers add to a step, `(n,)`. [s]"""
         at = kinds.pipeline, self._tables.block_of
-        used = np.array([held.pools.sum(axis=1) > 0 for held in kinds.helds]).T[:, kinds.pipeline]
+        used = np.array([contents.pools.sum(axis=1) > 0 for contents in kinds.helds]).T[
+            :, kinds.pipeline
+        ]
         # Two transfers over each border, of what differs from border to border.
-        mean, most = kinds.crossing_bytes(self._tables.handed)
+        mean, most = kinds.crossing_bytes(self._tables.boundary_bytes)
         through = 2 * self._longest_s(mean[at], used)
         if self._hidden:
             # The first micro-batch goes through all chunks before there is anything to hide
@@ -52,17 +54,17 @@ class Borders:
 
     def _longest_s(self, size: Floats, used: NDArray[np.bool_]) -> Floats:
         """Return the time of one transfer on the slowest pool that is used. [s]"""
-        times = [way.time_s(size) for way in self._ways]
+        times = [route.time_s(size) for route in self._routes]
         if len(times) == 1:
             return times[0]
         both = zip(times, used, strict=True)
         return np.asarray(np.max([np.where(has, time, -np.inf) for time, has in both], axis=0))
 
 
-class _Way:
+class _Route:
     """Where the transfers of strategies go on the devices of one pool."""
 
-    def __init__(self, tables: Tables, stride: Floats, ranks: Floats) -> None:
+    def __init__(self, tables: BlockCostTable, stride: Floats, ranks: Floats) -> None:
         domain = tables.pool.domain_devices
         self.links = links = tables.rates.links
         self.crosses, self.beyond = stride >= domain, stride >= tables.leaf_devices

@@ -19,7 +19,7 @@ TIME_BOUNDS = {
     "dualpipe": 0.25,
     # Weight gradients fill more of the bubble where stages differ.
     "zero-bubble": 0.27,
-    # A gather that waits for the block before may run beside that block's last collective.
+    # A gather that waits for the block before may run alongside that block's last collective.
     "gathers that wait": 0.20,
     "others": 0.09,
 }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.closed_form.tables import Tables
+from wattree.closed_form.cost_table import BlockCostTable
 from wattree.lowering.movement import bucket_bytes
 
 __all__ = ["Buckets", "buckets_of"]
@@ -31,7 +31,7 @@ class Buckets(NamedTuple):
     crowding: Floats
 
 
-def buckets_of(tables: Tables, programs: Sequence[int]) -> Buckets:
+def buckets_of(tables: BlockCostTable, programs: Sequence[int]) -> Buckets:
     """Return the buckets of a chunk.
 
     Args:

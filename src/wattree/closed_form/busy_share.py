@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import screened
-from wattree.closed_form.tables import Tables
 from wattree.lowering.setting import Setting
 from wattree.strategy import FIXED_PER_PROCESS, StrategyOptions
 
@@ -21,13 +21,13 @@ def busy_share(setting: Setting, options: StrategyOptions, step_s: float) -> flo
     """
     # What a device does for one of several processes with as many samples each is what it does
     # for one alone.
-    beside = StrategyOptions(
+    slowdown = StrategyOptions(
         recompute=options.memory.recompute, processes_per_device=2, batch_rule=FIXED_PER_PROCESS
     )
     alone = StrategyOptions(dp=options.replicas, micro_batch=options.pipeline.micro_batch)
     degrees = Degrees.of([alone], setting.job.data.global_batch)
-    program = screened(setting, beside, degrees).program
-    tables = Tables(setting, beside, degrees, program, pool=0)
+    program = screened(setting, slowdown, degrees).program
+    tables = BlockCostTable(setting, slowdown, degrees, program, pool=0)
     costs = [table.costs for table in tables.blocks]
     demands = [0.0 if c.shared is None else float(c.shared.demand_s[0]) for c in costs]
     demand_s = sum(demands[number] for number in program.instances)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattree.hardware import Cluster
-from wattree.lowering.memory_tier_access import reached_offload
+from wattree.lowering.memory_tier_access import split_offload
 from wattree.strategy import StrategyOptions
 
 __all__ = ["is_expressible"]
@@ -22,7 +22,7 @@ def is_expressible(options: StrategyOptions, cluster: Cluster) -> bool:
     offload = options.traffic.offload
     copied = bool(offload.tiers)
     if copied and not cluster.is_mixed:
-        copied = bool(reached_offload(offload, cluster.node)[0].tiers)
+        copied = bool(split_offload(offload, cluster.node)[0].tiers)
     alike = options.parallelism.tables == "data-parallel" and not options.parallelism.single_process
     moves_plainly = not options.traffic.overlap_optimizer
     return alike and moves_plainly and not copied

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.stage_kinds import StageKinds
-from wattree.closed_form.tables import Tables
 from wattree.cost.loading import Loader, part_times_s
 from wattree.energy import dynamic_energy_j, loading_energy_j
 from wattree.lowering.loading import BUFFERS
@@ -27,7 +27,7 @@ class Inputs:
         by_pool: Costs of blocks, by pool.
     """
 
-    def __init__(self, by_pool: Sequence[Tables]) -> None:
+    def __init__(self, by_pool: Sequence[BlockCostTable]) -> None:
         self.by_pool = by_pool
         # Nothing: no bytes, and no time of any core.
         loader = by_pool[0].setting.job.data.loader or Loader(workers=1)
@@ -69,7 +69,7 @@ class Inputs:
             copied_bytes=copied,
         )
         none, whole_j = np.zeros(len(samples)), np.zeros(len(samples))
-        first = np.array([held.pools[:, 0] for held in kinds.helds]).T[:, kinds.pipeline]
+        first = np.array([contents.pools[:, 0] for contents in kinds.helds]).T[:, kinds.pipeline]
         for tables, share in zip(self.by_pool, first, strict=True):
             copies_j = dynamic_energy_j(  # bytes that their memory takes in
                 tables.rates.power,
@@ -104,8 +104,8 @@ class Inputs:
         ranks, served = self.by_pool[0].ranks, self._served()
         stage = ranks / kinds.stages / served
         loads = [
-            (held.pools[:, 0] > 0) | ((held.copies > 1) & (held.pools[:, -1] > 0))
-            for held in kinds.helds
+            (contents.pools[:, 0] > 0) | ((contents.copies > 1) & (contents.pools[:, -1] > 0))
+            for contents in kinds.helds
         ]
         loading = np.array(loads).T[:, kinds.pipeline]
         for tables, used in zip(self.by_pool, loading, strict=True):

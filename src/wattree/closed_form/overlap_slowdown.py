@@ -1,6 +1,6 @@
 """Computation and traffic side by side, in closed form: each at its rate while both are there.
 
-With `c` seconds of computation alone and `t` of traffic, at rates `a` and `b` beside each other,
+With `c` seconds of computation alone and `t` of traffic, at rates `a` and `b` side by side,
 both are over after `max(c + (1 - a) t / b, t + (1 - b) c / a)`, as long as `a + b > 1`: whichever
 is done first leaves the rest of the other to run alone.
 """
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Beside"]
+__all__ = ["OverlapSlowdown"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What two that run side by side cost each other.
+class OverlapSlowdown:
+    """How computation and traffic slow each other while they overlap.
 
     Attributes:
-        compute_rate: Of computation beside traffic, `a`.
-        communication_rate: Of traffic beside computation, `b`.
+        compute_rate: Of computation alongside traffic, `a`.
+        communication_rate: Of traffic alongside computation, `b`.
     """
 
     compute_rate: float

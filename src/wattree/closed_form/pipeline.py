@@ -21,18 +21,18 @@ from wattree.strategy.presets import schedule_of_chunks
 from wattree.strategy.schedules import (
     PIPELINE_SCHEDULES,
     ChunkPlacement,
-    alive_by_chunk,
+    live_by_chunk,
     stage_orders,
 )
 
 __all__ = [
     "SPLIT",
-    "Held",
+    "StageContents",
     "deferred_s",
-    "held_by_stages",
     "in_flight",
     "known_schedule",
     "split_bubble_s",
+    "stage_contents",
 ]
 
 Floats = NDArray[np.float64]
@@ -43,8 +43,8 @@ SPLIT = tuple(name for name, known in PIPELINE_SCHEDULES.items() if known.splits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What pipeline stages hold; stages that hold the same programs are one kind.
+class StageContents:
+    """Contents of pipeline stages; stages with the same programs are one kind.
 
     Attributes:
         schedule, stages, virtual: Of the pipeline.
@@ -64,8 +64,8 @@ class Held:
             border of chunks in either direction, over all borders on average and then over each,
             equal ones once, `(1 + borders, tensors)`; tensors of one program after those of
             another.
-        received: How many copies of each are held beside what programs keep, as `parts`, `(3,
-            kinds, tensors)`.
+        boundary_copies: How many copies of each are held besides what programs keep, as `parts`,
+            `(3, kinds, tensors)`.
     """
 
     schedule: str
@@ -81,7 +81,7 @@ class Held:
     first: Integers
     pools: Floats
     crossings: Floats
-    received: Floats
+    boundary_copies: Floats
 
 
 def known_schedule(options: StrategyOptions, virtual: int) -> str:
@@ -90,14 +90,14 @@ def known_schedule(options: StrategyOptions, virtual: int) -> str:
     return schedule_of_chunks(known, virtual)
 
 
-def held_by_stages(
+def stage_contents(
     program: ModelProgram,
     stages: int,
     virtual: int,
     options: StrategyOptions,
     *,
     pools: Floats | None = None,
-) -> Held:
+) -> StageContents:
     """Return what the stages of a pipeline hold.
 
     Args:
@@ -122,17 +122,17 @@ def held_by_stages(
     )
     parts = _parts(_per_chunk(program, chunks)[on_stage])
     pools = np.ones((1, stages)) if pools is None else pools
-    crossing, copies = _handed(program, chunks, placement)
-    received = _parts(copies[on_stage])
+    crossing, copies = _boundaries(program, chunks, placement)
+    boundary_copies = _parts(copies[on_stage])
     # Stages on other pools are of other kinds, whatever they hold.
-    rows = [parts.reshape(stages, -1), received.reshape(stages, -1), pools.T]
-    told = np.concatenate(rows, axis=1)
+    rows = [parts.reshape(stages, -1), boundary_copies.reshape(stages, -1), pools.T]
+    rows_by_stage = np.concatenate(rows, axis=1)
     _, first, kind_of_stage, many = np.unique(
-        told, axis=0, return_index=True, return_inverse=True, return_counts=True
+        rows_by_stage, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     kinds = parts[first]
     mean = crossing.sum(axis=0) / max(len(crossing), 1)
-    return Held(
+    return StageContents(
         schedule=schedule.name,
         copies=placement.copies,
         stages=stages,
@@ -149,16 +149,16 @@ def held_by_stages(
         first=first,
         pools=pools,
         crossings=np.concatenate([mean[None], np.unique(crossing, axis=0)]),
-        received=np.ascontiguousarray(received[first].transpose(1, 0, 2)),
+        boundary_copies=np.ascontiguousarray(boundary_copies[first].transpose(1, 0, 2)),
     )
 
 
 def _per_chunk(program: ModelProgram, chunks: Sequence[Sequence[int]]) -> Floats:
     """Return how many blocks of each program a chunk has, `(chunks, programs)`."""
-    held = np.zeros((len(program.instances) + 1, len(program.programs)))
-    held[np.arange(1, len(held)), program.instances] = 1.0
+    contents = np.zeros((len(program.instances) + 1, len(program.programs)))
+    contents[np.arange(1, len(contents)), program.instances] = 1.0
     ends = np.cumsum([len(chunk) for chunk in chunks])
-    return np.diff(np.cumsum(held, axis=0)[np.concatenate(([0], ends))], axis=0)
+    return np.diff(np.cumsum(contents, axis=0)[np.concatenate(([0], ends))], axis=0)
 
 
 def _parts(of_chunks: Floats) -> Floats:
@@ -170,23 +170,25 @@ def _parts(of_chunks: Floats) -> Floats:
     return np.stack([begin, of_chunks[1:-1].sum(axis=0), of_chunks[-1]], axis=1)
 
 
-def _handed(
+def _boundaries(
     program: ModelProgram, chunks: Sequence[Sequence[int]], placement: ChunkPlacement
 ) -> tuple[Floats, Floats]:
     """Return which tensors cross each border of chunks, and which each chunk holds copies of.
 
     What crosses is that of forward and the gradients of backward together.
     """
-    names = [(n, name) for n, each in enumerate(program.programs) for name, _ in each.handed]
+    names = [
+        (n, name) for n, each in enumerate(program.programs) for name, _ in each.boundary_tensors
+    ]
     row = {key: place for place, key in enumerate(names)}
     given = entering(program, chunks, chunk_stages(placement))
-    crossing, held = np.zeros((len(given), len(row))), np.zeros((len(chunks), len(row)))
+    crossing, contents = np.zeros((len(given), len(row))), np.zeros((len(chunks), len(row)))
     for border, each in enumerate(given):
         kinds = (crossing[border], each.forward), (crossing[border], each.backward)
-        for counts, tensors in (*kinds, (held[border + 1], each.held)):
+        for counts, tensors in (*kinds, (contents[border + 1], each.copied)):
             for made in tensors:
                 counts[row[program.instances[made.instance], made.tensor]] += 1.0
-    return crossing, held
+    return crossing, contents
 
 
 def _later(program: ModelProgram, chunk: Sequence[int]) -> Floats:
@@ -210,7 +212,9 @@ def deferred_s(costs: BlockCosts) -> Floats:
     return np.asarray((costs.backward.latency_s + costs.backward.work_s)[late].sum(axis=0))
 
 
-def split_bubble_s(held: Held, forward: Floats, backward: Floats, weight: Floats) -> Floats:
+def split_bubble_s(
+    contents: StageContents, forward: Floats, backward: Floats, weight: Floats
+) -> Floats:
     """Return what filling and draining add to the work of a stage. [s]
 
     With `f`, `b` and `w` the times of a stage's forward, input gradient and weight gradient, its
@@ -224,17 +228,17 @@ def split_bubble_s(held: Held, forward: Floats, backward: Floats, weight: Floats
         [3] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, Table 2:
             `(p / 2 - 1) (F&B + B - 3 W)`, with `F&B = f + b + w` and `B = b + w`.
     """
-    ahead = held.stages - 1.0
-    if held.schedule == "zb-h1":
+    ahead = contents.stages - 1.0
+    if contents.schedule == "zb-h1":
         return np.asarray(ahead * (forward + np.maximum(backward - weight, 0.0)))
-    if held.schedule == "zb-h2":
+    if contents.schedule == "zb-h2":
         return np.asarray(ahead * (forward + np.maximum(backward - 2 * weight, 0.0)))
-    if held.schedule == "zb-v":
+    if contents.schedule == "zb-v":
         longest = np.maximum(np.maximum(forward, backward), 2 * (backward - weight))
         return np.asarray(ahead * longest / 2)
     # DualPipe and DualPipeV: a stage holds two chunks, so a chunk takes half of its times.
     of_chunk = (forward + 2 * backward - weight) / 2
-    depth = held.stages / 2 if held.schedule == "dualpipe" else held.stages
+    depth = contents.stages / 2 if contents.schedule == "dualpipe" else contents.stages
     return np.asarray((depth - 1.0) * of_chunk)
 
 
@@ -253,10 +257,10 @@ def _in_flight_by_order(
         own = (alike == shape[:, None]).all(axis=0)
         orders = stage_orders(schedule, stages=count, chunks=chunks, micro_batches=several)
         for at in np.unique(stage[own]):
-            alive = alive_by_chunk(orders[at], chunks)
+            live = live_by_chunk(orders[at], chunks)
             rows = own & (stage == at)
-            found[0, rows] = alive[0] if chunks > 1 else 0.0
-            found[2, rows] = alive[-1]
+            found[0, rows] = live[0] if chunks > 1 else 0.0
+            found[2, rows] = live[-1]
     return found
 
 
@@ -268,7 +272,7 @@ def in_flight(
     stage: Integers,
     micro_batches: Integers,
 ) -> Floats:
-    """Return micro-batches whose activations are kept when most are, `(3, n)`: by part of `Held`.
+    """Return micro-batches whose activations are kept when most are, `(3, n)`, by part of a stage.
 
     Interleaved stages run rounds of as many micro-batches as there are stages through one chunk
     after another. Backward begins when the last chunk is reached, `2 (stages - stage) - 1`

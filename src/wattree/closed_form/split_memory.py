@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.closed_form.block_memory import SplitMemory
-from wattree.closed_form.pipeline import Held
+from wattree.closed_form.pipeline import StageContents
 from wattree.strategy.schedules import Order, Work, stage_orders
 
 __all__ = ["split_live_bytes"]
@@ -21,11 +21,11 @@ _State = tuple[tuple[int, ...], tuple[int, ...], Work, int]
 
 
 def split_live_bytes(
-    held: Held,
+    contents: StageContents,
     memory: Sequence[SplitMemory],
     *,
-    kept: Floats,
-    handed: Floats,
+    saved_bytes: Floats,
+    boundary_bytes: Floats,
     micro_batches: Integers,
     block: Integers,
 ) -> Floats:
@@ -34,36 +34,48 @@ def split_live_bytes(
     Twice as many micro-batches as stages and two more hold as much as any larger number does.
 
     Args:
-        held: What stages hold.
+        contents: What stages hold.
         memory: Of each program, by piece of its work.
-        kept: What each program keeps, `(programs, distinct)`. [B]
-        handed: What programs hand on, `(tensors, distinct)`. [B]
+        saved_bytes: What each program keeps, `(programs, distinct)`. [B]
+        boundary_bytes: What programs hand on, `(tensors, distinct)`. [B]
         micro_batches: Of each strategy, `(n,)`.
         block: Its column among the distinct ones, `(n,)`.
     """
-    enough = np.minimum(micro_batches, 2 * held.stages + 2)
-    live = np.zeros((len(held.first), len(block)))
+    enough = np.minimum(micro_batches, 2 * contents.stages + 2)
+    live = np.zeros((len(contents.first), len(block)))
     for count in np.unique(enough):
         orders = stage_orders(
-            held.schedule, stages=held.stages, chunks=held.virtual, micro_batches=int(count)
+            contents.schedule,
+            stages=contents.stages,
+            chunks=contents.virtual,
+            micro_batches=int(count),
         )
         mine = np.flatnonzero(enough == count)
         columns, which = np.unique(block[mine], return_inverse=True)
-        for kind, stage in enumerate(held.first):
+        for kind, stage in enumerate(contents.first):
             chunks = [
-                _Chunk(programs, copies @ handed[:, columns], memory, kept[:, columns], columns)
+                _Chunk(
+                    programs,
+                    copies @ boundary_bytes[:, columns],
+                    memory,
+                    saved_bytes[:, columns],
+                    columns,
+                )
                 for programs, copies in zip(
-                    held.programs[kind], held.received[_PARTS[held.virtual], kind], strict=True
+                    contents.programs[kind],
+                    contents.boundary_copies[_PARTS[contents.virtual], kind],
+                    strict=True,
                 )
             ]
             most = np.max(
-                [_bytes(state, chunks) for state in _states(orders[stage], held.virtual)], axis=0
+                [_bytes(state, chunks) for state in _states(orders[stage], contents.virtual)],
+                axis=0,
             )
             live[kind, mine] = most[which]
     return live
 
 
-#: Chunks of a stage → which parts of `Held` they are: its first, its last.
+#: Chunks of a stage → which parts of `StageContents` they are: its first, its last.
 _PARTS = {1: [2], 2: [0, 2]}
 
 
@@ -73,25 +85,25 @@ class _Chunk:
     def __init__(
         self,
         programs: Sequence[int],
-        received: Floats,
+        boundary_copies: Floats,
         memory: Sequence[SplitMemory],
-        kept: Floats,
+        saved_bytes: Floats,
         columns: Integers,
     ) -> None:
         waits = [m.waiting[columns] for m in memory]
-        self.kept = sum((kept[number] for number in programs), received)
-        self.waiting = sum((waits[number] for number in programs), 0.0 * received)
+        self.saved_bytes = sum((saved_bytes[number] for number in programs), boundary_copies)
+        self.waiting = sum((waits[number] for number in programs), 0.0 * boundary_copies)
         self.most: dict[Work, Floats] = {}
         starts = {
-            Work.FORWARD: 0.0 * received,
-            Work.BACKWARD: self.kept,
-            Work.INPUT_GRADIENT: self.kept,
+            Work.FORWARD: 0.0 * boundary_copies,
+            Work.BACKWARD: self.saved_bytes,
+            Work.INPUT_GRADIENT: self.saved_bytes,
             Work.WEIGHT_GRADIENT: self.waiting,
         }
         for work, start in starts.items():
             level, most = start, start
             for number in programs if work is Work.FORWARD else reversed(programs):
-                own, now = memory[number], kept[number]
+                own, now = memory[number], saved_bytes[number]
                 needs, becomes = {
                     Work.FORWARD: (now + own.forward[columns], now),
                     Work.BACKWARD: (own.backward[columns], -now),
@@ -105,26 +117,26 @@ class _Chunk:
 
 def _bytes(state: _State, chunks: Sequence[_Chunk]) -> Floats:
     """Return the most that is held while a stage works. [B]"""
-    kept, waiting, work, at = state
+    saved_bytes, waiting, work, at = state
     total = chunks[at].most[work]
-    for chunk, whole, half in zip(chunks, kept, waiting, strict=True):
-        total = total + whole * chunk.kept + half * chunk.waiting
+    for chunk, whole, half in zip(chunks, saved_bytes, waiting, strict=True):
+        total = total + whole * chunk.saved_bytes + half * chunk.waiting
     return total
 
 
 def _states(order: Order, chunks: int) -> set[_State]:
-    """Return what is held beside each slot of an order, each once."""
-    kept, waiting = [0] * chunks, [0] * chunks
+    """Return what is held besides each slot of an order, each once."""
+    saved_bytes, waiting = [0] * chunks, [0] * chunks
     found: set[_State] = set()
     for slot in order:
         at, work = slot.chunk, slot.work
         if work in {Work.BACKWARD, Work.INPUT_GRADIENT}:
-            kept[at] -= 1
+            saved_bytes[at] -= 1
         elif work is Work.WEIGHT_GRADIENT:
             waiting[at] -= 1
-        found.add((tuple(kept), tuple(waiting), work, at))
+        found.add((tuple(saved_bytes), tuple(waiting), work, at))
         if work is Work.FORWARD:
-            kept[at] += 1
+            saved_bytes[at] += 1
         elif work is Work.INPUT_GRADIENT:
             waiting[at] += 1
     return found

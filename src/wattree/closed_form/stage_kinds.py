@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.closed_form.pipeline import SPLIT, Held, in_flight, split_bubble_s
+from wattree.closed_form.pipeline import SPLIT, StageContents, in_flight, split_bubble_s
 
 __all__ = ["StageKinds", "slowest"]
 
@@ -29,34 +29,38 @@ class StageKinds:
     Attributes:
         strategy: Of each row.
         kind: Of each row, a number among the kinds of all pipelines.
-        counts, later: As those of `Held`, stacked over the kinds of all pipelines.
+        counts, later: As those of `StageContents`, stacked over the kinds of all pipelines.
         stage: First stage of each row's kind.
         stages, virtual, copies: Of each strategy's pipeline.
         is_split: Whether its schedule is one of `SPLIT`.
     """
 
-    def __init__(self, helds: Sequence[Held], pipeline: Integers) -> None:
+    def __init__(self, helds: Sequence[StageContents], pipeline: Integers) -> None:
         self.helds, self.pipeline = helds, pipeline
-        many = np.array([len(held.first) for held in helds])
+        many = np.array([len(contents.first) for contents in helds])
         before, rows = _starts(many), many[pipeline]
         self._starts = _starts(rows)
         self.strategy = np.repeat(np.arange(len(pipeline)), rows)
         place = np.arange(len(self.strategy)) - self._starts[self.strategy]
         self.kind = before[pipeline][self.strategy] + place
-        self.counts = np.concatenate([held.counts for held in helds])
-        self.later = np.concatenate([held.later for held in helds])
-        self._parts = np.concatenate([held.parts for held in helds], axis=1)
-        self._received = np.concatenate([held.received for held in helds], axis=1)
-        first = np.concatenate([held.first for held in helds])
+        self.counts = np.concatenate([contents.counts for contents in helds])
+        self.later = np.concatenate([contents.later for contents in helds])
+        self._parts = np.concatenate([contents.parts for contents in helds], axis=1)
+        self._received = np.concatenate([contents.boundary_copies for contents in helds], axis=1)
+        first = np.concatenate([contents.first for contents in helds])
         self.stage = first[self.kind]
-        self._stages_of_kind = np.concatenate([held.stages_of_kind for held in helds])[self.kind]
+        self._stages_of_kind = np.concatenate([contents.stages_of_kind for contents in helds])[
+            self.kind
+        ]
         #: Share of the ranks of stages of each kind in each pool, `(pools, kinds)`.
-        self.shares = np.concatenate([held.pools[:, held.first] for held in helds], axis=1)
+        self.shares = np.concatenate(
+            [contents.pools[:, contents.first] for contents in helds], axis=1
+        )
         self.stages, self.virtual, self.copies = (
-            np.array([getattr(held, name) for held in helds], dtype=np.float64)[pipeline]
+            np.array([getattr(contents, name) for contents in helds], dtype=np.float64)[pipeline]
             for name in ("stages", "virtual", "copies")
         )
-        self.is_split = np.array([held.schedule in SPLIT for held in helds])[pipeline]
+        self.is_split = np.array([contents.schedule in SPLIT for contents in helds])[pipeline]
 
     def most(self, values: Floats) -> Floats:
         """Return the largest of each strategy's rows, `(n,)`."""
@@ -77,34 +81,35 @@ class StageKinds:
         kinds = np.arange(len(self.helds[pipeline].first))
         return own, np.asarray(self._starts[own] + kinds[:, None])
 
-    def kept(self, table: Floats, handed: Floats | None = None) -> list[Floats]:
+    def saved_bytes(self, table: Floats, boundary_bytes: Floats | None = None) -> list[Floats]:
         """Return what each part of each kind keeps, `(kinds, distinct)` for each of three parts.
 
         Args:
             table: What each program keeps.
-            handed: What each tensor takes that is handed on.
+            boundary_bytes: What each tensor takes that is handed on.
         """
         both = zip(self._parts, self._received, strict=True)
         return [
-            part @ table + (0.0 if handed is None else copies @ handed) for part, copies in both
+            part @ table + (0.0 if boundary_bytes is None else copies @ boundary_bytes)
+            for part, copies in both
         ]
 
-    def crossing_bytes(self, handed: Floats) -> tuple[Floats, Floats]:
+    def crossing_bytes(self, boundary_bytes: Floats) -> tuple[Floats, Floats]:
         """Return what goes over a border of each pipeline, on average and at most. [B]
 
         Args:
-            handed: What each tensor takes that is handed on, `(tensors, distinct)`. [B]
+            boundary_bytes: What each tensor takes that is handed on, `(tensors, distinct)`. [B]
         """
-        crossings = np.concatenate([held.crossings for held in self.helds])
-        sizes = crossings @ handed / 2  # a tensor and its gradient are two transfers
-        starts = _starts(np.array([len(held.crossings) for held in self.helds]))
+        crossings = np.concatenate([contents.crossings for contents in self.helds])
+        sizes = crossings @ boundary_bytes / 2  # a tensor and its gradient are two transfers
+        starts = _starts(np.array([len(contents.crossings) for contents in self.helds]))
         return sizes[starts], np.maximum.reduceat(sizes, starts)
 
     def in_flight(self, micro_batches: Integers) -> Floats:
         """Return micro-batches whose activations are kept when most are, `(3, rows)`: by part."""
         found = np.zeros((3, len(self.strategy)))
-        names = np.array([held.schedule for held in self.helds])[self.pipeline]
-        for name in dict.fromkeys(held.schedule for held in self.helds):
+        names = np.array([contents.schedule for contents in self.helds])[self.pipeline]
+        for name in dict.fromkeys(contents.schedule for contents in self.helds):
             rows = np.flatnonzero((names == name)[self.strategy])
             own = self.strategy[rows]
             found[:, rows] = in_flight(
@@ -119,10 +124,10 @@ class StageKinds:
     def split_bubble_s(self, forward: Floats, backward: Floats, weight: Floats) -> Floats:
         """Return what filling adds where weight gradients run apart, 0 elsewhere, `(n,)`. [s]"""
         found = np.zeros(len(self.pipeline))
-        for number, held in enumerate(self.helds):
-            if held.schedule in SPLIT:
+        for number, contents in enumerate(self.helds):
+            if contents.schedule in SPLIT:
                 own = self.pipeline == number
-                found[own] = split_bubble_s(held, forward[own], backward[own], weight[own])
+                found[own] = split_bubble_s(contents, forward[own], backward[own], weight[own])
         return found
 
 

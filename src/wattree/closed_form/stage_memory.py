@@ -43,16 +43,18 @@ class StageMemory:
         alone = (kinds.counts > 0) * self.tables.buffers
         alone = alone.max(axis=1)[kinds.kind] * (kinds.stages == 1)[kinds.strategy]
         inputs = self._inputs.device_bytes(kinds)
-        return np.asarray(self._sums.of_storage("resident") + (live + alone) + inputs)
+        return np.asarray(self._sums.of_storage("static") + (live + alone) + inputs)
 
     def placed_bytes(self) -> Floats:
         """Return what each kind of stage has in expanded memory by class, `(rows,)`. [B]"""
-        kinds, placed = self.kinds, self._sums.of_storage("far_resident")
-        if "far_kept" in self._sums.nothing:
+        kinds, placed = self.kinds, self._sums.of_storage("tier2_static")
+        if "tier2_saved" in self._sums.nothing:
             return np.asarray(placed)
-        alive = kinds.in_flight(self.tables.degrees.micro_batches)
-        for kept, count in zip(kinds.kept(self.tables.far_kept), alive, strict=True):
-            placed = placed + kept[kinds.kind, self._sums.block] * count
+        live = kinds.in_flight(self.tables.degrees.micro_batches)
+        for saved_bytes, count in zip(
+            kinds.saved_bytes(self.tables.tier2_saved), live, strict=True
+        ):
+            placed = placed + saved_bytes[kinds.kind, self._sums.block] * count
         return np.asarray(placed)
 
     def fullest(self, tensors: Floats) -> tuple[Floats, Integers]:
@@ -77,28 +79,30 @@ class StageMemory:
 
     def _saved_bytes(self) -> Floats:
         """Return what each kind of stage keeps for backward when that is most, `(rows,)`. [B]"""
-        kinds, alive = self.kinds, self.kinds.in_flight(self.tables.degrees.micro_batches)
+        kinds, live = self.kinds, self.kinds.in_flight(self.tables.degrees.micro_batches)
         saved = np.zeros(len(self._sums.block))
-        for kept, count in zip(
-            kinds.kept(self.tables.kept, self.tables.handed), alive, strict=True
+        for saved_bytes, count in zip(
+            kinds.saved_bytes(self.tables.saved_bytes, self.tables.boundary_bytes),
+            live,
+            strict=True,
         ):
             if count.any():  # a stage with one chunk has only a last one
-                saved += kept[kinds.kind, self._sums.block] * count
+                saved += saved_bytes[kinds.kind, self._sums.block] * count
         return saved
 
     def _split_bytes(self) -> Floats:
         """Return activations and gathered parameters where weight gradients are made apart. [B]"""
         kinds, tables = self.kinds, self.tables
         live, pieces = np.zeros(len(self._sums.block)), tables.split_memory()
-        for pipeline, held in enumerate(kinds.helds):
+        for pipeline, contents in enumerate(kinds.helds):
             own, rows = kinds.rows(pipeline)
-            if held.schedule not in SPLIT or not len(own):
+            if contents.schedule not in SPLIT or not len(own):
                 continue
             live[rows] = split_live_bytes(
-                held,
+                contents,
                 pieces,
-                kept=tables.kept,
-                handed=tables.handed,
+                saved_bytes=tables.saved_bytes,
+                boundary_bytes=tables.boundary_bytes,
                 micro_batches=tables.degrees.micro_batches[own],
                 block=tables.block_of[own],
             )
@@ -123,16 +127,16 @@ class StageMemory:
     def _working_bytes(self) -> Floats:
         """Return what the hungriest block of each kind of stage needs for a moment. [B]"""
         kinds, tables = self.kinds, self.tables
-        held = kinds.counts > 0
-        need = tables.moment - kinds.later @ tables.kept  # `(kinds, programs, distinct)`
-        need = np.where(held[:, :, None], need, -np.inf)
+        contents = kinds.counts > 0
+        need = tables.moment - kinds.later @ tables.saved_bytes  # `(kinds, programs, distinct)`
+        need = np.where(contents[:, :, None], need, -np.inf)
         copies, stages_gradients = self._overlap.gathered_copies, self._overlap.hides_gradients
         gathers = bool(copies) and "gathered" not in self._sums.nothing
         stages_gradients = stages_gradients and "staged" not in self._sums.nothing
         if not gathers and not stages_gradients:
             return np.asarray(need.max(axis=1)[kinds.kind, self._sums.block])
         working = np.full(len(self._sums.block), -np.inf)
-        for program in range(held.shape[1]):
+        for program in range(contents.shape[1]):
             own = need[:, program][kinds.kind, self._sums.block]
             if gathers:
                 own = own + self._gathered(program)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.stage_kinds import StageKinds, slowest
-from wattree.closed_form.tables import Tables
 
 __all__ = ["StageSums"]
 
@@ -23,9 +23,9 @@ _OFTEN_NOTHING = (
     "gathered",
     "staged",
     "often_j",
-    "far_resident",
-    "far_kept",
-    "far_updated",
+    "tier2_static",
+    "tier2_saved",
+    "tier2_updated",
 )
 
 
@@ -41,7 +41,7 @@ class StageSums:
         nothing: Tables of parameters that are zero.
     """
 
-    def __init__(self, tables: Sequence[Tables], kinds: StageKinds) -> None:
+    def __init__(self, tables: Sequence[BlockCostTable], kinds: StageKinds) -> None:
         self.by_pool, self.kinds = tables, kinds
         self.block = tables[0].block_of[kinds.strategy]
         self.storage = tables[0].storage_of[kinds.strategy]

@@ -24,7 +24,7 @@ class Stragglers:
     """Factors on the computation of the ranks of each kind of stage, arrays of one shape.
 
     Attributes:
-        slowest: Of the slowest rank of such stages: whatever synchronises, waits for it.
+        slowest: Of the slowest rank of such stages: whatever synchronizes, waits for it.
         mean: Over their ranks.
         waits: By how much the ranks of a stage are ahead of its slowest, on average.
     """
@@ -53,9 +53,9 @@ def slowed_kinds(job: Job, ranks: Floats, kinds: StageKinds) -> Stragglers | Non
     if not job.cluster.slowdown:
         return None
     found = np.ones((3, len(kinds.strategy)))
-    for number, held in enumerate(kinds.helds):
+    for number, contents in enumerate(kinds.helds):
         own = kinds.pipeline == number
-        of_kind = slowed_stages(job, ranks[own], held.kind_of_stage)
+        of_kind = slowed_stages(job, ranks[own], contents.kind_of_stage)
         assert of_kind is not None
         columns = np.stack([of_kind.slowest, of_kind.mean, of_kind.waits])
         found[:, own[kinds.strategy]] = columns.transpose(0, 2, 1).reshape(3, -1)

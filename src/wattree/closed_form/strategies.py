@@ -3,7 +3,7 @@
 The same block programs and cost functions as the executor's; only the play of a whole step is
 replaced by formulas: streams of a block in order, the slowest stage times the micro-batches
 plus the pipeline's filling, traffic of replicas against the compute that hides it. Screens
-spaces too large to simulate and serves as the smooth model that calibration linearises.
+spaces too large to simulate and serves as the smooth model that calibration linearizes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.accounts.expansion import spilled_share, tier_room
+from wattree.accounts.expansion import spilled_share, tier_capacity
 from wattree.accounts.overhead import process_bytes
+from wattree.closed_form.cost_table import BlockCostTable, KeptTables
 from wattree.closed_form.degrees import MANY, Degrees
-from wattree.closed_form.formulas import Formulas
-from wattree.closed_form.pipeline import Held, held_by_stages, known_schedule
+from wattree.closed_form.pipeline import StageContents, known_schedule, stage_contents
 from wattree.closed_form.stage_kinds import StageKinds
-from wattree.closed_form.tables import KeptTables, Tables
+from wattree.closed_form.step_model import StepModel
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.changed import changed_model
@@ -96,14 +96,14 @@ class Shared:
 
     Attributes:
         programs: Switches and axes → block programs.
-        held: Instances, stages, virtual stages, given cut → what stages hold.
+        contents: Instances, stages, virtual stages, given cut → what stages hold.
         tables: Costs of blocks.
     """
 
     programs: dict[tuple[StrategyOptions, frozenset[str]], ModelProgram] = field(
         default_factory=dict
     )
-    held: dict[tuple[object, ...], Held] = field(default_factory=dict)
+    contents: dict[tuple[object, ...], StageContents] = field(default_factory=dict)
     tables: KeptTables = field(default_factory=KeptTables)
 
 
@@ -143,26 +143,26 @@ class Screened:
         """
         degrees, cluster = self.degrees, setting.job.cluster
         tables = [
-            Tables(
+            BlockCostTable(
                 setting,
                 self.options,
                 degrees,
                 self.program,
                 pool=pool,
                 spilled=spilled,
-                kept=self.shared.tables,
+                saved_bytes=self.shared.tables,
             )
             for pool in range(len(cluster.pools))
         ]
-        screen = Formulas(tables, self._kinds(cluster, tables[0].ranks))
+        screen = StepModel(tables, self._kinds(cluster, tables[0].ranks))
         time_s = screen.step_time_s()
         memory, over = np.zeros_like(time_s), np.zeros_like(time_s)
-        pools, room = np.zeros(len(time_s), dtype=np.int64), np.ones(len(time_s), dtype=bool)
+        pools, capacity = np.zeros(len(time_s), dtype=np.int64), np.ones(len(time_s), dtype=bool)
         if spilled is None:  # what is held where depends on no bandwidth, and is known
             tensors = screen.memory.tensor_bytes()
             memory, pools = screen.memory.fullest(tensors)
             if self.options.traffic.offload.tiers:
-                over, room = _overflow(setting, screen, tensors)
+                over, capacity = _overflow(setting, screen, tensors)
         energy_j = screen.energy_j(time_s, screen.dynamic_j())
         return Estimates(
             step_time_s=time_s,
@@ -171,7 +171,7 @@ class Screened:
             energy_j=energy_j,
             peak_power_w=screen.peak_power_w(),
             spilled=over,
-            tier_fits=room,
+            tier_fits=capacity,
         )
 
     def _kinds(self, cluster: Cluster, ranks: Floats) -> StageKinds:
@@ -183,7 +183,7 @@ class Screened:
         _, first, pipeline = np.unique(alike, return_index=True, return_inverse=True)
         return StageKinds([self._held(at, cluster) for at in first.tolist()], pipeline)
 
-    def _held(self, at: int, cluster: Cluster) -> Held:
+    def _held(self, at: int, cluster: Cluster) -> StageContents:
         """Return what the stages of one strategy hold, and where they lie."""
         degrees = self.degrees
         stages, virtual = int(degrees.axes["pp"][at]), int(degrees.virtual_stages[at])
@@ -193,16 +193,16 @@ class Screened:
         name = known_schedule(self.options, virtual)
         cut = self.options.pipeline.stage_layers
         key = self.program.instances, name, stages, virtual, cut, ranks
-        held = self.shared.held.get(key)
-        if held is None:
+        contents = self.shared.contents.get(key)
+        if contents is None:
             pools = stage_pools(cluster, ranks, stages) if cluster.is_mixed else None
-            held = held_by_stages(self.program, stages, virtual, self.options, pools=pools)
-            self.shared.held[key] = held
-        return held
+            contents = stage_contents(self.program, stages, virtual, self.options, pools=pools)
+            self.shared.contents[key] = contents
+        return contents
 
 
 def _overflow(
-    setting: Setting, screen: Formulas, tensors: Floats
+    setting: Setting, screen: StepModel, tensors: Floats
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the share of what is on devices that overflows, and whether there is room for it.
 
@@ -215,14 +215,14 @@ def _overflow(
     if "cxl" not in offload.tiers:
         return over, np.ones(len(over), dtype=bool)
     used = screen.memory.placed_bytes() + over[kinds.strategy] * footprint
-    room, whose = tier_room(node, "cxl")
+    capacity, whose = tier_capacity(node, "cxl")
     ranks = screen.tables.ranks
     if whose == "pool":
         taken = kinds.over_stages(used) * ranks / kinds.stages
     else:
         sharing = 1.0 if whose == "device" else np.minimum(ranks, float(node.devices))
         taken = kinds.most(used) * sharing
-    return over, np.asarray(taken <= room)
+    return over, np.asarray(taken <= capacity)
 
 
 def stage_pools(cluster: Cluster, ranks: int, stages: int) -> Floats:
@@ -277,11 +277,11 @@ def _wide(options: StrategyOptions, degrees: Degrees) -> StrategyOptions:
     says which fully connected layers and tables are, and phantom layers have a block for each rank.
     """
     own: dict[str, Any] = {"tp": int(degrees.axes["tp"].max())}
-    told = (("cp",) if options.parallelism.context == SPATIAL else ()) + (
+    axes = (("cp",) if options.parallelism.context == SPATIAL else ()) + (
         REPLICAS if options.parallelism.op_shard or options.parallelism.tables == "auto" else ()
     )
-    told = (*told, "tp") if options.phantoms.enabled else told
-    for axis in told:
+    axes = (*axes, "tp") if options.phantoms.enabled else axes
+    for axis in axes:
         own[axis] = int(degrees.axes[axis].max())
         assert (degrees.axes[axis] == own[axis]).all(), "such trees differ with the degree"
     return options.changed(**own, virtual_stages=1, stage_layers=None)

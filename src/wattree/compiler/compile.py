@@ -70,7 +70,7 @@ def compile_job(
     Args:
         job: What to train, how, with what.
         cluster: On what; its devices beyond the mesh stay idle.
-        fold: One class for ranks that do the same; otherwise every rank is played.
+        fold: One class for ranks that do the same; otherwise every rank is executed.
         detail: A task per operator; otherwise runs of undisturbed compute are merged, which
             changes no time.
 
@@ -114,7 +114,8 @@ def compile_jobs(
     if cluster.is_mixed and len(jobs) > 1:
         raise StrategyError(
             {
-                "neighbours": "found beside cluster.pools of different nodes; expected nodes of "
+                "neighbours": "found together with cluster.pools of different nodes; expected "
+                "nodes of "
                 "one kind"
             }
         )
@@ -130,7 +131,7 @@ def compile_jobs(
 def _tiers(jobs: Sequence[PlacedJob], cluster: Cluster) -> tuple[str, ...]:
     """Return the memory behind the devices that any of the jobs copies to and from."""
     used = dict.fromkeys(t for job in jobs for t in job.strategy.traffic.offload.tiers)
-    if used and not cluster.is_mixed and (cxl := cluster.node.cxl) and cxl.is_reached:
+    if used and not cluster.is_mixed and (cxl := cluster.node.cxl) and cxl.is_accessed_in_place:
         used.pop("cxl", None)
     return tuple(used)
 
@@ -142,8 +143,8 @@ def _storage(jobs: Sequence[PlacedJob]) -> Loader | None:
         StrategyError: They say different things of it.
     """
     loaders = [job.loader for job in jobs if job.loader is not None]
-    said = {(loader.storage_bytes_per_s, loader.storage_shared) for loader in loaders}
-    if len(said) > 1:
+    storages = {(loader.storage_bytes_per_s, loader.storage_shared) for loader in loaders}
+    if len(storages) > 1:
         raise StrategyError(
             {
                 "data.loader.storage": "found jobs that say different things of the storage they "
@@ -183,7 +184,7 @@ def _graph(all_steps: Sequence[LoweredJob], *, fold: bool, detail: bool) -> _Mad
         for steps in all_steps
         for each in steps.rates
     }
-    pipelines = [len(job.residents) for job in jobs]
+    pipelines = [len(job.static_memory) for job in jobs]
     graph = execution_graph(
         programs,
         classes,
@@ -198,9 +199,9 @@ def _graph(all_steps: Sequence[LoweredJob], *, fold: bool, detail: bool) -> _Mad
     ledger = MemoryLedger(
         items=tuple(items.index),
         stages=tuple(
-            StageLedger(pieces=played.program.pieces, holdings=played.holdings)
+            StageLedger(pieces=executed.program.pieces, holdings=executed.holdings)
             for levels in built
-            for played in levels
+            for executed in levels
         ),
         stage_of_class=np.concatenate(
             [first[number] + stage.level for number, stage in enumerate(classes)]

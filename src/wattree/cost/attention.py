@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 #: Products over the score matrix: QK and PV; backward repeats QK and adds dV, dP, dQ, dK.
-FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
+FORWARD_MATMULS, BACKWARD_MATMULS = 2, 5
 #: Head size from which fused kernels run at their full rate, and how they fall off below it:
 #: fitted to cuDNN and FlashAttention forward times on A100 to GB200.
 _FULL_HEAD, _HEAD_EXPONENT = 128.0, 0.16
@@ -35,7 +35,7 @@ def fused_attention_time_s(
 ) -> Floats:
     """Return the time of attention in one kernel. [s]
 
-    `2 products * 2 FLOP * scores * head_dim / rate * (1 + s0 / s) * (128 / d)**0.16`.
+    `2 matmuls * 2 FLOP * scores * head_dim / rate * (1 + s0 / s) * (128 / d)**0.16`.
 
     Args:
         scores: Visible score elements, all heads and samples.
@@ -45,9 +45,9 @@ def fused_attention_time_s(
         ramp_tokens: Sequence length at half rate, `s0`.
         backward: Five products at 0.73 of the rate instead of two.
     """
-    products = BACKWARD_PRODUCTS / _BACKWARD_RATE if backward else FORWARD_PRODUCTS
+    matmuls = BACKWARD_MATMULS / _BACKWARD_RATE if backward else FORWARD_MATMULS
     small = max(_FULL_HEAD / head_dim, 1.0) ** _HEAD_EXPONENT
-    flop = 2.0 * products * scores * head_dim
+    flop = 2.0 * matmuls * scores * head_dim
     return np.asarray(flop / flop_per_s * (1.0 + ramp_tokens / keys) * small)
 
 
@@ -84,7 +84,7 @@ def unfused_attention_time_s(
     Every score is computed, masked or not. Head sizes that are no multiple of 8 miss the matrix
     units' fast path and cost `misaligned_factor` times the products.
     """
-    products = 2 * FORWARD_PRODUCTS if backward else FORWARD_PRODUCTS
+    matmuls = 2 * FORWARD_MATMULS if backward else FORWARD_MATMULS
     slow = misaligned_factor if head_dim % 8 else 1.0
-    math_s = 2.0 * products * scores * head_dim * slow / (peak_flop_per_s * _UNFUSED_RATE)
+    math_s = 2.0 * matmuls * scores * head_dim * slow / (peak_flop_per_s * _UNFUSED_RATE)
     return np.asarray(math_s + scores * score_bytes / memory_bytes_per_s)

@@ -53,8 +53,8 @@ from wattree.hardware import Cluster
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: What an algorithm that cannot serve a group costs where many strategies are weighed: nobody's
-#: choice, and finite, so that no other figure is spoilt. [s]
+#: What an algorithm that cannot serve a group costs where many strategies are weighed: no one's
+#: choice, and finite, so that no other figure is spoiled. [s]
 _IMPOSSIBLE_S = 1e9
 
 
@@ -104,7 +104,7 @@ class CollectiveModel:
             request.algorithm != AUTO_COLLECTIVES for request in self.requests.by_kind.values()
         )
 
-    def played(
+    def cost(
         self,
         kind: str,
         size_bytes: Floats,
@@ -294,9 +294,9 @@ class CollectiveModel:
         few = layout.with_domains(2)
         fills = self._wiring.torus is not None and few.torus_axes(self._wiring.torus)
         profile = profile_of("all_gather", "torus" if fills else "ring", few, self._wiring)
-        played = volume_factor("all_gather", few.ranks)
+        cost = volume_factor("all_gather", few.ranks)
         whole = volume_factor(kind, layout.ranks)
-        return replace(profile, scale_up=profile.scale_up * float(whole / played))
+        return replace(profile, scale_up=profile.scale_up * float(whole / cost))
 
     def _columns(self, kind: str, layouts: Layouts) -> NcclColumns:
         return nccl_columns(kind, [self._system(layout) for layout in layouts.distinct])

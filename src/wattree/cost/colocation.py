@@ -1,6 +1,6 @@
 """Processes that share a device: a closed queue with one station and think time. Pure functions.
 
-Each of `q` processes alternates between its host, which nobody shares (think time `Z`), and the
+Each of `q` processes alternates between its host, which no one shares (think time `Z`), and the
 device (service demand `D`, its time alone). The device is a station of processor sharing whose rate
 depends on how many are at it: with `k` of them it works `min(k, c) / (1 + gamma (k - 1))` times as
 fast as for one. `c` is its capacity: 1 where kernels of several processes never run at once (time
@@ -95,7 +95,7 @@ def alternating(
         capacity: Of the station, 1 or more; broadcasts with the times.
         contention: Slowdown that each further process brings.
     """
-    think, demand, room = np.broadcast_arrays(
+    think, demand, slots = np.broadcast_arrays(
         *(np.asarray(value, dtype=np.float64) for value in (think_s, demand_s, capacity))
     )
     whole = np.maximum(think + demand, 1e-300)
@@ -104,7 +104,7 @@ def alternating(
     served, throughput = np.ones_like(z), np.zeros_like(z)
     total, fastest = z**processes / math.factorial(processes), np.ones_like(z)
     for k in range(1, processes + 1):
-        rate = station_rate(float(k), room, contention)
+        rate = station_rate(float(k), slots, contention)
         served = served * d / rate
         weight = served * z ** (processes - k) / math.factorial(processes - k)
         total = total + weight

@@ -1,4 +1,4 @@
-"""Device memory that NVIDIA's software takes beside tensors, as far as its sources tell.
+"""Device memory that NVIDIA's software takes besides tensors, as far as its sources tell.
 
 Both figures are lower bounds. What a process really holds beyond its tensors is fitted to measured
 memory (`memory_context_bytes`, `memory_reserved_bytes`); these say which part of that is known.

@@ -130,7 +130,7 @@ class ConvolutionRates:
         compute_units: Units that tiles are spread over.
         memory_bytes_per_s: Bandwidth that streaming reaches. [B/s]
         element_bytes: Width of an operand. [B]
-        product: Share of the peak that large implicit products reach.
+        matmul: Share of the peak that large implicit products reach.
         winograd: Share that Winograd's products reach.
         input_gradient, weight_gradient: Rates of gradients over forward's.
         strided: Rate of input gradients with a stride over those without.
@@ -147,7 +147,7 @@ class ConvolutionRates:
     compute_units: int
     memory_bytes_per_s: float | Floats
     element_bytes: float
-    product: float
+    matmul: float
     winograd: float
     input_gradient: float
     weight_gradient: float
@@ -160,7 +160,7 @@ class ConvolutionRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class MatmulShape:
     """`groups` products of an (m x k) by a (k x n) matrix, arrays of one length."""
 
     m: Floats
@@ -169,19 +169,19 @@ class Product:
     groups: Floats
 
 
-def convolution_product(shape: Convolution, which: ConvolutionPass) -> Product:
-    """Return the matrix product that a pass of a convolution is.
+def convolution_matmul(shape: Convolution, which: ConvolutionPass) -> MatmulShape:
+    """Return the matmul that a pass of a convolution is.
 
     The FLOP are the same in all passes. An input gradient has `taps / stride_area` taps for each
     input position, at least one: where kernels are smaller than strides, positions are left out.
     """
     n, c, pos, taps = shape.out_channels, shape.in_channels, shape.positions, float(shape.taps)
     if which is ConvolutionPass.FORWARD:
-        return Product(m=pos, n=n, k=c * taps, groups=shape.groups)
+        return MatmulShape(m=pos, n=n, k=c * taps, groups=shape.groups)
     if which is ConvolutionPass.WEIGHT_GRADIENT:
-        return Product(m=n, n=c * taps, k=pos, groups=shape.groups)
+        return MatmulShape(m=n, n=c * taps, k=pos, groups=shape.groups)
     seen = min(shape.stride_area, taps)
-    return Product(m=pos * seen, n=c, k=n * taps / seen, groups=shape.groups)
+    return MatmulShape(m=pos * seen, n=c, k=n * taps / seen, groups=shape.groups)
 
 
 def convolution_time_s(
@@ -203,11 +203,11 @@ def convolution_time_s(
         traffic_bytes: Operands read and written once. [B]
         converted_bytes: Moved to bring operands into the layout that products need, and back. [B]
     """
-    product = convolution_product(shape, which)
+    matmul = convolution_matmul(shape, which)
     relative = _relative(shape, which, rates)
     memory_s = traffic_bytes / rates.memory_bytes_per_s
-    rate = rates.peak_flop_per_s * rates.product * relative
-    best = _roofs(_product_s(product, shape, rates, rate), memory_s, rates)
+    rate = rates.peak_flop_per_s * rates.matmul * relative
+    best = _roofs(_matmul_s(matmul, shape, rates, rate), memory_s, rates)
     plain = rates.kernels.matrix or rates.kernels.profiled
     if not plain and shape.square and shape.stride_area == 1.0:
         if shape.taps == _WINOGRAD_TAPS:
@@ -215,14 +215,14 @@ def convolution_time_s(
         elif shape.taps >= _FFT_TAPS:
             best = np.minimum(best, _fourier_s(shape, which, rates, memory_s))
     best = best + converted_bytes / rates.memory_bytes_per_s
-    flop = 2.0 * product.m * product.n * product.k * product.groups
+    flop = 2.0 * matmul.m * matmul.n * matmul.k * matmul.groups
     if which is ConvolutionPass.WEIGHT_GRADIENT:
         relative = rates.direct_weight_gradient
     direct_s = _roofs(flop / rates.direct_flop_per_s, memory_s / rates.direct, rates) / relative
     return np.asarray(np.where(shape.groups > 1, np.minimum(best, direct_s), best))
 
 
-def product_time_s(
+def implicit_matmul_time_s(
     *,
     m: Floats,
     n: Floats,
@@ -230,7 +230,7 @@ def product_time_s(
     groups: Floats,
     rates: ConvolutionRates,
     row: Floats | None = None,
-    kept: bool = False,
+    is_stored: bool = False,
 ) -> Floats:
     """Return the time of a product by a library's kernels: a convolution of one tap. [s]
 
@@ -243,7 +243,7 @@ def product_time_s(
         groups: Independent products.
         rates: What the device reaches.
         row: Elements of the result that lie in a row of memory; None: its columns.
-        kept: The result is a gradient, kept until the update: see `fresh_s`.
+        is_stored: The result is a gradient, kept until the update: see `fresh_s`.
     """
     shape = Convolution(
         positions=m,
@@ -260,7 +260,7 @@ def product_time_s(
         aliased = _is_aliased((n if row is None else row) * rates.element_bytes)
         time_s = np.where(aliased, time_s / rates.kernels.aliased, time_s)
     result_bytes = m * n * groups * rates.element_bytes
-    return time_s + fresh_s(result_bytes, rates.fresh_s_per_byte, kept=kept)
+    return time_s + fresh_s(result_bytes, rates.fresh_s_per_byte, is_stored=is_stored)
 
 
 def _is_aliased(row_bytes: Floats) -> NDArray[np.bool_]:
@@ -274,7 +274,7 @@ def _is_aliased(row_bytes: Floats) -> NDArray[np.bool_]:
     return np.asarray((row_bytes % _PAGE_BYTES == 0) & (row_bytes >= _LONG_ROW_BYTES))
 
 
-def fresh_s(result_bytes: Floats, s_per_byte: float, *, kept: bool = False) -> Floats:
+def fresh_s(result_bytes: Floats, s_per_byte: float, *, is_stored: bool = False) -> Floats:
     """Return how long a host takes to hand out the memory of a result that is large. [s]
 
     The C library maps blocks above a threshold anew and gives them back when they are freed, so
@@ -287,9 +287,9 @@ def fresh_s(result_bytes: Floats, s_per_byte: float, *, kept: bool = False) -> F
     Args:
         result_bytes: Of one result. [B]
         s_per_byte: Of clearing pages; 0 where a framework keeps its memory. [s/B]
-        kept: Results of several operators are kept, and then freed together.
+        is_stored: Results of several operators are kept, and then freed together.
     """
-    least = _LEAST_MAPPED_BYTES if kept else _MAPPED_BYTES
+    least = _LEAST_MAPPED_BYTES if is_stored else _MAPPED_BYTES
     return np.asarray(np.where(result_bytes >= least, result_bytes * s_per_byte, 0.0))
 
 
@@ -307,11 +307,11 @@ def _roofs(math_s: Floats, memory_s: Floats, rates: ConvolutionRates) -> Floats:
     return np.asarray((math_s**power + memory_s**power) ** (1.0 / power))
 
 
-def _product_s(
-    product: Product, shape: Convolution, rates: ConvolutionRates, rate: float
+def _matmul_s(
+    matmul: MatmulShape, shape: Convolution, rates: ConvolutionRates, rate: float
 ) -> Floats:
     """Return the time of products on tiles: the fastest tile, cut along the sum where it pays."""
-    m, n, k, groups = product.m, product.n, product.k, product.groups
+    m, n, k, groups = matmul.m, matmul.n, matmul.k, matmul.groups
     ramp, row_ramp, units = rates.kernels.ramp, rates.kernels.row_ramp, rates.compute_units
     padding, few_rows = _padding(shape, rates), 1.0 + row_ramp / np.maximum(m, 1.0)
     best: Floats = np.full_like(m, np.inf)
@@ -349,8 +349,8 @@ def _winograd_s(
     if which is ConvolutionPass.WEIGHT_GRADIENT:
         fused = np.full_like(pos, np.inf)
     else:
-        product = convolution_product(shape, which)
-        fused = _product_s(product, shape, rates, rate * _FUSED_SAVING)
+        matmul = convolution_matmul(shape, which)
+        fused = _matmul_s(matmul, shape, rates, rate * _FUSED_SAVING)
         fused = _roofs(fused, memory_s, rates)
     tiles = pos / _WINOGRAD_OUTPUTS
     many = shape.groups * _WINOGRAD_VALUES
@@ -359,9 +359,9 @@ def _winograd_s(
         ConvolutionPass.INPUT_GRADIENT: (tiles, c, n),
         ConvolutionPass.WEIGHT_GRADIENT: (n, c, tiles),
     }[which]
-    product = Product(m=sides[0], n=sides[1], k=sides[2], groups=many)
+    matmul = MatmulShape(m=sides[0], n=sides[1], k=sides[2], groups=many)
     moved = 2.0 * many * (tiles * (c + n) + c * n) * width / rates.memory_bytes_per_s
-    return np.minimum(fused, _product_s(product, shape, rates, rate) + memory_s + moved)
+    return np.minimum(fused, _matmul_s(matmul, shape, rates, rate) + memory_s + moved)
 
 
 def _fourier_s(
@@ -377,8 +377,8 @@ def _fourier_s(
         ConvolutionPass.WEIGHT_GRADIENT: (n, c, tiles),
     }[which]
     many = shape.groups * _FFT_VALUES
-    product = Product(m=sides[0], n=sides[1], k=sides[2], groups=many)
+    matmul = MatmulShape(m=sides[0], n=sides[1], k=sides[2], groups=many)
     rate = rates.peak_flop_per_s * rates.winograd * 2.0 / _FFT_FLOP
     values = 2.0 * rates.element_bytes
     moved = 2.0 * many * (tiles * (c + n) + c * n) * values / rates.memory_bytes_per_s
-    return np.asarray(_product_s(product, shape, rates, rate) + memory_s + moved)
+    return np.asarray(_matmul_s(matmul, shape, rates, rate) + memory_s + moved)

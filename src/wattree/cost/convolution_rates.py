@@ -67,9 +67,9 @@ def convolution_rates(
     if kernels is None:
         tensor_cores = HOPPER_KERNELS if device.architecture == "hopper" else MATRIX_KERNELS
         kernels = tensor_cores if matrix else VECTOR_KERNELS
-    product = calibration.device(device, f"convolution.{width}") * math
+    matmul = calibration.device(device, f"convolution.{width}") * math
     if not tuned:
-        product *= calibration.general("convolution_untuned")
+        matmul *= calibration.general("convolution_untuned")
     return ConvolutionRates(
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
         kernels=kernels,
@@ -80,8 +80,8 @@ def convolution_rates(
             device, "product_bandwidth", calibration.device(device, "library_bandwidth")
         ),
         element_bytes=4.0 if wide else 2.0,
-        product=product,
-        winograd=product * calibration.general("convolution_winograd"),
+        matmul=matmul,
+        winograd=matmul * calibration.general("convolution_winograd"),
         input_gradient=calibration.general(f"convolution_{units}_input_gradient"),
         weight_gradient=calibration.general(f"convolution_{units}_weight_gradient"),
         strided=calibration.general(f"convolution_{units}_strided"),

@@ -30,7 +30,7 @@ class ExpandedMemory:
         concurrent: Both memories stream at once; otherwise one access follows another.
         spilled: Share of all that has no tier of its own below and does not fit on the device,
             `(n,)` or a scalar; accesses are uniform over it.
-        kept: Share of the activations kept for backward that lies there, `(n,)` or a scalar.
+        saved: Share of the activations kept for backward that lies there, `(n,)` or a scalar.
         parameters, optimizer: They lie there.
         table_misses: Share of the lookups in tables that go there.
     """
@@ -39,7 +39,7 @@ class ExpandedMemory:
     latency_s: float
     concurrent: bool
     spilled: Floats
-    kept: Floats
+    saved: Floats
     parameters: bool = False
     optimizer: bool = False
     table_misses: float = 0.0
@@ -62,5 +62,5 @@ def bandwidth_factor(share: Floats, ratio: float, *, concurrent: bool) -> Floats
         concurrent: Both stream at once; otherwise one access follows another. Streaming at once
             can be faster than the first memory alone.
     """
-    near, far = 1.0 - share, share * ratio
-    return np.maximum(near, far) if concurrent else near + far
+    near, tier2 = 1.0 - share, share * ratio
+    return np.maximum(near, tier2) if concurrent else near + tier2

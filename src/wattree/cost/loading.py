@@ -43,13 +43,13 @@ class Loader:
         storage_bytes_per_s: What storage delivers; None for what the node says. [B/s]
         storage_shared: One storage for the whole cluster, not one in each node.
         storage_latency_s: A worker waits so long for each sample besides. [s]
-        pinned: Copies run beside the computation, out of page-locked memory.
+        pinned: Copies run alongside the computation, out of page-locked memory.
         cores: Cores of a node that workers have; None for all.
         device_decode_s: Time of the device's own decoder for one sample; None where cores decode.
             [s]
         processes: That share a device and each have such a loader, so that a node has so many times
             as many loaders.
-        assumed: Which of these sizes nobody gave: those of token ids, until `of_inputs` has better.
+        assumed: Which of these sizes no one gave: those of token ids, until `of_inputs` has better.
     """
 
     workers: int
@@ -68,7 +68,7 @@ class Loader:
     assumed: tuple[str, ...] = field(default=(), compare=False)
 
     def of_inputs(self, size_bytes: float) -> Loader:
-        """Return the loader with sizes that nobody gave taken from the model.
+        """Return the loader with sizes that no one gave taken from the model.
 
         Args:
             size_bytes: Of what the model is given of one sample. [B]
@@ -157,7 +157,7 @@ def part_times_s(
 
 
 def _read_s(loader: Loader, node: Node) -> float:
-    """Return how long a worker waits for one sample when nobody else reads. [s]"""
+    """Return how long a worker waits for one sample when no one else reads. [s]"""
     if loader.sample_bytes == 0:
         return loader.storage_latency_s
     return loader.storage_latency_s + loader.sample_bytes / storage_bytes_per_s(loader, node)

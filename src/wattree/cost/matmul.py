@@ -1,4 +1,4 @@
-"""Time of matrix products: tiles, waves and the two roofs. Pure functions over arrays."""
+"""Time of matmuls: tiles, waves and the two roofs. Pure functions over arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Memory traffic of operators that are bound by it: passes over their operands, by function.
 
 An operator reads its operands and writes its results some whole number of times: a batch norm
-reads its input once for the statistics and once to normalise it. What passes reach of the
+reads its input once for the statistics and once to normalize it. What passes reach of the
 bandwidth is a second fact of the kernel. Both are tabled here by function, with a kind's own row
 where a function has none.
 """
@@ -60,15 +60,15 @@ _ELEMENTWISE = (
 _KERNELS = "PyTorch 2 kernels, ATen/native/cuda"
 _GATHERED = "rows at random places; whole sectors are moved (cost.memory_bound.gathered_bytes)"
 
-_INPUT_KEPT = Passes(
+_INPUT_SAVED = Passes(
     source=f"backward reads the input and the gradient, writes a gradient; {_ELEMENTWISE}"
 )
-_OUTPUT_KEPT = Passes(
+_OUTPUT_SAVED = Passes(
     backward_inputs=1.0,
     backward_outputs=2.0,
     source=f"backward reads the output and its gradient, writes a gradient; {_ELEMENTWISE}",
 )
-_NOTHING_KEPT = Passes(
+_NOTHING_SAVED = Passes(
     backward_inputs=1.0, source=f"backward reads a gradient and writes one; {_ELEMENTWISE}"
 )
 _LAYER_NORM = Passes(
@@ -112,8 +112,8 @@ _SORT = Passes(
 
 #: Functions by the names that operators carry, where their kind's row does not hold.
 BY_FUNCTION: Mapping[str, Passes] = {
-    **dict.fromkeys(("relu", "leaky_relu", "sigmoid", "tanh", "elu"), _OUTPUT_KEPT),
-    **dict.fromkeys(("dropout", "scale", "neg", "masked_fill"), _NOTHING_KEPT),
+    **dict.fromkeys(("relu", "leaky_relu", "sigmoid", "tanh", "elu"), _OUTPUT_SAVED),
+    **dict.fromkeys(("dropout", "scale", "neg", "masked_fill"), _NOTHING_SAVED),
     "add": Passes(
         backward_inputs=1.0,
         source="gradients of both inputs are the output's; where the tensor they share was read "
@@ -164,7 +164,7 @@ IN_CONVOLUTIONS: Mapping[str, Passes] = {
         backward_share=_NORM_SHARE,
     ),
     "in_epilogue": replace(
-        _OUTPUT_KEPT,
+        _OUTPUT_SAVED,
         inputs=0.0,
         outputs=0.0,
         runs=False,
@@ -175,8 +175,8 @@ IN_CONVOLUTIONS: Mapping[str, Passes] = {
 
 #: What holds for a kind where the function has no row.
 BY_KIND: Mapping[OperatorKind, Passes] = {
-    OperatorKind.ELEMENTWISE: _INPUT_KEPT,
-    OperatorKind.COPY: _NOTHING_KEPT,
+    OperatorKind.ELEMENTWISE: _INPUT_SAVED,
+    OperatorKind.COPY: _NOTHING_SAVED,
     OperatorKind.REDUCTION: Passes(
         backward_inputs=1.0,
         share=0.9,

@@ -26,7 +26,7 @@ from wattree.hardware import Cluster, Device, Pool, Precision
 
 Floats = NDArray[np.float64]
 
-#: Optimisers whose updates a profile times → bytes of state a parameter.
+#: Optimizers whose updates a profile times → bytes of state a parameter.
 UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}
 
 
@@ -36,14 +36,14 @@ class Rates:
 
     Attributes:
         compute_units: Units that tiles are spread over.
-        linear_flop_per_s: Large matrix products at the job's precision.
+        linear_flop_per_s: Large matmuls at the job's precision.
         plain_flop_per_s: The same at 16 (or 32) bit, for logits and routers.
         peak_flop_per_s: 16-bit (or 32-bit) dense peak, for unfused attention.
         attention_flop_per_s: Fused attention, forward, long sequences.
         attention_ramp_tokens: Sequence length at half that rate.
         memory_bytes_per_s: Streaming device memory, as language models' steps do on average.
         stream_bytes_per_s: The same in one library kernel by itself.
-        cached_bytes: Traffic of a kernel up to which it goes through a cache; 0 where nobody
+        cached_bytes: Traffic of a kernel up to which it goes through a cache; 0 where no one
             measured one. [B]
         cached_bytes_per_s: Bandwidth of such a kernel. [B/s]
         elementwise_factor: Memory traffic of elementwise work over its operands, as launched.
@@ -54,16 +54,16 @@ class Rates:
             before has ended, and the host launches none; None: kernels are launched one by one.
         blocking_s: Time that each kernel adds where launches block, as on CPUs; 0 elsewhere.
         element_bytes: Width of an activation.
-        quantised: Linear layers run at 8 or 4 bit and pay for casts.
+        quantized: Linear layers run at 8 or 4 bit and pay for casts.
         links: Ports of one device.
         collectives: How collectives are carried out, and where.
-        overlap_compute_rate: Rate of compute beside overlapping communication.
-        overlap_communication_rate: Rate of overlapping communication beside compute.
+        overlap_compute_rate: Rate of compute alongside overlapping communication.
+        overlap_communication_rate: Rate of overlapping communication alongside compute.
         exchange_s, exchange_s_per_byte: What a collective takes of the processors that compute
-            beside it, and for each byte that a rank sends; 0 where nobody timed it, as on
+            alongside it, and for each byte that a rank sends; 0 where no one timed it, as on
             accelerators. [s, s/B]
         slice_rate: Rate of products with slices of a weight over that with the whole; 1 where
-            nobody timed it.
+            no one timed it.
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
         alignment_penalty, head_misalignment: Factors of awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
@@ -72,10 +72,10 @@ class Rates:
         step_overhead_s: Time per step that belongs to no operator.
         straggling: Slowdown per doubling of nodes.
         convolution: What convolutions reach.
-        update_rates: State of an optimiser [B] → bandwidth of its updates as their traffic is
+        update_rates: State of an optimizer [B] → bandwidth of its updates as their traffic is
             counted, where that was measured. [B/s]
         power: What a device draws; under a limit below the rated one, operators slow by it.
-        sharing: What the device is to several processes; as long as nobody says more, one has it.
+        sharing: What the device is to several processes; as long as no one says more, one has it.
         expanded: Memory behind the device that it reads and writes as it works; None: none.
     """
 
@@ -96,7 +96,7 @@ class Rates:
     start_s: float | None
     blocking_s: float
     element_bytes: float
-    quantised: bool
+    quantized: bool
     links: LinkRates
     collectives: CollectiveModel
     overlap_compute_rate: float
@@ -125,20 +125,22 @@ class Rates:
         return replace(self, sharing=self.sharing.of(processes, in_turn=in_turn))
 
     def update_bytes_per_s(self, state_bytes: float) -> float | Floats:
-        """Return the bandwidth of updates by an optimiser with so much state a parameter. [B/s]"""
+        """Return the bandwidth of updates by an optimizer with so much state a parameter. [B/s]"""
         alone = self.update_rates.get(state_bytes, self.memory_bytes_per_s)
         return alone / self.sharing.slowdown
 
-    def reaching(self, share: Floats) -> Rates:
+    def accessing(self, share: Floats) -> Rates:
         """Return the rates of a kernel with a `share` of its bytes in expanded memory."""
         assert self.expanded is not None
         factor = self.expanded.factor(share)
-        products = self.convolution
+        convolution = self.convolution
         return replace(
             self,
             memory_bytes_per_s=self.memory_bytes_per_s / factor,
             stream_bytes_per_s=self.stream_bytes_per_s / factor,
-            convolution=replace(products, memory_bytes_per_s=products.memory_bytes_per_s / factor),
+            convolution=replace(
+                convolution, memory_bytes_per_s=convolution.memory_bytes_per_s / factor
+            ),
         )
 
 
@@ -154,7 +156,7 @@ def rates_of(
 
     Args:
         cluster: Devices and links.
-        software: Its habits.
+        software: Its software defaults.
         precision: Of matrix work.
         calibration: Constants.
         collectives: Algorithms that are asked for, if any.
@@ -226,7 +228,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         start_s=calibration.general("graph_start_s") if graphed else None,
         blocking_s=0.0 if graphed else blocking,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
-        quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
+        quantized=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
         links=links,
         collectives=CollectiveModel(cluster=cluster.seen_from(pool), requests=collectives),
         overlap_compute_rate=beside[0],
@@ -314,7 +316,7 @@ def _update_rates(device: Device, calibration: Calibration) -> dict[float, float
 def _beside(
     cluster: Cluster, device: Device, links: LinkRates, calibration: Calibration
 ) -> tuple[float, float]:
-    """Return the rates of computing and of communicating beside each other, between replicas.
+    """Return the rates of computing and of communicating alongside each other, between replicas.
 
     Where the processors that compute also move the bytes, links that are slower than memory leave
     them more time: each byte takes so much of it as was measured between ranks of one machine.

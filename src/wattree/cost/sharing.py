@@ -78,7 +78,7 @@ def sharing_of(device: Device, calibration: Calibration) -> DeviceSharing:
     )
 
 
-def product_fill(m: Floats, n: Floats, k: Floats, groups: Floats, units: int) -> Floats:
+def matmul_fill(m: Floats, n: Floats, k: Floats, groups: Floats, units: int) -> Floats:
     """Return the share of the units that a product of (m x k) by (k x n) matrices fills, (0, 1].
 
     Args:

@@ -41,7 +41,7 @@ class Software:
         attention_kernels: Generation of the fused kernels: `ampere` (FlashAttention 2), `native`.
         compiled: Elementwise chains fused by a compiler.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
-        master_bytes: fp32 copy kept by the optimiser in mixed precision, per element.
+        master_bytes: fp32 copy kept by the optimizer in mixed precision, per element.
         gradient_bytes: Accumulated gradient, per element.
         gather_bytes: Parameter on the wire when gathered, per element.
         reduce_bytes: Gradient on the wire when reduced, per element.
@@ -50,20 +50,20 @@ class Software:
         loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
         loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
-        master_gradient_bytes: fp32 copy of the gradient that the optimiser keeps beside its
+        master_gradient_bytes: fp32 copy of the gradient that the optimizer keeps besides its
             state and shards with it, per element.
         launch_blocking: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`), so launches
             add to the device's time instead of hiding behind it.
-        zero_buffer_bytes: Communication buffers that a sharded optimiser keeps where there is no
+        zero_buffer_bytes: Communication buffers that a sharded optimizer keeps where there is no
             pipeline. [B]
         moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
             time and the host waits for them; otherwise tokens above a capacity are dropped.
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
             an all-to-all) or `hybridep` (permutation and exchange in one kernel). Recorded, not
-            modelled yet.
+            modeled yet.
         moe_overlap: The exchange hides behind the compute of another micro-batch. Recorded, not
-            modelled yet.
-        moe_fused_experts: Products, activation and quantisation of all local experts in one
+            modeled yet.
+        moe_fused_experts: Products, activation and quantization of all local experts in one
             kernel.
         cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
             (attention, router), `full` (the whole step).
@@ -73,7 +73,7 @@ class Software:
             (NCHW) they are converted before and after.
         tuned_convolutions: The library tries its algorithms and keeps the fastest
             (`torch.backends.cudnn.benchmark`); otherwise it goes by heuristics.
-        fused_convolutions: Kernels of convolutions sum up what batch norms need, normalise what
+        fused_convolutions: Kernels of convolutions sum up what batch norms need, normalize what
             they load, and do element-wise work before they store (cuDNN's fused operations); in
             compiled models.
         library_kernels: Norms, activations and the like run as the kernels of a library, each by
@@ -289,7 +289,7 @@ SOFTWARE: Mapping[str, Software] = {
 }
 
 
-#: Nothing is kept twice: parameters are fp32 in the optimiser, as gradients and on the wire.
+#: Nothing is kept twice: parameters are fp32 in the optimizer, as gradients and on the wire.
 _FULL: dict[str, Any] = {
     "parameter_bytes": 4.0,
     "master_bytes": 0.0,
@@ -303,7 +303,7 @@ _FULL: dict[str, Any] = {
 def at_precision(software: Software, precision: Precision | str) -> Software:
     """Return the habits that hold at `precision`, which may be `amp`.
 
-    Without mixed precision, and with autocast, parameters have no copy in the optimiser.
+    Without mixed precision, and with autocast, parameters have no copy in the optimizer.
     """
     if precision == AUTOCAST:
         return replace(software, autocast=True, loss_scaling=True, **_FULL)
@@ -324,7 +324,7 @@ def software_family(name: str, *, own_family: bool = True) -> Software:
 
     Args:
         name: Its name, or `AUTO_SOFTWARE` for the one that users of such a model would take.
-        own_family: The model is a language model of the catalogue's kind, not a captured one.
+        own_family: The model is a language model of the catalog's kind, not a captured one.
     """
     if name == AUTO_SOFTWARE:
         name = "megatron-core" if own_family else "pytorch"

@@ -1,4 +1,4 @@
-"""What an optimiser's update moves through memory, as software makes it. Pure functions."""
+"""What an optimizer's update moves through memory, as software makes it. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wattree.cost.software import Software
 
 Floats = NDArray[np.float64]
 
-#: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
+#: Bytes the optimizer moves per updated parameter besides reading and writing its state: fp32
 #: gradient read and cleared, 16-bit parameter written.
 _UPDATE_BYTES, _PARAMETER_BYTES = 10.0, 2.0
 #: One operation after another, an update passes over fp32 values: 6 times with decay and step
@@ -29,8 +29,8 @@ def update_traffic_bytes(
 
     Args:
         elements: Parameters.
-        state_bytes: Of the optimiser, for each of them. [B]
-        software: Its habits.
+        state_bytes: Of the optimizer, for each of them. [B]
+        software: Its software defaults.
         processes: That share the device: all update their own parameters, after their gradients
             have been averaged there.
     """
@@ -43,15 +43,15 @@ def update_traffic_bytes(
     return processes * elements * moved + averaged
 
 
-def far_update_share(state_bytes: float, software: Software, rates: Rates) -> Floats | float:
+def tier2_update_share(state_bytes: float, software: Software, rates: Rates) -> Floats | float:
     """Return the share of an update's traffic that goes to expanded memory.
 
     Several passes over the values split as one does: state and master weights, parameters,
     gradients.
 
     Args:
-        state_bytes: Of the optimiser, for each parameter. [B]
-        software: Its habits.
+        state_bytes: Of the optimizer, for each parameter. [B]
+        software: Its software defaults.
         rates: What the device reaches, and what lies in its expanded memory.
     """
     tier = rates.expanded
@@ -64,18 +64,20 @@ def far_update_share(state_bytes: float, software: Software, rates: Rates) -> Fl
 
 
 def update_bytes_per_s(
-    state_bytes: float, software: Software, rates: Rates, *, far: bool = False
+    state_bytes: float, software: Software, rates: Rates, *, tier2: bool = False
 ) -> float | Floats:
     """Return the bandwidth of updates on the device. [B/s]
 
     Args:
-        state_bytes: Of the optimiser, for each parameter. [B]
-        software: Its habits.
+        state_bytes: Of the optimizer, for each parameter. [B]
+        software: Its software defaults.
         rates: What the device reaches.
-        far: All that is updated lies in expanded memory.
+        tier2: All that is updated lies in expanded memory.
     """
     rate = rates.update_bytes_per_s(state_bytes)
     if rates.expanded is None:
         return rate
-    share = np.asarray(1.0) if far else np.asarray(far_update_share(state_bytes, software, rates))
+    share = (
+        np.asarray(1.0) if tier2 else np.asarray(tier2_update_share(state_bytes, software, rates))
+    )
     return rate / rates.expanded.factor(share)

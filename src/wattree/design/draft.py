@@ -50,7 +50,7 @@ class Capital:
     Attributes:
         device_usd, node_usd, cluster_usd: Of one device, of one node beside its devices, of all
             that is there once. [USD]
-        lifetime_s: How long it is used; None where that is not said. [s]
+        lifetime_s: How long it is used; None where that is not given. [s]
     """
 
     device_usd: float = 0.0
@@ -59,7 +59,7 @@ class Capital:
     lifetime_s: float | None = None
 
     def total_usd(self, cluster: Cluster) -> float | None:
-        """Return the price of the cluster; None where nothing was said of prices. [USD]"""
+        """Return the price of the cluster; None where nothing was set of prices. [USD]"""
         known = self.device_usd or self.node_usd or self.cluster_usd
         parts = cluster.devices * self.device_usd, cluster.nodes * self.node_usd, self.cluster_usd
         return sum(parts) if known else None
@@ -108,7 +108,7 @@ class Draft:
     touched: set[str] = field(default_factory=set)
 
     def open(self) -> None:
-        """Look up the files that the section names; afterwards their fields can be set."""
+        """Look up the files that the section names; afterward their fields can be set."""
         node = self.section.get("node")
         if not isinstance(node, str):
             raise JobError(self.source, ["cluster.node: is missing, expected the name of a node"])

@@ -23,14 +23,14 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     for axis in study.axes:
         paths |= {axis.path, *(path for given in axis.choices.values() for path in given)}
     is_bought = any(path.startswith("capital.") and path != _LIFETIME for path in paths)
-    told = []
+    notes = []
     if is_bought and _LIFETIME not in paths:
-        told.append(
+        notes.append(
             "cost is the rent of the nodes at list price, electricity in it: prices under "
             f"'capital' count in capital alone; {_LIFETIME} makes them the cost"
         )
     if _LIFETIME not in paths and _ENERGY in paths:
-        told.append(
+        notes.append(
             f"{_ENERGY} has no effect on cost: rents have electricity in them; with "
             f"{_LIFETIME} and prices under 'capital' energy is paid for besides"
         )
@@ -40,8 +40,8 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
         and _ENERGY not in paths
         and not _is_priced(study, hardware)
     ):
-        told.append(f"cost has no electricity in it: the site has no energy price; set {_ENERGY}")
-    return tuple(told)
+        notes.append(f"cost has no electricity in it: the site has no energy price; set {_ENERGY}")
+    return tuple(notes)
 
 
 def _is_priced(study: Study, hardware: MutableMapping[str, Description]) -> bool:

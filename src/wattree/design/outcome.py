@@ -29,7 +29,7 @@ class WorkloadOutcome:
         memory_bytes: Of the fullest device. [B]
         time_parts_s: Heading → time of a step; empty where it was not simulated. [s]
         energy_by_stage_j: Stage of the account → energy of a step. [J]
-        simulated: Whether it was played, or is of the closed form.
+        simulated: Whether it was executed, or is of the closed form.
         notes: What a reader must know: that capacity is ignored, that the function is changed.
         traffic_bytes: Memory tier → bytes to and from it in a step, where they are known. [B]
     """

@@ -57,10 +57,10 @@ def run_study(
         until = time.monotonic() + 60 * study.sampler.minutes
     if resume and not path.exists():
         raise OutputError(f"{path}: there is nothing to resume: no such file")
-    with Store(path, study, fresh=fresh) as kept:
-        source = _Source(study, kept)
+    with Store(path, study, fresh=fresh) as opened:
+        source = _Source(study, opened)
         source.enter()
-        done, _, total = kept.count()
+        done, _, total = opened.count()
         report = progress or (lambda *_: None)
         # Of a guided search only the points that were chosen so far are known.
         least = (study.sampler.points or 0) if study.sampler.kind == GUIDED else 0
@@ -70,21 +70,21 @@ def run_study(
             backend = backend_of(on, work, workers=workers, points=total - done)
             try:
                 in_time = _drive(
-                    kept, source, backend, lambda d, t: report(d, max(t, least), done), until
+                    opened, source, backend, lambda d, t: report(d, max(t, least), done), until
                 )
             finally:
                 backend.close()
-                kept.release()
-        points = max(kept.count()[2], 0 if in_time else least)
+                opened.release()
+        points = max(opened.count()[2], 0 if in_time else least)
         return Results(
-            study=study, outcomes=kept.outcomes(), points=points, out_of_time=not in_time
+            study=study, outcomes=opened.outcomes(), points=points, out_of_time=not in_time
         )
 
 
 def stored_results(study: Study, store: Path | None = None) -> Results:
     """Return the finished points of a study without evaluating any."""
-    with Store(store or default_store(study), study) as kept:
-        return Results(study=study, outcomes=kept.outcomes(), points=kept.count()[2])
+    with Store(store or default_store(study), study) as opened:
+        return Results(study=study, outcomes=opened.outcomes(), points=opened.count()[2])
 
 
 @dataclass(slots=True)
@@ -92,31 +92,31 @@ class _Source:
     """Where points come from: all at once, or guided by the outcomes of those before."""
 
     study: Study
-    kept: Store
+    opened: Store
     guide: Guide | None = None
 
     def enter(self) -> None:
-        """Enter the points that can be told now."""
+        """Enter the points that can be determined now."""
         if self.study.sampler.kind != GUIDED:
-            self.kept.add(points_of(self.study))
+            self.opened.add(points_of(self.study))
             return
         self.guide = self.guide or Guide(self.study)
-        outcomes = self.kept.outcomes()
-        if len(outcomes) == self.kept.count()[2]:  # the next ones need all of those before
+        outcomes = self.opened.outcomes()
+        if len(outcomes) == self.opened.count()[2]:  # the next ones need all of those before
             first = len(outcomes)
-            self.kept.add(self.guide.following(outcomes), first=first)
+            self.opened.add(self.guide.following(outcomes), first=first)
 
     def is_open(self) -> bool:
         """Return whether any point is not finished, after entering those that follow."""
-        done, _, total = self.kept.count()
+        done, _, total = self.opened.count()
         if done == total and self.guide is not None:
             self.enter()
-            done, _, total = self.kept.count()
+            done, _, total = self.opened.count()
         return done < total
 
 
 def _drive(
-    kept: Store,
+    opened: Store,
     source: _Source,
     backend: Backend,
     report: Callable[[int, int], None],
@@ -127,25 +127,25 @@ def _drive(
     After `until`, of the monotonic clock, points that were begun are finished, and no others.
     Returns whether that was not needed.
     """
-    kept.renew()
+    opened.renew()
     renewed, in_flight = time.monotonic(), 0
     while source.is_open():
         is_over = time.monotonic() >= until
         if is_over and not in_flight:
             return False
-        if not is_over and backend.room and (points := kept.claim(backend.room)):
+        if not is_over and backend.free_slots and (points := opened.claim(backend.free_slots)):
             backend.submit(points)
             in_flight += len(points)
         outcomes = backend.completed(_LOOK_S) if in_flight else []
         for outcome in outcomes:
-            kept.finish(outcome)
+            opened.finish(outcome)
             in_flight -= 1
         if outcomes:
-            done, _, total = kept.count()
+            done, _, total = opened.count()
             report(done, total)
         if not in_flight and not outcomes:
             time.sleep(_LOOK_S)  # others are at what is left
         if time.monotonic() - renewed > LEASE_S / 6 or not in_flight:
-            kept.renew()
+            opened.renew()
             renewed = time.monotonic()
     return True

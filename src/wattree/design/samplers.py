@@ -29,7 +29,8 @@ def sampler_of(value: Mapping[str, Any], axes: Sequence[Axis], *, problems: Prob
     if (spec.listed is not None) != (spec.kind == "list"):
         what = "is missing, expected a list of mappings of axes to values"
         problems.add(
-            "sampler.listed", what if spec.listed is None else f"found beside kind: {spec.kind}"
+            "sampler.listed",
+            what if spec.listed is None else f"found together with kind: {spec.kind}",
         )
     elif spec.listed is not None:
         listed = tuple(
@@ -43,7 +44,7 @@ def sampler_of(value: Mapping[str, Any], axes: Sequence[Axis], *, problems: Prob
     if spec.kind == "grid":
         _check_grid(spec, axes, problems=problems)
     if spec.kind == "list" and spec.points is not None:
-        problems.add("sampler.points", "found beside a list, which says it; leave it out")
+        problems.add("sampler.points", "found together with a list, which says it; leave it out")
     return Sampler(
         kind=spec.kind,
         points=spec.points,

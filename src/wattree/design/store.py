@@ -56,7 +56,7 @@ _WORDS = {
     "SQLITE_READONLY": _READ_ONLY,
     "SQLITE_CANTOPEN": _READ_ONLY,
     "SQLITE_PERM": _READ_ONLY,
-    "SQLITE_IOERR": "cannot be read or written ({error}); finished points are kept: check the "
+    "SQLITE_IOERR": "cannot be read or written ({error}); finished points are stored: check the "
     "disk, its quota, and what a file may take (ulimit -f)",
 }
 
@@ -109,7 +109,7 @@ class Store:
             )
 
     def claim(self, most: int) -> list[DesignPoint]:
-        """Return up to `most` points that nobody is at, and sign them as this process's."""
+        """Return up to `most` points that no one is at, and sign them as this process's."""
         with self._errors(), self._transaction():
             rows = self._connection.execute(
                 "SELECT key, point FROM points WHERE outcome IS NULL AND owner IS NULL "
@@ -265,7 +265,7 @@ class Store:
 
 def _in_words(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", None) or ""
-    said = next((words for begin, words in _WORDS.items() if name.startswith(begin)), None)
-    if said is not None:
-        return said.format(error=error)
+    sentence = next((words for begin, words in _WORDS.items() if name.startswith(begin)), None)
+    if sentence is not None:
+        return sentence.format(error=error)
     return f"cannot be used ({error}); name another file (--store)"

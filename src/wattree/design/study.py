@@ -48,7 +48,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A field of the base cluster that is not as the catalogue has it.
+    """A field of the base cluster that is not as the catalog has it.
 
     Attributes:
         path: Dotted path of the field.
@@ -166,7 +166,7 @@ class Study:
         name, title: For files; for people.
         workloads: What is trained.
         cluster: The base: keys of the `cluster` section of a job file.
-        changes: What of it is not as the catalogue has it.
+        changes: What of it is not as the catalog has it.
         axes: What is varied, slowest first.
         links: What follows from axes, in the order in which they are computed.
         constraints: What every point must keep to.

@@ -1,12 +1,12 @@
 """Simpler models of the energy of a run, to compare the stage model with. Pure functions.
 
-All give power per node from what a run's utilisation was, and are calibrated on the same runs as
-the stage model. They are told the length, and all but L4 the utilisation, of the runs that they are
+All give power per node from what a run's utilization was, and are calibrated on the same runs as
+the stage model. They are told the length, and all but L4 the utilization, of the runs that they are
 scored on, which a prediction would not have.
 
 References:
     [1] X. Fan, W.-D. Weber, L. A. Barroso, "Power Provisioning for a Warehouse-sized Computer",
-        ISCA 2007, doi:10.1145/1250662.1250665: affine in utilisation, and `2u - u^r` with r = 1.4.
+        ISCA 2007, doi:10.1145/1250662.1250665: affine in utilization, and `2u - u^r` with r = 1.4.
     [2] D. Economou, S. Rivoire, C. Kozyrakis, P. Ranganathan, "Full-System Power Analysis and
         Modeling for Server Environments" (Mantis), MoBS 2006: additive by component.
     [3] M. Dayarathna, Y. Wen, R. Fan, "Data Center Energy Consumption Modeling: A Survey", IEEE
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 #: Energy of a run. [J]
 Predictor = Callable[[Run], float]
 
-#: Components whose utilisation an additive model may use.
+#: Components whose utilization an additive model may use.
 _COMPONENTS = ("cpu", "accelerator", "memory", "network", "storage")
 #: Exponents that the non-linear model tries; Fan et al. found 1.4.
 _EXPONENTS = np.linspace(1.0, 4.0, 61)
@@ -50,22 +50,22 @@ class Baseline:
     title: str
     formula: str
     fit: Callable[[Sequence[Run]], Predictor]
-    knows: str = "length, utilisation"
+    knows: str = "length, utilization"
 
 
-def main_utilisation(run: Run) -> float | None:
-    """Return the utilisation of what does the work: accelerators, or processors without any."""
-    return run.utilisation.get("accelerator", run.utilisation.get("cpu"))
+def main_utilization(run: Run) -> float | None:
+    """Return the utilization of what does the work: accelerators, or processors without any."""
+    return run.utilization.get("accelerator", run.utilization.get("cpu"))
 
 
 def _node_s(run: Run) -> float:
     return run.nodes * run.wall_s
 
 
-def _utilisation(run: Run) -> float:
-    found = main_utilisation(run)
+def _utilization(run: Run) -> float:
+    found = main_utilization(run)
     if found is None:
-        raise BaselineError(f"{run.name} has no utilisation.accelerator and no utilisation.cpu")
+        raise BaselineError(f"{run.name} has no utilization.accelerator and no utilization.cpu")
     return found
 
 
@@ -81,7 +81,7 @@ def _solved(runs: Sequence[Run], columns: Floats) -> Floats:
     energy = np.array([run.energy_j for run in runs])
     used = np.flatnonzero((columns > 0).any(axis=0)).tolist()
     if not used:
-        raise BaselineError("all utilisations are zero")
+        raise BaselineError("all utilizations are zero")
     dependent = dependent_columns(columns / energy[:, None], used)
     kept = [column for column in used if column not in dependent]
     values = np.zeros(columns.shape[1])
@@ -91,9 +91,9 @@ def _solved(runs: Sequence[Run], columns: Floats) -> Floats:
 
 def _proportional(runs: Sequence[Run]) -> Predictor:
     rows = _training(runs)
-    columns = np.array([[_utilisation(run) * _node_s(run)] for run in rows])
+    columns = np.array([[_utilization(run) * _node_s(run)] for run in rows])
     (slope,) = _solved(rows, columns).tolist()
-    return lambda run: slope * _utilisation(run) * _node_s(run)
+    return lambda run: slope * _utilization(run) * _node_s(run)
 
 
 def _resting_or_training(runs: Sequence[Run]) -> list[Run]:
@@ -102,14 +102,14 @@ def _resting_or_training(runs: Sequence[Run]) -> list[Run]:
 
 
 def _share(run: Run, component: str) -> float:
-    """Return a utilisation; at rest none of it."""
+    """Return a utilization; at rest none of it."""
     if run.activity is Activity.IDLE:
-        return run.utilisation.get(component, 0.0)
-    return run.utilisation[component]
+        return run.utilization.get(component, 0.0)
+    return run.utilization[component]
 
 
 def _main_share(run: Run) -> float:
-    return (main_utilisation(run) or 0.0) if run.activity is Activity.IDLE else _utilisation(run)
+    return (main_utilization(run) or 0.0) if run.activity is Activity.IDLE else _utilization(run)
 
 
 def _affine(runs: Sequence[Run]) -> Predictor:
@@ -122,17 +122,17 @@ def _affine(runs: Sequence[Run]) -> Predictor:
 def _additive(runs: Sequence[Run]) -> Predictor:
     rows = _resting_or_training(runs)
     trained = _training(runs)
-    known = [each for each in _COMPONENTS if all(each in run.utilisation for run in trained)]
+    known = [each for each in _COMPONENTS if all(each in run.utilization for run in trained)]
     if not known:
-        raise BaselineError("no component's utilisation is in every training run")
+        raise BaselineError("no component's utilization is in every training run")
     columns = np.array(
         [[_node_s(run), *(_share(run, each) * _node_s(run) for each in known)] for run in rows]
     )
     values = _solved(rows, columns).tolist()
 
     def energy_j(run: Run) -> float:
-        if lacking := [each for each in known if each not in run.utilisation]:
-            raise BaselineError(f"{run.name} has no utilisation.{lacking[0]}")
+        if lacking := [each for each in known if each not in run.utilization]:
+            raise BaselineError(f"{run.name} has no utilization.{lacking[0]}")
         shares = (_share(run, each) for each in known)
         power = values[0] + sum(v * share for v, share in zip(values[1:], shares, strict=True))
         return float(power) * _node_s(run)
@@ -170,7 +170,7 @@ def _rated(runs: Sequence[Run]) -> Predictor:
     def energy_j(run: Run) -> float:
         if run.rated_w is None:
             raise BaselineError(f"{run.name} has no rated_w")
-        return run.rated_w * _utilisation(run) * run.wall_s
+        return run.rated_w * _utilization(run) * run.wall_s
 
     return energy_j
 
@@ -179,10 +179,10 @@ def _rated(runs: Sequence[Run]) -> Predictor:
 BASELINES: Mapping[str, Baseline] = MappingProxyType(
     {
         "proportional": Baseline(
-            title="L1 proportional to utilisation", formula="P = k u", fit=_proportional
+            title="L1 proportional to utilization", formula="P = k u", fit=_proportional
         ),
         "affine": Baseline(
-            title="L2 affine in utilisation [Fan]",
+            title="L2 affine in utilization [Fan]",
             formula="P = P_idle + (P_busy - P_idle) u",
             fit=_affine,
         ),
@@ -197,6 +197,6 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
             formula="P = P_idle + (P_busy - P_idle)(2u - u^r)",
             fit=_non_linear,
         ),
-        "rated": Baseline(title="TDP x utilisation", formula="P = TDP u", fit=_rated),
+        "rated": Baseline(title="TDP x utilization", formula="P = TDP u", fit=_rated),
     }
 )

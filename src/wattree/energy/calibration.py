@@ -59,7 +59,7 @@ CONSTANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "time.computing.s_per_flop": ("s/FLOP", "one rank at a large batch, 1 / (R η∞)"),
         "time.computing.s_per_sample": ("s", "a sample on one rank, where FLOP are not known"),
         "time.computing.half_batch": ("1", "samples per rank at half efficiency, b½"),
-        "time.computing.s_per_byte": ("s/B", "memory traffic beside arithmetic, κ"),
+        "time.computing.s_per_byte": ("s/B", "memory traffic alongside arithmetic, κ"),
         "time.materials.cores": ("1", "cores of a node that prepare at once"),
         "time.materials.samples_per_s": ("1/s", "prepared by a node, where core time is unknown"),
         "time.materials.node_bytes_per_s": ("B/s", "storage of one node, BW_node"),
@@ -141,7 +141,7 @@ class EnergyCalibration:
         models: What the runs say of each model.
         most_nodes: Largest number of nodes in the fit.
         runs: Activity → names of runs.
-        warnings: What could not be told, in sentences.
+        warnings: What could not be determined, in sentences.
         version: Of Wattree.
     """
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from wattree.energy.baselines import BASELINES
 from wattree.energy.calibration import EnergyCalibration
+from wattree.energy.check_reported import check_reported
 from wattree.energy.fit import constants_of
 from wattree.energy.observed import Observations, checked, observations
 from wattree.energy.scores import Behind, GroupComparison, MethodScores, Score, score
 from wattree.energy.selection import selector
 from wattree.energy.series import FORECASTERS, Policy, forecast_series
 from wattree.energy.stage_model import energy_of_run, predicted_by_stage_j
-from wattree.energy.told import check_told
 from wattree.errors import BaselineError, MissingExtraError, RunError
 from wattree.trace.plain import as_plain
 from wattree.trace.run import Activity, Run
@@ -149,11 +149,11 @@ def _group(
 
 
 def _of_estimates(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence if energies were made from utilisation, which some models are told."""
+    """Return a sentence if energies were made from utilization, which some models are told."""
     if not any(reading.meter == _ESTIMATE for run in runs for reading in run.counted):
         return []
     return [
-        "their energy was estimated from processor time: models that are told utilisation find "
+        "their energy was estimated from processor time: models that are told utilization find "
         "the formula of the estimate again, and their errors say nothing of machines"
     ]
 
@@ -182,7 +182,7 @@ def _predicted(runs: Sequence[Run]) -> _Predictor:
     calibration = _stage_model(runs)
 
     def by_stage_j(run: Run) -> dict[str, float]:
-        check_told(calibration, run)
+        check_reported(calibration, run)
         return predicted_by_stage_j(calibration, run)
 
     return by_stage_j

@@ -22,6 +22,7 @@ from wattree.energy.calibration import (
     Status,
     WorkLine,
 )
+from wattree.energy.check_reported import check_reported
 from wattree.energy.fit_energy import fit_energy_constants
 from wattree.energy.fit_materials import fit_materials
 from wattree.energy.fit_times import Overlap, fit_computing, fit_network, fit_overlap
@@ -34,7 +35,6 @@ from wattree.energy.observed import (
     samples_on_a_rank,
 )
 from wattree.energy.stage_model import predicted_by_stage_j, step_times
-from wattree.energy.told import check_told
 from wattree.errors import RunError
 from wattree.trace.run import Activity, Run
 
@@ -48,7 +48,7 @@ def fit_runs(runs: Sequence[Run], *, node: str | None = None) -> EnergyCalibrati
     """Return the constants that runs tell, with intervals, and what they do not tell.
 
     Args:
-        runs: Of all activities there are; the more are isolated, the more can be told apart.
+        runs: Of all activities there are; the more are isolated, the more can be distinguished.
         node: Kind of node to fit where the runs are of several.
 
     Raises:
@@ -233,7 +233,7 @@ def _errors(calibration: EnergyCalibration, runs: Sequence[Run]) -> list[float]:
     errors = []
     for run in runs:
         try:
-            check_told(calibration, run)
+            check_reported(calibration, run)
             found = sum(predicted_by_stage_j(calibration, run).values())
         except RunError:
             continue  # work that the run does not tell

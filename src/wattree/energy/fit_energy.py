@@ -89,7 +89,7 @@ class EnergyConstants:
         correlated, covariance: As in `EnergyCalibration`.
         condition: Of the design with columns of length one.
         ratios: Model → energy of its computing over what the constants say.
-        warnings: What could not be told.
+        warnings: What could not be determined.
     """
 
     constants: Mapping[str, StageConstant]
@@ -141,11 +141,11 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
         runs_of = sum(bool(row[names[index]]) for row in table)
         constants[names[index]] = _inseparable(others, len(partners), runs_of)
         stands = stand_for_it(len(partners))
-        warnings.append(f"{names[index]} cannot be told apart from {others}, {stands}")
+        warnings.append(f"{names[index]} cannot be distinguished from {others}, {stands}")
     names = [names[index] for index in kept]
     solution, ratios = _fitted_by_model(rows, names, design[:, kept])
     exercised = [sum(bool(row[name]) for row in table) for name in names]
-    constants |= _told(names, solution, exercised)
+    constants |= _constants(names, solution, exercised)
     if not has_idle and constants["energy.static_w"].status is not Status.FITTED:
         raise _static_unknown("its interval reaches zero")
     if solution.freedom <= 0:
@@ -190,7 +190,7 @@ def _inseparable(others: str, partners: int, runs: int) -> StageConstant:
 
 
 def stand_for_it(partners: int) -> str:
-    """Return what the constants do from which another cannot be told, in words."""
+    """Return what the constants do from which another cannot be determined, in words."""
     return "which stands for it" if partners == 1 else "which stand for it together"
 
 
@@ -308,10 +308,10 @@ def _static_unknown(why: str) -> RunError:
     )
 
 
-def _told(
+def _constants(
     names: Sequence[str], solution: NonNegativeFit, exercised: Sequence[int]
 ) -> dict[str, StageConstant]:
-    told = {}
+    fitted = {}
     for index, name in enumerate(names):
         value, lower = float(solution.values[index]), float(solution.lower[index])
         upper = float(solution.upper[index])
@@ -326,7 +326,7 @@ def _told(
                 Status.WEAK,
                 "its interval reaches zero" + _partners(index, names, solution.covariance),
             )
-        told[name] = StageConstant(
+        fitted[name] = StageConstant(
             value=value,
             lower=None if unbounded else lower,
             upper=None if unbounded else upper,
@@ -334,7 +334,7 @@ def _told(
             runs=exercised[index],
             note=note,
         )
-    return told
+    return fitted
 
 
 def _partners(index: int, names: Sequence[str], covariance: Floats) -> str:

@@ -52,7 +52,7 @@ def _known(amounts: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def fit_materials(seen: Observations) -> tuple[dict[str, StageConstant], list[str]]:
-    """Return the constants of `t_M`, and what could not be told.
+    """Return the constants of `t_M`, and what could not be determined.
 
     Runs of the loader alone; without any, training runs that waited for their data, or whose
     stages tell how long loading took. The fewest parts that explain the times (Akaike's criterion
@@ -74,7 +74,7 @@ def fit_materials(seen: Observations) -> tuple[dict[str, StageConstant], list[st
         summed, warnings = _one_after_another(names, amounts, times)
         return constants | summed, [source, *warnings] if source else warnings
     chosen, rates, bound = _best_parts(amounts, times)
-    residuals = np.log(_modelled(amounts, chosen, rates) / times)
+    residuals = np.log(_modeled(amounts, chosen, rates) / times)
     warnings = []
     if source:
         warnings.append(source)
@@ -115,7 +115,7 @@ def _one_after_another(
         found[names[index]] = StageConstant(
             value=None, status=Status.INSEPARABLE, runs=len(times), note=f"in one ratio to {others}"
         )
-        warnings.append(f"{names[index]} cannot be told apart from {others}")
+        warnings.append(f"{names[index]} cannot be distinguished from {others}")
     for place, index in enumerate(kept):
         slowness, shown = float(fit.values[place]), int((amounts[:, index] > 0).sum())
         lower, upper = float(fit.lower[place]), float(fit.upper[place])
@@ -125,14 +125,14 @@ def _one_after_another(
                 value=None, status=Status.BOUND, runs=shown, note=note
             )
             continue
-        told = lower > 0 and np.isfinite(upper)
+        is_bounded = lower > 0 and np.isfinite(upper)
         found[names[index]] = StageConstant(
             value=1.0 / slowness,
-            lower=1.0 / upper if told else None,
-            upper=1.0 / lower if told else None,
-            status=Status.FITTED if told else Status.WEAK,
+            lower=1.0 / upper if is_bounded else None,
+            upper=1.0 / lower if is_bounded else None,
+            status=Status.FITTED if is_bounded else Status.WEAK,
             runs=shown,
-            note="" if told else "no interval, or one that reaches zero time",
+            note="" if is_bounded else "no interval, or one that reaches zero time",
         )
     return found, warnings
 
@@ -179,7 +179,7 @@ def _best_parts(
             rates, bound = _rates(amounts, times, chosen)
             if rates is None:
                 continue
-            errors = np.log(_modelled(amounts, chosen, rates) / times)
+            errors = np.log(_modeled(amounts, chosen, rates) / times)
             score = rows * np.log(float(np.mean(errors**2)) + _FLOOR**2) + 2.0 * count
             score += 2.0 * count * (count + 1) / max(rows - count - 1, 0.5)
             if best is None or score < best[0] - 1e-9:
@@ -208,7 +208,7 @@ def _rates(
     return rates.tolist(), np.array(chosen, dtype=np.int64)[bound]
 
 
-def _modelled(amounts: Floats, chosen: Sequence[int], rates: Sequence[float]) -> Floats:
+def _modeled(amounts: Floats, chosen: Sequence[int], rates: Sequence[float]) -> Floats:
     return np.asarray((amounts[:, chosen] / np.array(rates)).max(axis=1))
 
 
@@ -230,7 +230,8 @@ def _look_alikes(names: Sequence[str], amounts: Floats, chosen: Sequence[int]) -
             ratio = amounts[:, other] / amounts[:, index]
             if np.ptp(ratio) <= _FLOOR * ratio.mean():
                 found.append(
-                    f"{names[index]} cannot be told apart from {name}: in one ratio in every run; "
+                    f"{names[index]} cannot be distinguished from {name}: in one ratio in every "
+                    "run; "
                     "a loader run with the files cached would tell"
                 )
     return found

@@ -35,7 +35,7 @@ _COMPUTING = (
     "time.computing.half_batch",
     "time.computing.s_per_byte",
 )
-#: An algorithm that explains a sweep better by less than this is not told apart by it.
+#: An algorithm that explains a sweep better by less than this is not distinguished by it.
 _BETTER = 1.1
 _OVERLAPS = np.linspace(0.0, 1.0, 101)
 _STEP = 0.01
@@ -62,8 +62,8 @@ def computing_rows(seen: Observations) -> tuple[list[tuple[Run, float]], str]:
     if resident:
         return resident, ""
     training = seen.of(Activity.TRAINING)
-    labelled = [run for run in training if "computing" in run.stages]
-    rows = [(run, (busy_s(run, "computing") or 0.0) / run.iterations) for run in labelled]
+    labeled = [run for run in training if "computing" in run.stages]
+    rows = [(run, (busy_s(run, "computing") or 0.0) / run.iterations) for run in labeled]
     if rows:
         return rows, "no run with resident data: computing is timed by the stages of training runs"
     alone = [(run, run.wall_s / run.iterations) for run in training if ranks_of(run) == 1]
@@ -105,7 +105,7 @@ def fit_computing(seen: Observations) -> Computing:
         constants[_COMPUTING[index]] = StageConstant(
             value=None, status=Status.INSEPARABLE, runs=len(rows), note=f"{others} {stand}"
         )
-        warnings.append(f"{_COMPUTING[index]} cannot be told apart from {others}")
+        warnings.append(f"{_COMPUTING[index]} cannot be distinguished from {others}")
     constants |= _computing_constants([_COMPUTING[i] for i in kept], solution, len(rows))
     ratios = times / (columns[:, kept] @ solution.values)
     by_model: dict[str, list[float]] = {}
@@ -131,13 +131,13 @@ def _computing_columns(run: Run, *, by_flop: bool) -> tuple[float, ...]:
 def _computing_constants(
     names: Sequence[str], solution: NonNegativeFit, rows: int
 ) -> dict[str, StageConstant]:
-    told = {name: _constant(solution, index, rows) for index, name in enumerate(names)}
-    half = told.get("time.computing.half_batch")
+    constants = {name: _constant(solution, index, rows) for index, name in enumerate(names)}
+    half = constants.get("time.computing.half_batch")
     if half is not None and half.value is not None:
         # The fit has b½/(R η∞); the constant is b½. Its relative error is that of the quotient.
         speed = float(solution.values[names.index("time.computing.s_per_flop")])
         scale = 1.0 / speed if speed > 0 else 0.0
-        told["time.computing.half_batch"] = StageConstant(
+        constants["time.computing.half_batch"] = StageConstant(
             value=half.value * scale,
             lower=None if half.lower is None else half.lower * scale,
             upper=None if half.upper is None else half.upper * scale,
@@ -145,7 +145,7 @@ def _computing_constants(
             runs=rows,
             note=half.note,
         )
-    return told
+    return constants
 
 
 def _constant(solution: NonNegativeFit, index: int, rows: int) -> StageConstant:
@@ -201,7 +201,7 @@ def fit_network(
         constants[names[0]] = alpha
         constants[names[1]] = _rate(_constant(solution, kept.index(1), len(rows)))
         if 0 not in kept:
-            warnings.append(f"{names[0]} cannot be told apart from {names[1]}: vary the size")
+            warnings.append(f"{names[0]} cannot be distinguished from {names[1]}: vary the size")
     return constants, algorithms, warnings
 
 
@@ -280,7 +280,7 @@ class Overlap:
         waits = np.maximum(self.communicating - overlaps * BACKWARD_SHARE * self.computing, 0.0)
         use = self.run.stages.get("communicating")
         step_s = self.run.wall_s / self.run.iterations
-        if use is not None:  # the labelled wait says more than the whole step
+        if use is not None:  # the labeled wait says more than the whole step
             return np.asarray((waits - use.exposed_s / self.run.iterations) / step_s)
         beside = self.computing + waits
         if self.run.prefetch is False:

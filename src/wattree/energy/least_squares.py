@@ -48,7 +48,7 @@ class NonNegativeFit:
 def non_negative_fit(
     design: Floats, observed: Floats, weights: Floats, *, spent: int = 0
 ) -> NonNegativeFit:
-    """Return the coefficients `x >= 0` that minimise `|weights (design x - observed)|`.
+    """Return the coefficients `x >= 0` that minimize `|weights (design x - observed)|`.
 
     Intervals are Student's, from the covariance `s² (AᵀA)⁻¹` of the coefficients above zero (the
     active set); a coefficient at zero gets the upper end that it would have were it free too.
@@ -76,9 +76,9 @@ def non_negative_fit(
     if freedom > 0:
         inner = scatter**2 * np.linalg.pinv(scaled[:, free].T @ scaled[:, free])
         covariance[np.ix_(free, free)] = inner
-        reach = quantile(freedom) * np.sqrt(np.diag(covariance))
-        lower = np.maximum(solution - reach, 0.0)
-        upper = solution + reach
+        half_width = quantile(freedom) * np.sqrt(np.diag(covariance))
+        lower = np.maximum(solution - half_width, 0.0)
+        upper = solution + half_width
         for index in np.flatnonzero(~free).tolist():
             upper[index] = _upper_if_freed(
                 scaled[:, [*np.flatnonzero(free).tolist(), index]], target, scatter, freedom

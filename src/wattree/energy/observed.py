@@ -128,8 +128,8 @@ def busy_s(run: Run, stage: str) -> float | None:
 
 def gaps_of(run: Run) -> list[str]:
     """Return a line for each power series of a run with a pause that hides what was drawn."""
-    told = [(index, gap_in(series)) for index, series in enumerate(run.power)]
-    return [f"power[{index}].{line}" for index, line in told if line]
+    measured = [(index, gap_in(series)) for index, series in enumerate(run.power)]
+    return [f"power[{index}].{line}" for index, line in measured if line]
 
 
 def gap_in(series: PowerSeries) -> str:
@@ -202,19 +202,21 @@ def _empty(run: Run) -> Iterator[str]:
                 f"power[{index}].domain: found '{series.domain}', which no meter of the run has; "
                 f"expected one of {', '.join(known)}"
             )
-    told = stage_energies_j(run)
-    off = math.fsum(told.values()) - run.energy_j
-    if told and run.energy_j > 0 and abs(off) > _STAGES_OFF * run.energy_j:
+    measured = stage_energies_j(run)
+    off = math.fsum(measured.values()) - run.energy_j
+    if measured and run.energy_j > 0 and abs(off) > _STAGES_OFF * run.energy_j:
         yield (
-            f"stages: found {math.fsum(told.values()):.6g} J in all, expected what the meters "
+            f"stages: found {math.fsum(measured.values()):.6g} J in all, expected what the meters "
             f"read, {run.energy_j:.6g} J: every joule belongs to one stage"
         )
 
 
 def stage_energies_j(run: Run) -> dict[str, float]:
     """Return stage → energy where the run states that of every stage; else nothing. [J]"""
-    told = {name: use.energy_j for name, use in run.stages.items()}
-    return {} if None in told.values() else {name: each or 0.0 for name, each in told.items()}
+    measured = {name: use.energy_j for name, use in run.stages.items()}
+    return (
+        {} if None in measured.values() else {name: each or 0.0 for name, each in measured.items()}
+    )
 
 
 def _without_copies(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:

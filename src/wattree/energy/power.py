@@ -6,8 +6,8 @@ Static power follows time. Above it, a device that runs kernels draws
 
 until it reaches what its board holds under the limit, where the clock gives way ([1], `clocks`).
 *vector* is what cores draw for the work that comes with bytes when a network trains (arithmetic of
-vectors, addresses, caches); steady matrix products, whose bytes come by the tile, have none of it.
-The shares are dimensionless, so that every catalogue device has a figure from its datasheet; they
+vectors, addresses, caches); steady matmuls, whose bytes come by the tile, have none of it.
+The shares are dimensionless, so that every catalog device has a figure from its datasheet; they
 are constants of the calibration, fitted where measurements determine them.
 
 A rank that waits in a collective adds a share of its own: kernels spin. Work that moves bytes alone
@@ -111,7 +111,7 @@ class DevicePower:
 
     @property
     def steady(self) -> DevicePower:
-        """Return the power of the same device under steady matrix products."""
+        """Return the power of the same device under steady matmuls."""
         return replace(self, vector_share=0.0)
 
     def asked_w(self, flop: Floats, traffic_bytes: Floats, busy_s: Floats) -> tuple[Floats, Floats]:

@@ -9,10 +9,10 @@ from math import sqrt
 import numpy as np
 
 from wattree.energy.calibration import EnergyCalibration, ModelTraits
+from wattree.energy.check_reported import check_reported
 from wattree.energy.least_squares import quantile
 from wattree.energy.observed import ranks_of
 from wattree.energy.stage_model import stage_account, step_times
-from wattree.energy.told import check_told
 from wattree.errors import UnknownNameError
 from wattree.trace.run import Activity, Run, RunOrigin, Work
 
@@ -117,7 +117,7 @@ def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
         RunError: The run lacks work, or the calibration a constant, without which nothing can be
             said.
     """
-    warnings = check_told(calibration, run)
+    warnings = check_reported(calibration, run)
     traits = calibration.models.get(run.model)
     values = calibration.values()
 
@@ -126,16 +126,16 @@ def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
 
     found = account(values)
     unknown = _undetermined(calibration, account, found)
-    reach: Mapping[str, float | None] = dict.fromkeys([*found, "total"])
+    half_width: Mapping[str, float | None] = dict.fromkeys([*found, "total"])
     if unknown:
         warnings.append(f"no interval: the runs leave none for {', '.join(unknown)}")
     else:
-        reach = _reach(calibration, account, found)
+        half_width = _half_widths(calibration, account, found)
     left, word = _left_over(calibration, traits)
     warnings += [word] if word else []
     stages = ("materials", "computing", "communicating")
-    by_stage = {stage: _figure(found[stage], reach[stage], left) for stage in stages}
-    warnings += _hardly_told(by_stage)
+    by_stage = {stage: _figure(found[stage], half_width[stage], left) for stage in stages}
+    warnings += _weakly_determined(by_stage)
     energy_j = sum(found[stage] for stage in stages)
     times = step_times(values, run, algorithms=calibration.algorithms, traits=traits)
     return EnergyForecast(
@@ -145,16 +145,16 @@ def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
         ranks=ranks_of(run),
         iterations=run.iterations,
         samples=run.work.samples or 0.0,
-        step_s=_figure(times.step_s, reach["step"], left),
+        step_s=_figure(times.step_s, half_width["step"], left),
         exposed_s=times.exposed(),
-        energy_j=_figure(energy_j, reach["total"], left),
+        energy_j=_figure(energy_j, half_width["total"], left),
         by_stage=by_stage,
         static_j=values["energy.static_w"] * run.nodes * times.step_s * run.iterations,
         warnings=tuple(warnings),
     )
 
 
-def _hardly_told(by_stage: Mapping[str, Figure]) -> list[str]:
+def _weakly_determined(by_stage: Mapping[str, Figure]) -> list[str]:
     """Return a sentence for each stage of some size whose interval reaches zero."""
     whole = sum(figure.value for figure in by_stage.values())
     return [
@@ -164,14 +164,14 @@ def _hardly_told(by_stage: Mapping[str, Figure]) -> list[str]:
     ]
 
 
-def _figure(value: float, reach: float | None, left: float | None) -> Figure:
-    if reach is None:
+def _figure(value: float, half_width: float | None, left: float | None) -> Figure:
+    if half_width is None:
         return Figure(value=value)
-    wide = sqrt(reach**2 + ((left or 0.0) * value) ** 2)
+    wide = sqrt(half_width**2 + ((left or 0.0) * value) ** 2)
     return Figure(value=value, lower=max(value - wide, 0.0), upper=value + wide)
 
 
-def _reach(
+def _half_widths(
     calibration: EnergyCalibration,
     account: Callable[[Mapping[str, float]], Mapping[str, float]],
     found: Mapping[str, float],

@@ -142,17 +142,17 @@ def forecast_series(
     first = max(_LEAST // 2, round(policy.seen * len(watts)))
     first = min(first, len(watts) - 1)
     block = policy.refit_every or len(watts) - first
-    forecaster, told = FORECASTERS[method], ""
+    forecaster, order_words = FORECASTERS[method], ""
     _library(_MODULES[method])  # which, when first imported, sets filters of its own for warnings
     found: list[float] = []
     order: Any = None
     with warnings.catch_warnings():
-        # Optimisers of statsmodels complain of series that hardly vary; the forecast is flat.
+        # Optimizers of statsmodels complain of series that hardly vary; the forecast is flat.
         warnings.simplefilter("ignore")
         for start in range(first, len(watts), block):
             ahead = min(block, len(watts) - start)
             values, order = _forecast(forecaster, watts[:start], ahead, order, f"{where}: {method}")
-            told = told or _order_words(method, order)
+            order_words = order_words or _order_words(method, order)
             found += values.tolist()
     later = watts[first:]
     if not later.any():
@@ -160,7 +160,7 @@ def forecast_series(
         raise RunError(where, [f"power ({series.domain}): {what}"])
     return SeriesForecast(
         method=method,
-        order=told,
+        order=order_words,
         policy=policy,
         step_s=step_s,
         horizon=len(later),
@@ -239,11 +239,11 @@ def _arima(
     if _is_flat(watts):
         return np.full(ahead, watts[-1]), order or (0, 0, 0)
     module = _library(_MODULES["arima"])
-    scale = float(np.abs(watts).max())  # the optimiser wants values around one
+    scale = float(np.abs(watts).max())  # the optimizer wants values around one
 
     def fitted(of: tuple[int, int, int], method: str) -> Any:
         trend = "c" if of[1] == 0 else "n"
-        # Covariances of the parameters would take as long again, and nobody reads them.
+        # Covariances of the parameters would take as long again, and no one reads them.
         return module.ARIMA(watts / scale, order=of, trend=trend).fit(
             method=method, cov_type="none"
         )

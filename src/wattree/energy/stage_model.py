@@ -124,7 +124,7 @@ def _dynamic(
 def energy_of_run(calibration: EnergyCalibration, run: Run) -> dict[str, float]:
     """Return stage → energy of a run whose times are known: its length and, if there, its stages.
 
-    The values add up to `P_static N T + Σ e V`. Without labelled stages, all static energy is
+    The values add up to `P_static N T + Σ e V`. Without labeled stages, all static energy is
     computing's. [J]
     """
     values, traits = calibration.values(), calibration.models.get(run.model)
@@ -146,7 +146,7 @@ def energy_of_run(calibration: EnergyCalibration, run: Run) -> dict[str, float]:
 def predicted_by_stage_j(calibration: EnergyCalibration, run: Run) -> dict[str, float]:
     """Return stage → energy as `forecast` says it, without intervals. [J]
 
-    What the calibration does not tell counts as nothing; `check_told` refuses such runs.
+    What the calibration does not tell counts as nothing; `check_reported` refuses such runs.
     """
     traits = calibration.models.get(run.model)
     found = stage_account(calibration.values(), run, calibration.algorithms, traits)

@@ -111,7 +111,7 @@ def materials_s(*, reading: float, preparing: float, copying: float, pipelined: 
         reading: `t_io = V_file b / BW_io(N)`; 0 where pages are cached. [s]
         preparing: `t_cpu = b c_prep / min(workers, cores)`. [s]
         copying: `t_h2d = V_tensor b / BW_h2d`; 0 on nodes without accelerators. [s]
-        pipelined: The three run beside each other.
+        pipelined: The three run alongside each other.
     """  # noqa: D205 - one sentence
     parts = (reading, preparing, copying)
     return max(parts) if pipelined else sum(parts)

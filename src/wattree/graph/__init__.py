@@ -1,5 +1,6 @@
 """Models and executions as data."""
 
+from wattree.graph.block_dataflow import BlockDataflow, Made
 from wattree.graph.execution_graph import (
     ExecutionGraph,
     Phase,
@@ -7,7 +8,6 @@ from wattree.graph.execution_graph import (
     StreamKind,
     TaskKind,
 )
-from wattree.graph.handed import Handed, Made
 from wattree.graph.joined import joined_parts, joined_path
 from wattree.graph.model_graph import Block, BlockInstance, ModelGraph, Tensor
 from wattree.graph.operator_class import OperatorClass, class_of_kind
@@ -36,11 +36,11 @@ from wattree.graph.repeat import (
 __all__ = [
     "AttentionMask",
     "Block",
+    "BlockDataflow",
     "BlockInstance",
     "DimRole",
     "ExecutionGraph",
     "Extent",
-    "Handed",
     "IterationDim",
     "JobTasks",
     "Made",

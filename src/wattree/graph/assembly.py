@@ -48,7 +48,7 @@ class Assembly:
         link_bytes_per_s: Bandwidth of each link. [B/s]
         compute_rate, communication_rate: Mutual slowdown.
         categories: Memory categories.
-        resident_bytes, resident_by_category: By rank, and by rank and category. [B]
+        static_bytes, static_by_category: By rank, and by rank and category. [B]
     """
 
     tasks: Sequence[Task]
@@ -61,8 +61,8 @@ class Assembly:
     compute_rate: float
     communication_rate: float
     categories: Sequence[str]
-    resident_bytes: Floats
-    resident_by_category: Floats
+    static_bytes: Floats
+    static_by_category: Floats
 
 
 def graph_of(assembly: Assembly) -> ExecutionGraph:
@@ -98,7 +98,7 @@ def graph_of(assembly: Assembly) -> ExecutionGraph:
         stream_kind=np.array(assembly.stream_kinds, dtype=np.int8),
         class_ranks=np.ones(len(assembly.rank_names), dtype=np.int64),
         class_names=tuple(assembly.rank_names),
-        resident_bytes=assembly.resident_bytes,
+        static_bytes=assembly.static_bytes,
         link_bandwidth_bytes_per_s=np.array(assembly.link_bytes_per_s, dtype=np.float64),
         link_names=tuple(assembly.link_names),
         compute_rate_while_communicating=assembly.compute_rate,
@@ -113,7 +113,7 @@ def graph_of(assembly: Assembly) -> ExecutionGraph:
         link_traffic_bytes=floats("link_traffic_bytes"),
         memory_category=integers("category", np.int8),
         category_names=tuple(assembly.categories),
-        resident_by_category=assembly.resident_by_category,
+        static_by_category=assembly.static_by_category,
     )
 
 

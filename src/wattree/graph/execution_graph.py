@@ -7,7 +7,7 @@ Rules of play (both executors follow them to the letter):
    unfinished task on each of its streams.
 2. A task first takes `latency_s` (nothing shares or slows it), then `work_s`, which is its time
    when alone. Its work progresses at a *rate* between 0 and 1. A task with neither ends at once.
-   What is left of the work is reckoned anew only when the rate changes: an unchanged rate leaves
+   What is left of the work is computed anew only when the rate changes: an unchanged rate leaves
    the end as it is, to the last bit. HOST tasks always work at rate 1.
 3. Rate of a COMPUTE task: `compute_rate_while_communicating` while at least one overlapping
    communication task is in its work phase on the same rank class, else 1.
@@ -27,7 +27,7 @@ Rules of play (both executors follow them to the letter):
    Proteus executor: a flow's share is 1 over the number of flows on the most loaded of its links,
    however much they ask for (`flow_counts`; 1 if there are none); and overlap slows whole tasks,
    as follows. At the end of the first instant at which a COMPUTE task finds a partner as rule 3
-   wants it, or a communication task one as rule 4 wants it, what is left of its work is reckoned,
+   wants it, or a communication task one as rule 4 wants it, what is left of its work is computed,
    and `work_s * (1 / rate - 1)` is added to it, with the rate of rule 3 or the factor of rule 4.
    That happens once to a task and stays when the partner leaves; a rate of 1 changes nothing.
    Sources, and what the published program does otherwise: docs/executor.md.
@@ -120,7 +120,7 @@ class ExecutionGraph:
         stream_kind: `StreamKind`, `(S,)`, int8.
         class_ranks: Ranks folded into each class, `(C,)`.
         class_names: One name per class, for people.
-        resident_bytes: Memory held for the whole step, `(C,)`. [B]
+        static_bytes: Memory held for the whole step, `(C,)`. [B]
         link_bandwidth_bytes_per_s: `(L,)`. [B/s]
         link_names: One name per link class.
         compute_rate_while_communicating, communication_rate_while_computing: In (0, 1].
@@ -131,8 +131,8 @@ class ExecutionGraph:
         link_traffic_bytes: Bytes it sends over links from one rank, `(T,)`. [B]
         memory_category: Index into `category_names` of what alloc/free hold, `(T,)`.
         category_names: Memory categories.
-        resident_by_category: `(C, categories)`. [B]
-        operator_class: `OperatorClass` of each task, `(T,)`; None where nobody said.
+        static_by_category: `(C, categories)`. [B]
+        operator_class: `OperatorClass` of each task, `(T,)`; None where it is unknown.
     """
 
     kind: NDArray[np.int8]
@@ -152,7 +152,7 @@ class ExecutionGraph:
     stream_kind: NDArray[np.int8]
     class_ranks: Integers
     class_names: tuple[str, ...]
-    resident_bytes: Floats
+    static_bytes: Floats
     link_bandwidth_bytes_per_s: Floats
     link_names: tuple[str, ...]
     compute_rate_while_communicating: float
@@ -167,7 +167,7 @@ class ExecutionGraph:
     link_traffic_bytes: Floats
     memory_category: NDArray[np.int8]
     category_names: tuple[str, ...]
-    resident_by_category: Floats
+    static_by_category: Floats
     flow_counts: Floats | None = None
     operator_class: NDArray[np.int8] | None = None
 

@@ -105,7 +105,7 @@ class ModelGraph:
     """Operators of one forward pass with batch and sequence left symbolic.
 
     Attributes:
-        name: Catalogue name or path it came from.
+        name: Catalog name or path it came from.
         architecture: Family, such as `llama`.
         blocks: By name.
         instances: In forward order.
@@ -113,7 +113,8 @@ class ModelGraph:
         vocabulary: Size of the token table, 0 if there is none.
         sources: Where the figures come from.
         checkpointed: Patterns of operators whose activations the model itself recomputes.
-        warnings: What could not be told of it for certain, one line each; commands print them.
+        warnings: What could not be determined of it for certain, one line each; commands print
+            them.
         inputs: Bytes of each tensor that a captured module is given; empty where that is not known.
             [B]
         own_family: Its operators are those of Wattree's own transformers, several kernels each and

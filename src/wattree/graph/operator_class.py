@@ -12,14 +12,14 @@ __all__ = ["OperatorClass", "class_of_kind"]
 class OperatorClass(IntEnum):
     """Classes of work. Every task has one; `WAITING` is what a rank does between tasks."""
 
-    OTHER = 0  # operators of which nothing is known but their bytes, and what nobody classed
+    OTHER = 0  # operators of which nothing is known but their bytes, and what no one classed
     MATRIX_PRODUCTS = 1
     ATTENTION = 2
     CONVOLUTION = 3
     ELEMENTWISE = 4  # activations, norms, pools, reductions, softmax, losses
     EMBEDDING = 5  # lookups in tables, rows picked or scattered by indices
     DATA_LAYOUT = 6  # copies, permutations, sorting: nothing is computed
-    OPERATORS = 7  # a run of operators of several classes that was played as one task
+    OPERATORS = 7  # a run of operators of several classes that was executed as one task
     OPTIMIZER = 8
     HOST = 9  # launching, bookkeeping
     GRADIENT_SYNC = 10  # reductions of gradients between replicas

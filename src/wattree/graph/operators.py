@@ -153,7 +153,7 @@ class Parameter:
         name: Unique in the block, such as `attention.qkv.weight`.
         dims: Iteration dims that index it, by position.
         elements: Exact number of values. Equal to the product of extents unless stated.
-        trainable: False for frozen parameters: no weight gradient, no optimiser state.
+        trainable: False for frozen parameters: no weight gradient, no optimizer state.
         tied_to: Global name `block_path/parameter` of the table it shares storage with, or
             `./parameter` of one in its own block. A tied
             parameter is computed with but counted and updated only once.
@@ -293,7 +293,8 @@ _POSITIONS = ("depth", "height", "width", "length")
 def window_dims(operator: Operator) -> tuple[str, ...]:
     """Return the dims that an operator's window slides over, in the window's order.
 
-    Empty where they cannot be told apart: positions that a later reshape cut into several dims, or
+    Empty where they cannot be distinguished: positions that a later reshape cut into several dims,
+        or
     that are the sequence.
     """
     if operator.window is None:

@@ -166,7 +166,7 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
     on_class = (graph.stream_class >= job.classes.start) & (graph.stream_class < job.classes.stop)
     first_stream = int(np.argmax(on_class))
     counts = graph.flow_counts
-    of_class = ("class_ranks", "resident_bytes", "resident_by_category")
+    of_class = ("class_ranks", "static_bytes", "static_by_category")
     return replace(
         graph,
         **{name: getattr(graph, name)[own] for name in (*_GATE, "name_ids")},

@@ -1,4 +1,4 @@
-"""Hardware as data: devices, nodes, fabrics, clusters, and the catalogue of real ones."""
+"""Hardware as data: devices, nodes, fabrics, clusters, and the catalog of real ones."""
 
 from wattree.hardware.cluster import Cluster, Fabric, Site, attached
 from wattree.hardware.description import Description

@@ -16,7 +16,7 @@ class Fabric:
     """The network between nodes.
 
     Attributes:
-        name, title: Catalogue name; name for people.
+        name, title: Catalog name; name for people.
         kind: `fat-tree` (all adapters of a node meet one switch), `rail-optimised` (adapter i of
             every node meets switch i), `ethernet`, `torus`, `dragonfly`.
         oversubscription: Bandwidth into the leaf layer / bandwidth out of it; 1 is non-blocking.

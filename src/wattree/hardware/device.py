@@ -27,7 +27,7 @@ class Device:
     """One accelerator, as its datasheet has it.
 
     Attributes:
-        name: Catalogue name, such as `h100-sxm-80gb`.
+        name: Catalog name, such as `h100-sxm-80gb`.
         title: Name for people.
         vendor, kind, architecture: `nvidia`, `gpu`, `hopper`, ….
         memory_bytes: Capacity of device memory. [B]

@@ -14,7 +14,7 @@ from wattree.errors import JobError, UnitError, nearest
 from wattree.units import UNITS, parse_quantity
 
 _CITED = frozenset({"value", "source"})
-#: What a source says that is nobody's publication; the reason follows.
+#: What a source says that is no one's publication; the reason follows.
 _ESTIMATE = "estimate:"
 
 

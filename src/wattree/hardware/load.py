@@ -1,6 +1,6 @@
-"""Hardware from YAML: the catalogue that ships, and files of the same schema that users write.
+"""Hardware from YAML: the catalog that ships, and files of the same schema that users write.
 
-A name is looked up in the catalogue; what holds a slash or ends in `.yaml` is a file. One name
+A name is looked up in the catalog; what holds a slash or ends in `.yaml` is a file. One name
 costs one small file: the file is called as its device is, and other names are in an index.
 """
 
@@ -23,11 +23,11 @@ from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
 from wattree.hardware.wiring import read_wiring
 from wattree.units import JOULES_PER_KWH
 
-#: The folder of the catalogue, with one folder per kind of thing.
+#: The folder of the catalog, with one folder per kind of thing.
 CATALOG = Path(__file__).parent / "catalog"
 _FOLDERS = {"device": "devices", "node": "nodes", "fabric": "fabrics", "site": "sites"}
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,79}")  # what a catalogue file may be called
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,79}")  # what a catalog file may be called
 
 _DEVICE_KINDS = ("cpu", "gpu", "npu", "tpu")
 _SCALE_UP_KINDS = ("cube-mesh", "links", "mesh", "pcie", "ring", "switch", "torus")
@@ -92,34 +92,34 @@ _TIER = {
 
 
 def device_names() -> tuple[str, ...]:
-    """Return the names of the devices in the catalogue, sorted."""
+    """Return the names of the devices in the catalog, sorted."""
     return _names("device")
 
 
 def node_names() -> tuple[str, ...]:
-    """Return the names of the nodes in the catalogue, sorted."""
+    """Return the names of the nodes in the catalog, sorted."""
     return _names("node")
 
 
 def fabric_names() -> tuple[str, ...]:
-    """Return the names of the fabrics in the catalogue, sorted."""
+    """Return the names of the fabrics in the catalog, sorted."""
     return _names("fabric")
 
 
 def site_names() -> tuple[str, ...]:
-    """Return the names of the sites in the catalogue, sorted."""
+    """Return the names of the sites in the catalog, sorted."""
     return _names("site")
 
 
 def canonical_name(kind: str, name: str) -> str:
-    """Return the catalogue name of something known under another name.
+    """Return the catalog name of something known under another name.
 
     Args:
         kind: `device`, `node`, `fabric` or `site`.
-        name: Catalogue name or alias; case, spaces, dashes and underscores do not matter.
+        name: Catalog name or alias; case, spaces, dashes and underscores do not matter.
 
     Raises:
-        UnknownNameError: The catalogue has no such thing. Nothing else is put in its place.
+        UnknownNameError: The catalog has no such thing. Nothing else is put in its place.
     """
     plain = _plain(name)
     if _NAME.fullmatch(plain) and (CATALOG / _FOLDERS[kind] / f"{plain}.yaml").is_file():
@@ -133,14 +133,14 @@ def canonical_name(kind: str, name: str) -> str:
 
 
 def describe(kind: str, name_or_path: str | Path) -> Description:
-    """Return what a file of the catalogue, or of a user, holds; the loaders take it as they do it.
+    """Return what a file of the catalog, or of a user, holds; the loaders take it as they do it.
 
     Args:
         kind: `device`, `node`, `fabric` or `site`.
         name_or_path: Which.
 
     Raises:
-        UnknownNameError: The catalogue has none of that name.
+        UnknownNameError: The catalog has none of that name.
         JobError: The file cannot be read.
     """
     path = _path(kind, name_or_path)
@@ -148,10 +148,10 @@ def describe(kind: str, name_or_path: str | Path) -> Description:
 
 
 def load_device(name_or_path: str | Path | Description) -> Device:
-    """Return a device of the catalogue, or of a user's file.
+    """Return a device of the catalog, or of a user's file.
 
     Raises:
-        UnknownNameError: The catalogue has no device of that name.
+        UnknownNameError: The catalog has no device of that name.
         JobError: The file cannot be used; every problem is listed.
     """
     path, fields = _open("device", name_or_path)
@@ -172,14 +172,14 @@ def load_device(name_or_path: str | Path | Description) -> Device:
 
 
 def load_node(name_or_path: str | Path | Description, *, device: Device | None = None) -> Node:
-    """Return a node of the catalogue, or of a user's file, with the device it names.
+    """Return a node of the catalog, or of a user's file, with the device it names.
 
     Args:
         name_or_path: Which.
         device: What it holds, in place of the device it names.
 
     Raises:
-        UnknownNameError: The catalogue has no node, or no device, of that name.
+        UnknownNameError: The catalog has no node, or no device, of that name.
         JobError: A file cannot be used; every problem is listed.
     """
     path, fields = _open("node", name_or_path)
@@ -211,7 +211,7 @@ def default_fabric_name(node_name_or_path: str | Path) -> str:
     """Return the name, or path, of the fabric that a node's file names for it.
 
     Raises:
-        UnknownNameError: The catalogue has no node of that name.
+        UnknownNameError: The catalog has no node of that name.
         JobError: The file cannot be read or names no fabric.
     """
     path, fields = _open("node", node_name_or_path)
@@ -222,10 +222,10 @@ def default_fabric_name(node_name_or_path: str | Path) -> str:
 
 
 def load_fabric(name_or_path: str | Path | Description) -> Fabric:
-    """Return a fabric of the catalogue, or of a user's file.
+    """Return a fabric of the catalog, or of a user's file.
 
     Raises:
-        UnknownNameError: The catalogue has no fabric of that name.
+        UnknownNameError: The catalog has no fabric of that name.
         JobError: The file cannot be used; every problem is listed.
     """
     _, fields = _open("fabric", name_or_path)
@@ -237,10 +237,10 @@ def load_fabric(name_or_path: str | Path | Description) -> Fabric:
 
 
 def load_site(name_or_path: str | Path | Description) -> Site:
-    """Return a site of the catalogue, or of a user's file.
+    """Return a site of the catalog, or of a user's file.
 
     Raises:
-        UnknownNameError: The catalogue has no site of that name.
+        UnknownNameError: The catalog has no site of that name.
         JobError: The file cannot be used; every problem is listed.
     """
     _, fields = _open("site", name_or_path)
@@ -328,7 +328,7 @@ def _beside(path: Path, name: str) -> str | Path:
 
 
 def _plain(name: str) -> str:
-    """Return a name as the catalogue writes it: lower case, digits and letters joined by dashes."""
+    """Return a name as the catalog writes it: lower case, digits and letters joined by dashes."""
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 
@@ -337,7 +337,7 @@ def _names(kind: str) -> tuple[str, ...]:
 
 
 def alias_index() -> dict[str, dict[str, str]]:
-    """Return, by kind, every other name of the catalogue → its file's name.
+    """Return, by kind, every other name of the catalog → its file's name.
 
     Reads every file. `aliases.json` holds the result, so that looking up one name does not.
 

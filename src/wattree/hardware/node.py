@@ -103,7 +103,7 @@ class MemoryTier:
             raise HardwareError(misfits)
 
     @property
-    def is_reached(self) -> bool:
+    def is_accessed_in_place(self) -> bool:
         """Whether devices read and write it as they work, instead of copying."""
         return self.access != "copy"
 
@@ -160,10 +160,10 @@ class Host:
     @property
     def rest(self) -> HostPart:
         """Return what the parts leave of the host: drives, links among devices, boards."""
-        told = self.parts.values()
+        parts = self.parts.values()
         return HostPart(
-            idle_w=self.idle_w - sum(part.idle_w for part in told),
-            busy_w=self.busy_w - sum(part.busy_w for part in told),
+            idle_w=self.idle_w - sum(part.idle_w for part in parts),
+            busy_w=self.busy_w - sum(part.busy_w for part in parts),
         )
 
 
@@ -172,7 +172,7 @@ class Node:
     """A server (or tray) with equal devices.
 
     Attributes:
-        name, title: Catalogue name; name for people.
+        name, title: Catalog name; name for people.
         device: What it holds.
         devices: How many.
         scale_up: Links among the devices.

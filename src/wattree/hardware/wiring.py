@@ -53,7 +53,7 @@ def read_wiring(
     """
     given = fields.keys()
     if "links" in given and "topology" in given:
-        fields.refuse("topology", "found beside 'links', expected one of the two")
+        fields.refuse("topology", "found together with 'links', expected one of the two")
     links: list[Link] = []
     if "links" in given:
         links += _listed(fields, nics=nics)

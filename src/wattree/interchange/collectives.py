@@ -40,7 +40,7 @@ _REDUCTION = "gradients.reduce"
 def chakra_size_bytes(kind: CollectiveType, sent: float, ranks: int) -> int:
     """Return `comm_size` of a collective in which each of `ranks` sends `sent` bytes. [B]
 
-    At least 1: readers divide by it, and a collective that moves nothing still synchronises.
+    At least 1: readers divide by it, and a collective that moves nothing still synchronizes.
     """
     if ranks < 2:
         return max(round(sent), 1)
@@ -78,7 +78,7 @@ def collective_types(
 
     Inside blocks the compiled steps say it. Between replicas the name does, but for reductions
     of gradients: those over ranks that also gather parameters are reduce-scatters, because whoever
-    keeps a shard of the parameters or of the optimiser receives a shard of the gradients.
+    keeps a shard of the parameters or of the optimizer receives a shard of the gradients.
 
     Args:
         compilation: Of an unfolded job.

@@ -56,7 +56,7 @@ class ReplayEnergy:
 def replay_energy(
     trace: Trace, cluster: Cluster, precision: Precision, calibration: Calibration
 ) -> ReplayEnergy:
-    """Return the energy of a trace that was played on a cluster.
+    """Return the energy of a trace that was executed on a cluster.
 
     Devices at rest, hosts and switches draw their power for the whole step. A computation adds
     what its operations and bytes take, as in a simulated step; one that tells neither is taken to
@@ -70,9 +70,9 @@ def replay_energy(
         calibration: Constants.
     """
     graph = trace.graph
-    tells_nothing = (graph.flop == 0) & (graph.memory_traffic_bytes == 0)
+    has_no_effect = (graph.flop == 0) & (graph.memory_traffic_bytes == 0)
     lasts_s = trace.end_s - trace.start_s
-    unknown = (graph.kind == TaskKind.COMPUTE) & tells_nothing & (lasts_s > 0)
+    unknown = (graph.kind == TaskKind.COMPUTE) & has_no_effect & (lasts_s > 0)
     peak = cluster.node.device.matrix_peak_flop_per_s(precision)
     # Products at peak rate all along ask for more than rated power, which is what they then get.
     flop = np.where(unknown, peak * lasts_s, graph.flop)
@@ -119,7 +119,7 @@ def _evidence(
 
 
 def _not_counted(trace: Trace, cluster: Cluster, nodes: int) -> tuple[str, ...]:
-    """Name what the energy leaves out, so that nobody takes it for zero."""
+    """Name what the energy leaves out, so that no one takes it for zero."""
     graph = trace.graph
     task, _ = membership_class(trace)
     moves = np.isin(graph.kind[task], _COMMUNICATION)

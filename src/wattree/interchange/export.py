@@ -42,7 +42,7 @@ class Exported:
         nodes: In all of them.
         groups: Process groups in the group file.
         size_bytes: Of the traces together. [B]
-        warnings: What the job says to no effect on this model, and what could not be told of it
+        warnings: Settings that have no effect on this model, and what is uncertain about it
             for certain; of the job's file alone: `Job.warnings`.
     """
 
@@ -99,8 +99,8 @@ def export_chakra(
     names = [trace_name(prefix, rank) for rank in range(strategy.mesh.ranks)]
     refuse_to_mix(folder, names)
     step = UnfoldedStep(compilation, own_attributes=own_attributes)
-    told = (*idle_choices(job, setting.model), *setting.warnings)
-    return replace(_write(step, folder, prefix), warnings=told)
+    warnings = (*idle_choices(job, setting.model), *setting.warnings)
+    return replace(_write(step, folder, prefix), warnings=warnings)
 
 
 def _check_size(setting: Setting, strategy: Strategy) -> None:

@@ -311,7 +311,7 @@ def _fill_transfer(node: Any, step: UnfoldedStep, task: int) -> None:
         node.type = NodeType.COMM_SEND_NODE
         add_attribute(node, "comm_dst", "int32_val", step.rank_of[receivers[0]])
         _add_message(node, step, task, receivers[0], size)
-    else:  # a copy between device and host; nobody else waits for it
+    else:  # a copy between device and host; no one else waits for it
         node.type = NodeType.MEM_STORE_NODE
         add_attribute(node, "tensor_size", "uint64_val", size)
 

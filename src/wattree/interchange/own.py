@@ -1,6 +1,6 @@
 """What Wattree knows of a task beyond the Chakra schema, kept in attributes of its own.
 
-Other readers pass over them. With them a trace that Wattree wrote is played exactly as the job
+Other readers pass over them. With them a trace that Wattree wrote is executed exactly as the job
 was; without them it is any Chakra trace. Writing and reading stand together: they are one format.
 """
 
@@ -34,8 +34,8 @@ def add_own_metadata(message: Any, graph: ExecutionGraph, rank_class: int, *, ra
     kinds = graph.stream_kind[streams].tolist()
     add_attribute(message, "wattree_stream_kinds", "int64_list", kinds)
     add_attribute(message, "wattree_categories", "string_list", list(graph.category_names))
-    resident = [graph.resident_bytes[rank_class], *graph.resident_by_category[rank_class]]
-    add_attribute(message, "wattree_resident_bytes", "double_list", [float(b) for b in resident])
+    static = [graph.static_bytes[rank_class], *graph.static_by_category[rank_class]]
+    add_attribute(message, "wattree_resident_bytes", "double_list", [float(b) for b in static])
 
 
 def add_links(message: Any, graph: ExecutionGraph) -> None:
@@ -115,7 +115,7 @@ def own_assembly(traces: Sequence[RankTrace], found: Matched) -> Assembly:
         kinds += own_kinds
         classes += [trace.rank] * len(own_kinds)
     categories = _list(traces[0], "wattree_categories", str)
-    resident = np.array(
+    static = np.array(
         [_list(t, "wattree_resident_bytes", float, 1 + len(categories)) for t in traces]
     )
     rates = _list(traces[0], "wattree_overlap_rates", float, 2)
@@ -137,8 +137,8 @@ def own_assembly(traces: Sequence[RankTrace], found: Matched) -> Assembly:
         compute_rate=rates[0],
         communication_rate=rates[1],
         categories=categories,
-        resident_bytes=resident[:, 0],
-        resident_by_category=resident[:, 1:],
+        static_bytes=static[:, 0],
+        static_by_category=static[:, 1:],
     )
 
 

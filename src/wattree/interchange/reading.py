@@ -28,7 +28,7 @@ from wattree.interchange.schema import (
 MOST_NODES = 1_000_000
 
 #: Attributes that are kept; the rest of a node's (scopes, thread ids, schemas) says nothing here.
-_KEPT = frozenset(
+_STORED = frozenset(
     {
         *("is_cpu_op", "num_ops", "tensor_size", "comm_type", "comm_size", "comm_priority"),
         *("comm_src", "comm_dst", "comm_tag", "pg_name", "involved_dim", "runtime"),
@@ -154,7 +154,7 @@ def read_traces(files: TraceFiles) -> list[RankTrace]:
     return traces
 
 
-def _read_trace(path: Path, rank: int, schema: Messages, room: int) -> RankTrace:
+def _read_trace(path: Path, rank: int, schema: Messages, most_nodes: int) -> RankTrace:
     found = records(path)
     metadata = _metadata(path, found, schema)
     nodes: dict[int, TraceNode] = {}
@@ -173,7 +173,7 @@ def _read_trace(path: Path, rank: int, schema: Messages, room: int) -> RankTrace
         if node.type is NodeType.METADATA_NODE:
             groups.update(_declared_groups(message.inputs.values))
         nodes[node.id] = node
-        if len(nodes) > room:
+        if len(nodes) > most_nodes:
             raise JobError(
                 str(path), [f"found more than {MOST_NODES:,} nodes by here, expected fewer"]
             )
@@ -213,7 +213,7 @@ def _node(message: Any, rank: int, file: str, at: int) -> TraceNode:
         )
     attributes = {}
     for attribute in message.attr:
-        if attribute.name in _KEPT or attribute.name.startswith(OWN_PREFIX):
+        if attribute.name in _STORED or attribute.name.startswith(OWN_PREFIX):
             value = attribute_value(attribute)
             if value is not None:
                 attributes[attribute.name] = value

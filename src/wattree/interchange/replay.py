@@ -26,7 +26,7 @@ from wattree.interchange.ordering import taken_order
 from wattree.interchange.own import is_own, own_assembly
 from wattree.interchange.reading import read_traces
 from wattree.interchange.timing import ClusterTiming, Cost, RecordedTiming, Timing, check_fits
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.trace import TimeParts, Trace
 
 _TASK_KINDS = {
@@ -48,7 +48,7 @@ _STREAM_KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What a trace is played on.
+    """What a trace is executed on.
 
     Attributes:
         cluster: Rank r runs on device r.
@@ -154,21 +154,21 @@ def replay(
 
     Args:
         place: Folder of the files `PREFIX.RANK.et`, or that folder with `/PREFIX` after it.
-        platform: What it is played on. None: as Wattree wrote it, or with the recorded times.
+        platform: What it is executed on. None: as Wattree wrote it, or with the recorded times.
         groups: File of process groups; `comm_group.json` beside the traces if None.
         dims: Ranks along each network dimension, innermost first, for `involved_dim`.
-        sharing, mutual_slowdown: As `wattree.sim.play` knows them.
+        sharing, mutual_slowdown: As `wattree.sim.execute` knows them.
 
     Raises:
         JobError: The files are no whole Chakra trace, or contradict each other.
-        SimulationError: The trace cannot be played to its end.
+        SimulationError: The trace cannot be executed to its end.
         MissingExtraError: Protobuf is not installed.
     """
     began = time.perf_counter()
     read = chakra_graph(place, platform=platform, groups=groups, dims=dims)
     ready = time.perf_counter()
     try:
-        trace = play(read.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
+        trace = execute(read.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
     except SimulationError as error:
         raise SimulationError(f"{place}: {error}") from error
     ended = time.perf_counter()
@@ -268,8 +268,8 @@ def _assembly(found: Matched, timing: Timing) -> tuple[Assembly, int]:
         compute_rate=timing.compute_rate,
         communication_rate=timing.communication_rate,
         categories=("activations",),  # a trace says nothing of memory
-        resident_bytes=np.zeros(found.ranks),
-        resident_by_category=np.zeros((found.ranks, 1)),
+        static_bytes=np.zeros(found.ranks),
+        static_by_category=np.zeros((found.ranks, 1)),
     )
     timeless = sum(
         unit.kind is UnitKind.COMPUTE and not cost.work_s

@@ -51,11 +51,11 @@ class Timing(Protocol):
 
     @property
     def compute_rate(self) -> float:
-        """Return the rate of compute beside communication."""
+        """Return the rate of compute alongside communication."""
 
     @property
     def communication_rate(self) -> float:
-        """Return the rate of communication beside compute."""
+        """Return the rate of communication alongside compute."""
 
     def cost(self, unit: Unit) -> Cost:
         """Return what `unit` takes.
@@ -125,12 +125,12 @@ class ClusterTiming:
 
     @property
     def compute_rate(self) -> float:
-        """Return the rate of compute beside communication."""
+        """Return the rate of compute alongside communication."""
         return self.rates.overlap_compute_rate
 
     @property
     def communication_rate(self) -> float:
-        """Return the rate of communication beside compute."""
+        """Return the rate of communication alongside compute."""
         return self.rates.overlap_communication_rate
 
     def cost(self, unit: Unit) -> Cost:

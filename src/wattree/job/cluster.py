@@ -99,7 +99,9 @@ def _pools(spec: ClusterSpec, *, folder: Path, problems: Problems) -> tuple[Pool
     if spec.pools is not None:
         for key in ("node", "nodes"):
             if key in spec.model_fields_set:
-                problems.add(f"cluster.{key}", "found beside pools, which say it; give one of them")
+                problems.add(
+                    f"cluster.{key}", "found together with pools, which say it; give one of them"
+                )
         if not 1 <= len(spec.pools) <= MOST_POOLS:
             problems.add(
                 "cluster.pools",

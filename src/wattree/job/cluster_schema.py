@@ -30,7 +30,7 @@ class StragglersSpec(Section):
 class PoolSpec(Section):
     """Equal nodes of a cluster that mixes nodes."""
 
-    node: str = Field(description="a node of the catalogue (wattree catalog nodes) or a YAML file")
+    node: str = Field(description="a node of the catalog (wattree catalog nodes) or a YAML file")
     nodes: Degree = Field(1, description="a whole number, how many nodes")
     power_limit: Power | None = Field(
         None, description="a power with its unit, such as '400 W', enforced on every device of it"
@@ -41,7 +41,7 @@ class ClusterSpec(Section):
     """The hardware."""
 
     node: str | None = Field(
-        None, description="a node of the catalogue (wattree catalog nodes) or a YAML file"
+        None, description="a node of the catalog (wattree catalog nodes) or a YAML file"
     )
     nodes: Degree = Field(1, description="a whole number, how many nodes")
     pools: list[PoolSpec] | None = Field(
@@ -50,9 +50,9 @@ class ClusterSpec(Section):
         "as [{node: dgx-h100, nodes: 2}, {node: dgx-a100, nodes: 2}], in place of node and nodes",
     )
     fabric: str | None = Field(
-        None, description="a fabric of the catalogue or a YAML file; by default the node's own"
+        None, description="a fabric of the catalog or a YAML file; by default the node's own"
     )
-    site: str = Field("world-average", description="a site of the catalogue or a YAML file")
+    site: str = Field("world-average", description="a site of the catalog or a YAML file")
     power_limit: Power | None = Field(
         None, description="a power with its unit, such as '400 W', enforced on every device"
     )

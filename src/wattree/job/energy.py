@@ -32,7 +32,7 @@ class EnergyTerms:
     """What a job says of money and carbon.
 
     Attributes:
-        device_usd_per_s: Rent of one device; None for the catalogue's. [USD/s]
+        device_usd_per_s: Rent of one device; None for the catalog's. [USD/s]
         price_usd_per_j: Of energy; None for the site's. [USD/J]
         carbon_gco2e_per_j: Grid intensity; None for the site's. [gCO2e/J]
         series: Both by the hour, whose averages count where `price` and `carbon` are not given.
@@ -54,11 +54,11 @@ def energy_terms(value: object, *, folder: Path, problems: Problems) -> EnergyTe
     series = None
     if spec.series is not None:
         if spec.carbon is not None:
-            problems.add("energy.carbon", "found beside series, which says it; give one")
+            problems.add("energy.carbon", "found together with series, which says it; give one")
         with problems.at("energy.series"):
             series = read_hourly(folder / spec.series)
     if series is not None and series.price_usd_per_j is not None and spec.price is not None:
-        problems.add("energy.price", "found beside a series with prices; give one")
+        problems.add("energy.price", "found together with a series with prices; give one")
     made = spec.embodied
     return EnergyTerms(
         device_usd_per_s=spec.device_price,
@@ -74,7 +74,7 @@ def energy_terms(value: object, *, folder: Path, problems: Problems) -> EnergyTe
 def under_terms(cluster: Cluster, terms: EnergyTerms) -> Cluster:
     """Return the cluster with the prices and the intensity that a job gives.
 
-    Who pays for energy owns the nodes, so that the catalogue's rent, in which energy is, counts no
+    Who pays for energy owns the nodes, so that the catalog's rent, in which energy is, counts no
     more; who gives a price for devices too pays both.
     """
     price, carbon = terms.price_usd_per_j, terms.carbon_gco2e_per_j

@@ -1,4 +1,4 @@
-"""What a job file says to no effect: warnings, because the result is right all the same.
+"""Settings of a job file that have no effect: warnings, because the result is still right.
 
 Sweeps over degrees pass through such jobs, so none is refused. A preset may set a switch in
 passing; whoever writes one down expects it to matter, so only what the file itself says counts.
@@ -70,7 +70,7 @@ def warn_of_port(node: Node, fabric: Fabric, *, problems: Problems) -> None:
         problems.warn(
             "cluster.fabric",
             f"ports of {fabric.name} run at {ports}, adapters of {node.name} could do {adapters}; "
-            f"they are reckoned at {ports}",
+            f"they are computed at {ports}",
         )
 
 
@@ -106,12 +106,12 @@ def warn_of_idle_options(
 
 
 def warn_of_idle_tree(spec: TreeSpec, *, problems: Problems) -> None:
-    """Warn of what a tree, its mesh or its schedule say to no effect."""
+    """Warn of settings of a tree, its mesh or its schedule that have no effect."""
     stages = spec.mesh.get("pp", 1)
     if spec.schedule is not None:
-        said = spec.schedule.model_dump(exclude_unset=True)
+        given = spec.schedule.model_dump(exclude_unset=True)
         chunks = spec.schedule.virtual_stages
-        _of_pipeline("strategy.schedule", said, stages, chunks, name="name", problems=problems)
+        _of_pipeline("strategy.schedule", given, stages, chunks, name="name", problems=problems)
     _of_axes(spec, problems=problems)
     _of_shares(spec, problems=problems)
     stored = {
@@ -240,14 +240,14 @@ def _of_pieces(traffic: Traffic, tensor: int, *, problems: Problems) -> None:
 
 def _of_pipeline(
     place: str,
-    said: Mapping[str, Any],
+    given: Mapping[str, Any],
     stages: int,
     chunks: int,
     *,
     name: str,
     problems: Problems,
 ) -> None:
-    schedule = said.get(name)
+    schedule = given.get(name)
     none = "has no effect with pp 1: there is no pipeline; set pp above 1"
     if stages == 1 and schedule not in {None, Schedule().name}:
         problems.warn(f"{place}.{name}", f"'{schedule}' {none}")
@@ -257,5 +257,5 @@ def _of_pipeline(
             f"'{schedule}' with one chunk on each stage gains nothing over "
             f"{_WITH_ONE_CHUNK[schedule]}; set virtual_stages above 1",
         )
-    if stages == 1 and chunks == 1 and said.get("stage_layers") is not None:
+    if stages == 1 and chunks == 1 and given.get("stage_layers") is not None:
         problems.warn(f"{place}.stage_layers", none)

@@ -37,15 +37,15 @@ class ModelSource:
     """Where the model comes from: exactly one of `name`, `transformer`, `ffn` and `module`.
 
     Attributes:
-        name: Catalogue name, or path of a `config.json`.
+        name: Catalog name, or path of a `config.json`.
         transformer: Keys of a plain `transformer:` block.
         ffn: Shape of the built-in stack of linear layers.
         module: A Python function that builds it; using it runs code.
         capture: A named one is built and captured even where its family can be read.
-        arguments: Options of the catalogue's model called `name`.
+        arguments: Options of the catalog's model called `name`.
         lora: Adapters to add, if any.
         freeze: Patterns of operators whose parameters are not trained.
-        folder: Where a name that the catalogue does not have is looked for, as a file or folder.
+        folder: Where a name that the catalog does not have is looked for, as a file or folder.
     """
 
     name: str | None = None
@@ -113,7 +113,7 @@ class TrainingOptions:
     Attributes:
         steps: Its length; `plan --deadline` reads it, too.
         seed: Of weights, data and their order.
-        learning_rate: None leaves it to the optimiser's usual one.
+        learning_rate: None leaves it to the optimizer's usual one.
         target_loss: It ends earlier once this is reached.
         checkpoint: When and where it is saved; None: never.
     """
@@ -140,9 +140,9 @@ class Job:
         software: Software family whose habits and calibration apply.
         training: For `train`.
         source: File it was read from, for messages.
-        traits: Overrides of the software family's habits, by trait name.
+        traits: Overrides of the software family's defaults, by trait name.
         collectives: Algorithms that collectives shall use, by kind.
-        warnings: What its file says to no effect, one line each; commands print them.
+        warnings: Settings of its file that have no effect, one line each; commands print them.
         devices: Device of each rank; None puts rank r on device r.
         neighbours: Other jobs on the same cluster, on other devices.
         terms: What it says of money and carbon; prices and intensity are in the cluster too.

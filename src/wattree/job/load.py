@@ -117,7 +117,7 @@ def _job(
     )
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data)
-    habits = _habits(mapping, strategy, cluster, problems=problems)
+    habits = _software_defaults(mapping, strategy, cluster, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
     problems.check()
@@ -166,7 +166,7 @@ def _under_terms(job: Job, terms: EnergyTerms) -> Job:
     )
 
 
-def _habits(
+def _software_defaults(
     mapping: Mapping[Any, Any],
     strategy: Strategy | StrategyOptions | str | None,
     cluster: Cluster | None,
@@ -218,7 +218,8 @@ def _cluster_and_place(
     for key in ("place", "neighbours"):
         if found is not None and found.is_mixed and mapping.get(key) is not None:
             problems.add(
-                key, "found beside cluster.pools of different nodes, expected nodes of one kind"
+                key,
+                "found together with cluster.pools of different nodes, expected nodes of one kind",
             )
             found = None
     if given is not None:
@@ -236,11 +237,11 @@ def _with_micro_batch(strategy: StrategyOptions, chosen: object, data: Data) -> 
     Sequences are long, so training on them accumulates gradients over one after another; images
     and clicks are small, and loops over them step once for each batch. A pipeline needs several.
     """
-    is_said = isinstance(chosen, Mapping) and "micro_batch" in chosen
+    is_stated = isinstance(chosen, Mapping) and "micro_batch" in chosen
     of_all = strategy.replicas * strategy.colocation.shares_of_batch
     share, rest = divmod(data.global_batch, of_all)
     if (
-        is_said
+        is_stated
         or data.has_sequence
         or strategy.pp > 1
         or rest

@@ -75,7 +75,7 @@ def _given(spec: LoaderSpec) -> dict[str, Any]:
 
 
 def warn_of_loader(loader: Loader, cluster: Cluster, *, problems: Problems) -> None:
-    """Warn of what a loader says to no effect, or to none that can be meant."""
+    """Warn of a loader's settings that have no effect, or none that can be meant."""
     for pool in cluster.pools:
         node = pool.node
         cores, workers = loader.cores_of(node), loader.workers * node.devices

@@ -1,4 +1,4 @@
-"""Known input pipelines: what `data.loader` may name. Facts with their sources, no behaviour.
+"""Known input pipelines: what `data.loader` may name. Facts with their sources, no behavior.
 
 Times are of one core and one sample, bytes of one sample.
 """
@@ -17,7 +17,7 @@ _CROP_BYTES = 4.0 * 3 * 224 * 224
 #: Pillow on one core of a Xeon Platinum 8581C: 577 images/s of the ImageNet validation set, pixels
 #: out (imread-benchmark, Iglovikov and Kosarevsky, arXiv:2605.08731, 2026; EPYC 9B14: 537).
 _PILLOW_S = 1.0 / 577.0
-#: Random crop and resize, flip and normalisation to fp32: 24 cores decode and augment 735 MB/s of
+#: Random crop and resize, flip and normalization to fp32: 24 cores decode and augment 735 MB/s of
 #: ImageNet (Mohan et al., "Analyzing and mitigating data stalls in DNN training", VLDB 14(5), 2021,
 #: figure 1), less the decoding above.
 _AUGMENT_S = _IMAGENET_BYTES * 24 / 735e6 - _PILLOW_S

@@ -27,7 +27,7 @@ def model_source(
     Args:
         value: Of the key `model`.
         folder: Where relative paths start.
-        is_guest: The job is another one's neighbour, whose file nobody named to be run.
+        is_guest: The job is another one's neighbour, whose file no one named to be run.
         problems: Where faults are noted.
     """
     if value is None:
@@ -97,7 +97,7 @@ def _module(
         problems.add(
             "model",
             f"found {shown(spec.module)}: a neighbour's Python is not run, as only its job's file "
-            "was named; use a catalogue name, a config.json or a transformer block",
+            "was named; use a catalog name, a config.json or a transformer block",
         )
         return None
     rest: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def _module(
 def _name(name: str, *, folder: Path, problems: Problems) -> str:
     """Return the name, with the path of a configuration file made relative to the job's folder."""
     if not name.strip():
-        problems.add("model", "found an empty name, expected a catalogue name or a config.json")
+        problems.add("model", "found an empty name, expected a catalog name or a config.json")
     elif name.endswith(".py"):
         problems.add(
             "model", f"found {shown(name)}, expected the function in it, too, such as {name}:build"

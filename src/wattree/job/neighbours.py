@@ -90,7 +90,7 @@ def neighbours_of(
                 problems.warn(
                     where,
                     f"{path}: neighbours: {', '.join(others)} not followed; name every job that "
-                    "runs beside this one here",
+                    "runs alongside this one here",
                 )
             found.append(Neighbour(job=neighbour, offset_s=spec.offset))
     return tuple(found)
@@ -201,7 +201,7 @@ def refuse_auto(job: Job, host: str) -> None:
         raise JobError(
             job.source,
             [
-                f"strategy: found '{AUTO}', expected a strategy: a neighbour of {host} is played "
+                f"strategy: found '{AUTO}', expected a strategy: a neighbour of {host} is executed "
                 f"as it is; find one with `wattree plan {job.source}` and write it down"
             ],
         )

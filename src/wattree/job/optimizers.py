@@ -1,4 +1,4 @@
-"""Optimisers by name, and what each keeps for every parameter that it trains."""
+"""Optimizers by name, and what each keeps for every parameter that it trains."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from wattree.files import refusal
 
 M = TypeVar("M", bound=BaseModel)
 
-#: More lines than this help nobody; the rest is counted.
+#: More lines than this help no one; the rest is counted.
 MOST_PROBLEMS = 50
 MOST_SHOWN = 80
 
@@ -140,8 +140,8 @@ def _line(model: type[BaseModel], fault: Any, place: str) -> str:
             above = ".".join(
                 [*([place] if place else []), *(_segment(part) for part in location[:-1])]
             )
-            said = unknown_key(location[-1], parent.model_fields if parent else ())
-            return f"{above}: {said}" if above else said
+            message = unknown_key(location[-1], parent.model_fields if parent else ())
+            return f"{above}: {message}" if above else message
         case "missing":
             return f"{where}: is missing, expected {description}"
         case "value_error":  # raised by a check of ours, in full words

@@ -69,7 +69,7 @@ class FfnSpec(Section):
 class ModelSpec(Section):
     """Where the model comes from."""
 
-    name: str | None = Field(None, description="a catalogue name or the path of a config.json")
+    name: str | None = Field(None, description="a catalog name or the path of a config.json")
     capture: bool | None = Field(
         None,
         description="true or false, whether the named model is built by the transformers library "
@@ -89,7 +89,7 @@ class ModelSpec(Section):
     arguments: dict[str, Any] | None = Field(
         None,
         description="a mapping of keyword arguments of that function, or of options of a "
-        "catalogue model, such as {image_size: 256}",
+        "catalog model, such as {image_size: 256}",
     )
     inputs: list[str] | dict[str, str] | None = Field(
         None,
@@ -149,7 +149,7 @@ class LoaderSpec(Section):
         None, description="a mapping with bandwidth, per and latency"
     )
     pinned: bool | None = Field(
-        None, description="true or false, whether copies run beside computation"
+        None, description="true or false, whether copies run alongside computation"
     )
     cores: Degree | None = Field(
         None, description="a whole number, cores of a node that its workers share"
@@ -226,7 +226,7 @@ class EnergySpec(Section):
         None, description="a price of energy, such as '0.12 USD/kWh'; the site's if not given"
     )
     device_price: DevicePrice | None = Field(
-        None, description="the rent of one device, such as '2.5 USD/h'; the catalogue's if not"
+        None, description="the rent of one device, such as '2.5 USD/h'; the catalog's if not"
     )
     carbon: Intensity | None = Field(
         None, description="a grid intensity, such as '56 gCO2e/kWh'; the site's if not given"
@@ -245,7 +245,7 @@ class JobFile(Section):
     """A training job."""
 
     model: str | ModelSpec = Field(
-        description="a catalogue name, the path of a config.json, a Python function such as "
+        description="a catalog name, the path of a config.json, a Python function such as "
         "model.py:build (which is run), or a mapping with transformer or module"
     )
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
@@ -259,10 +259,11 @@ class JobFile(Section):
     )
     software: str = Field("auto", description="a software family such as megatron-core, or auto")
     traits: dict[str, Any] = Field(
-        default_factory=dict, description="habits of the software to replace, by trait name"
+        default_factory=dict, description="defaults of the software to replace, by trait name"
     )
     compile: bool | None = Field(
-        None, description="true or false, whether a compiler merges operators; the software's habit"
+        None,
+        description="true or false, whether a compiler merges operators; the software's default",
     )
     collectives: str | dict[CollectiveKind, str | CollectiveSpec] = Field(
         "auto",

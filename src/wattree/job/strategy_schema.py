@@ -124,7 +124,7 @@ class OffloadSpec(Section):
     """What waits outside of the devices."""
 
     optimizer: Literal["host", "cxl"] | None = Field(
-        None, description="'host' or 'cxl', where the optimiser state waits and is updated"
+        None, description="'host' or 'cxl', where the optimizer state waits and is updated"
     )
     parameters: Literal["host", "cxl"] | None = Field(
         None, description="'host' or 'cxl', where parameters wait for each use"

@@ -101,7 +101,8 @@ def _check(spec: MovementSpec, *, problems: Problems) -> None:
     if offload is not None and offload.tables is not None and offload.parameters is not None:
         problems.add(
             "strategy.offload.tables",
-            "found beside offload.parameters, which brings whole tables in for each use; leave one "
+            "found together with offload.parameters, which brings whole tables in for each use; "
+            "leave one "
             "of them out",
         )
     if offload is not None and offload.parameters is not None and offload.optimizer is None:
@@ -122,7 +123,7 @@ class _Setting:
     Attributes:
         degrees: Axis → degree.
         gathers: Parameters are stored as shards of those that are used.
-        updates: Optimiser state is sharded, and parameters are not.
+        updates: Optimizer state is sharded, and parameters are not.
     """
 
     degrees: Mapping[str, int]
@@ -177,7 +178,7 @@ def _idle(setting: _Setting, spec: MovementSpec) -> Iterator[tuple[str, str]]:
         if spec.bucket.gradients is not None and not setting.has("gradients"):
             yield "bucket.gradients", "there are no replicas to reduce gradients over"
         if spec.bucket.parameters is not None and not setting.updates:
-            yield "bucket.parameters", "no optimiser is sharded over whole parameters"
+            yield "bucket.parameters", "no optimizer is sharded over whole parameters"
 
 
 def _idle_gathers(setting: _Setting, spec: MovementSpec) -> Iterator[tuple[str, str]]:

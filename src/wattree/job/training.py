@@ -46,7 +46,9 @@ def sample_source(spec: DataSpec, *, folder: Path, problems: Problems) -> Sample
     text = spec.source
     is_synthetic = text is None or text.startswith("synthetic-")
     if spec.samples is not None and not is_synthetic:
-        problems.add("data.samples", f"found beside the source {shown(text)}, which has its own")
+        problems.add(
+            "data.samples", f"found together with the source {shown(text)}, which has its own"
+        )
     if text is None or text in SOURCES:
         return SampleSource(name=text, samples=spec.samples)
     if names_module(text):

@@ -29,7 +29,7 @@ def attention_costs(
     full = scale.value(step.batch) * scale.value(step.queries) * scale.value(step.heads)
     keys = float(scale.value(step.keys)[0])  # the same for all: no axis splits it
     full = full * keys
-    products = 5.0 if backward else 2.0
+    matmuls = 5.0 if backward else 2.0
     if software.fused_attention:
         scores = full * step.mask.visible_share(keys)
         time_s = fused_attention_time_s(
@@ -42,7 +42,7 @@ def attention_costs(
         )
         traffic = sum(scale.value(size) for size in step.traffic) * rates.element_bytes
     else:
-        scores, products = full, (4.0 if backward else 2.0)
+        scores, matmuls = full, (4.0 if backward else 2.0)
         per_score = unfused_score_bytes(
             backward=backward,
             library_kernels=software.library_kernels,
@@ -59,7 +59,7 @@ def attention_costs(
             backward=backward,
         )
         traffic = full * per_score
-    flop = 2.0 * products * scores * head_dim
+    flop = 2.0 * matmuls * scores * head_dim
     if step.skewed_axes:
         # The last of `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2` on average;
         # who is done earlier waits for it at the next exchange.

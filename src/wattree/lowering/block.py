@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.graph import Block, Handed, Made, ModelGraph
+from wattree.graph import Block, BlockDataflow, Made, ModelGraph
 from wattree.lowering.block_program import block_program, frozen
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.propagate import operator_splits, required_layout
@@ -84,9 +84,9 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
         StrategyError: The tree does not fit the model.
     """
     choices = _choices_by_instance(model, tree)
-    handed = Handed(model)
-    layouts = _layouts(model, handed, choices, active)
-    kept: set[Made] = set()
+    dataflow = BlockDataflow(model)
+    layouts = _layouts(model, dataflow, choices, active)
+    saved_names: set[Made] = set()
     programs: dict[tuple[object, ...], int] = {}
     compiled: list[BlockProgram] = []
     made_in: list[Mapping[str, Layout]] = []
@@ -94,14 +94,18 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
     trained_before = False
     for index, instance in enumerate(model.instances):
         block = model.blocks[instance.block]
-        sources = dict(zip((t.name for t in block.inputs), handed.sources[index], strict=True))
+        sources = dict(zip((t.name for t in block.inputs), dataflow.sources[index], strict=True))
         given = {name: layouts[made] or {} for name, made in sources.items()}
         is_end = index + 1 == len(model.instances)
         makes = {name: Made(index, name) for name in block.outputs}
-        handed_on = {n: layouts.get(m, {}) for n, m in makes.items() if is_end or m in layouts}
+        boundary_layouts = {
+            n: layouts.get(m, {}) for n, m in makes.items() if is_end or m in layouts
+        }
         # What was carried past the block before is kept where it was kept first.
-        elsewhere = frozenset(n for n, m in sources.items() if m in kept and m.instance < index - 1)
-        seen = frozen(given), frozen(handed_on), elsewhere, trained_before
+        elsewhere = frozenset(
+            n for n, m in sources.items() if m in saved_names and m.instance < index - 1
+        )
+        seen = frozen(given), frozen(boundary_layouts), elsewhere, trained_before
         key = (instance.block, id(choices[index]), seen)
         if key not in programs:
             programs[key] = len(compiled)
@@ -110,7 +114,7 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
                 choices[index],
                 active,
                 given=given,
-                handed_on=handed_on,
+                boundary_layouts=boundary_layouts,
                 elsewhere=elsewhere,
                 instance=instance,
                 input_gradient=trained_before,
@@ -121,7 +125,7 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
         layouts |= {Made(index, name): lies for name, lies in made_in[programs[key]].items()}
         sources |= makes
         saved = compiled[programs[key]].saved
-        kept |= {sources[t.name] for t in saved if t.name in sources and not t.recomputed}
+        saved_names |= {sources[t.name] for t in saved if t.name in sources and not t.recomputed}
         trained_before = trained_before or is_trained(block)
     root = tree.choices("")
     return ModelProgram(
@@ -144,7 +148,7 @@ def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Ch
     result = []
     relevant: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, ...], ...]] = {}
     for instance in model.instances:
-        heads = tree.reaching(instance.path)
+        heads = tree.matching_below(instance.path)
         key = (instance.block, heads)
         if key not in relevant:
             part = StrategyTree(nodes={p: tree.nodes[p] for p in heads})
@@ -162,7 +166,7 @@ def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Ch
 
 def _layouts(
     model: ModelGraph,
-    handed: Handed,
+    dataflow: BlockDataflow,
     choices: Sequence[Sequence[Choices]],
     active: frozenset[str],
 ) -> dict[Made, Layout | None]:
@@ -173,7 +177,7 @@ def _layouts(
     """
     known: dict[tuple[object, ...], tuple[Layout, ...]] = {}
     layouts: dict[Made, Layout | None] = {}
-    both = zip(model.instances, choices, handed.sources, strict=True)
+    both = zip(model.instances, choices, dataflow.sources, strict=True)
     for number, (instance, chosen, sources) in enumerate(both):
         block = model.blocks[instance.block]
         key = (instance.block, id(chosen))

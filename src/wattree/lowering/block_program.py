@@ -12,7 +12,7 @@ from wattree.lowering.layout import PARTIAL, Layout
 from wattree.lowering.passes.backward import backward_steps
 from wattree.lowering.passes.context import exchanges_of
 from wattree.lowering.passes.forward import forward_steps
-from wattree.lowering.passes.gathered import kept_gathers
+from wattree.lowering.passes.gathered import saved_gathers
 from wattree.lowering.passes.memory import parameter_groups, saved_tensors
 from wattree.lowering.passes.propagate import Split, operator_splits
 from wattree.lowering.passes.statistics import statistics_axes
@@ -68,7 +68,7 @@ def block_program(
     active: frozenset[str],
     *,
     given: Mapping[str, Layout],
-    handed_on: Mapping[str, Layout | None],
+    boundary_layouts: Mapping[str, Layout | None],
     elsewhere: frozenset[str],
     instance: BlockInstance,
     input_gradient: bool,
@@ -79,7 +79,7 @@ def block_program(
     """
     told = {id(choice): _told(choice) for choice in choices}
     active = frozenset(a for c in choices for axes in c.compute.values() for a in axes) & active
-    layouts = frozen(given), frozen(handed_on), elsewhere, input_gradient
+    layouts = frozen(given), frozen(boundary_layouts), elsewhere, input_gradient
     key = (id(block), tuple(told[id(c)] for c in choices), active, layouts, instance.path)
     compiled = _compiled(
         _Asked(
@@ -89,7 +89,7 @@ def block_program(
                 choices,
                 active,
                 given=given,
-                handed_on=handed_on,
+                boundary_layouts=boundary_layouts,
                 elsewhere=elsewhere,
                 where=instance.path,
                 input_gradient=input_gradient,
@@ -119,7 +119,7 @@ def _told(choice: Choices) -> tuple[object, ...]:
         choice.context_order,
         choice.sync_batch_norm,
         choice.phantom,
-        choice.keep_gathered,
+        choice.save_gathered,
     )
 
 
@@ -129,7 +129,7 @@ def _block_steps(
     active: frozenset[str],
     *,
     given: Mapping[str, Layout],
-    handed_on: Mapping[str, Layout | None],
+    boundary_layouts: Mapping[str, Layout | None],
     elsewhere: frozenset[str],
     where: str,
     input_gradient: bool,
@@ -147,16 +147,16 @@ def _block_steps(
         exchanges=exchanges,
         orders=orders,
         synced=statistics_axes(block.operators, splits, choices),
-        kept=kept_gathers(block, choices),
+        saved_names=saved_gathers(block, choices),
     )
-    forward = run(handed_on=handed_on)
+    forward = run(boundary_layouts=boundary_layouts)
     shares = [choice.recompute for choice in choices]
     again = StepList(phase=StepPhase.RECOMPUTATION)
     if any(shares):
         again = run(phase=StepPhase.RECOMPUTATION, shares=shares)
-    lies = {name: forward.tensors[name].layout for name in handed_on}
+    lies = {name: forward.tensors[name].layout for name in boundary_layouts}
     backward, backward_exit = backward_steps(
-        block, splits, forward, inputs, handed_on=lies, input_gradient=input_gradient
+        block, splits, forward, inputs, boundary_layouts=lies, input_gradient=input_gradient
     )
     made = [forward.tensors[name] for name in block.outputs]
     own = {name: placed for name, placed in inputs.items() if name not in elsewhere}
@@ -167,7 +167,7 @@ def _block_steps(
         backward=tuple(backward.steps),
         saved=saved_tensors(block, splits, choices, forward, own),
         parameters=(),
-        handed=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
+        boundary_tensors=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
         forward_exit=max((p.step for p in made), default=len(forward.steps) - 1),
         backward_exit=backward_exit,
         expert_places=_expert_places(block, splits),

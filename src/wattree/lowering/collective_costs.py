@@ -70,19 +70,19 @@ def collective_costs(
         return _halo_costs(size_bytes, group, rates)
     if kind in _ROOTED:
         return _rooted_costs(kind, size_bytes, group, rates)
-    played = rates.collectives.played(kind.value, size_bytes, group, rates.links, copies=copies)
-    loads = played.loads
+    cost = rates.collectives.cost(kind.value, size_bytes, group, rates.links, copies=copies)
+    loads = cost.loads
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
     # The loads shrink with the time: what is exchanged faster than alpha-beta is not sent twice.
     sent = min(factor, 1.0)
     return CollectiveCosts(
-        latency_s=played.latency_s,
-        work_s=played.work_s * factor,
+        latency_s=cost.latency_s,
+        work_s=cost.work_s * factor,
         wire_bytes=volume_factor(kind.value, group.ranks) * size_bytes * sent,
         scale_up_bytes=loads.scale_up * sent,
         adapter_bytes=loads.adapter * sent,
         uplink_bytes=loads.uplink * sent,
-        in_turn=played.in_turn.astype(np.float64),
+        in_turn=cost.in_turn.astype(np.float64),
     )
 
 

@@ -1,9 +1,9 @@
-"""What collectives take of the processors that compute beside them, on CPUs.
+"""CPU time that collectives take from the computation they overlap with, on CPUs.
 
 A collective by itself takes the time that was measured of it, in which processors mostly wait.
 Beside computation they do not: what they spend on it is lost to what they compute. So the first
-operator that runs while a collective is under way gives up that time. One that nothing runs beside
-costs no more.
+operator that runs while a collective is under way gives up that time. One that nothing runs
+alongside costs no more.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from wattree.lowering.program import CollectiveKind, CollectiveStep, Step
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
 
-__all__ = ["borne"]
+__all__ = ["with_collective_cpu_time"]
 
 _AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
 
 
-def borne(rows: Sequence[Row], steps: Sequence[Step]) -> list[Row]:
-    """Return the rows of a phase, each with the collectives whose processors' time it bears.
+def with_collective_cpu_time(rows: Sequence[Row], steps: Sequence[Step]) -> list[Row]:
+    """Return the rows of a phase, each with the collectives whose CPU time slows it.
 
     Args:
         rows: In the order in which streams play them.
@@ -40,7 +40,9 @@ def borne(rows: Sequence[Row], steps: Sequence[Step]) -> list[Row]:
                 continue
             if index not in _ancestors(rows, at):
                 share = (row.step, row.share)
-                found[at] = replace(found[at], bears=(*found[at].bears, share))
+                found[at] = replace(
+                    found[at], collective_cpu_shares=(*found[at].collective_cpu_shares, share)
+                )
             break
     return found
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.colocation import alternating, barrier_s, capacity_of_fill
-from wattree.cost.sharing import DeviceSharing, element_fill, product_fill
+from wattree.cost.sharing import DeviceSharing, element_fill, matmul_fill
 from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
 from wattree.lowering.program import ComputeStep, LocalSize, Scale, StepPhase
@@ -122,7 +122,7 @@ def step_fill(step: ComputeStep, scale: Scale, sharing: DeviceSharing) -> Floats
             n, k = k, n
         elif step.phase is StepPhase.WEIGHT_GRADIENT:
             m, k = k, m
-        return product_fill(m, n, k, groups, sharing.units)
+        return matmul_fill(m, n, k, groups, sharing.units)
     if step.kind is OperatorKind.ATTENTION:
         queries = np.ceil(scale.value(step.queries) / _QUERIES)
         blocks = scale.value(step.batch) * scale.value(step.heads) * queries

@@ -45,7 +45,7 @@ def compute_costs(
         step: The step.
         scale: Values of its symbols.
         rates: What devices reach.
-        software: Its habits.
+        software: Its software defaults.
         blocks: Of keys and values that an attention meets one after another; None for one.
     """
     if is_convolution(step):

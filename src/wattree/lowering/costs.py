@@ -14,7 +14,7 @@ from wattree.cost.rates import Rates
 from wattree.lowering.colocation import SharedWork
 from wattree.lowering.groups import GroupShapes
 from wattree.lowering.host_stretch import stretch_to_host
-from wattree.lowering.memory_tier_access import kept_accesses, kept_rows, stored_whole
+from wattree.lowering.memory_tier_access import stored_whole, tier2_accesses, tier2_saved_rows
 from wattree.lowering.phase_costs import PhaseCosts, phase_costs
 from wattree.lowering.program import BlockProgram, Scale
 
@@ -35,10 +35,10 @@ class BlockCosts:
     recomputation: PhaseCosts
     backward: PhaseCosts
     saved_bytes: Floats  # (saved tensors, n), those on the device
-    handed_bytes: Floats  # (tensors handed on, n)
+    boundary_bytes: Floats  # (tensors handed on, n)
     shared: SharedWork | None = None
-    far_kept_bytes: Floats | None = None  # (n,), kept in expanded memory that the device reaches
-    far_traffic_bytes: Floats | None = None  # (n,), to and from it in one micro-batch
+    tier2_saved_bytes: Floats | None = None  # (n,), kept in expanded memory that the device reaches
+    tier2_traffic_bytes: Floats | None = None  # (n,), to and from it in one micro-batch
 
 
 def block_costs(
@@ -46,15 +46,15 @@ def block_costs(
 ) -> BlockCosts:
     """Return the costs of one block under `scale`."""
     saved_bytes = _saved_bytes(program, scale, rates, software)
-    far: Floats | None = None
+    tier2: Floats | None = None
     moved: tuple[Mapping[int, Floats], ...] = ({}, {}, {})
     whole = np.ones(1)
     if rates.expanded is not None:
-        far = kept_rows(program, saved_bytes, rates.expanded)
-        saved_bytes, moved = saved_bytes - far, kept_accesses(program, far)
+        tier2 = tier2_saved_rows(program, saved_bytes, rates.expanded)
+        saved_bytes, moved = saved_bytes - tier2, tier2_accesses(program, tier2)
         whole = stored_whole(program, scale)
     phases = program.forward, program.recomputation, program.backward
-    (forward, far_forward), (again, far_again), (backward, far_backward) = (
+    (forward, tier2_forward), (again, tier2_again), (backward, tier2_backward) = (
         phase_costs(steps, scale, placement, rates, software, kept=kept, whole=whole)
         for steps, kept in zip(phases, moved, strict=True)
     )
@@ -69,13 +69,13 @@ def block_costs(
         recomputation=again,
         backward=backward,
         saved_bytes=saved_bytes,
-        handed_bytes=np.array([scale.value(s) for _, s in program.handed]).reshape(
-            len(program.handed), len(scale.micro_batch)
+        boundary_bytes=np.array([scale.value(s) for _, s in program.boundary_tensors]).reshape(
+            len(program.boundary_tensors), len(scale.micro_batch)
         )
         * rates.element_bytes,
         shared=_added(shared),
-        far_kept_bytes=None if far is None else far.sum(axis=0),
-        far_traffic_bytes=None if far is None else far_forward + far_again + far_backward,
+        tier2_saved_bytes=None if tier2 is None else tier2.sum(axis=0),
+        tier2_traffic_bytes=None if tier2 is None else tier2_forward + tier2_again + tier2_backward,
     )
 
 

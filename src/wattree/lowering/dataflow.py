@@ -1,6 +1,6 @@
-"""Pass 7b: what pipeline chunks hand each other, and what they keep of it.
+"""Pass 7b: tensors that cross the boundaries of pipeline chunks, and copies of them.
 
-Everything alive at a cut goes to the next chunk, and the gradients of all of it come back. What the
+Everything live at a cut goes to the next chunk, and the gradients of all of it come back. What the
 first block of a chunk takes is kept by whoever saves it there, as anywhere in the model. What is
 carried past is not kept by a block: a chunk that no block of saves it has a copy of its own, from
 when it comes to the end of the chunk's backward, as a runtime that hands it on and waits for its
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from wattree.graph import Handed, Made
+from wattree.graph import BlockDataflow, Made
 from wattree.lowering.block import ModelProgram, is_trained
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.program import BlockProgram, SavedTensor
 from wattree.strategy.schedules import ChunkPlacement
 
-__all__ = ["Entering", "chunk_stages", "entering", "entering_bytes", "with_received"]
+__all__ = ["Entering", "chunk_stages", "entering", "entering_bytes", "with_boundary_copies"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +29,12 @@ class Entering:
     Attributes:
         forward: Tensors that it gets.
         backward: Those whose gradients it sends back.
-        held: Those of which it keeps a copy beside what its blocks save.
+        copied: Those of which it keeps a copy beside what its blocks save.
     """
 
     forward: tuple[Made, ...]
     backward: tuple[Made, ...]
-    held: tuple[Made, ...]
+    copied: tuple[Made, ...]
 
 
 def chunk_stages(placement: ChunkPlacement) -> tuple[int, ...]:
@@ -55,32 +55,34 @@ def entering(
     if len(chunks) < 2:
         return ()
     model = program.model
-    handed = Handed(model)
-    alive = handed.alive_at([chunk[0] for chunk in chunks[1:]])
+    dataflow = BlockDataflow(model)
+    live = dataflow.live_at([chunk[0] for chunk in chunks[1:]])
     trained = list(accumulate((is_trained(model.blocks[i.block]) for i in model.instances), max))
     return tuple(
         Entering(
             forward=given,
             backward=tuple(made for made in given if trained[made.instance]),
-            held=()
+            copied=()
             if stages[number] == stages[number - 1]
-            else _held(program, handed, chunks[number], [m for m in given if trained[m.instance]]),
+            else _copied(
+                program, dataflow, chunks[number], [m for m in given if trained[m.instance]]
+            ),
         )
-        for number, given in enumerate(alive, start=1)
+        for number, given in enumerate(live, start=1)
     )
 
 
-def _held(
-    program: ModelProgram, handed: Handed, chunk: Sequence[int], given: Sequence[Made]
+def _copied(
+    program: ModelProgram, dataflow: BlockDataflow, chunk: Sequence[int], given: Sequence[Made]
 ) -> tuple[Made, ...]:
     if len(given) < 2 or not _of(program, chunk[0]).backward:
         return ()
     model = program.model
-    own = set(handed.sources[chunk[0]][:1])
+    own = set(dataflow.sources[chunk[0]][:1])
     for number in chunk:
         saved = {tensor.name for tensor in _of(program, number).saved}
         inputs = model.blocks[model.instances[number].block].inputs
-        sources = zip(inputs, handed.sources[number], strict=True)
+        sources = zip(inputs, dataflow.sources[number], strict=True)
         own |= {made for tensor, made in sources if tensor.name in saved}
     return tuple(made for made in given if made not in own)
 
@@ -104,14 +106,14 @@ def entering_bytes(
         total = 0.0
         for made in tensors:
             number = program.instances[made.instance]
-            row = list(dict(program.programs[number].handed)).index(made.tensor)
-            total += float(costs[number].handed_bytes[row, 0])
+            row = list(dict(program.programs[number].boundary_tensors)).index(made.tensor)
+            total += float(costs[number].boundary_bytes[row, 0])
         return total
 
     return [(size(each.forward), size(each.backward)) for each in given]
 
 
-def with_received(
+def with_boundary_copies(
     program: ModelProgram, chunks: Sequence[Sequence[int]], stages: Sequence[int]
 ) -> ModelProgram:
     """Return the program with the copies that chunks hold, each kept by its chunk's first block.
@@ -124,17 +126,17 @@ def with_received(
     programs, instances = list(program.programs), list(program.instances)
     known: dict[tuple[object, ...], int] = {}
     for chunk, given in zip(chunks[1:], entering(program, chunks, stages), strict=True):
-        if not given.held:
+        if not given.copied:
             continue
         first = program.instances[chunk[0]]
         copies = tuple(
             SavedTensor(
                 name=f"received.{program.model.instances[made.instance].path}.{made.tensor}",
-                size=dict(_of(program, made.instance).handed)[made.tensor],
+                size=dict(_of(program, made.instance).boundary_tensors)[made.tensor],
                 producer=-1,
                 consumer="",
             )
-            for made in given.held
+            for made in given.copied
         )
         if (first, copies) not in known:
             own = program.programs[first]

@@ -1,4 +1,4 @@
-"""What a strategy says to no effect on the model at hand: warnings, as those of `job.idle`."""
+"""Settings of a strategy that have no effect on the model: warnings, as in `job.idle`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SPLIT_BY_TENSOR: Final = (
     TensorRole.VOCABULARY,
     TensorRole.EITHER,
 )
-_HABIT: Final = Offload()
+_SOFTWARE_DEFAULT: Final = Offload()
 #: Precisions of linear layers alone: everything else stays at 16 bit.
 _OF_LINEAR_LAYERS: Final = (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 
@@ -74,9 +74,13 @@ def _of_single_experts(model: ModelGraph) -> str:
 def _idle_prefetch(job: Job, strategy: Strategy | StrategyOptions) -> list[str]:
     """Copies of activations that are to run ahead, where nothing is copied."""
     offload, cluster = strategy.traffic.offload, job.cluster
-    if offload.activations != "cxl" or offload.prefetch == _HABIT.prefetch or cluster.is_mixed:
+    if (
+        offload.activations != "cxl"
+        or offload.prefetch == _SOFTWARE_DEFAULT.prefetch
+        or cluster.is_mixed
+    ):
         return []
-    if cluster.node.cxl is None or not cluster.node.cxl.is_reached:
+    if cluster.node.cxl is None or not cluster.node.cxl.is_accessed_in_place:
         return []
     return [
         f"strategy.offload.activations.prefetch: {offload.prefetch} has no effect: devices of "
@@ -115,7 +119,7 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
             "ranks do the same; use dp, or a tree with {out: tp} and {in: tp} where wanted"
         )
     elif strategy.tp > 1 and not model.own_family:
-        share = _product_share(model, lambda operator: operator.role in _SPLIT_BY_TENSOR)
+        share = _matmul_share(model, lambda operator: operator.role in _SPLIT_BY_TENSOR)
         if share < _SLIGHT:
             shown = f"{100 * share:.1f} %" if share >= _SHOWN else "less than 0.1 %"
             found.append(
@@ -141,7 +145,7 @@ def _idle_rows(degree: int, model: ModelGraph) -> list[str]:
     dim = spatial_dim(model)
     if dim is None:
         return []
-    share = _product_share(model, lambda operator: operator.has_dim(dim))
+    share = _matmul_share(model, lambda operator: operator.has_dim(dim))
     if share >= _SLIGHT:
         return []
     return [
@@ -155,7 +159,7 @@ def idle_precision(precision: Precision, model: ModelGraph) -> tuple[str, ...]:
     """Return a line where narrow linear layers are asked for and hardly anything is one."""
     if precision not in _OF_LINEAR_LAYERS:
         return ()
-    share = _product_share(model, lambda operator: operator.kind is OperatorKind.MATMUL)
+    share = _matmul_share(model, lambda operator: operator.kind is OperatorKind.MATMUL)
     if share >= _SLIGHT:
         return ()
     return (
@@ -164,7 +168,7 @@ def idle_precision(precision: Precision, model: ModelGraph) -> tuple[str, ...]:
     )
 
 
-def _product_share(model: ModelGraph, chosen: Callable[[Operator], bool]) -> float:
+def _matmul_share(model: ModelGraph, chosen: Callable[[Operator], bool]) -> float:
     """Return the share of the model's products and convolutions that is in the chosen ones.
 
     Sizes are those of one sample and 1,024 tokens; attention without weights is left out.

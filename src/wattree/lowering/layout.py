@@ -90,7 +90,7 @@ def expert_position(operand: Operand) -> int | None:
 def conversions(
     size: LocalSize, have: Layout, want: Layout
 ) -> tuple[tuple[Conversion, ...], LocalSize]:
-    """Return the collectives that turn `have` into `want`, and the local size afterwards.
+    """Return the collectives that turn `have` into `want`, and the local size afterward.
 
     Reductions come first (they shrink or keep the tensor), then exchanges, then gathers.
     """

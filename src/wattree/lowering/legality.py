@@ -64,11 +64,11 @@ def misfits(
     found |= _batch_misfits(strategy, global_batch)
     found |= stage_misfits(model, strategy.mesh.degree("pp"), strategy.schedule)
     found |= _axis_misfits(strategy.tree)
-    reached = list(_reached(model, strategy))
-    found |= _dim_misfits(reached, strategy, sequence)
-    found |= _context_misfits(model, strategy.tree, reached)
+    targets = list(_targets(model, strategy))
+    found |= _dim_misfits(targets, strategy, sequence)
+    found |= _context_misfits(model, strategy.tree, targets)
     if not strategy.preset:  # presets also name layers that a model may lack
-        found |= _pattern_misfits(model, strategy.tree, reached)
+        found |= _pattern_misfits(model, strategy.tree, targets)
     return found
 
 
@@ -127,7 +127,7 @@ def _axes_of(node: TreeNode) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reached:
+class _Target:
     """An operator and the patterns that apply to it, weakest first."""
 
     path: str
@@ -135,7 +135,7 @@ class _Reached:
     patterns: tuple[str, ...]
 
 
-def _reached(model: ModelGraph, strategy: Strategy) -> Iterator[_Reached]:
+def _targets(model: ModelGraph, strategy: Strategy) -> Iterator[_Target]:
     """Yield the operators of every block that is met by patterns of its own.
 
     Presets treat the instances of a block alike, so one of each stands for all.
@@ -146,19 +146,19 @@ def _reached(model: ModelGraph, strategy: Strategy) -> Iterator[_Reached]:
         if strategy.preset and (instance.block, ()) in seen:
             continue
         seen.add((instance.block, ()))
-        near = tree.reaching(instance.path)
+        near = tree.matching_below(instance.path)
         if (instance.block, near) in seen:
             continue
         seen.add((instance.block, near))
         part = StrategyTree(nodes={pattern: tree.nodes[pattern] for pattern in near})
         for operator in model.blocks[instance.block].operators:
             path = f"{instance.path}.{operator.path}"
-            yield _Reached(path=path, operator=operator, patterns=part.matching(path))
+            yield _Target(path=path, operator=operator, patterns=part.matching(path))
 
 
-def _dim_misfits(reached: Sequence[_Reached], strategy: Strategy, sequence: int) -> dict[str, str]:
+def _dim_misfits(targets: Sequence[_Target], strategy: Strategy, sequence: int) -> dict[str, str]:
     found: dict[str, str] = {}
-    for at in reached:
+    for at in targets:
         compute = strategy.tree.resolve(at.patterns).compute
         used: dict[str, str] = {}
         for dim, axes in compute.items():
@@ -188,13 +188,13 @@ def _once_each(found: Mapping[str, str]) -> dict[str, str]:
 
 
 def _context_misfits(
-    model: ModelGraph, tree: StrategyTree, reached: Sequence[_Reached]
+    model: ModelGraph, tree: StrategyTree, targets: Sequence[_Target]
 ) -> dict[str, str]:
     """Return nodes that say how attention reaches other ranks, where no attention is."""
     asked = [p for p, node in tree.nodes.items() if node.context or node.context_order]
     met = {
         pattern
-        for at in reached
+        for at in targets
         if at.operator.kind is OperatorKind.ATTENTION
         for pattern in at.patterns
     }
@@ -251,10 +251,10 @@ def _misfit(
 
 
 def _pattern_misfits(
-    model: ModelGraph, tree: StrategyTree, reached: Sequence[_Reached]
+    model: ModelGraph, tree: StrategyTree, targets: Sequence[_Target]
 ) -> dict[str, str]:
     matched: dict[str, list[Operator]] = {pattern: [] for pattern in tree.nodes}
-    for at in reached:
+    for at in targets:
         for pattern in at.patterns:
             matched[pattern].append(at.operator)
     found = {}

@@ -42,8 +42,8 @@ class Loading:
         everywhere: Loaders of the job.
         ranks: Ranks that one loader serves. Each plays its part of what the loader takes from
             storage, host and links.
-        plays_links: Its transfers share links with others; else they take the time that they have
-            when all ranks load.
+        simulates_links: Its transfers share links with others; else they take the time that they
+            have when all ranks load.
     """
 
     loader: Loader
@@ -52,7 +52,7 @@ class Loading:
     on_node: int
     everywhere: int
     ranks: int = 1
-    plays_links: bool = True
+    simulates_links: bool = True
 
     @property
     def core_s(self) -> float:
@@ -124,7 +124,7 @@ def loading_of(
                 on_node=max(int(counts.max(initial=0)) // each_serves, 1),
                 everywhere=len(ranks) // each_serves,
                 ranks=each_serves,
-                plays_links=not topology.cluster.is_mixed,
+                simulates_links=not topology.cluster.is_mixed,
             )
         )
     return tuple(found)
@@ -160,13 +160,13 @@ def storage_links(loader: Loader, cluster: Cluster, devices: Integers) -> tuple[
 def check_host_memory(loading: Sequence[Loading]) -> None:
     """Raise a StrategyError if batches made ahead find no room in a node's memory."""
     for each in loading:
-        held, room = each.on_node * each.host_bytes, each.node.host.memory_bytes
-        if held > room:
+        held, capacity = each.on_node * each.host_bytes, each.node.host.memory_bytes
+        if held > capacity:
             raise StrategyError(
                 {
                     "data.loader.prefetch": f"{each.loader.workers} workers of {each.on_node} "
                     f"loaders make {each.loader.prefetch} micro-batches each ahead: "
                     f"{format_bytes(held)} of host memory on a {each.node.name}, which has "
-                    f"{format_bytes(room)}; use fewer workers or a lower prefetch"
+                    f"{format_bytes(capacity)}; use fewer workers or a lower prefetch"
                 }
             )

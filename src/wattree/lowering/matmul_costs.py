@@ -1,4 +1,4 @@
-"""Matrix products of a program → seconds, FLOP and bytes, casts to 8 bit included."""
+"""Matmuls of a program → seconds, FLOP and bytes, casts to 8 bit included."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Software, matmul_time_s
-from wattree.cost.convolution import product_time_s
+from wattree.cost.convolution import implicit_matmul_time_s
 from wattree.cost.rates import Rates
 from wattree.lowering.operator_costs import weight_casts
 from wattree.lowering.program import ComputeStep, Scale, StepPhase
@@ -18,14 +18,14 @@ Floats = NDArray[np.float64]
 
 #: Casts to 8 bit: bytes per activation or gradient element, and per weight element.
 _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
-#: Matrix products that stay at 16 bit when linear layers are quantised.
-_PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
+#: Matmuls that stay at 16 bit when linear layers are quantized.
+_PLAIN_MATMULS = frozenset({"logits", "moe.router"})
 
 
 def matmul_costs(
     step: ComputeStep, scale: Scale, rates: Rates, software: Software
 ) -> tuple[Floats, Floats, Floats]:
-    """Return time, matrix FLOP and memory traffic of a matrix product."""
+    """Return time, matrix FLOP and memory traffic of a matmul."""
     assert step.matmul is not None
     m, n, k, groups = (
         scale.value(size)
@@ -41,12 +41,12 @@ def matmul_costs(
         # Gradients of the weights are taken for all of them at once.
         turns = scale.value(step.in_turn) if step.phase is not StepPhase.WEIGHT_GRADIENT else 1.0
         m = m / turns
-    quantised = rates.quantised and step.path not in _PLAIN_PRODUCTS
+    quantized = rates.quantized and step.path not in _PLAIN_MATMULS
     elements = groups * (m * k + k * n + m * n)
     traffic = elements * rates.element_bytes
     library = software.library_kernels or rates.convolution.kernels.profiled
-    if library and not quantised:
-        time_s = product_time_s(
+    if library and not quantized:
+        time_s = implicit_matmul_time_s(
             m=m,
             n=n,
             k=k,
@@ -54,7 +54,7 @@ def matmul_costs(
             rates=rates.convolution,
             # Gradients of weights lie as the weights do, inputs along rows.
             row=m if step.phase is StepPhase.WEIGHT_GRADIENT else n,
-            kept=step.phase is StepPhase.WEIGHT_GRADIENT,
+            is_stored=step.phase is StepPhase.WEIGHT_GRADIENT,
         )
     else:
         time_s = matmul_time_s(
@@ -62,13 +62,13 @@ def matmul_costs(
             n=n,
             k=k,
             groups=groups,
-            flop_per_s=rates.linear_flop_per_s if quantised else rates.plain_flop_per_s,
+            flop_per_s=rates.linear_flop_per_s if quantized else rates.plain_flop_per_s,
             compute_units=rates.compute_units,
             traffic_bytes=traffic,
             memory_bytes_per_s=rates.memory_bytes_per_s,
             alignment_penalty=rates.alignment_penalty,
         )
-    if quantised:
+    if quantized:
         casts = _casts(step.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts

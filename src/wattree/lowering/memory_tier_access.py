@@ -1,4 +1,4 @@
-"""Which bytes of a kernel lie in expanded memory that the device reads and writes as it works."""
+"""How kernels access the second memory tier in place: which of their bytes lie there."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from wattree.strategy import Offload
 
 __all__ = [
     "expanded_memory",
-    "far_share",
-    "kept_accesses",
-    "kept_rows",
-    "reached_offload",
+    "split_offload",
     "stored_whole",
+    "tier2_accesses",
+    "tier2_saved_rows",
+    "tier2_share",
 ]
 
 Floats = NDArray[np.float64]
@@ -32,14 +32,14 @@ Moved = tuple[Floats | None, Floats]
 _TABLE_SHARE = 0.5
 
 
-def reached_offload(offload: Offload, node: Node) -> tuple[Offload, Offload]:
+def split_offload(offload: Offload, node: Node) -> tuple[Offload, Offload]:
     """Return what is copied to other memories, and what lies in memory that the device reaches.
 
     Args:
         offload: As the strategy has it.
         node: Whose expanded memory says how it is used.
     """
-    if node.cxl is None or not node.cxl.is_reached or "cxl" not in offload.tiers:
+    if node.cxl is None or not node.cxl.is_accessed_in_place or "cxl" not in offload.tiers:
         return offload, Offload()
     return offload.only("host"), offload.only("cxl")
 
@@ -53,7 +53,7 @@ def expanded_memory(
     work or not.
 
     Args:
-        offload: What lies there: the second of `reached_offload`.
+        offload: What lies there: the second of `split_offload`.
         node: Whose memory it is.
         devices: Of the cluster.
         spilled: Share of what has no place of its own that does not fit on the device.
@@ -74,27 +74,27 @@ def expanded_memory(
         latency_s=tier.latency_s,
         concurrent=tier.access == "concurrent",
         spilled=np.asarray(spilled) * one,
-        kept=np.minimum(layers / np.maximum(stage_layers, 1.0), 1.0),
+        saved=np.minimum(layers / np.maximum(stage_layers, 1.0), 1.0),
         parameters=offload.parameters is not None,
         optimizer=offload.optimizer is not None,
         table_misses=0.0 if offload.tables is None else 1.0 - offload.hits,
     )
 
 
-def kept_rows(program: BlockProgram, saved_bytes: Floats, tier: ExpandedMemory) -> Floats:
+def tier2_saved_rows(program: BlockProgram, saved_bytes: Floats, tier: ExpandedMemory) -> Floats:
     """Return what of each kept tensor lies in expanded memory, `(saved tensors, n)`. [B]
 
     What recomputation makes again stays on the device.
     """
-    far = np.zeros_like(saved_bytes)
+    tier2 = np.zeros_like(saved_bytes)
     for index, tensor in enumerate(program.saved):
         if program.backward and not tensor.recomputed:
-            far[index] = saved_bytes[index] * tier.kept
-    return far
+            tier2[index] = saved_bytes[index] * tier.saved
+    return tier2
 
 
-def kept_accesses(
-    program: BlockProgram, far: Floats
+def tier2_accesses(
+    program: BlockProgram, tier2: Floats
 ) -> tuple[Mapping[int, Floats], Mapping[int, Floats], Mapping[int, Floats]]:
     """Return what steps of forward, recomputation and backward move of kept tensors there. [B]
 
@@ -103,11 +103,11 @@ def kept_accesses(
 
     Args:
         program: Of the block.
-        far: What of each kept tensor lies there, `(saved tensors, n)`. [B]
+        tier2: What of each kept tensor lies there, `(saved tensors, n)`. [B]
     """
     phases: tuple[dict[int, Floats], dict[int, Floats], dict[int, Floats]] = ({}, {}, {})
     lists = program.forward, program.recomputation, program.backward
-    for tensor, size in zip(program.saved, far, strict=True):
+    for tensor, size in zip(program.saved, tier2, strict=True):
         if not size.any():
             continue
         _add(phases[0], max(tensor.producer, 0), size)
@@ -140,7 +140,7 @@ def stored_whole(program: BlockProgram, scale: Scale) -> Floats:
     return whole
 
 
-def far_share(
+def tier2_share(
     step: ComputeStep, traffic: Floats, moved_bytes: Moved, scale: Scale, rates: Rates
 ) -> Floats:
     """Return the share of a step's memory traffic that goes to expanded memory, `(n,)`.
@@ -155,21 +155,21 @@ def far_share(
     """
     tier = rates.expanded
     assert tier is not None
-    kept, whole = moved_bytes
+    saved, whole = moved_bytes
     moved = np.maximum(traffic, 1.0)
     placed = np.zeros_like(traffic)  # of what has a tier of its own
-    far = np.zeros_like(traffic)
-    if kept is not None:
-        placed = far = np.minimum(kept / moved, 1.0)
+    tier2 = np.zeros_like(traffic)
+    if saved is not None:
+        placed = tier2 = np.minimum(saved / moved, 1.0)
     reads_weights = step.phase is not StepPhase.WEIGHT_GRADIENT and step.weights
     if reads_weights and step.kind is OperatorKind.EMBEDDING:
         is_table = not any(size.seq for size in step.traffic)
         misses = tier.table_misses if is_table else tier.parameters * whole
         if np.any(misses > 0):
             own = np.minimum(_TABLE_SHARE, 1.0 - placed) * (1.0 if is_table else whole)
-            placed, far = placed + own, far + own * misses
+            placed, tier2 = placed + own, tier2 + own * misses
     elif reads_weights and tier.parameters:
         size = sum((scale.value(w) for w in step.weights), 0.0) * rates.element_bytes
         own = np.minimum(size * step.share / moved, 1.0 - placed) * whole
-        placed, far = placed + own, far + own
-    return np.asarray(far + (1.0 - placed) * tier.spilled)
+        placed, tier2 = placed + own, tier2 + own
+    return np.asarray(tier2 + (1.0 - placed) * tier.spilled)

@@ -44,7 +44,7 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
 
     Raises:
         StrategyError: Operators of transformers in a model of others, no layers or attention at
-            all, or `block_N` without an N-th layer: the first alone is what nobody means.
+            all, or `block_N` without an N-th layer: the first alone is what no one means.
     """
     if not isinstance(strategy, StrategyOptions) or strategy.memory.recompute == "none":
         return
@@ -52,7 +52,7 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
     if kind in _OF_TRANSFORMERS and not model.own_family:
         raise StrategyError(
             {
-                "strategy.recompute": f"'{kind}' names operators of the catalogue's transformers, "
+                "strategy.recompute": f"'{kind}' names operators of the catalog's transformers, "
                 f"which {model.name} is not one of; use none, full, selective or block_N"
             }
         )
@@ -120,10 +120,10 @@ def _built(job: Job) -> ModelGraph:
             f"{graph.name} works on sequences, but data.sequence_length is missing, expected a "
             "whole number, tokens per sample"
         )
-    return _told_of_sequence(job, graph)
+    return _with_sequence_warning(job, graph)
 
 
-def _told_of_sequence(job: Job, graph: ModelGraph) -> ModelGraph:
+def _with_sequence_warning(job: Job, graph: ModelGraph) -> ModelGraph:
     """Return a model without positions that warns of the sequence length it is given."""
     if not job.data.has_sequence or _grows_with_sequence(graph):
         return graph

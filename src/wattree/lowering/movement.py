@@ -95,10 +95,10 @@ class Movement:
         parameter_bucket_bytes: Updated parameters gathered together; 0 for block by block. [B]
         early_updates: A bucket is updated when it is reduced, not all of them at the end.
         offload: What waits outside of the devices, and is copied.
-        reached: What lies in expanded memory, which the device reads and writes as it works.
+        tier2_offload: What lies in expanded memory, which the device reads and writes as it works.
         tiers: The memories in use.
         memory_bytes_per_s: Of the device, for updates. [B/s]
-        far_bytes_per_s: The same of what is all in expanded memory. [B/s]
+        tier2_bytes_per_s: The same of what is all in expanded memory. [B/s]
         update_traffic_bytes: Parameters → what their update moves through memory. [B]
         gradient_bytes, parameter_bytes: Stored, per element. [B]
         single_process: Samples and parameters come from the first rank before forward, gradients
@@ -116,20 +116,20 @@ class Movement:
     update_traffic_bytes: Callable[[float], float]
     gradient_bytes: float
     parameter_bytes: float
-    reached: Offload
-    far_bytes_per_s: float
+    tier2_offload: Offload
+    tier2_bytes_per_s: float
     single_process: bool = False
     sample_bytes: float = 0.0
 
     @property
-    def reach(self) -> int:
+    def lookahead(self) -> int:
         """Over how many blocks something waits at most."""
         overlap = self.overlap
         return max(overlap.forward_ahead, overlap.backward_ahead, self.offload.prefetch + 1, 2)
 
     @property
     def frees_gradients(self) -> bool:
-        """Whether gradients are dropped as soon as nobody needs them."""
+        """Whether gradients are dropped as soon as no one needs them."""
         return self.early_updates or self.offload.optimizer is not None
 
     def stream(self, kind: str, own: int) -> int:
@@ -138,12 +138,12 @@ class Movement:
 
     def device_parameters(self, storage: Storage) -> float:
         """Return what the device keeps of a block's parameters all the time. [B]"""
-        elsewhere = self.offload.parameters or self.reached.parameters
+        elsewhere = self.offload.parameters or self.tier2_offload.parameters
         return 0.0 if elsewhere else float(storage.parameters[0])
 
     def device_optimizer(self, storage: Storage) -> float:
-        """Return what the device keeps of a block's optimiser state. [B]"""
-        elsewhere = self.offload.optimizer or self.reached.optimizer
+        """Return what the device keeps of a block's optimizer state. [B]"""
+        elsewhere = self.offload.optimizer or self.tier2_offload.optimizer
         return 0.0 if elsewhere else float(storage.optimizer[0])
 
 
@@ -189,21 +189,21 @@ def movement_of(
     memory_bytes_per_s: float,
     update_traffic_bytes: Callable[[float], float],
     sample_bytes: float = 0.0,
-    reached: tuple[Offload, float] | None = None,
+    tier2_offload: tuple[Offload, float] | None = None,
 ) -> Movement:
     """Return what holds where the strategy chooses, or else what the software does.
 
     Args:
         strategy: What is chosen.
-        software: Its habits.
+        software: Its software defaults.
         tiers: The memories in use.
         memory_bytes_per_s: Of updates on the device. [B/s]
         update_traffic_bytes: Parameters → what their update moves through memory. [B]
         sample_bytes: Of all replicas together, where one process scatters them. [B]
-        reached: What the device reaches in expanded memory instead of copying, and the bandwidth of
-            updates of what is all there; None for nothing. [B/s]
+        tier2_offload: What the device reaches in expanded memory instead of copying, and the
+            bandwidth of updates of what is all there; None for nothing. [B/s]
     """
-    there, far_bytes_per_s = reached or (Offload(), memory_bytes_per_s)
+    there, tier2_bytes_per_s = tier2_offload or (Offload(), memory_bytes_per_s)
     traffic = strategy.traffic
     return Movement(
         overlap=resolved_overlap(strategy, software),
@@ -211,10 +211,10 @@ def movement_of(
         parameter_bucket_bytes=traffic.parameter_bucket_bytes or 0.0,
         early_updates=traffic.overlap_optimizer,
         offload=traffic.offload.without(there),
-        reached=there,
+        tier2_offload=there,
         tiers=tiers,
         memory_bytes_per_s=memory_bytes_per_s,
-        far_bytes_per_s=far_bytes_per_s,
+        tier2_bytes_per_s=tier2_bytes_per_s,
         update_traffic_bytes=update_traffic_bytes,
         gradient_bytes=software.gradient_bytes,
         parameter_bytes=software.parameter_bytes,

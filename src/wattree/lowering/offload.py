@@ -12,13 +12,13 @@ from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.hardware import Node
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.memory_tier_access import reached_offload
+from wattree.lowering.memory_tier_access import split_offload
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Strategy, Traffic
 
 __all__ = [
-    "check_far_tables",
     "check_shared_tiers",
+    "check_tier2_tables",
     "offload_misfits",
 ]
 
@@ -52,7 +52,7 @@ def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) 
         )
 
 
-def check_far_tables(program: ModelProgram, software: Software, traffic: Traffic) -> None:
+def check_tier2_tables(program: ModelProgram, software: Software, traffic: Traffic) -> None:
     """Refuse tables behind the device where not just the rows that are looked up would move.
 
     Raises:
@@ -93,7 +93,7 @@ def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[s
             f"found 'cxl', but a {node.name} has no memory over CXL; describe one under `cxl` in "
             "the node's file, or use 'host'"
         )
-    elif offload.overflow is not None and not (node.cxl and node.cxl.is_reached):
+    elif offload.overflow is not None and not (node.cxl and node.cxl.is_accessed_in_place):
         found["strategy.offload.overflow"] = (
             f"found '{offload.overflow}', but a {node.name} only copies to and from it; let the "
             "node's file say `access: serial` or `access: concurrent` under `cxl`, or name what "
@@ -110,7 +110,7 @@ def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[s
             f"found {offload.layers}, but {model.name} has {model.layers} layers"
         )
     copies = strategy.schedule.placed(strategy.mesh.degree("pp")).copies
-    copied, _ = reached_offload(offload, node)
+    copied, _ = split_offload(offload, node)
     if copies > 1 and (traffic.overlap_optimizer or copied.optimizer is not None):
         key = "overlap_optimizer" if traffic.overlap_optimizer else "offload.optimizer"
         found[f"strategy.{key}"] = (

@@ -1,7 +1,7 @@
 """Which collectives of a block overlap which of its matmuls, and how long a phase takes then.
 
 A collective that overlap hides is cut in two: the visible share stays in line, the rest runs
-beside the product it feeds (gathers) or drains (scatters).
+alongside the product it feeds (gathers) or drains (scatters).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.rates import Rates
-from wattree.lowering.collective_cpu_time import borne
+from wattree.lowering.collective_cpu_time import with_collective_cpu_time
 from wattree.lowering.movement import Overlap
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveKind, CollectiveStep, ComputeStep, Step
@@ -22,7 +22,7 @@ from wattree.lowering.ring_rows import collapsed_row, ring_rows, ring_span_s
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
 
-__all__ = ["Pipelining", "hidden_beside", "phase_rows", "phase_span_s"]
+__all__ = ["Pipelining", "hidden_under", "phase_rows", "phase_span_s"]
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelining:
-    """Visible shares of collectives that can run beside products.
+    """Visible shares of collectives that can run alongside products.
 
     Attributes:
         tensor_exposed_share: Of gathers and scatters over `tp`; 1 keeps them whole.
@@ -118,7 +118,7 @@ def phase_rows(
         pipelining: Visible shares of collectives.
         ring_ranks: Attention in blocks → how many; None: one row for all blocks.
     """
-    partner = hidden_beside(steps, pipelining)
+    partner = hidden_under(steps, pipelining)
     rings = rings_of(steps)
     passes = {ring.keys: ring for ring in rings.values()}
     passes |= {ring.gradient: ring for ring in rings.values() if ring.gradient is not None}
@@ -156,7 +156,7 @@ def phase_rows(
     if pipelining.slower > 1.0 and partner:
         cut = set(partner.values())
         rows = [replace(r, slower=pipelining.slower) if r.step in cut else r for r in rows]
-    return borne(rows, steps) if pipelining.shares_processors else rows
+    return with_collective_cpu_time(rows, steps) if pipelining.shares_processors else rows
 
 
 def _add_ring(
@@ -176,7 +176,7 @@ def _add_ring(
     at[ring.attention] = len(rows) - 1
 
 
-def hidden_beside(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, int]:
+def hidden_under(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, int]:
     """Return collective → the product it can be pipelined with."""
     partner: dict[int, int] = {}
     for index, step in enumerate(steps):

@@ -13,7 +13,7 @@ from wattree.cost.rates import Rates
 from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.compute_costs import compute_costs, starts_s
 from wattree.lowering.groups import GroupShapes
-from wattree.lowering.memory_tier_access import far_share
+from wattree.lowering.memory_tier_access import tier2_share
 from wattree.lowering.operator_costs import runs_alone
 from wattree.lowering.program import CollectiveKind, CollectiveStep, ComputeStep, Scale, Step
 from wattree.lowering.ring import Ring, buffered_blocks, rings_of
@@ -36,7 +36,7 @@ class PhaseCosts:
         transient_bytes: Memory that lives only during the step. [B]
         in_turn: 1 for collectives whose ports and network work one after the other.
         ring_ranks: Blocks of an attention whose keys and values go round a ring, 0 for others.
-        processor_s: What a collective takes of the processors that compute beside it. [s]
+        processor_s: What a collective takes of the processors that compute alongside it. [s]
     """
 
     steps: tuple[Step, ...]
@@ -69,8 +69,8 @@ def phase_costs(
     Of kept activations they move there what `kept` says, by step; weights are read there where
     `whole` says that they are used where they are stored.
     """
-    far_bytes = np.zeros(len(scale.micro_batch))
-    costs = _empty(steps, len(far_bytes))
+    tier2_bytes = np.zeros(len(scale.micro_batch))
+    costs = _empty(steps, len(tier2_bytes))
     rings = rings_of(steps)
     for index, step in enumerate(steps):
         if isinstance(step, CollectiveStep):
@@ -82,12 +82,12 @@ def phase_costs(
         work, flop, traffic = compute_costs(step, scale, rates, software, blocks)
         own = rates
         if rates.expanded is not None:
-            share = far_share(step, traffic, (kept.get(index), whole), scale, rates)
+            share = tier2_share(step, traffic, (kept.get(index), whole), scale, rates)
             if share.any():
-                own = rates.reaching(share)
+                own = rates.accessing(share)
                 work, *_ = compute_costs(step, scale, own, software, blocks)
                 work = work + rates.expanded.waited_s(share)
-                far_bytes = far_bytes + share * traffic
+                tier2_bytes = tier2_bytes + share * traffic
         if rates.start_s is not None and runs_alone(step):
             work = work + starts_s(step, scale, rates)
         if (cap := rates.power.cap) is not None:
@@ -97,7 +97,7 @@ def phase_costs(
         costs.transient_bytes[index] = _transient(step, scale, rates)
         if ring is not None:
             costs.transient_bytes[index] += _visiting(ring, steps, scale, rates)
-    return costs, far_bytes
+    return costs, tier2_bytes
 
 
 def _empty(steps: Sequence[Step], count: int) -> PhaseCosts:
@@ -129,7 +129,7 @@ def _fill_collective(
     costs.adapter_bytes[index] = found.adapter_bytes * ports
     costs.uplink_bytes[index] = found.uplink_bytes * ports
     costs.in_turn[index] = found.in_turn
-    if step.kind is CollectiveKind.ALL_GATHER and not step.kept:
+    if step.kind is CollectiveKind.ALL_GATHER and not step.saved_gather:
         costs.transient_bytes[index] = size * (group.ranks > 1)  # one rank has the whole already
     taken = rates.exchange_s + rates.exchange_s_per_byte * found.wire_bytes
     costs.processor_s[index] = np.where(group.ranks > 1, taken, 0.0)

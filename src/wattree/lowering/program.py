@@ -2,7 +2,7 @@
 
 A `BlockProgram` holds the steps of a block's forward pass, recomputation and backward pass with
 *local sizes* (whole size over the degrees of the axes that split it). Degrees, micro-batch and
-sequence stay symbols, so one program serves a single strategy and a vectorised sweep alike.
+sequence stay symbols, so one program serves a single strategy and a vectorized sweep alike.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class CollectiveStep:
         exposed: Nothing hides it, whatever the software overlaps.
         uneven: It brings tokens to their experts, or back.
         element_bytes: Width of an element, where it is not that of activations. [B]
-        kept: What it gathers is kept for backward, so it is no temporary.
+        saved_gather: What it gathers is kept for backward, so it is no temporary.
     """
 
     path: str
@@ -284,7 +284,7 @@ class CollectiveStep:
     exposed: bool = False
     uneven: bool = False
     element_bytes: float | None = None
-    kept: bool = False
+    saved_gather: bool = False
 
 
 Step = ComputeStep | CollectiveStep
@@ -319,7 +319,7 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterGroup:
-    """Parameters of a block that are stored and synchronised alike.
+    """Parameters of a block that are stored and synchronized alike.
 
     Attributes:
         elements: Local elements as computed with (split over compute axes only).
@@ -352,8 +352,8 @@ class BlockProgram:
         forward, recomputation, backward: Steps in program order.
         saved: Activations kept for backward.
         parameters: What it holds.
-        handed: Tensors that it makes for later blocks and their local sizes (what pipeline stages
-            send).
+        boundary_tensors: Tensors that it makes for later blocks and their local sizes (what
+            pipeline stages send).
         forward_exit, backward_exit: Step whose end completes the outputs, or the gradients of the
             inputs; -1 where there is none.
         expert_places: The ways in which it spreads experts over ranks.
@@ -367,7 +367,7 @@ class BlockProgram:
     backward: tuple[Step, ...]
     saved: tuple[SavedTensor, ...]
     parameters: tuple[ParameterGroup, ...]
-    handed: tuple[tuple[str, LocalSize], ...]
+    boundary_tensors: tuple[tuple[str, LocalSize], ...]
     forward_exit: int
     backward_exit: int
     expert_places: tuple[ExpertPlace, ...] = ()

@@ -21,13 +21,14 @@ class Row:
         share: Share of its work.
         stream: Where it runs.
         depends: Rows that it waits for.
-        hidden: The part of a collective that runs beside its product.
+        hidden: The part of a collective that runs alongside its product.
         latency_share: Latencies of a collective that it has.
         begins, ends: Whether the step's temporary memory is taken, and given back, with it.
         entry: Whether it waits for what the block is given; None: as the step says.
         collapsed: It stands for all blocks of a ring attention and their transfers.
         slower: Time of its work over what the step has as a whole: a product in pieces.
-        bears: Collectives whose share of processors' time it gives up while they run beside it.
+        collective_cpu_shares: Collectives whose share of processors' time it gives up while they
+            run alongside it.
     """
 
     step: int
@@ -41,7 +42,7 @@ class Row:
     entry: bool | None = None
     collapsed: bool = False
     slower: float = 1.0
-    bears: tuple[tuple[int, float], ...] = ()
+    collective_cpu_shares: tuple[tuple[int, float], ...] = ()
 
     def work_s(self, work_s: Floats, processor_s: Floats) -> Floats:
         """Return the time of its work when alone, of one strategy or of several. [s]
@@ -51,6 +52,6 @@ class Row:
             processor_s: That collectives take, likewise. [s]
         """
         found = self.share * self.slower * work_s[self.step]
-        for step, share in self.bears:
+        for step, share in self.collective_cpu_shares:
             found = found + share * processor_s[step]
         return np.asarray(found)

@@ -33,7 +33,7 @@ class Setting:
     Attributes:
         job: The job.
         model: Its model graph.
-        software: Its software's habits, overrides applied.
+        software: Its software's defaults, overrides applied.
         precision: Number format of matrix work.
         calibration: Constants.
         pool_rates: What the devices of each pool reach.
@@ -59,17 +59,17 @@ class Setting:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the job says to no effect under any strategy, and what its model warns of."""
-        told = self.model.warnings
+        """Settings that have no effect under any strategy, and warnings of the model."""
+        warnings = self.model.warnings
         if self.software.sparse_gradients:
-            told = tuple(line for line in told if not line.startswith(DENSE_TABLES))
-        return (*idle_precision(self.precision, self.model), *told)
+            warnings = tuple(line for line in warnings if not line.startswith(DENSE_TABLES))
+        return (*idle_precision(self.precision, self.model), *warnings)
 
     @property
     def has_tokens(self) -> bool:
         """Whether samples are sequences, so that tokens can be counted."""
-        told = self.model.warnings
-        return self.job.data.has_sequence and not any(t.startswith(IDLE_SEQUENCE) for t in told)
+        warnings = self.model.warnings
+        return self.job.data.has_sequence and not any(t.startswith(IDLE_SEQUENCE) for t in warnings)
 
     @property
     def powers(self) -> tuple[DevicePower, ...]:
@@ -100,7 +100,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         model: The job's model graph, where it has been built before.
 
     Raises:
-        UnknownNameError: Unknown software family, precision, model or optimiser.
+        UnknownNameError: Unknown software family, precision, model or optimizer.
         CostError: The device has no matrix unit for the precision.
     """
     model = model_of(job) if model is None else model
@@ -151,7 +151,7 @@ def _with_sizes(job: Job, model: ModelGraph) -> Job:
 def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:
     """Return what a compiler makes of a model of single operators, and the habits left for it.
 
-    The catalogue's transformers have operators of several kernels each; how far a compiler merges
+    The catalog's transformers have operators of several kernels each; how far a compiler merges
     those is a fitted factor of the software family.
     """
     if software.fused_convolutions and not software.compiled:

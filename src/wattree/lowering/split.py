@@ -1,6 +1,6 @@
 """Pass 5a: a block's backward as two pieces, so that a schedule can put off the weight gradients.
 
-Only matrix products of weights wait, as in zero-bubble training: their operands, the saved input
+Only matmuls of weights wait, as in zero-bubble training: their operands, the saved input
 and the gradient that arrived, are kept until then. Everything else runs with the gradient of the
 input: small parameters' gradients (norms, biases, tables) come out of the same kernels.
 """
@@ -27,13 +27,13 @@ class SplitBackward:
         inputs: Costs of what the stage before waits for, recomputation left out.
         weights: Costs of what can wait.
         inputs_exit: Step of `inputs` that completes the gradient of the block's input, or -1.
-        held: Step of `weights` → all-gathers among `inputs` whose result it reads again.
+        contents: Step of `weights` → all-gathers among `inputs` whose result it reads again.
     """
 
     inputs: PhaseCosts
     weights: PhaseCosts
     inputs_exit: int
-    held: dict[int, tuple[int, ...]]
+    contents: dict[int, tuple[int, ...]]
 
 
 def deferred_steps(steps: Sequence[Step]) -> frozenset[int]:
@@ -81,7 +81,7 @@ def split_backward(costs: PhaseCosts, exit_step: int) -> SplitBackward:
     soon = [index for index in range(len(costs.steps)) if index not in late]
     later = sorted(late)
     place = {index: at for at, index in enumerate(soon)}
-    held = {
+    contents = {
         at: tuple(
             place[before]
             for before in costs.steps[index].depends
@@ -94,7 +94,7 @@ def split_backward(costs: PhaseCosts, exit_step: int) -> SplitBackward:
         inputs=_taken(costs, soon),
         weights=_taken(costs, later),
         inputs_exit=place.get(exit_step, -1),
-        held=held,
+        contents=contents,
     )
 
 

@@ -85,7 +85,9 @@ def split_rules(
     tree = tree_of(options, model)
     found: set[SplitRule] = set()
     for path, name in {instance.block: instance.path for instance in model.instances}.items():
-        near = StrategyTree(nodes={pattern: tree.nodes[pattern] for pattern in tree.reaching(name)})
+        near = StrategyTree(
+            nodes={pattern: tree.nodes[pattern] for pattern in tree.matching_below(name)}
+        )
         for operator in model.blocks[path].operators:
             choices = near.choices(f"{name}.{operator.path}")
             for dim, axes in (*choices.compute.items(), *_blocks(operator, choices)):

@@ -17,13 +17,13 @@ from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.colocation import SharedWork, colocation_misfits
 from wattree.lowering.costs import BlockCosts, block_costs
-from wattree.lowering.dataflow import chunk_stages, with_received
+from wattree.lowering.dataflow import chunk_stages, with_boundary_copies
 from wattree.lowering.groups import GroupShapes, Placement
 from wattree.lowering.legality import check_fits, check_ring
 from wattree.lowering.loading import Loading, check_host_memory, loading_of, storage_links
-from wattree.lowering.memory_tier_access import expanded_memory, reached_offload
+from wattree.lowering.memory_tier_access import expanded_memory, split_offload
 from wattree.lowering.movement import Movement, movement_of
-from wattree.lowering.offload import check_far_tables, offload_misfits
+from wattree.lowering.offload import check_tier2_tables, offload_misfits
 from wattree.lowering.passes.window import window_part_misfits
 from wattree.lowering.placed import PlacedJob, with_changes, with_processes
 from wattree.lowering.program import Scale
@@ -53,7 +53,7 @@ class LoweredStep:
     rates: Rates
     software: Software
     moves: Movement
-    state_bytes: float  # of the optimiser, for each parameter
+    state_bytes: float  # of the optimizer, for each parameter
     input_bytes: float  # of one micro-batch on one rank
     loading: Loading | None
     levels: RankLevels | None
@@ -122,17 +122,17 @@ def steps_of(
     scale = _scale(job, program, levels)
     storages = _storages(job, program, scale)
     kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])
-    copied, reached = strategy.traffic.offload, Offload()
+    copied, tier2_offload = strategy.traffic.offload, Offload()
     if copied.tiers:  # then nodes are of one kind
-        copied, reached = reached_offload(copied, cluster.node)
+        copied, tier2_offload = split_offload(copied, cluster.node)
     devices = topology.device_of(np.arange(strategy.mesh.ranks))
     behind = tiers_of(cluster.node, copied.tiers, devices) if copied.tiers else {}
     loading = _loading(job, topology, samples=float(scale.micro_batch[0]))
     steps = []
     for kind in kinds.kinds:
         rates, placement = by_pool[kind.pool], _placement(topology, kind, active)
-        if reached.tiers:
-            rates = replace(rates, expanded=_expanded(job, cluster, reached))
+        if tier2_offload.tiers:
+            rates = replace(rates, expanded=_expanded(job, cluster, tier2_offload))
         steps.append(
             LoweredStep(
                 program=program,
@@ -145,7 +145,7 @@ def steps_of(
                 storages=storages,
                 rates=rates,
                 software=software,
-                moves=_moves(job, scale, rates, behind, reached),
+                moves=_moves(job, scale, rates, behind, tier2_offload),
                 state_bytes=optimizer_state_bytes(job.optimizer),
                 input_bytes=input_bytes(job.model, scale),
                 loading=loading[kind.pool] if loading else None,
@@ -194,12 +194,14 @@ def _program(job: PlacedJob, active: frozenset[str]) -> ModelProgram:
     program = compile_model(model, strategy.tree, active)
     if (count := strategy.mesh.degree("pp")) > 1:
         on_stage = chunk_stages(strategy.schedule.placed(count))
-        program = with_received(program, cut_chunks(program, count, strategy.schedule), on_stage)
+        program = with_boundary_copies(
+            program, cut_chunks(program, count, strategy.schedule), on_stage
+        )
     parts = [part for each in program.programs for part in each.window_parts]
     if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):
         raise StrategyError(beyond)
     if strategy.traffic.offload.tables is not None:
-        check_far_tables(program, job.software, strategy.traffic)
+        check_tier2_tables(program, job.software, strategy.traffic)
     return program
 
 
@@ -236,7 +238,7 @@ def _storages(job: PlacedJob, program: ModelProgram, scale: Scale) -> tuple[Stor
 
 
 def _moves(
-    job: PlacedJob, scale: Scale, rates: Rates, behind: Mapping[str, Tier], reached: Offload
+    job: PlacedJob, scale: Scale, rates: Rates, behind: Mapping[str, Tier], tier2_offload: Offload
 ) -> Movement:
     """Return what moves beside the work of ranks with these rates.
 
@@ -245,7 +247,7 @@ def _moves(
         scale: Values of its symbols.
         rates: What its devices reach.
         behind: Memory that copies go to.
-        reached: What kernels reach where it waits.
+        tier2_offload: What kernels reach where it waits.
     """
     strategy, software = job.strategy, job.software
     state = optimizer_state_bytes(job.optimizer)
@@ -254,7 +256,10 @@ def _moves(
         software,
         behind,
         memory_bytes_per_s=float(update_bytes_per_s(state, software, rates)),
-        reached=(reached, float(update_bytes_per_s(state, software, rates, far=True))),
+        tier2_offload=(
+            tier2_offload,
+            float(update_bytes_per_s(state, software, rates, tier2=True)),
+        ),
         update_traffic_bytes=lambda elements: float(
             update_traffic_bytes(
                 np.array(elements), state, software, processes=strategy.colocation.processes
@@ -282,11 +287,11 @@ def _loading(job: PlacedJob, topology: MeshTopology, *, samples: float) -> tuple
     return found
 
 
-def _expanded(job: PlacedJob, cluster: Cluster, reached: Offload) -> ExpandedMemory | None:
+def _expanded(job: PlacedJob, cluster: Cluster, tier2_offload: Offload) -> ExpandedMemory | None:
     """Return the expanded memory of a device, with what lies there."""
     layers = max(job.model.layers, 1) / job.strategy.mesh.degree("pp")
     return expanded_memory(
-        reached,
+        tier2_offload,
         cluster.node,
         devices=cluster.devices,
         spilled=job.spilled,
@@ -301,7 +306,7 @@ def _topology(
     topology = MeshTopology(mesh=job.strategy.mesh, cluster=cluster, devices=job.devices)
     given = {"place": job.devices is not None, "strategy.offload": bool(tiers)}
     if cluster.is_mixed and any(given.values()):
-        reason = "found beside cluster.pools of different nodes; expected nodes of one kind"
+        reason = "found together with cluster.pools of different nodes; expected nodes of one kind"
         raise StrategyError({key: reason for key, is_given in given.items() if is_given})
     if misfits := offload_misfits(job.strategy, job.model, cluster.pools[0].node):
         raise StrategyError(misfits)

@@ -1,4 +1,4 @@
-"""Pass 6: bytes of parameters, gradients and optimiser state, and what synchronising them takes."""
+"""Pass 6: bytes of parameters, gradients and optimizer state, and what synchronizing them takes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SyncGroup:
         reduce_bytes: Gradients before reduction. [B]
         update_axes: Updated parameters are gathered over these after the step (ZeRO-1, 2).
         every_micro_batch: Reduced after each micro-batch, not only after the last.
-        kept_as_shards: Gradients are stored as shards, not whole.
+        stored_as_shards: Gradients are stored as shards, not whole.
     """
 
     gather_axes: tuple[str, ...]
@@ -55,12 +55,12 @@ class SyncGroup:
     reduce_bytes: Floats
     update_axes: tuple[str, ...]
     every_micro_batch: bool
-    kept_as_shards: bool
+    stored_as_shards: bool
 
     @property
     def is_staged(self) -> bool:
         """Whether gradients are kept as shards, so that the whole needs a buffer of its own."""
-        return self.kept_as_shards and bool(self.scatter_axes)
+        return self.stored_as_shards and bool(self.scatter_axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +69,12 @@ class Storage:
 
     Attributes:
         parameters, gradients, optimizer: Resident bytes.
-        updated_elements: Parameters this rank's optimiser updates.
+        updated_elements: Parameters this rank's optimizer updates.
         sync: Traffic.
-        far: Parameters and optimiser state of tables that wait behind the device.
+        tier2: Parameters and optimizer state of tables that wait behind the device.
         rows_in, rows_out: Looked-up rows of those that a micro-batch brings in, and their gradients
             that it sends out.
-        far_elements: Parameters of those that the host updates.
+        tier2_elements: Parameters of those that the host updates.
     """
 
     parameters: Floats
@@ -82,10 +82,10 @@ class Storage:
     optimizer: Floats
     updated_elements: Floats
     sync: tuple[SyncGroup, ...]
-    far: Floats | None = None
+    tier2: Floats | None = None
     rows_in: Floats | None = None
     rows_out: Floats | None = None
-    far_elements: Floats | None = None
+    tier2_elements: Floats | None = None
 
     def at(self, level: int) -> Storage:
         """Return what it takes on ranks of one level alone."""
@@ -99,7 +99,7 @@ class Storage:
             updated_elements=self.updated_elements[own],
             **{
                 name: None if (part := getattr(self, name)) is None else part[own]
-                for name in ("far", "rows_in", "rows_out", "far_elements")
+                for name in ("tier2", "rows_in", "rows_out", "tier2_elements")
             },
             sync=tuple(
                 replace(
@@ -129,15 +129,15 @@ def block_storage(
         offload: Whether tables wait behind the device.
         scale: Values of its symbols.
         software: Habits.
-        state_bytes: Optimiser state of a parameter. [B]
+        state_bytes: Optimizer state of a parameter. [B]
         reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
             until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
             if they are sharded.
         samples: Of a step, which touch rows of tables; None: those of a micro-batch.
     """
     zero = np.zeros_like(scale.micro_batch)
-    is_far = offload is not None and offload.tables is not None
-    is_far = is_far and any(group.touched is not None for group in program.parameters)
+    has_tier2 = offload is not None and offload.tables is not None
+    has_tier2 = has_tier2 and any(group.touched is not None for group in program.parameters)
     sums = _Taken(zero, zero, zero, zero, zero, zero, zero, zero)
     sync = []
     for group in program.parameters:
@@ -152,7 +152,7 @@ def block_storage(
             state_bytes,
             often=reduce_every_micro_batch,
             samples=samples,
-            offload=offload if is_far else None,
+            offload=offload if has_tier2 else None,
         )
         sums = _Taken(*map(np.add, sums, taken))
         sync.append(_sync(group, elements, software, often=reduce_every_micro_batch))
@@ -163,10 +163,10 @@ def block_storage(
         optimizer=sums.optimizer if first is None else sums.optimizer * first,
         updated_elements=sums.updated if first is None else sums.updated * first,
         sync=tuple(sync),
-        far=sums.far if is_far else None,
-        rows_in=sums.rows_in if is_far else None,
-        rows_out=sums.rows_out if is_far else None,
-        far_elements=sums.far_elements if is_far else None,
+        tier2=sums.tier2 if has_tier2 else None,
+        rows_in=sums.rows_in if has_tier2 else None,
+        rows_out=sums.rows_out if has_tier2 else None,
+        tier2_elements=sums.tier2_elements if has_tier2 else None,
     )
 
 
@@ -177,10 +177,10 @@ class _Taken(NamedTuple):
     gradients: Floats
     optimizer: Floats
     updated: Floats
-    far: Floats
+    tier2: Floats
     rows_in: Floats
     rows_out: Floats
-    far_elements: Floats
+    tier2_elements: Floats
 
 
 def _taken(
@@ -197,13 +197,13 @@ def _taken(
     """Return what a group of so many local elements takes."""
     zero = np.zeros_like(elements)
     parameters, gradients, optimizer, updated = zero, zero, zero, zero
-    far, rows_in, rows_out, far_elements = zero, zero, zero, zero
+    tier2, rows_in, rows_out, tier2_elements = zero, zero, zero, zero
     near = 1.0
     state = software.master_bytes + software.master_gradient_bytes + state_bytes
     if offload is not None and group.touched is not None:
         near, missed = offload.cached, 1.0 - offload.hits
         rows = scale.value(group.touched) * missed
-        far = (1.0 - near) * elements * (software.parameter_bytes + state * group.trainable)
+        tier2 = (1.0 - near) * elements * (software.parameter_bytes + state * group.trainable)
         rows_in = rows * software.parameter_bytes
         if group.trainable:
             rows_out = rows * software.gradient_bytes
@@ -212,16 +212,18 @@ def _taken(
         parameters = near * software.parameter_bytes * elements / shards
     if group.trainable and not group.tied:
         shards = scale.degree(_optimizer_axes(group))
-        kept_over = () if often is False else group.gradient_axes or group.parameter_axes
+        stored_over = () if often is False else group.gradient_axes or group.parameter_axes
         touched = _touched(group, elements, scale, software, samples)
-        own = touched / scale.degree(kept_over)
+        own = touched / scale.degree(stored_over)
         if (first := _first(scale)) is not None:
             own = own * (1.0 + first)  # the sum beside those of its replica
         gradients = software.gradient_bytes * own
         optimizer = near * state * elements / shards
         here = touched if near == 1.0 or offload is None else touched * offload.hits
-        updated, far_elements = here / shards, (touched - here) / shards
-    return _Taken(parameters, gradients, optimizer, updated, far, rows_in, rows_out, far_elements)
+        updated, tier2_elements = here / shards, (touched - here) / shards
+    return _Taken(
+        parameters, gradients, optimizer, updated, tier2, rows_in, rows_out, tier2_elements
+    )
 
 
 def _touched(
@@ -255,10 +257,10 @@ def _sync(
     scatter = _optimizer_axes(group) if group.trainable else ()
     rest = tuple(axis for axis in group.partial_axes if axis not in scatter)
     sharded = bool(group.parameter_axes)
-    kept_as_shards = bool(group.gradient_axes) or sharded
+    stored_as_shards = bool(group.gradient_axes) or sharded
     if often is None:
-        often = kept_as_shards
-    shared = 0.0 * elements if group.owned else elements  # nobody else has what a rank owns
+        often = stored_as_shards
+    shared = 0.0 * elements if group.owned else elements  # no one else has what a rank owns
     return SyncGroup(
         gather_axes=group.parameter_axes,
         gather_bytes=shared * software.gather_bytes,
@@ -267,11 +269,11 @@ def _sync(
         reduce_bytes=shared * software.reduce_bytes,
         update_axes=() if sharded or not group.trainable else scatter,
         every_micro_batch=often,
-        kept_as_shards=kept_as_shards and often,
+        stored_as_shards=stored_as_shards and often,
     )
 
 
 def buffer_bytes(sync: Sequence[SyncGroup], software: Software, stages: int) -> float:
-    """Return the communication buffers of a sharded optimiser. [B]"""
+    """Return the communication buffers of a sharded optimizer. [B]"""
     sharded = any(group.update_axes for group in sync)
     return software.zero_buffer_bytes if sharded and stages == 1 else 0.0

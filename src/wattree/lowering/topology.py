@@ -160,7 +160,7 @@ class MeshTopology:
             return np.arange(self.mesh.ranks)
         return np.flatnonzero(self.mesh.coordinates()["pp"] == stage)
 
-    def reach(self, senders: Integers, receivers: Integers) -> Integers:
+    def distance(self, senders: Integers, receivers: Integers) -> Integers:
         """Return 0 for pairs in one scale-up domain, 1 under one leaf switch, 2 beyond."""
         crosses = self.domain_of(senders) != self.domain_of(receivers)
         leaves = self.leaf_of(senders) != self.leaf_of(receivers)

@@ -30,7 +30,8 @@ def uneven_levels(job: PlacedJob, program: ModelProgram, cluster: Cluster) -> Ra
     if levels is not None and owners is not None:
         raise StrategyError(
             {
-                "strategy.expert_imbalance": "found beside operators that one rank has whole; "
+                "strategy.expert_imbalance": "found together with operators that one rank has "
+                "whole; "
                 "expected one or the other: which ranks are busiest is not added up"
             }
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattree.cost.attention import FORWARD_PRODUCTS
+from wattree.cost.attention import FORWARD_MATMULS
 from wattree.graph import ModelGraph
 from wattree.lowering.block import compile_model
 from wattree.lowering.program import ComputeStep, Scale, StepPhase
@@ -13,7 +13,7 @@ from wattree.strategy import StrategyTree
 __all__ = ["model_flop"]
 
 #: Backward products that the model needs: dV, dP, dQ, dK.
-_BACKWARD_PRODUCTS = 2 * FORWARD_PRODUCTS
+_BACKWARD_MATMULS = 2 * FORWARD_MATMULS
 
 
 def model_flop(model: ModelGraph, *, global_batch: int, sequence: int) -> float:
@@ -54,8 +54,8 @@ def _flop(step: ComputeStep, scale: Scale) -> float:
     if step.mask is None:
         return 0.0
     forward = step.phase is StepPhase.FORWARD
-    products = FORWARD_PRODUCTS if forward else _BACKWARD_PRODUCTS
+    matmuls = FORWARD_MATMULS if forward else _BACKWARD_MATMULS
     pairs = [scale.value(size) for size in (step.batch, step.queries, step.heads)]
     keys = float(scale.value(step.keys)[0])
     scores = float(np.prod(pairs)) * keys * step.mask.visible_share(keys)
-    return products * 2.0 * scores * (step.head_dim + step.value_head_dim) / 2
+    return matmuls * 2.0 * scores * (step.head_dim + step.value_head_dim) / 2

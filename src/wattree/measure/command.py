@@ -117,9 +117,9 @@ def _signal(group: int, number: int) -> bool:
 def _end_group(group: int) -> None:
     """End what an interrupted command left behind: it would go on drawing power."""
     until_s = time.monotonic() + _LEFT_S
-    alive = _signal(group, signal.SIGTERM)
-    while alive and time.monotonic() < until_s:
+    running = _signal(group, signal.SIGTERM)
+    while running and time.monotonic() < until_s:
         time.sleep(0.02)
-        alive = _signal(group, 0)
-    if alive:
+        running = _signal(group, 0)
+    if running:
         _signal(group, signal.SIGKILL)

@@ -18,7 +18,7 @@ from wattree.measure.window import Window, WindowReading, origin_of
 from wattree.trace import Activity, Run, Work
 
 #: How often a run is kept while it lasts [s]; in long runs after a share of what it lasted.
-_KEEP_EVERY_S, _KEEP_SHARE = 10.0, 0.05
+_SAVE_EVERY_S, _SAVE_SHARE = 10.0, 0.05
 _UNENDED = (
     "the command had not ended: what measured it was killed, or is still at it; the energy up to "
     "then"
@@ -62,8 +62,8 @@ def measure_command(
     ranks: int | None = None,
     work: Work | None = None,
     stdout: IO[str] | None = None,
-    keep: Callable[[Run], None] | None = None,
-    keep_every_s: float = _KEEP_EVERY_S,
+    save: Callable[[Run], None] | None = None,
+    save_every_s: float = _SAVE_EVERY_S,
 ) -> Measured:
     """Return what a command used, whether it succeeds, fails or is interrupted.
 
@@ -79,12 +79,12 @@ def measure_command(
         model: What it trains.
         name: Of the run.
         iterations: Steps that it does each time it runs.
-        ranks: Processes that train together; None where nobody says.
+        ranks: Processes that train together; None where no one says.
         work: Of one step, all processes together.
         stdout: Where the command's output goes; None for that of this process.
-        keep: Called every so often with the run up to then, so that something is left where this
+        save: Called every so often with the run up to then, so that something is left where this
             process is killed.
-        keep_every_s: How often; in long runs more seldom. [s]
+        save_every_s: How often; in long runs more seldom. [s]
 
     Raises:
         RunError: The command cannot be started.
@@ -111,11 +111,11 @@ def measure_command(
             notes=notes,
         )
 
-    def kept(reading: WindowReading) -> None:
-        if keep is not None:
-            keep(run_of(reading, None, [_UNENDED]))
+    def save_partial(reading: WindowReading) -> None:
+        if save is not None:
+            save(run_of(reading, None, [_UNENDED]))
 
-    watch = None if keep is None else _every(keep_every_s, lambda: window, kept)
+    watch = None if save is None else _every(save_every_s, lambda: window, save_partial)
     window = Window(found.meters, interval_s=interval_s, missing=found.missing, watch=watch)
     window.start()
     try:
@@ -203,7 +203,7 @@ def _every(
         now_s = time.monotonic()
         if now_s < next_s:
             return
-        next_s = now_s + max(every_s, _KEEP_SHARE * (now_s - window().started_s))
+        next_s = now_s + max(every_s, _SAVE_SHARE * (now_s - window().started_s))
         with contextlib.suppress(WattreeError):  # it is written again at the end, and told then
             act(window().between(end_s=now_s))
 
@@ -236,7 +236,7 @@ def run_of_reading(
         meters=reading.meters,
         missing=reading.missing,
         power=reading.power,
-        utilisation=reading.utilisation,
+        utilization=reading.utilization,
         rated_w=reading.rated_w,
         notes=(*marked, *notes, *reading.notes),
         **labels,

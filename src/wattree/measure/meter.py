@@ -38,7 +38,7 @@ class Domain:
         wraps_j: Where the counter starts again from 0; None if it does not. [J]
         most_w: More than it can draw; tells a wrap from a reset. [W]
         rated_w: Rated power; None if unknown. [W]
-        updates_every_s: How often its maker says that it is updated; None if nobody says. [s]
+        updates_every_s: How often its maker says that it is updated; None if no one says. [s]
         is_estimate: No counter reads this.
         note: What a reader of its energy must know.
     """
@@ -104,7 +104,7 @@ class MeterOptions:
     Attributes:
         csv: File of a node meter.
         csv_shift_s: Added to the times of that file: how far its clock is behind. [s]
-        replay: File of a run whose power series are played.
+        replay: File of a run whose power series are executed.
         devices: Accelerators to read, by index or UUID; None for all.
         tdp_w: Rated power of all processors together, for the estimate. [W]
     """

@@ -1,4 +1,4 @@
-"""What the readings of one domain add up to, and what befell it on the way.
+"""What the readings of one domain add up to, and what happened to it on the way.
 
 A counter's energy is the sum of its steps, each judged: one that goes back has wrapped or was
 reset; one too large was no step. A power is integrated over time. Pure: no clock, no meter.
@@ -61,7 +61,7 @@ class _Leap:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """When something befell the readings [s], and the line of the file that said it."""
+    """When something happened to the readings [s], and the line of the file that said it."""
 
     at_s: float
     line: int | None
@@ -248,7 +248,7 @@ class Track:
         return self._smallest_j if math.isfinite(self._smallest_j) else None
 
     def notes(self, start_s: float, end_s: float) -> tuple[str, ...]:
-        """Return what befell the readings between two times, with times from the first on."""
+        """Return what happened to the readings between two times, with times from the first on."""
         lines = []
         for what, (detail, every) in self._events.items():
             until_s = end_s + (self.period_s or 0.0)

@@ -46,7 +46,7 @@ class WindowReading:
         missing: Domains without a usable reading, and why.
         power: Power over time, domain by domain.
         peak_w: Highest average over a second by domain. [W]
-        utilisation: Average share busy by component.
+        utilization: Average share busy by component.
         rated_w: Rated power of the domains that were read; None if one of them has none. [W]
         needs_s: How long a window must be for the slowest sensor refused; 0 if none was. [s]
         notes: About the window as a whole.
@@ -57,7 +57,7 @@ class WindowReading:
     missing: tuple[str, ...] = ()
     power: tuple[PowerSeries, ...] = ()
     peak_w: dict[str, float] = field(default_factory=dict)
-    utilisation: dict[str, float] = field(default_factory=dict)
+    utilization: dict[str, float] = field(default_factory=dict)
     rated_w: float | None = None
     needs_s: float = 0.0
     notes: tuple[str, ...] = ()
@@ -283,7 +283,7 @@ class Window:
             missing=tuple(missing),
             power=tuple(power),
             peak_w=peaks,
-            utilisation={name: sum(found) / len(found) for name, found in shares.items()},
+            utilization={name: sum(found) / len(found) for name, found in shares.items()},
             rated_w=_sum_if_all(rated),
             needs_s=needs_s,
             notes=tuple(

@@ -29,7 +29,7 @@ class MeasuredStep:
         gaps_s: Host time between the device's kernels, all of them: launches. [s]
         alternations: Kernels (or runs of kernels) that these gaps part.
         fixed_share: Of `device_s`, what does not shrink with the batch: launches, reading weights,
-            the optimiser; in [0, 1].
+            the optimizer; in [0, 1].
         fixed_waiting: The same of `waiting_s` and `host_s`.
         workers: Loader processes that prepare batches ahead; 0 where the process itself loads, in
             `waiting_s` and `host_s`.
@@ -68,7 +68,7 @@ class PredictedGain:
         step_s: Its time. [s]
         samples: Of all processes.
         gain: Samples per second over those of the measured step.
-        utilisation: Share of the device's capacity that is used.
+        utilization: Share of the device's capacity that is used.
         waiting_s, host_s, gaps_s, device_s, barrier_s, reduction_s: Its parts as one process sees
             them; `device_s` with what it waits for the others. [s]
         bound: What the step time is: `process` (the sum of the parts), `loader` or `cores`.
@@ -78,7 +78,7 @@ class PredictedGain:
     step_s: float
     samples: float
     gain: float
-    utilisation: float
+    utilization: float
     waiting_s: float
     host_s: float
     gaps_s: float
@@ -132,12 +132,12 @@ def predicted_gain(
     share = 1.0 / processes if rule == FIXED_GLOBAL else 1.0
     device_s = alone.device_s * (alone.fixed_share + (1.0 - alone.fixed_share) * share)
     once = alone.fixed_waiting + (1.0 - alone.fixed_waiting) * share
-    room = capacity if cores is None else max(cores / alone.cores_used, 1.0)
+    slots = capacity if cores is None else max(cores / alone.cores_used, 1.0)
     host_cores = cores if host_cores is None else host_cores
     host_s = alone.host_s * once
     if host_cores is not None:
         host_s = float(together_s(host_s, processes=processes, capacity=float(host_cores)))
-    at_device_s, waited = _at_device_s(alone, device_s, processes, room, contention)
+    at_device_s, waited = _at_device_s(alone, device_s, processes, slots, contention)
     own_s = alone.waiting_s * once + host_s + alone.gaps_s + at_device_s + waited + reduction_s
     bounds = {"process": own_s}
     count = alone.workers if workers is None else workers
@@ -153,7 +153,7 @@ def predicted_gain(
         step_s=step_s,
         samples=samples,
         gain=samples / step_s / (alone.samples / alone.step_s),
-        utilisation=min(processes * device_s / (room * step_s), 1.0),
+        utilization=min(processes * device_s / (slots * step_s), 1.0),
         waiting_s=alone.waiting_s * once,
         host_s=host_s,
         gaps_s=alone.gaps_s,
@@ -165,16 +165,16 @@ def predicted_gain(
 
 
 def _at_device_s(
-    alone: MeasuredStep, device_s: float, processes: int, room: float, contention: float
+    alone: MeasuredStep, device_s: float, processes: int, slots: float, contention: float
 ) -> tuple[float, float]:
     """Return the time at a device that so many share, and the wait for the last of them. [s]"""
     if alone.gaps_s <= 0:
         at_device_s = together_s(
-            device_s, processes=processes, capacity=room, contention=contention
+            device_s, processes=processes, capacity=slots, contention=contention
         )
         return float(at_device_s), 0.0
     found = alternating(
-        alone.gaps_s, device_s, processes=processes, capacity=room, contention=contention
+        alone.gaps_s, device_s, processes=processes, capacity=slots, contention=contention
     )
     variance = found.variance_s2(alone.gaps_s, alone.alternations)
     return float(found.residence_s), float(barrier_s(variance, processes=processes))

@@ -38,10 +38,10 @@ def _preset(setting: Setting) -> str | None:
     if _looks_up_samples(model):
         return "dlrm"
     state = _STATE_BYTES * model.parameters
-    room = _SHARE * min(pool.node.device.memory_bytes for pool in cluster.pools)
-    if state <= room:
+    capacity = _SHARE * min(pool.node.device.memory_bytes for pool in cluster.pools)
+    if state <= capacity:
         return "ddp"
-    return "fsdp" if state / cluster.devices <= room else None
+    return "fsdp" if state / cluster.devices <= capacity else None
 
 
 def _looks_up_samples(model: ModelGraph) -> bool:

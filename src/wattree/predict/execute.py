@@ -29,14 +29,14 @@ def executed(
     began = time.perf_counter()
     compilation = compilation_of(setting, strategy, fold=fold, detail=detail)
     compiled = time.perf_counter()
-    trace = rules.play(compilation.graph)
+    trace = rules.execute(compilation.graph)
     spilled = 0.0
     if strategy.traffic.offload.overflow is not None:
         # What is kept when depends on no bandwidth, so the first run tells what overflows.
         spilled = _spilled(setting, strategy, trace)
     if spilled > 0:
         compilation = compilation_of(setting, strategy, fold=fold, detail=detail, spilled=spilled)
-        trace = rules.play(compilation.graph)
+        trace = rules.execute(compilation.graph)
     return ExecutedStep(
         setting=setting,
         strategy=strategy,

@@ -58,10 +58,10 @@ def forecast_job(
         calibration = read_calibration(calibration)
     prediction = simulate(job)
     run = run_of(job, prediction, steps=1, name=job.source)
-    told = (*prediction.warnings, *_traffic(run, prediction.result.ranks))
+    warnings = (*prediction.warnings, *_traffic(run, prediction.result.ranks))
     unmade = _on_one_node(run, calibration, prediction.result.ranks)
     found = predict_energy(calibration, nodes=nodes, run=unmade, iterations=iterations)
-    return tuple(replace(each, warnings=(*each.warnings, *told)) for each in found)
+    return tuple(replace(each, warnings=(*each.warnings, *warnings)) for each in found)
 
 
 def _check_replicas(job: Job) -> None:

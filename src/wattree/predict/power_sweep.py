@@ -104,8 +104,8 @@ def power_sweep(
         WattreeError: As `simulate` raises it.
     """
     chosen = sorted(set(limits_w or usual_limits_w(job.cluster)), reverse=True)
-    capped = [job.capped(limit_w) for limit_w in chosen]  # all are checked before any is played
-    played = [
+    capped = [job.capped(limit_w) for limit_w in chosen]  # all are checked before any is executed
+    executed = [
         simulate(
             each,
             calibration=calibration,
@@ -115,7 +115,7 @@ def power_sweep(
         )
         for each in capped
     ]
-    first = played[0].result
+    first = executed[0].result
     steps = tuple(
         LimitedStep(
             power_limit_w=limit_w,
@@ -126,7 +126,7 @@ def power_sweep(
             slowdown=found.step_time_s / first.step_time_s,
             energy_saved=1.0 - found.energy_j.total / first.energy_j.total,
         )
-        for limit_w, found in zip(chosen, (each.result for each in played), strict=True)
+        for limit_w, found in zip(chosen, (each.result for each in executed), strict=True)
     )
     return PowerSweep(
         job=job.source,
@@ -134,5 +134,5 @@ def power_sweep(
         least_energy_w=min(steps, key=lambda step: step.energy_j).power_limit_w,
         least_energy_delay_w=min(steps, key=lambda step: step.energy_delay_js).power_limit_w,
         fits=first.memory.fits,
-        warnings=played[0].warnings,
+        warnings=executed[0].warnings,
     )

@@ -96,7 +96,7 @@ def run_of(
         },
         meters=(MeterReading(domain=_DOMAIN, meter=_METER, energy_j=sum(energy.values())),),
         power=_series(prediction, steps, interval_s),
-        utilisation={
+        utilization={
             component: busy["computing"] / step_s,
             "memory": _memory_share(prediction.trace, node.device.memory_bandwidth_bytes_per_s),
             "network": min(busy["communicating"] / step_s, 1.0),

@@ -10,7 +10,7 @@ from wattree.accounts.energy_use import energy_of
 from wattree.accounts.fabric import Rules
 from wattree.accounts.materials import core_times_s
 from wattree.accounts.memory_use import PeakMemory, peak_memory
-from wattree.accounts.neighbours import SharedFabricStep, beside, with_neighbours
+from wattree.accounts.neighbours import SharedFabricStep, shared_fabric_step, with_neighbours
 from wattree.accounts.result import result_of
 from wattree.compiler import MemoryLedger
 from wattree.cost import load_calibration
@@ -40,8 +40,8 @@ class Prediction:
         peak: Peak memory as three tools would report it. [B]
         warnings: Settings without effect on this model, and what is not certain of it; what the
             job's file alone tells is in `Job.warnings`.
-        ledger: What the memory of the trace's tasks is made of; None if nobody kept it.
-        beside: The step beside the job's neighbours; None if it has none.
+        ledger: What the memory of the trace's tasks is made of; None if no one kept it.
+        shared_fabric_step: The step beside the job's neighbours; None if it has none.
         loading: What loading data is to the ranks of each pool; empty where nothing is known.
         curves: The same of one device of each rank class, of nodes around them, and of all.
     """
@@ -52,7 +52,7 @@ class Prediction:
     peak: PeakMemory
     warnings: tuple[str, ...] = ()
     ledger: MemoryLedger | None = None
-    beside: SharedFabricStep | None = None
+    shared_fabric_step: SharedFabricStep | None = None
     loading: tuple[Loading, ...] = ()
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
@@ -72,11 +72,11 @@ def simulate(
     Args:
         job: What to train, how, on what. Its strategy must be given, not `auto`.
         calibration: File of constants; the shipped one if None.
-        fold: Play one rank for all that do the same.
-        sharing: What happens where flows meet on a link, as `wattree.sim.play` knows it.
+        fold: Simulate one rank for all that do the same.
+        sharing: What happens where flows meet on a link, as `wattree.sim.execute` knows it.
         mutual_slowdown: Computation and communication of a rank slow each other.
         power_limit_w: Cap on each device, over what the job says. [W]
-        memory_of: Ranks whose allocator is modelled: a class of the trace by name, or `fullest`.
+        memory_of: Ranks whose allocator is modeled: a class of the trace by name, or `fullest`.
 
     Raises:
         StrategyError: The strategy does not fit model or cluster; the message names the job.
@@ -101,9 +101,11 @@ def simulate(
         if job.neighbours:
             rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
             core_s, alone = core_times_s(prediction.loading), prediction.trace
-            there = beside(setting, strategy, alone, fold=fold, rules=rules, core_s=core_s)
+            there = shared_fabric_step(
+                setting, strategy, alone, fold=fold, rules=rules, core_s=core_s
+            )
             result = with_neighbours(prediction.result, there.effect)
-            prediction = replace(prediction, result=result, beside=there)
+            prediction = replace(prediction, result=result, shared_fabric_step=there)
     warnings = (*idle_choices(job, setting.model), *setting.warnings)
     trained = changed_setting(setting, strategy).model
     if trained is not setting.model:
@@ -126,7 +128,7 @@ def predicted(
     Args:
         setting: What all strategies of the job share.
         strategy: The one to predict.
-        fold: Play one rank for all that do the same.
+        fold: Simulate one rank for all that do the same.
         detail: A task per operator in the trace; otherwise undisturbed runs are one task, unless
             the rules slow whole tasks (`proteus`), for which it matters what a task is.
         sharing, mutual_slowdown: As `simulate` knows them.

@@ -86,8 +86,8 @@ def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
     The formulas are those by which `plan` screens: `simulate` takes longer and knows more.
 
     Args:
-        job: What to train, how, on what. Its strategy must be given, not `auto`. What runs beside
-            it counts for nothing.
+        job: What to train, how, on what. Its strategy must be given, not `auto`. What runs
+            alongside it counts for nothing.
         calibration: File of constants; the shipped one if None.
 
     Raises:

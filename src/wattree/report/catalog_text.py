@@ -1,4 +1,4 @@
-"""The catalogue as tables: what there is, and one thing in detail with its sources."""
+"""The catalog as tables: what there is, and one thing in detail with its sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, format_bytes, format
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One thing of the catalogue.
+    """One thing of the catalog.
 
     Attributes:
         summary: Column → value in SI, for the overview.
@@ -133,7 +133,7 @@ def _device(name: str) -> Entry:
     }
     details = {**_fields(device), "peak_flop_per_s": peaks}
     return Entry(
-        summary=summary, details=details, sources=device.sources, unsaid=_unsaid_fields(device)
+        summary=summary, details=details, sources=device.sources, unsaid=_unset_fields(device)
     )
 
 
@@ -151,15 +151,15 @@ def _node(name: str) -> Entry:
         summary=summary,
         details=details,
         sources=node.sources,
-        unsaid=_unsaid_fields(node),
+        unsaid=_unset_fields(node),
         words={"links": _links_in_words(node.links)},
     )
 
 
 def _model(name: str) -> Entry:
-    from wattree.capture import catalogue_entry, model_figures
+    from wattree.capture import catalog_entry, model_figures
 
-    entry = catalogue_entry(name)
+    entry = catalog_entry(name)
     figures = model_figures(entry.name)
     summary = {
         "name": entry.name,
@@ -197,7 +197,7 @@ def _fabric(name: str) -> Entry:
         summary=summary,
         details=_fields(fabric),
         sources=fabric.sources,
-        unsaid=_unsaid_fields(fabric),
+        unsaid=_unset_fields(fabric),
     )
 
 
@@ -231,7 +231,7 @@ def _fields(thing: Device | Node | Fabric | Site) -> dict[str, Any]:
     return details
 
 
-def _unsaid_fields(thing: Any, above: str = "") -> frozenset[str]:
+def _unset_fields(thing: Any, above: str = "") -> frozenset[str]:
     """Return the dotted fields that have their default, those of parts included."""
     found: set[str] = set()
     for each in fields(thing):
@@ -239,7 +239,7 @@ def _unsaid_fields(thing: Any, above: str = "") -> frozenset[str]:
         if each.default is not MISSING and value == each.default:
             found.add(name)
         elif is_dataclass(value):
-            found |= _unsaid_fields(value, f"{name}.")
+            found |= _unset_fields(value, f"{name}.")
     return frozenset(found)
 
 

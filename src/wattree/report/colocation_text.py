@@ -38,6 +38,6 @@ def colocation_table(use: ColocationUse, step_s: float) -> Table:
     for name, part_s, words in rows:
         share = percent(part_s / step_s) if step_s > 0 else percent(0.0)
         table.add_row(name, f"{format_time(part_s) if part_s else '0 s'} ({share}){words}")
-    table.add_row("device in use", f"{percent(use.utilisation)} of what it can do at once")
+    table.add_row("device in use", f"{percent(use.utilization)} of what it can do at once")
     table.add_row("memory", f"{format_bytes(use.memory_bytes_per_process)} for each process")
     return table

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from wattree.design import Results
-from wattree.design.answers import NoAnswer, StudySummary, summarise
+from wattree.design.answers import NoAnswer, StudySummary, summarize
 from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.report.design.words import (
     MEASURES,
@@ -25,10 +25,12 @@ _MOST_LINES = 6
 
 def show_answers(results: Results, console: Console) -> None:
     """Print what follows from the points of a study; what cannot be answered says why."""
-    summary = summarise(results)
+    summary = summarize(results)
     if not summary.best:
         for name, why in summary.missing.items():
-            console.print(f"least {MEASURES[name]}: cannot be told: {why.reason}", markup=False)
+            console.print(
+                f"least {MEASURES[name]}: cannot be determined: {why.reason}", markup=False
+            )
         return
     _front(summary, console)
     _heading(console, "What limits")
@@ -55,7 +57,7 @@ def show_answers(results: Results, console: Console) -> None:
 
 def _front(summary: StudySummary, console: Console) -> None:
     if isinstance(summary.front, NoAnswer):
-        console.print(f"Pareto front: cannot be told: {summary.front.reason}", markup=False)
+        console.print(f"Pareto front: cannot be determined: {summary.front.reason}", markup=False)
         return
     names = " and ".join(MEASURES[name] for name in summary.front.objectives)
     count, fit = len(summary.front.points), int(summary.sweep.feasible.sum())
@@ -83,7 +85,7 @@ def _break_evens(summary: StudySummary, console: Console) -> None:
 def _money(summary: StudySummary, console: Console) -> None:
     _heading(console, "The next million")
     if isinstance(summary.spending, NoAnswer):
-        console.print(f"cannot be told: {summary.spending.reason}", markup=False)
+        console.print(f"cannot be determined: {summary.spending.reason}", markup=False)
         return
     _pairs(
         console,

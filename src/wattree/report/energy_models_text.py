@@ -37,7 +37,7 @@ def _title(console: Console, text: str) -> None:
     console.print(Text(text, style="bold"))
 
 
-def _told(console: Console, lines: Sequence[str], title: str) -> None:
+def _notes(console: Console, lines: Sequence[str], title: str) -> None:
     if not lines:
         return
     _title(console, title)
@@ -61,7 +61,7 @@ def show_calibration(calibration: EnergyCalibration, console: Console) -> None:
         if scatter.unseen is not None:
             words += f"; of models left out of the fit {percent(scatter.unseen)}"
         console.print(Padding(Text(words), _INDENT))
-    _told(console, calibration.warnings, "To know")
+    _notes(console, calibration.warnings, "To know")
 
 
 def _constants(calibration: EnergyCalibration) -> Table:
@@ -78,11 +78,11 @@ def _constants(calibration: EnergyCalibration) -> Table:
             group = head
             table.add_row(Text(f"{head}.", style="dim"))
         unit = CONSTANTS[name][0]
-        table.add_row(f" {own}", *_told_of(constant, unit))
+        table.add_row(f" {own}", *_constant_cells(constant, unit))
     return table
 
 
-def _told_of(constant: StageConstant, unit: str) -> tuple[str, str, str, str]:
+def _constant_cells(constant: StageConstant, unit: str) -> tuple[str, str, str, str]:
     """Return value, interval, runs and status; what has no value has its status for one."""
     runs = f"{constant.runs}"
     if constant.value is None and constant.lower is None and constant.upper is None:
@@ -153,7 +153,7 @@ def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> Non
     console.print(Padding(table, _INDENT))
     console.print(Padding(stages, _INDENT))
     lines = list(dict.fromkeys(line for each in forecasts for line in each.warnings))
-    _told(console, lines, "To know")
+    _notes(console, lines, "To know")
 
 
 def _interval(figure: Figure) -> str:
@@ -186,7 +186,7 @@ def show_comparison(comparison: EnergyComparison, console: Console) -> None:
         _parts(console, group)
         _missing(console, group)
         _behind(console, group)
-        _told(console, group.warnings, "To know of the fit")
+        _notes(console, group.warnings, "To know of the fit")
     console.print(Text(f"Power series: {comparison.series}.", style="dim"))
 
 
@@ -210,12 +210,14 @@ def _totals(group: GroupComparison) -> Table:
 
 def _knows(console: Console, group: GroupComparison) -> None:
     """Print what each model is told of the runs that it is scored on, and what `unseen` is."""
-    told: dict[str, list[str]] = {}
+    titles_by_input: dict[str, list[str]] = {}
     for each in group.methods:
         if each.total is not None:
-            told.setdefault(each.knows, []).append(each.title.partition(" [")[0])
-    told = {knows: list(dict.fromkeys(titles)) for knows, titles in told.items()}
-    lines = [f"told {knows}: {'; '.join(titles)}" for knows, titles in told.items()]
+            titles_by_input.setdefault(each.knows, []).append(each.title.partition(" [")[0])
+    titles_by_input = {
+        knows: list(dict.fromkeys(titles)) for knows, titles in titles_by_input.items()
+    }
+    lines = [f"told {knows}: {'; '.join(titles)}" for knows, titles in titles_by_input.items()]
     lines.append("unseen: models of which no run was fitted on")
     for line in lines:
         console.print(Padding(Text(line, style="dim"), _INDENT))
@@ -248,7 +250,7 @@ def _parts(console: Console, group: GroupComparison) -> None:
 
 def _missing(console: Console, group: GroupComparison) -> None:
     lines = [f"{each.title}: {each.reason}" for each in group.methods if each.reason]
-    _told(console, lines, "Not scored, or not on every run")
+    _notes(console, lines, "Not scored, or not on every run")
 
 
 def _behind(console: Console, group: GroupComparison) -> None:

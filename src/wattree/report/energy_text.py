@@ -80,15 +80,15 @@ def component_table(energy: EnergyUse) -> Table:
 
 
 def unsplit_hosts(energy: EnergyUse) -> str:
-    """Return whose overhead is not told apart, in words; nothing where all of it is."""
+    """Return whose overhead is not distinguished, in words; nothing where all of it is."""
     if not energy.unsplit_hosts:
         return ""
     names = ", ".join(energy.unsplit_hosts)
-    return f"Hosts of {names} are not told apart: their files name no parts (host.parts)."
+    return f"Hosts of {names} are not distinguished: their files name no parts (host.parts)."
 
 
 def waiting_table(energy: EnergyUse) -> Table | None:
-    """Return what waiting costs; None where nobody waits to speak of."""
+    """Return what waiting costs; None where no one waits to speak of."""
     table = _table(("waiting for", "time", "energy", "cost", "carbon"))
     for name, found in energy.waiting.items():
         if found.energy_j >= _NOTHING * energy.total:

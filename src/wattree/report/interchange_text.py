@@ -14,7 +14,7 @@ from wattree.units import format_bytes, format_time
 
 _TIMES_FROM = {
     "wattree": "as simulated when Wattree wrote it",
-    "recorded": "recorded in the trace; links are not modelled",
+    "recorded": "recorded in the trace; links are not modeled",
     "cluster": "communication as the cluster does it",
 }
 

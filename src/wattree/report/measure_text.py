@@ -11,7 +11,7 @@ from wattree.trace import MeterReading, Run
 
 
 def show_measured(run: Run, peak_w: Mapping[str, float], console: Console) -> None:
-    """Print energy and power by domain, what nothing read, and what befell the meters.
+    """Print energy and power by domain, what nothing read, and what happened to the meters.
 
     Args:
         run: The run.
@@ -23,7 +23,7 @@ def show_measured(run: Run, peak_w: Mapping[str, float], console: Console) -> No
         console.print(_table(run, peak_w))
     else:
         console.print("no energy was read")
-    for name, share in sorted(run.utilisation.items()):
+    for name, share in sorted(run.utilization.items()):
         console.print(f"busy: {name} {share:.0%}")
     for reading in run.meters:
         if reading.note:

@@ -1,4 +1,4 @@
-"""The tensors alive at the peak as a table for people."""
+"""The live tensors at the peak as a table for people."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.report.words import NOT_APPLICABLE, percent
-from wattree.trace import AliveTensors, AllocatorUse, MemoryUse
+from wattree.trace import AllocatorUse, LiveTensors, MemoryUse
 from wattree.units import format_bytes
 
 INDENT = (0, 0, 0, 2)
 
 
-def show_alive(memory: MemoryUse, console: Console) -> None:
+def show_live(memory: MemoryUse, console: Console) -> None:
     """Print what is alive when memory peaks, largest first, and what an allocator holds for it."""
-    title = f"Alive when the memory of {memory.alive_on} peaks: {format_bytes(memory.alive_bytes)}"
+    title = f"Alive when the memory of {memory.live_on} peaks: {format_bytes(memory.live_bytes)}"
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for head in ("tensor", "of", "what"):
         table.add_column(head)
     for head in ("tensors", "micro-batches", "bytes", "share"):
         table.add_column(head, justify="right", no_wrap=True)
-    for row in memory.alive:
-        table.add_row(*_cells(row, memory.alive_bytes))
+    for row in memory.live:
+        table.add_row(*_cells(row, memory.live_bytes))
     console.print()
     console.print(Text(title, style="bold"))
     console.print(Padding(table, INDENT))
@@ -31,7 +31,7 @@ def show_alive(memory: MemoryUse, console: Console) -> None:
         console.print(Padding(_allocator(memory.allocator), INDENT))
 
 
-def _cells(row: AliveTensors, total: float) -> tuple[str, ...]:
+def _cells(row: LiveTensors, total: float) -> tuple[str, ...]:
     return (
         row.name,
         row.block or NOT_APPLICABLE,

@@ -46,7 +46,7 @@ def _place(job: NeighbourJob) -> str:
 
 
 def _its(job: NeighbourJob) -> str:
-    return "-" if job.beside_s is None else format_time(job.beside_s)
+    return "-" if job.concurrent_s is None else format_time(job.concurrent_s)
 
 
 def _figures(effect: NeighbourEffect) -> Table:
@@ -81,7 +81,7 @@ def _phases(effect: NeighbourEffect) -> str:
     if effect.phases_given:
         return "with the offsets given"
     least, most = format_time(effect.least_s), format_time(effect.most_s)
-    phases = f"{len(effect.plays)} phases"
+    phases = f"{len(effect.executions)} phases"
     return f"the same in {phases}" if least == most else f"{least} to {most} in {phases}"
 
 

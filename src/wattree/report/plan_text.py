@@ -1,4 +1,4 @@
-"""A plan as text for people: the ranking, the reason, and what was turned away."""
+"""A plan as text for people: the ranking, the reason, and what was rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INDENT = (0, 0, 0, 2)
 
 
 def show_plan(plan: Plan, console: Console) -> None:
-    """Print the ranked strategies, why the first one wins, and what was turned away."""
+    """Print the ranked strategies, why the first one wins, and what was rejected."""
     _headline(plan, console)
     if plan.ranked:
         console.print(ranking(plan.ranked))

@@ -13,8 +13,8 @@ from wattree.files import write_atomic
 from wattree.report.words import COMPONENT_WORDS
 from wattree.trace import COMPONENTS, PowerOverTime
 
-#: Colours that stay apart in grey and for the colour-blind (Okabe and Ito, 2008).
-_COLOURS = {
+#: Colors that stay apart in gray and for the color-blind (Okabe and Ito, 2008).
+_COLORS = {
     "device_static": "#0072B2",
     "device_dynamic": "#E69F00",
     "host_processors": "#88CCEE",
@@ -71,7 +71,7 @@ def write_power_plot(path: Path, power: PowerOverTime, *, title: str) -> None:
             times,
             baseline=below,
             fill=True,
-            color=_COLOURS[name],
+            color=_COLORS[name],
             label=COMPONENT_WORDS.get(name, name),
         )
         below = below + watts

@@ -22,7 +22,7 @@ from wattree.report.energy_text import (
     waiting_table,
 )
 from wattree.report.materials_text import loading_table, loading_title
-from wattree.report.memory_text import show_alive
+from wattree.report.memory_text import show_live
 from wattree.report.neighbours_text import show_neighbours
 from wattree.report.pools_text import pool_table
 from wattree.report.words import (
@@ -47,7 +47,7 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
     Args:
         result: What to print.
         console: Where.
-        memory: Also list the tensors alive at the peak.
+        memory: Also list the live tensors at the peak.
     """
     _headline(result, console)
     _section("Where the step goes (slowest rank)", _time_table(result, console), console)
@@ -59,7 +59,7 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
         _section(colocation_title(result.colocation), table, console)
     _memory(result.memory, console, fullest=_fullest(result.pools))
     if memory:
-        show_alive(result.memory, console)
+        show_live(result.memory, console)
     if result.tiers:
         _section("Memory behind the devices", _tier_table(result.tiers), console)
     if result.pools:
@@ -107,7 +107,7 @@ def _headline(result: Result, console: Console) -> None:
     facts.add_row("Step time", Text(format_time(result.step_time_s), style="bold"))
     facts.add_row("Throughput", _throughput(result))
     facts.add_row(
-        "Utilisation",
+        "Utilization",
         f"MFU {percent(result.mfu)}, HFU {percent(result.hfu)} of the dense "
         f"{result.mfu_precision} peak",
     )
@@ -177,11 +177,15 @@ def _tier_table(tiers: Sequence[TierUse]) -> Table:
     for head in ("memory", "used", "of", "", "moved in a step"):
         table.add_column(head, justify="left" if head == "memory" else "right")
     for tier in tiers:
-        room = f"{format_bytes(tier.capacity_bytes)} a {tier.capacity_of}"
-        room = room if tier.capacity_of != "pool" else f"{format_bytes(tier.capacity_bytes)} pooled"
+        capacity = f"{format_bytes(tier.capacity_bytes)} a {tier.capacity_of}"
+        capacity = (
+            capacity
+            if tier.capacity_of != "pool"
+            else f"{format_bytes(tier.capacity_bytes)} pooled"
+        )
         verdict = "fits" if tier.fits else "does not fit"
         used, moved = format_bytes(tier.used_bytes), format_bytes(tier.traffic_bytes)
-        table.add_row(tier.name, used, room, verdict, moved)
+        table.add_row(tier.name, used, capacity, verdict, moved)
     return table
 
 
@@ -204,8 +208,8 @@ def _energy_sections(result: Result, console: Console) -> None:
     if energy.ledger:
         _section("Energy by class of work", class_table(energy), console)
         _section("Energy by component", component_table(energy), console)
-        if told := unsplit_hosts(energy):
-            console.print(told, style="dim")
+        if note := unsplit_hosts(energy):
+            console.print(note, style="dim")
     waiting = waiting_table(energy)
     if waiting is not None:
         _section("What waiting costs (in the above; a rank on average)", waiting, console)

@@ -20,7 +20,7 @@ PowerCurves = Mapping[str, Sequence[tuple[float, float]]]
 NANOSECONDS_PER_S = 1e9
 #: The process that shows the links.
 LINKS = "links"
-#: Links that are shown at most, those that carry most: nobody scrolls through more tracks.
+#: Links that are shown at most, those that carry most: no one scrolls through more tracks.
 MOST_LINKS = 256
 #: Sums of loads that cancel leave this share of a link's bandwidth at most.
 _ROUNDING = 1e-9
@@ -53,7 +53,7 @@ def memory(trace: Trace, classes: int) -> Iterator[str]:
     for index in range(classes):
         mine = owner == index
         times, levels = _levels(
-            at_ns[mine], category[mine], change[mine], graph.resident_by_category[index]
+            at_ns[mine], category[mine], change[mine], graph.static_by_category[index]
         )
         held = levels.any(axis=0)  # a track that stays at nothing only takes room
         if not held.any():
@@ -79,13 +79,13 @@ def _levels(
     at_ns: Integers,
     category: Integers,
     change: Floats,
-    resident: Floats,
+    static: Floats,
 ) -> tuple[Integers, Floats]:
     """Return the instants of change, time 0 first, and the bytes held after each by category."""
     times, which = np.unique(np.concatenate([[0], at_ns]), return_inverse=True)
-    changes = np.zeros((len(times), len(resident)))
+    changes = np.zeros((len(times), len(static)))
     np.add.at(changes, (which.reshape(-1)[1:], category), change)
-    return times, resident + np.cumsum(changes, axis=0)
+    return times, static + np.cumsum(changes, axis=0)
 
 
 def power_curves(graph: ExecutionGraph, power: PowerCurves) -> Iterator[str]:

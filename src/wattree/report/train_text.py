@@ -1,4 +1,4 @@
-"""A run of `train` as text, and predicted beside measured."""
+"""A run of `train` as text, and predicted next to measured."""
 
 from __future__ import annotations
 

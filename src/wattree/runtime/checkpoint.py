@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from wattree.errors import OutputError, RunError
 
 #: Checkpoints that stay; older ones are removed once a newer one is whole.
-KEPT = 2
+MOST_CHECKPOINTS = 2
 _FACTS = "wattree.json"
 _NAME = re.compile(r"step-([0-9]{1,12})")
 
@@ -61,7 +61,7 @@ def save_checkpoint(
     whole, partial = folder / f"step-{step}", folder / f".step-{step}.partial"
     if whole.exists() and latest_step(folder) == step:
         return whole  # a resumed run that was asked to stop at once
-    problem = _attempt(lambda: _room(folder, partial)) if rank == 0 else ""
+    problem = _attempt(lambda: _check_space(folder, partial)) if rank == 0 else ""
     _agree(problem, group, partial)
     dist.barrier(group)
     problem = _attempt(
@@ -96,19 +96,19 @@ def _agree(problem: str, group: Any, partial: Path) -> None:
     """
     found: list[str | None] = [None] * dist.get_world_size(group)
     dist.all_gather_object(found, problem, group)
-    told = next((text for text in found if text), None)
-    if told is None:
+    fault = next((text for text in found if text), None)
+    if fault is None:
         return
     if dist.get_rank(group) == 0:
         shutil.rmtree(partial, ignore_errors=True)
     rank = next(number for number, text in enumerate(found) if text)
     raise OutputError(
-        f"{partial.parent}: rank {rank} cannot write a checkpoint ({told}); the ones before are "
+        f"{partial.parent}: rank {rank} cannot write a checkpoint ({fault}); the ones before are "
         "whole. Expected a folder with room, that all ranks see"
     )
 
 
-def _room(folder: Path, partial: Path) -> None:
+def _check_space(folder: Path, partial: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(".step-*.partial"):  # of a run that was killed while it wrote
         shutil.rmtree(left)
@@ -125,7 +125,7 @@ def _finish(folder: Path, partial: Path, whole: Path, facts: Mapping[str, Any]) 
         shutil.rmtree(whole)
     partial.rename(whole)
     _sync(folder)
-    for step in _steps(folder)[:-KEPT]:
+    for step in _steps(folder)[:-MOST_CHECKPOINTS]:
         shutil.rmtree(folder / f"step-{step}", ignore_errors=True)
 
 

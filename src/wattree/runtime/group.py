@@ -59,7 +59,7 @@ class Group:
         peers: The other ranks, in the order in which blocks of them are stored.
         native: Backends whose own collectives are used; the others send between pairs.
         traffic: What was sent. Layers that share a group are counted together.
-        watch: Told of every wait; None tells nobody.
+        watch: Told of every wait; None tells no one.
     """
 
     def __init__(self, process_group: Any = None, *, timeout_s: float = _PATIENCE_S) -> None:
@@ -113,55 +113,57 @@ class Group:
         rows = part.shape[0]
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
         if self._is_pairwise(part):
-            room = part.new_empty((len(self.peers) * rows, *part.shape[1:]))
-            into = dict(zip(self.peers, room.split(rows), strict=True))
-            return self._exchange_alike(dict.fromkeys(self.peers, part), into, lambda: room, place)
-        room = part.new_empty((self.size * rows, *part.shape[1:]))
-        work = self._native_gather(part, room, [rows] * self.size)
+            buffer = part.new_empty((len(self.peers) * rows, *part.shape[1:]))
+            into = dict(zip(self.peers, buffer.split(rows), strict=True))
+            return self._exchange_alike(
+                dict.fromkeys(self.peers, part), into, lambda: buffer, place
+            )
+        buffer = part.new_empty((self.size * rows, *part.shape[1:]))
+        work = self._native_gather(part, buffer, [rows] * self.size)
 
         def finish() -> Tensor:
             if self.rank < self.size - 1:
-                own = room[self.rank * rows : (self.rank + 1) * rows]
-                own.copy_(room[(self.size - 1) * rows :])
-            return room[: (self.size - 1) * rows]
+                own = buffer[self.rank * rows : (self.rank + 1) * rows]
+                own.copy_(buffer[(self.size - 1) * rows :])
+            return buffer[: (self.size - 1) * rows]
 
         return Pending(self, [work], finish, place)
 
-    def room_for_peers(self, rows: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    def buffer_for_peers(self, rows: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return room for what `scatter_to_peers` sends, and the part of it that is to be filled.
 
         The part is `((size - 1) rows, columns)`, blocks in the order of `peers`.
         """
         blocks = self.size - 1 if self._is_pairwise(like) else self.size
-        room = like.new_empty((blocks * rows, columns))
-        return room, room[: (self.size - 1) * rows]
+        buffer = like.new_empty((blocks * rows, columns))
+        return buffer, buffer[: (self.size - 1) * rows]
 
-    def scatter_to_peers(self, room: Tensor, rows: int, place: str) -> Pending:
-        """Start a reduce-scatter in which nobody gives anything to itself.
+    def scatter_to_peers(self, buffer: Tensor, rows: int, place: str) -> Pending:
+        """Start a reduce-scatter in which no one gives anything to itself.
 
         Args:
-            room: From `room_for_peers`, filled.
+            buffer: From `buffer_for_peers`, filled.
             rows: Of one block.
             place: Of the layer, for messages.
 
         Returns:
             Result `(rows, columns)`: the sum of what the peers hold for this rank, in rank order.
         """
-        block_bytes = rows * _bytes(room[0])
+        block_bytes = rows * _bytes(buffer[0])
         self.traffic.add("reduce_scatter", (self.size - 1) * block_bytes)
-        if self._is_pairwise(room):
+        if self._is_pairwise(buffer):
             # Received in ascending order, so that sums do not depend on who is asked.
-            into_room = torch.empty_like(room)
-            into = dict(zip(sorted(self.peers), into_room.split(rows), strict=True))
-            out = dict(zip(self.peers, room.split(rows), strict=True))
+            into_buffer = torch.empty_like(buffer)
+            into = dict(zip(sorted(self.peers), into_buffer.split(rows), strict=True))
+            out = dict(zip(self.peers, buffer.split(rows), strict=True))
             return self._exchange_alike(
-                out, into, lambda: into_room.view(-1, rows, room.shape[1]).sum(0), place
+                out, into, lambda: into_buffer.view(-1, rows, buffer.shape[1]).sum(0), place
             )
-        own = room[self.rank * rows : (self.rank + 1) * rows]
+        own = buffer[self.rank * rows : (self.rank + 1) * rows]
         if self.rank < self.size - 1:
-            room[(self.size - 1) * rows :].copy_(own)
+            buffer[(self.size - 1) * rows :].copy_(own)
         own.zero_()
-        return self._native_scatter(room, [rows] * self.size, place)
+        return self._native_scatter(buffer, [rows] * self.size, place)
 
     def all_gather(self, part: Tensor, sizes: Sequence[int], place: str) -> Pending:
         """Start an all-gather of parts that differ in their first dim.
@@ -174,25 +176,25 @@ class Group:
         Returns:
             Result `(sum(sizes), …)`, in rank order.
         """
-        room = part.new_empty((sum(sizes), *part.shape[1:]))
+        buffer = part.new_empty((sum(sizes), *part.shape[1:]))
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
         if self.size > 1 and not self._is_pairwise(part):
-            work = self._native_gather(part, room, sizes)
-            return Pending(self, [work], lambda: room, place)
-        blocks = room.split(list(sizes))
+            work = self._native_gather(part, buffer, sizes)
+            return Pending(self, [work], lambda: buffer, place)
+        blocks = buffer.split(list(sizes))
         blocks[self.rank].copy_(part)
         into = {peer: blocks[peer] for peer in self.peers}
-        return self._exchange(dict.fromkeys(self.peers, part), into, lambda: room, place)
+        return self._exchange(dict.fromkeys(self.peers, part), into, lambda: buffer, place)
 
     def gathering(
         self, part: Tensor, sizes: Sequence[int], place: str
     ) -> Gathering | NativeGathering:
         """Start an all-gather as `all_gather`, whose parts can be used as they arrive."""
-        room = part.new_empty((sum(sizes), *part.shape[1:]))
+        buffer = part.new_empty((sum(sizes), *part.shape[1:]))
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
         if self._is_pairwise(part):
-            return Gathering(self, part, room, sizes, place)
-        return NativeGathering(self, room, self._native_gather(part, room, sizes), place)
+            return Gathering(self, part, buffer, sizes, place)
+        return NativeGathering(self, buffer, self._native_gather(part, buffer, sizes), place)
 
     def scattering(
         self, like: Tensor, shape: Sequence[int], sizes: Sequence[int], place: str
@@ -205,12 +207,14 @@ class Group:
             sizes: Rows that every rank gets.
             place: Of the layer, for messages.
         """
-        room = like.new_empty(tuple(shape))
-        others = room.shape[0] - sizes[self.rank]
-        self.traffic.add("reduce_scatter", others * _bytes(room[:1]))
-        if self._is_pairwise(room):
-            return Scattering(self, room, sizes, place)
-        return NativeScattering(self, room, sizes, lambda: self._native_scatter(room, sizes, place))
+        buffer = like.new_empty(tuple(shape))
+        others = buffer.shape[0] - sizes[self.rank]
+        self.traffic.add("reduce_scatter", others * _bytes(buffer[:1]))
+        if self._is_pairwise(buffer):
+            return Scattering(self, buffer, sizes, place)
+        return NativeScattering(
+            self, buffer, sizes, lambda: self._native_scatter(buffer, sizes, place)
+        )
 
     def all_reduce(self, tensor: Tensor, place: str) -> Pending:
         """Start a sum over ranks, in place; the result is `tensor`."""
@@ -234,22 +238,22 @@ class Group:
         Raises:
             CommunicationError: Ranks disagree, or do not answer.
         """
-        said = json.dumps(facts, sort_keys=True).encode()
-        assert len(said) <= _FACTS_BYTES, said
+        message = json.dumps(facts, sort_keys=True).encode()
+        assert len(message) <= _FACTS_BYTES, message
         part = torch.zeros(1, _FACTS_BYTES, dtype=torch.uint8)
         is_pairwise = self.backends.get(device.type) not in self.native
-        part[0, : len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
-        room = torch.zeros(self.size, _FACTS_BYTES, dtype=torch.uint8)
-        room[self.rank].copy_(part[0])
+        part[0, : len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        buffer = torch.zeros(self.size, _FACTS_BYTES, dtype=torch.uint8)
+        buffer[self.rank].copy_(part[0])
         if is_pairwise:
-            into = {peer: room[peer] for peer in self.peers}
+            into = {peer: buffer[peer] for peer in self.peers}
             doing = dict.fromkeys(self.peers, part[0])
-            self._exchange(doing, into, lambda: room, place, tag=_FACTS_TAG).wait()
+            self._exchange(doing, into, lambda: buffer, place, tag=_FACTS_TAG).wait()
         elif self.size > 1:
-            there, given = room.to(device), part.to(device)
+            there, given = buffer.to(device), part.to(device)
             self.await_work(self._native_gather(given, there, [1] * self.size), place)
-            room = there.cpu()
-        found = [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in room]
+            buffer = there.cpu()
+        found = [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in buffer]
         self._check_agreement(found, place)
         return found
 
@@ -270,14 +274,14 @@ class Group:
             else:
                 work.handle.wait()
 
-    def receive(self, room: Tensor, peer: int, place: str, tag: int = _DATA_TAG) -> Receipt:
+    def receive(self, buffer: Tensor, peer: int, place: str, tag: int = _DATA_TAG) -> Receipt:
         """Post a receive; pairwise backends only."""
-        into, doing = room, f"receiving from rank {peer}"
-        if room.device.type != "cpu":  # gloo's sends and receives take none of a device
-            into = torch.empty_like(room, device="cpu")
+        into, doing = buffer, f"receiving from rank {peer}"
+        if buffer.device.type != "cpu":  # gloo's sends and receives take none of a device
+            into = torch.empty_like(buffer, device="cpu")
         with self._explained(doing, place):
             work = dist.irecv(into, self._ranks[peer], self.process_group, tag)
-        stage = (lambda: None) if into is room else (lambda: room.copy_(into))
+        stage = (lambda: None) if into is buffer else (lambda: buffer.copy_(into))
         return TransferWork(work, doing), stage
 
     def send(self, part: Tensor, peer: int, place: str, tag: int = _DATA_TAG) -> TransferWork:
@@ -293,14 +297,14 @@ class Group:
         try:
             yield
         except RuntimeError as error:
-            said = str(error).splitlines()[0]
-            reason = f"failed: {said}"
-            if "imed out" in said or "timeout" in said:
+            message = str(error).splitlines()[0]
+            reason = f"failed: {message}"
+            if "imed out" in message or "timeout" in message:
                 reason = (
                     f"took more than {self.timeout_s:g} s: the other rank hangs, or runs another "
                     "layer or other shapes"
                 )
-            elif "onnection" in said:
+            elif "onnection" in message:
                 reason = "failed: the other rank has ended; see its own message"
             raise CommunicationError(f"{self._at(place)}: {doing} {reason}") from error
 
@@ -350,12 +354,12 @@ class Group:
 
         return Pending(self, works, finished, place)
 
-    def _native_gather(self, part: Tensor, room: Tensor, sizes: Sequence[int]) -> TransferWork:
+    def _native_gather(self, part: Tensor, buffer: Tensor, sizes: Sequence[int]) -> TransferWork:
         if len(set(sizes)) == 1:
             names = ("all_gather_single", "all_gather_into_tensor")
-            work = _single(*names, room, part, self.process_group)
+            work = _single(*names, buffer, part, self.process_group)
         else:
-            blocks = list(room.split(list(sizes)))
+            blocks = list(buffer.split(list(sizes)))
             work = dist.all_gather(blocks, part, group=self.process_group, async_op=True)
         return TransferWork(work, "all-gather", self._holds(part))
 
@@ -380,8 +384,10 @@ class Group:
             for rank, facts in enumerate(found):
                 values.setdefault(str(facts.get(key)), []).append(rank)
             if len(values) > 1:
-                told = ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in values.items())
-                wrong.append(f"{key} is {told}")
+                differing = ", ".join(
+                    f"{value} on {_ranks(ranks)}" for value, ranks in values.items()
+                )
+                wrong.append(f"{key} is {differing}")
         if wrong:
             raise CommunicationError(f"{self._at(place)}: ranks disagree: {'; '.join(wrong)}")
 

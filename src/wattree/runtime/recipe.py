@@ -47,8 +47,8 @@ class Recipe:
         phantom_layers: Patterns of layers of another's module that become phantom layers; None:
             those of a plan that fits.
         regather: Ghosts are gathered again in backward.
-        overlap: Communication runs beside computation.
-        sharded_optimizer: The optimiser's state is sharded over replicas (ZeRO-1).
+        overlap: Communication runs alongside computation.
+        sharded_optimizer: The optimizer's state is sharded over replicas (ZeRO-1).
         processes_per_device: Replicas that share a device, one after another.
         learning_rate_scale: What the learning rate is multiplied by, where their batch grows.
     """

@@ -76,12 +76,12 @@ def gathered_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -
 class _Split(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group, name: str, dim: int) -> Tensor:
-        ctx.told = group, x.shape[dim], name, dim
+        ctx.arguments = group, x.shape[dim], name, dim
         return own_part(x, group, dim).contiguous()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return gathered_parts(gradients[0], *ctx.told), None, None, None
+        return gathered_parts(gradients[0], *ctx.arguments), None, None, None
 
 
 class _Join(torch.autograd.Function):
@@ -89,12 +89,12 @@ class _Join(torch.autograd.Function):
     def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any, x: Tensor, group: Group, length: int, name: str, dim: int
     ) -> Tensor:
-        ctx.told = group, dim
+        ctx.arguments = group, dim
         return gathered_parts(x, group, length, name, dim)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return own_part(gradients[0], *ctx.told).contiguous(), None, None, None, None
+        return own_part(gradients[0], *ctx.arguments).contiguous(), None, None, None, None
 
 
 class _Sum(torch.autograd.Function):

@@ -112,16 +112,17 @@ class Gathering:
     the rest is still on its way.
 
     Attributes:
-        room: The result; a block is valid once `arriving` has named its rank, the own one at once.
+        buffer: The result; a block is valid once `arriving` has named its rank, the own one at
+            once.
     """
 
     def __init__(
-        self, group: Group, part: Tensor, room: Tensor, sizes: Sequence[int], place: str
+        self, group: Group, part: Tensor, buffer: Tensor, sizes: Sequence[int], place: str
     ) -> None:
-        self.room = room
+        self.buffer = buffer
         self._group, self._part, self._place = group, part, place
         self._begun = _mark(group)
-        blocks = room.split(list(sizes))
+        blocks = buffer.split(list(sizes))
         blocks[group.rank].copy_(part)
         steps = range(1, group.size)
         self._targets = [(group.rank + step) % group.size for step in steps]
@@ -149,14 +150,14 @@ class Scattering:
     Fill `block(rank)` for every rank, say `send(rank)` after each, then `wait` for the sum.
 
     Attributes:
-        room: All blocks.
+        buffer: All blocks.
         order: Ranks in the order in which blocks are best made: the peers, then the own one.
     """
 
-    def __init__(self, group: Group, room: Tensor, sizes: Sequence[int], place: str) -> None:
-        self._group, self._place, self.room = group, place, room
+    def __init__(self, group: Group, buffer: Tensor, sizes: Sequence[int], place: str) -> None:
+        self._group, self._place, self.buffer = group, place, buffer
         self._begun = _mark(group)
-        self._blocks = room.split(list(sizes))
+        self._blocks = buffer.split(list(sizes))
         self.order = [(group.rank + step) % group.size for step in range(1, group.size + 1)]
         own = self._blocks[group.rank]
         self._received = own.new_empty((group.size - 1, *own.shape))
@@ -200,8 +201,8 @@ class Scattering:
 class NativeGathering:
     """As `Gathering`, on a backend whose own collective is the best: all parts arrive at once."""
 
-    def __init__(self, group: Group, room: Tensor, work: TransferWork, place: str) -> None:
-        self.room = room
+    def __init__(self, group: Group, buffer: Tensor, work: TransferWork, place: str) -> None:
+        self.buffer = buffer
         self._group, self._work, self._place = group, work, place
         self._begun = _mark(group)
 
@@ -215,10 +216,10 @@ class NativeScattering:
     """As `Scattering`, on such a backend: the collective starts when all blocks are made."""
 
     def __init__(
-        self, group: Group, room: Tensor, sizes: Sequence[int], start: Callable[[], Pending]
+        self, group: Group, buffer: Tensor, sizes: Sequence[int], start: Callable[[], Pending]
     ) -> None:
-        self.room = room
-        self._blocks, self._start = room.split(list(sizes)), start
+        self.buffer = buffer
+        self._blocks, self._start = buffer.split(list(sizes)), start
         self._missing = set(range(group.size))
         self._pending: Pending | None = None
         self.order = list(range(group.size))

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.strategies import Shared, screened, stage_pools
-from wattree.closed_form.tables import Tables
 from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
 from wattree.strategy import AXES, Schedule, StrategyOptions
@@ -98,7 +98,7 @@ def _times_s(
     np.add.at(weights[2], numbers[inner[-1] + 1 :], 1.0)
     rows = []
     for pool in range(len(setting.pool_rates)):
-        tables = Tables(setting, options, degrees, program, pool=pool)
+        tables = BlockCostTable(setting, options, degrees, program, pool=pool)
         rows.append(np.take(weights @ (tables.forward + tables.backward), tables.block_of, axis=1))
     layer_s, first_s, last_s = np.stack(rows, axis=1)
     return layer_s, first_s, last_s

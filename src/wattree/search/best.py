@@ -19,7 +19,7 @@ from wattree.job.energy import EnergyTerms
 from wattree.predict import Setting, Shared
 from wattree.search.limits import Limits
 from wattree.search.objective import objective_of
-from wattree.search.placements import reaches_expanded_memory
+from wattree.search.placements import accesses_expanded_memory
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import search
 from wattree.search.screen import Constraints, ScreenedSpace, screen
@@ -124,7 +124,7 @@ class Known:
         shape = (job.data.global_batch, job.data.sequence_length, setting.software)
         # A space depends on the cluster only through its number of devices, and whether these
         # reach expanded memory, unless pools differ.
-        reaches = reaches_expanded_memory(job.cluster)
+        reaches = accesses_expanded_memory(job.cluster)
         key = (ranks, shape, reaches, json.dumps(asdict(limits), sort_keys=True))
         if job.cluster.is_mixed:
             return enumerate_space(setting, ranks=ranks, limits=limits)
@@ -260,12 +260,12 @@ def _nearest(screened: ScreenedSpace, constraints: Constraints) -> str:
     """Return what the strategy needs that misses the first binding constraint by least."""
     fits = screened.fits(constraints)
     if not fits.any():
-        index = int(np.argmin(screened.memory_bytes / screened.room_bytes))
-        need, room = float(screened.memory_bytes[index]), float(screened.room_bytes[index])
+        index = int(np.argmin(screened.memory_bytes / screened.capacity_bytes))
+        need, capacity = float(screened.memory_bytes[index]), float(screened.capacity_bytes[index])
         words = options_in_words(screened.options(index))
         return (
             f"out of memory: the leanest strategy ({words}) needs {format_bytes(need)} of "
-            f"{format_bytes(room)}"
+            f"{format_bytes(capacity)}"
         )
     cap_w = constraints.power_cap_w
     within = fits if cap_w is None else fits & (screened.average_power_w <= cap_w)

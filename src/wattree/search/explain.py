@@ -76,7 +76,7 @@ def _summary(winner: RankedStrategy) -> str:
     step_s = result.step_time_s
     parts = {name: value for name, value in asdict(result.time_s).items() if value > 0}
     largest = sorted(parts, key=lambda name: -parts[name])
-    told = ", ".join(
+    reasons = ", ".join(
         f"{_PARTS[name]} {100 * parts[name] / step_s:.1f} %"
         for name in largest
         if parts[name] >= 1e-3 * step_s
@@ -84,7 +84,7 @@ def _summary(winner: RankedStrategy) -> str:
     memory = result.memory
     category = max(memory.by_category, key=lambda name: memory.by_category[name])
     return (
-        f"{winner.label}: {format_time(step_s)} per step ({told}); the fullest device holds "
+        f"{winner.label}: {format_time(step_s)} per step ({reasons}); the fullest device holds "
         f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}, "
         f"{format_bytes(memory.by_category[category])} of it {category}."
     )
@@ -96,14 +96,14 @@ def _input_bound(result: Result) -> Iterator[str]:
     if materials is None or not materials.is_input_bound:
         return
     share = 100 * materials.exposed_s / result.step_time_s
-    told = (
+    reasons = (
         f"It is input-bound: {PART_WORDS[materials.bound]} give "
         f"{materials.samples_per_s[materials.bound]:,.4g} samples/s, and {share:.1f} % of the step "
         "waits for them."
     )
     if materials.fixes:
-        told += f" It would take {'; '.join(fix.change for fix in materials.fixes)}."
-    yield told
+        reasons += f" It would take {'; '.join(fix.change for fix in materials.fixes)}."
+    yield reasons
 
 
 def _another_function(
@@ -148,21 +148,21 @@ def _against(
         head = f"It beats {about} by {100 * share:.1f} %, {shown}"
     else:  # only one that misses a constraint can be better, or it would have won
         head = f"It is {-100 * share:.1f} % behind {about}, which misses a constraint, {shown}"
-    told = list(_differences(setting, winner, rival))
+    reasons = list(_differences(setting, winner, rival))
     if objective in {"energy", "carbon"}:
-        told = [_energy_difference(ours, theirs), *told]
+        reasons = [_energy_difference(ours, theirs), *reasons]
     if objective == "cost":
-        told = [_node_difference(setting, ours, theirs), *told]
+        reasons = [_node_difference(setting, ours, theirs), *reasons]
     memory = ours.memory.peak_bytes - theirs.memory.peak_bytes
     less = "less" if memory < 0 else "more"
     if abs(memory) > 0.01 * theirs.memory.peak_bytes:
-        told.append(f"{format_bytes(abs(memory))} {less} memory")
-    told = [words for words in told if words]
-    return f"{head}: {'; '.join(told)}." if told else f"{head}."
+        reasons.append(f"{format_bytes(abs(memory))} {less} memory")
+    reasons = [words for words in reasons if words]
+    return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
 
 
 def _differences(setting: Setting, winner: RankedStrategy, rival: RankedStrategy) -> Iterator[str]:
-    """Yield how the parts of the step differ, those that favour the winner first."""
+    """Yield how the parts of the step differ, those that favor the winner first."""
     mine, other = asdict(winner.result.time_s), asdict(rival.result.time_s)
     gains = {name: other[name] - mine[name] for name in _PARTS}
     least = _TELLING * sum(abs(gain) for gain in gains.values())
@@ -172,7 +172,7 @@ def _differences(setting: Setting, winner: RankedStrategy, rival: RankedStrategy
             continue
         word = "less" if gain > 0 else "more"
         better, worse = (winner, rival) if gain > 0 else (rival, winner)
-        reason = _reason(name, better, worse, setting, favours_winner=gain > 0)
+        reason = _reason(name, better, worse, setting, favors_winner=gain > 0)
         yield f"{format_time(abs(gain))} {word} {_PARTS[name]}{reason}"
 
 
@@ -182,16 +182,16 @@ def _reason(
     worse: RankedStrategy,
     setting: Setting,
     *,
-    favours_winner: bool,
+    favors_winner: bool,
 ) -> str:
     """Return why a part of the step is shorter, in brackets, or nothing if no fact explains it."""
     facts = _FACTS.get(part)
     found = facts(better.options, worse.options, better.result, setting) if facts else ()
-    told = list(found)[:2]
-    if not told:
+    reasons = list(found)[:2]
+    if not reasons:
         return ""
-    who = "it" if favours_winner else "the other"
-    return f" ({who} {' and '.join(told)})"
+    who = "it" if favors_winner else "the other"
+    return f" ({who} {' and '.join(reasons)})"
 
 
 Facts = Callable[[StrategyOptions, StrategyOptions, Result, Setting], Iterator[str]]
@@ -307,7 +307,7 @@ def _compute(
         and better.memory.sharding not in _GATHERING
         and beside < 1
     ):
-        yield "has fewer gathers beside its products, which slow them down"
+        yield "has fewer gathers alongside its products, which slow them down"
 
 
 def _optimizer(

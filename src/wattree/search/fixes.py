@@ -16,7 +16,7 @@ from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.search.balance import balanced_cuts
-from wattree.search.placements import reaches_expanded_memory
+from wattree.search.placements import accesses_expanded_memory
 from wattree.strategy import StrategyOptions
 from wattree.trace import MemoryFix
 
@@ -118,15 +118,15 @@ def _changes(  # noqa: C901 - one entry per kind of change
 def _elsewhere(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
     """Yield what other memory can hold."""
     if (host := _to_host(setting, options)) is not None:
-        yield "optimiser state in host memory", host
+        yield "optimizer state in host memory", host
     offload = options.traffic.offload
-    if reaches_expanded_memory(setting.job.cluster) and offload.overflow is None:
+    if accesses_expanded_memory(setting.job.cluster) and offload.overflow is None:
         traffic = replace(options.traffic, offload=replace(offload, overflow="cxl"))
         yield "overflow to expanded memory", options.changed(traffic=traffic)
 
 
 def _to_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | None:
-    """Return `options` with the optimiser on the host, where the node says how fast that is."""
+    """Return `options` with the optimizer on the host, where the node says how fast that is."""
     offload, cluster = options.traffic.offload, setting.job.cluster
     if offload.optimizer or cluster.is_mixed or cluster.node.host.memory_bytes_per_s is None:
         return None

@@ -32,7 +32,7 @@ def infeasible(
         setting: The job.
         screened: Estimates of every strategy.
         constraints: What was asked.
-        rejected: Reason → strategies turned away.
+        rejected: Reason → strategies rejected.
     """
     counted = ", ".join(
         f"{reason} ({count:,})" for reason, count in sorted(rejected.items(), key=lambda r: -r[1])
@@ -41,7 +41,7 @@ def infeasible(
     where = f"{setting.model.name} on {job.cluster.label}"
     lines = [
         f"{job.source}: no strategy for {where} meets every constraint",
-        f"  turned away: {counted}",
+        f"  rejected: {counted}",
     ]
     if not len(screened):
         batch = job.data.global_batch
@@ -74,11 +74,11 @@ def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints
     """Return what the strategy needs that misses the first binding constraint by least."""
     fits = screened.fits(constraints)
     if not fits.any():
-        index = int(np.argmin(screened.memory_bytes / screened.room_bytes))
-        need, room = float(screened.memory_bytes[index]), float(screened.room_bytes[index])
+        index = int(np.argmin(screened.memory_bytes / screened.capacity_bytes))
+        need, capacity = float(screened.memory_bytes[index]), float(screened.capacity_bytes[index])
         return [
             f"  nearest: {options_in_words(screened.options(index))}, which needs "
-            f"{format_bytes(need)} on each device of {format_bytes(room)}",
+            f"{format_bytes(need)} on each device of {format_bytes(capacity)}",
             f"  what would help: {_more_nodes(setting, constraints)}, devices with more memory, "
             "a shorter data.sequence_length, or an optimizer with less state (adamw8bit, lion)",
         ]

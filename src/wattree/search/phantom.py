@@ -73,7 +73,7 @@ def _narrowest(model: ModelGraph) -> int | None:
     tree = phantom_parallel(StrategyOptions(phantom=True, ghosts=1), model)
     widths = []
     for path, block in {i.path: i.block for i in model.instances}.items():
-        near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.reaching(path)})
+        near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.matching_below(path)})
         for operator in model.blocks[block].operators:
             row = row_dim(operator)
             if row and near.choices(f"{path}.{operator.path}").phantom is not None:

@@ -9,13 +9,13 @@ from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
 from wattree.strategy import Offload
 
-__all__ = ["PLACED", "placements_of", "reaches_expanded_memory"]
+__all__ = ["PLACED", "accesses_expanded_memory", "placements_of"]
 
 #: What a placement names, joined by `+`; `device` is the one that puts nothing elsewhere.
 PLACED = ("optimizer", "parameters", "activations", "overflow")
 _DEVICE = "device"
 #: Tried unless others are named. Where nothing overflows, nothing is lost by allowing it; the
-#: optimiser's state is used once a step, so it is the first to go.
+#: optimizer's state is used once a step, so it is the first to go.
 _USUAL = ("overflow", "optimizer+overflow")
 
 
@@ -33,23 +33,27 @@ def placements_of(
     Raises:
         StrategyError: A name is unknown, or devices reach no expanded memory.
     """
-    reaches = reaches_expanded_memory(cluster)
+    accesses = accesses_expanded_memory(cluster)
     if names is None:
-        names = _USUAL if reaches else (_DEVICE,)
+        names = _USUAL if accesses else (_DEVICE,)
     for name in names:
-        _check(name, reaches=reaches)
+        _check(name, accesses=accesses)
     return tuple(dict.fromkeys(_placement(name, model) for name in names))
 
 
-def reaches_expanded_memory(cluster: Cluster) -> bool:
+def accesses_expanded_memory(cluster: Cluster) -> bool:
     """Return whether devices read and write a second tier of memory as they work."""
-    return not cluster.is_mixed and cluster.node.cxl is not None and cluster.node.cxl.is_reached
+    return (
+        not cluster.is_mixed
+        and cluster.node.cxl is not None
+        and cluster.node.cxl.is_accessed_in_place
+    )
 
 
-def _check(name: str, *, reaches: bool) -> None:
+def _check(name: str, *, accesses: bool) -> None:
     if name == _DEVICE:
         return
-    if not reaches:
+    if not accesses:
         raise StrategyError(
             {
                 "placements": f"found '{name}', but devices of this cluster read no expanded "

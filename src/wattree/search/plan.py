@@ -153,7 +153,7 @@ class _Sought:
         found: What was simulated.
         candidates: How many strategies it has, illegal ones included.
         feasible: Of these, those that meet every constraint.
-        rejected: Reason → how many were turned away for it.
+        rejected: Reason → how many were rejected for it.
     """
 
     screened: ScreenedSpace
@@ -217,7 +217,7 @@ def _no_phantoms(setting: Setting) -> str:
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return reason → candidates turned away for it in any of the spaces."""
+    """Return reason → candidates rejected for it in any of the spaces."""
     total: Counter[str] = Counter()
     for each in counts:
         total.update(each)
@@ -262,7 +262,7 @@ def _counted(
     screened_out: Mapping[str, NDArray[np.bool_]],
     missed: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return reason → candidates turned away for it, before, by and after screening."""
+    """Return reason → candidates rejected for it, before, by and after screening."""
     counts = Counter(illegal)
     counts.update({reason: int(mask.sum()) for reason, mask in screened_out.items()})
     counts.update(missed)

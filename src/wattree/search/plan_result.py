@@ -1,4 +1,4 @@
-"""What a search found: the ranked strategies, why the winner wins, and what was turned away."""
+"""What a search found: the ranked strategies, why the winner wins, and what was rejected."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Plan:
         best: First of `ranked`; None if nothing is feasible.
         ranked: Best first.
         explanation: Why the winner wins, in sentences.
-        rejected: Reason → candidates turned away for it.
+        rejected: Reason → candidates rejected for it.
         pareto: The front of two objectives, if it was asked for.
         exact: The best that trains the job's model itself, where `best` trains another function in
             its place; None where `best` does, or where none was found.
-        warnings: What could not be told of the model for certain; of the job's file alone:
+        warnings: What could not be determined of the model for certain; of the job's file alone:
             `Job.warnings`.
     """
 

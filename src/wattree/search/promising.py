@@ -39,7 +39,7 @@ class Search:
     Attributes:
         found: Those that meet every constraint, best first.
         simulated: How many were simulated.
-        missed: Reason → strategies that screening let pass and simulation turned away.
+        missed: Reason → strategies that screening let pass and simulation rejected.
     """
 
     found: tuple[RankedStrategy, ...]
@@ -78,10 +78,10 @@ def search(
         progress: Called with (done, at most).
     """
     names = tuple(dict.fromkeys(objectives))
-    played = _Played(setting, screened, constraints, detail=detail)
+    simulated = _Simulated(setting, screened, constraints, detail=detail)
     for name in names:
-        _play_best(
-            played,
+        _simulate_best(
+            simulated,
             name,
             feasible,
             fewest=fewest,
@@ -89,14 +89,14 @@ def search(
             progress=progress or (lambda *_: None),
         )
     entries = [
-        ranked_strategy(screened.options(index), result) for index, result in played.good.items()
+        ranked_strategy(screened.options(index), result) for index, result in simulated.good.items()
     ]
-    missed = Counter(played.reason.values())
-    return Search(found=in_order(entries, names[0]), simulated=len(played.all), missed=missed)
+    missed = Counter(simulated.reason.values())
+    return Search(found=in_order(entries, names[0]), simulated=len(simulated.all), missed=missed)
 
 
-def _play_best(
-    played: _Played,
+def _simulate_best(
+    simulated: _Simulated,
     name: str,
     feasible: NDArray[np.bool_],
     *,
@@ -105,33 +105,33 @@ def _play_best(
     progress: Callable[[int, int], None],
 ) -> None:
     """Simulate strategies by rising estimate of objective `name`, as `search` says."""
-    estimates = played.screened.objective(name, played.setting)
+    estimates = simulated.screened.objective(name, simulated.setting)
     order = np.flatnonzero(feasible)
     order = order[np.argsort(estimates[order], kind="stable")]
     best, good, count = np.inf, 0, 0
     known: set[StrategyOptions] = set()
-    budget = played.tasks + _TASK_BUDGET
+    budget = simulated.tasks + _TASK_BUDGET
     most = min(max(_MOST, 2 * fewest), len(order))
-    software, most_behind = played.setting.software, max(TIME_BOUNDS.values())
+    software, most_behind = simulated.setting.software, max(TIME_BOUNDS.values())
     while len(order) and count < most:
         index, order = int(order[0]), order[1:]
         behind = estimates[index] / best - 1.0  # below 0 while there is no best one
         settled = good >= fewest and behind > most_behind
-        if settled or good == enough or (good and played.tasks > budget):
+        if settled or good == enough or (good and simulated.tasks > budget):
             break
-        options = played.screened.options(index)
+        options = simulated.screened.options(index)
         family = _family(options)
         # The closed form exceeds the simulation by no more than its bound: what is farther behind
         # cannot become the best.
         if family in known or (good >= fewest and behind > time_bound(options, software)):
             continue
         count += 1
-        if (result := played.result(index)) is not None:
+        if (result := simulated.result(index)) is not None:
             good += 1
             known.add(family)
             best = min(best, objective_of(result, name))
-        elif played.reason[index] == OVER_POWER:
-            order = _less_hungry(order, played, index)
+        elif simulated.reason[index] == OVER_POWER:
+            order = _less_hungry(order, simulated, index)
         progress(count, most)
 
 
@@ -140,22 +140,22 @@ def _family(options: StrategyOptions) -> StrategyOptions:
     return options.changed(virtual_stages=min(options.pipeline.virtual_stages, 2))
 
 
-def _less_hungry(order: NDArray[np.int64], played: _Played, index: int) -> NDArray[np.int64]:
+def _less_hungry(order: NDArray[np.int64], simulated: _Simulated, index: int) -> NDArray[np.int64]:
     """Return what is worth trying after a strategy whose peak was above the cap.
 
     Estimated peaks are right but for a factor that depends on how smooth a job runs, so the
     others are judged by this one's. If none is left, the least hungry come first.
     """
-    cap_w = played.constraints.power_cap_w
+    cap_w = simulated.constraints.power_cap_w
     assert cap_w is not None
-    peaks = played.screened.peak_power_w
-    likely = peaks[order] * played.all[index].peak_power_w / peaks[index] <= cap_w
+    peaks = simulated.screened.peak_power_w
+    likely = peaks[order] * simulated.all[index].peak_power_w / peaks[index] <= cap_w
     if likely.any():
         return np.asarray(order[likely])
     return np.asarray(order[np.argsort(peaks[order], kind="stable")])
 
 
-class _Played:
+class _Simulated:
     """Strategies simulated so far, each once however often it is asked for."""
 
     def __init__(

@@ -40,7 +40,7 @@ class Constraints:
         power_cap_w: Highest power of the job's nodes, before PUE; None for no cap. [W]
         step_time_s: Longest step; None for no deadline. [s]
         cost_usd: Most that a step may cost; None for no budget. [USD]
-        any_memory: Nothing is turned away for its memory.
+        any_memory: Nothing is rejected for its memory.
     """
 
     memory_bytes: float | None = None
@@ -60,7 +60,7 @@ class ScreenedSpace:
         average_power_w, peak_power_w: Of the job's nodes, before PUE. [W]
         rent_usd_per_s: Of the nodes that each strategy uses; 1 where no price is known. [USD/s]
         usd_per_j: Of energy that is paid beside rent. [USD/J]
-        room_bytes: Memory of the device that is the fullest. [B]
+        capacity_bytes: Memory of the device that is the fullest. [B]
         tier_fits: Whether what lies in expanded memory has room there.
     """
 
@@ -71,7 +71,7 @@ class ScreenedSpace:
     average_power_w: Floats
     peak_power_w: Floats
     rent_usd_per_s: Floats
-    room_bytes: Floats
+    capacity_bytes: Floats
     tier_fits: NDArray[np.bool_]
     usd_per_j: float = 0.0
 
@@ -96,7 +96,7 @@ class ScreenedSpace:
         return replace(
             self,
             rent_usd_per_s=_rent(cluster, np.concatenate(axes)) if axes else self.rent_usd_per_s,
-            room_bytes=np.full(len(self), cluster.node.device.memory_bytes),
+            capacity_bytes=np.full(len(self), cluster.node.device.memory_bytes),
             usd_per_j=energy_usd_per_j(cluster) or 0.0,
         )
 
@@ -121,11 +121,11 @@ class ScreenedSpace:
         if constraints.any_memory:
             return np.ones(len(self), dtype=bool)
         most = constraints.memory_bytes
-        room = self.room_bytes if most is None else np.minimum(self.room_bytes, most)
-        return np.asarray((self.memory_bytes <= room) & self.tier_fits)
+        capacity = self.capacity_bytes if most is None else np.minimum(self.capacity_bytes, most)
+        return np.asarray((self.memory_bytes <= capacity) & self.tier_fits)
 
     def rejections(self, constraints: Constraints) -> dict[str, NDArray[np.bool_]]:
-        """Return reason → strategies that it turns away; each strategy has one reason at most."""
+        """Return reason → strategies that it rejects; each strategy has one reason at most."""
         reasons = {OUT_OF_MEMORY: ~self.fits(constraints)}
         if constraints.power_cap_w is not None:
             # No peak is below the average; which peaks are above the cap simulation decides.
@@ -177,9 +177,9 @@ def screen(
     tier_fits = _joined([chunk.tier_fits for chunk in found]).astype(np.bool_)
     # What overflows is off the device, if there is room for it elsewhere.
     kept = 1.0 - _joined([chunk.spilled for chunk in found]) * tier_fits
-    room_bytes = _rooms(setting.job.cluster)[pool]
+    capacity_bytes = _capacities(setting.job.cluster)[pool]
     memory_bytes = kept * _process_bytes(setting, tensor_bytes, pool) * _processes(space)
-    memory_bytes = np.where(kept < 1.0, np.minimum(memory_bytes, room_bytes), memory_bytes)
+    memory_bytes = np.where(kept < 1.0, np.minimum(memory_bytes, capacity_bytes), memory_bytes)
     energy_j = _joined([chunk.energy_j for chunk in found])
     return ScreenedSpace(
         space=space,
@@ -189,7 +189,7 @@ def screen(
         average_power_w=energy_j / setting.job.cluster.site.pue / np.maximum(step_time_s, 1e-12),
         peak_power_w=_joined([chunk.peak_power_w for chunk in found]),
         rent_usd_per_s=_joined(rent),
-        room_bytes=room_bytes,
+        capacity_bytes=capacity_bytes,
         tier_fits=tier_fits,
         usd_per_j=energy_usd_per_j(setting.job.cluster) or 0.0,
     )
@@ -212,7 +212,7 @@ def _processes(space: Space) -> Floats:
     return np.repeat(np.array(count), sizes)
 
 
-def _rooms(cluster: Cluster) -> Floats:
+def _capacities(cluster: Cluster) -> Floats:
     """Return the memory of one device of each pool. [B]"""
     return np.array([pool.node.device.memory_bytes for pool in cluster.pools])
 

@@ -177,7 +177,7 @@ def _axis_limits(model: ModelGraph, sequence: int, limits: Limits) -> dict[str, 
 
 
 def _meshes(ranks: Sequence[int], allowed: Mapping[str, Sequence[int]]) -> Integers:
-    """Return every factorisation of each of `ranks`, shape `(n, axes)`, in the order of `AXES`."""
+    """Return every factorization of each of `ranks`, shape `(n, axes)`, in the order of `AXES`."""
     found = []
     for total in ranks:
         left = np.array([total])

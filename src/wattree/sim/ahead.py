@@ -27,12 +27,12 @@ def kernels_are_compiled() -> bool:
 
 def compile_ahead() -> None:
     """Begin to compile what is not on disk, in processes of their own."""
-    compile_elsewhere(_play, engine.PLAYER)  # takes as long as all others together
+    compile_elsewhere(_execute, engine.PLAYER)  # takes as long as all others together
     compile_elsewhere(_add_up, *_OTHERS)
 
 
-def _play() -> None:
-    engine.played(_step(flows=0), "max-min", np.empty(0, np.int64))
+def _execute() -> None:
+    engine.executed(_step(flows=0), "max-min", np.empty(0, np.int64))
 
 
 def _add_up() -> None:
@@ -72,7 +72,7 @@ def _step(*, flows: int) -> ExecutionGraph:
         stream_kind=label,
         class_ranks=np.ones(1, np.int64),
         class_names=("rank",),
-        resident_bytes=none,
+        static_bytes=none,
         link_bandwidth_bytes_per_s=one[:flows],
         link_names=("link",)[:flows],
         compute_rate_while_communicating=1.0,
@@ -87,5 +87,5 @@ def _step(*, flows: int) -> ExecutionGraph:
         link_traffic_bytes=none,
         memory_category=label,
         category_names=("none",),
-        resident_by_category=np.zeros((1, 1)),
+        static_by_category=np.zeros((1, 1)),
     )

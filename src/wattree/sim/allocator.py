@@ -1,6 +1,6 @@
 """A caching allocator of device memory: what it holds for the tensors that come and go.
 
-Freed blocks are kept and handed out again, best fit first; what nobody's request fits into is lost
+Freed blocks are kept and handed out again, best fit first; what no one's request fits into is lost
 to fragmentation. One policy for each allocator in use:
 
 - PyTorch's caching allocator [1]: requests are rounded up to 512 B. Those of at most 1 MiB are cut
@@ -13,8 +13,8 @@ to fragmentation. One policy for each allocator in use:
   256 B and cut from one region. JAX takes three quarters of the device for it beforehand [4];
   what is counted here is how far into that region the tensors reach.
 
-Streams are told apart, but a block that another stream still reads is not held back (PyTorch's
-`record_stream`). Where a request would go beyond the device's memory, whole segments that nobody
+Streams are distinguished, but a block that another stream still reads is not held back (PyTorch's
+`record_stream`). Where a request would go beyond the device's memory, whole segments that no one
 uses (of one that grows: its free end) are given back first, as PyTorch does before it gives up.
 
 References:

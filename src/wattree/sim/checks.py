@@ -1,4 +1,4 @@
-"""Whether an execution graph can be played at all: shapes, ids and signs.
+"""Whether an execution graph can be executed at all: shapes, ids and signs.
 
 One compiled pass tells whether all is well, as it nearly always is; only then what is wrong is
 looked for, array by array.
@@ -52,7 +52,7 @@ def _length_faults(graph: ExecutionGraph) -> Iterator[str]:
     lengths = (
         (tasks, ("latency_s", "work_s", "overlaps", "alloc_bytes", "free_bytes", "name_ids")),
         (streams, ("stream_kind",)),
-        (classes, ("class_names", "resident_bytes")),
+        (classes, ("class_names", "static_bytes")),
         (links, ("link_names",)),
         (len(graph.flow_links), ("flow_bytes_per_s", "flow_counts")),
     )
@@ -79,7 +79,7 @@ def _order_faults(graph: ExecutionGraph) -> Iterator[str]:
 def _small_faults(graph: ExecutionGraph) -> Iterator[str]:
     """What does not grow with the number of tasks."""
     yield from _id_faults(graph, "stream_class", len(graph.class_names), "rank classes")
-    yield from _number_faults("resident_bytes", graph.resident_bytes)
+    yield from _number_faults("static_bytes", graph.static_bytes)
     yield from _number_faults("link_bandwidth_bytes_per_s", graph.link_bandwidth_bytes_per_s)
     if (graph.link_bandwidth_bytes_per_s == 0.0).any():
         yield "link_bandwidth_bytes_per_s: a link without bandwidth carries nothing; leave it out"

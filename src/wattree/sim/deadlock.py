@@ -21,7 +21,7 @@ def halt_error(
     """Return the error that names who is stuck: at work without progress, or in a cycle of waits.
 
     Args:
-        graph: What was played.
+        graph: What was executed.
         started, ended: Whether each task came to its start and its end, `(T,)`; at least one did
             not end.
     """

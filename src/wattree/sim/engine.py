@@ -39,7 +39,7 @@ from wattree.sim.rates import begin_work, end_work, settle
 from wattree.sim.rules import EVENT_KINDS, EventKind
 from wattree.trace import Trace
 
-__all__ = ["PLAYER", "play", "play_events", "played"]
+__all__ = ["PLAYER", "execute", "execute_events", "executed"]
 
 _END, _WORK, _START = int(EventKind.END), int(EventKind.WORK), int(EventKind.START)
 
@@ -53,7 +53,9 @@ class _Record(NamedTuple):
     log: NDArray[np.int64]
 
 
-def play(graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bool = True) -> Trace:
+def execute(
+    graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bool = True
+) -> Trace:
     """Return when every task starts and ends, and the peak memory of every rank class.
 
     Args:
@@ -67,26 +69,26 @@ def play(graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bo
         UnknownNameError: There is no such sharing policy.
     """
     graph = graph if mutual_slowdown else without_slowdown(graph)
-    return _play(graph, sharing, np.empty(0, np.int64))
+    return _execute(graph, sharing, np.empty(0, np.int64))
 
 
-def play_events(
+def execute_events(
     graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bool = True
 ) -> tuple[Trace, NDArray[np.int64]]:
     """Return the trace and every event in its order, as `task * EVENT_KINDS + EventKind`."""
     graph = graph if mutual_slowdown else without_slowdown(graph)
     log = np.empty(graph.tasks * EVENT_KINDS, np.int64)
-    trace = _play(graph, sharing, log)
+    trace = _execute(graph, sharing, log)
     return trace, log[: trace.events]
 
 
-def _play(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
+def _execute(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
     check_sharing(sharing)
     check_graph(graph)
-    return played(graph, sharing, log)
+    return executed(graph, sharing, log)
 
 
-def played(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
+def executed(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
     """Return the trace of a graph that was checked, and put its events into `log` if it has room.
 
     Raises:

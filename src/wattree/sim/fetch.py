@@ -17,7 +17,7 @@ _READ, _KEEP, _DATA = 0, 3, 1
 def fetch_ahead(_context: Any, array: Any, _index: Any = None) -> Any:
     """Ask for an element's cache line while there is other work to do.
 
-    It changes no result. Ranks that are not in lock-step are played a quarter faster with it.
+    It changes no result. Ranks that are not in lock-step are executed a quarter faster with it.
     """
     import numba
     from llvmlite import ir

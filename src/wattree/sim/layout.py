@@ -135,7 +135,7 @@ class Queue(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Links, flows on them (`room` nodes per slot), and scratch space of the sharing policies.
+    """Links, flows on them (`capacity` nodes per slot), and scratch space of the sharing policies.
 
     `busiest_bytes_per_s` is what one of the flows that each task stands for takes on its busiest
     link; empty where every flow stands for itself.
@@ -143,7 +143,7 @@ class Network(NamedTuple):
 
     links: NDArray[np.void]
     nodes: NDArray[np.void]
-    room: int
+    capacity: int
     flow_links: NDArray[np.int64]
     flow_bytes_per_s: NDArray[np.float64]
     busiest_bytes_per_s: NDArray[np.float64]
@@ -235,7 +235,7 @@ def empty_board(graph: ExecutionGraph, slots: int) -> Board:
         communication_rate=float(graph.communication_rate_while_computing),
     )
     board.free_slots[0] = slots
-    board.classes["level_bytes"] = board.classes["peak_bytes"] = graph.resident_bytes
+    board.classes["level_bytes"] = board.classes["peak_bytes"] = graph.static_bytes
     board.classes["peak_task"] = -1
     return board
 
@@ -253,15 +253,15 @@ def _busiest(graph: ExecutionGraph) -> NDArray[np.float64]:
 
 def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Network:
     """Return the links, nothing on them."""
-    room = int(np.diff(columns.flow_offsets).max(initial=0))
+    capacity = int(np.diff(columns.flow_offsets).max(initial=0))
     count = len(graph.link_bandwidth_bytes_per_s)
     links = np.zeros(count, LINK)
     links["bandwidth_bytes_per_s"] = graph.link_bandwidth_bytes_per_s
     links["first"] = links["last"] = -1
     return Network(
         links=links,
-        nodes=np.empty(slots * room, NODE),
-        room=room,
+        nodes=np.empty(slots * capacity, NODE),
+        capacity=capacity,
         flow_links=columns.flow_links,
         flow_bytes_per_s=columns.flow_bytes_per_s,
         busiest_bytes_per_s=np.require(_busiest(graph), np.float64, ("C", "A", "W")),
@@ -272,19 +272,19 @@ def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Networ
     )
 
 
-def empty_queue(room: int) -> Queue:
+def empty_queue(capacity: int) -> Queue:
     """Return a queue with room for one event for each of so many running tasks."""
     queue = Queue(
-        time_s=np.full(room + 2, np.inf),
-        order=_stack(room + 1),
-        run=_stack(room),
-        events=np.zeros(room, EVENT),
-        runs=np.zeros(room, RUN),
-        free_runs=np.arange(room, -1, -1, dtype=np.int64),
+        time_s=np.full(capacity + 2, np.inf),
+        order=_stack(capacity + 1),
+        run=_stack(capacity),
+        events=np.zeros(capacity, EVENT),
+        runs=np.zeros(capacity, RUN),
+        free_runs=np.arange(capacity, -1, -1, dtype=np.int64),
         newest=np.full(1, -1, np.int64),
     )
     queue.events["run"] = -1
-    queue.free_runs[0] = room
+    queue.free_runs[0] = capacity
     return queue
 
 
@@ -307,8 +307,8 @@ def _empty_aligned(count: int, record: np.dtype[np.void]) -> NDArray[np.void]:
     return raw[skip : skip + count * record.itemsize].view(record)
 
 
-def _stack(room: int) -> NDArray[np.int64]:
-    return np.zeros(room + 1, np.int64)
+def _stack(capacity: int) -> NDArray[np.int64]:
+    return np.zeros(capacity + 1, np.int64)
 
 
 @part

@@ -75,7 +75,7 @@ def occupancy(
 ) -> Occupancy:
     """Return what the ranks do, added up.
 
-    At each instant, computation draws what it asks for; what runs beside it shares the rest of
+    At each instant, computation draws what it asks for; what runs alongside it shares the rest of
     `most_w`. Time belongs to the first of: computation, communication, input work that computation
     waits for, `starved`, work of the host, waiting. Waiting that a collective ends was for the
     last of its ranks, and so was that before the end of the step without a pipeline: who is done
@@ -83,7 +83,7 @@ def occupancy(
     spin: they draw `spin_w`, as far as the limit leaves it, for its stage and class.
 
     Args:
-        trace: What was played.
+        trace: What was executed.
         energy_j: Above rest, that each task asks of one device, `(T,)`. [J]
         most_w: What a device of each class may draw above rest, `(C,)`. [W]
         starved: When the whole job waits for materials of later steps. [s]
@@ -109,16 +109,16 @@ def occupancy(
     asked[np.arange(number) if classes is None else classes] = True
     of_class = np.bincount(graph.stream_class, counts, number)
     batches = list(_batches(of_class, spans, asked))
-    room = max((int(of_class[batch].sum()) for batch in batches), default=0)
+    capacity = max((int(of_class[batch].sum()) for batch in batches), default=0)
     spins_w = np.zeros(number) if spin_w is None else spin_w
-    stints = np.empty(room, _STINT)  # one for all: fresh memory costs more than filling it
+    stints = np.empty(capacity, _STINT)  # one for all: fresh memory costs more than filling it
     for batch in batches:
         chosen = np.zeros(number, dtype=bool)
         chosen[batch] = True
         lanes, begins = _lanes(members, np.where(chosen[graph.stream_class], counts, 0), number)
         if of_class[batch].any():
-            reach = int(spans[batch, 0].min()), int(spans[batch, 1].max())
-            _pack(tasks, members, chosen, reach, np.full(number, -1), begins, stints)
+            span = int(spans[batch, 0].min()), int(spans[batch, 1].max())
+            _pack(tasks, members, chosen, span, np.full(number, -1), begins, stints)
         sweep(
             stints, lanes, batch, most_w, spins_w, trace.makespan_s, starved, _scratch(lanes), found
         )
@@ -139,7 +139,7 @@ def _tasks(trace: Trace, energy_j: Floats) -> _Tasks:
 
 
 def class_column(graph: ExecutionGraph) -> NDArray[np.int8]:
-    """Return the operator class of each task; by kind and stage where nobody said. `(T,)`"""
+    """Return the operator class of each task; by kind and stage where no one said. `(T,)`"""
     if graph.operator_class is not None:
         return graph.operator_class
     found = np.full(graph.tasks, OperatorClass.OTHER, dtype=np.int8)
@@ -218,13 +218,13 @@ def _pack(
     tasks: _Tasks,
     members: _Members,
     chosen: NDArray[np.bool_],
-    reach: tuple[int, int],
+    span: tuple[int, int],
     last: Integers,
     at: Integers,
     stints: NDArray[np.void],
 ) -> None:
     """Write down what streams of chosen classes do, `at` the places for each stream's next."""
-    for task in range(reach[0], reach[1] + 1):
+    for task in range(span[0], span[1] + 1):
         for row in range(members.row_offsets[task], members.row_offsets[task + 1]):
             stream = members.stream_ids[row]
             own = members.stream_class[stream]

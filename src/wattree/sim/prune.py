@@ -81,7 +81,7 @@ def _add_up(
     for task in range(len(offsets) - 1):
         for k in range(offsets[task], offsets[task + 1]):
             link = links[k]
-            if stream_offsets[task] == stream_offsets[task + 1]:  # may run beside any other
+            if stream_offsets[task] == stream_offsets[task + 1]:  # may run alongside any other
                 demand[link] += rates[k]
                 continue
             stream = stream_ids[stream_offsets[task]]

@@ -1,4 +1,4 @@
-"""The rules of play, followed to the letter and as plainly as Python can say them.
+"""The rules of execution, followed to the letter and as plainly as Python can say them.
 
 Slow on purpose: tests hold the compiled engine against it. Both do the same floating-point
 operations in the same order, so their traces are equal bit by bit. The rules are in
@@ -22,7 +22,7 @@ from wattree.sim.policies import check_sharing, without_slowdown
 from wattree.sim.rules import CROWDED_TOLERANCE, EVENT_KINDS, EventKind
 from wattree.trace import Trace
 
-__all__ = ["Flow", "counted_shares", "fair_shares", "play_reference", "reference_events"]
+__all__ = ["Flow", "counted_shares", "execute_reference", "fair_shares", "reference_events"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class _Work:
 
 
 @dataclass(slots=True)
-class _Player:
+class _Executor:
     """State of the play between two events."""
 
     graph: ExecutionGraph
@@ -167,11 +167,11 @@ class _Player:
                 self.queues[stream].append(task)
         counts = Counter(s for successors in self.successors for s in successors)
         self.unmet = [counts[task] for task in tasks]
-        self.level_bytes = [float(b) for b in graph.resident_bytes]
+        self.level_bytes = [float(b) for b in graph.static_bytes]
         self.peak_bytes = list(self.level_bytes)
         self.peak_task = [-1] * len(self.level_bytes)
 
-    def play(self) -> None:
+    def execute(self) -> None:
         """Play until nothing is left to happen."""
         for task in range(self.graph.tasks):
             self._start_if_ready(0.0, task)
@@ -318,10 +318,10 @@ def _flow(graph: ExecutionGraph, task: int) -> Flow:
     )
 
 
-def play_reference(
+def execute_reference(
     graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bool = True
 ) -> Trace:
-    """Play a graph slowly and plainly; the result equals that of `wattree.sim.play`.
+    """Play a graph slowly and plainly; the result equals that of `wattree.sim.execute`.
 
     Raises:
         SimulationError: The graph is malformed or comes to a deadlock.
@@ -337,8 +337,8 @@ def reference_events(
     check_sharing(sharing)
     graph = graph if mutual_slowdown else without_slowdown(graph)
     check_graph(graph)
-    player = _Player(graph, sharing)
-    player.play()
+    player = _Executor(graph, sharing)
+    player.execute()
     if len(player.end_s) < graph.tasks:
         started = np.array([task in player.start_s for task in range(graph.tasks)])
         ended = np.array([task in player.end_s for task in range(graph.tasks)])

@@ -1,4 +1,4 @@
-"""Constants of the rules of play that both executors share."""
+"""Constants of the rules of execution that both executors share."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def join_links(network: Network, slots: Slots, slot: int, flow: int, flows_end: 
     """Put a task that begins its work on its links, behind the flows that are there."""
     state = slots[slot]
     state.busiest_bytes_per_s = 0.0
-    state.nodes = state.nodes_end = slot * network.room
+    state.nodes = state.nodes_end = slot * network.capacity
     for k in range(flow, flows_end):
         bytes_per_s = network.flow_bytes_per_s[k]
         if bytes_per_s > 0.0:
@@ -179,7 +179,7 @@ def _fill(network: Network, slots: Slots) -> None:
     """Solve the collected flows by progressive filling."""
     growing, level = network.members[0], 0.0
     before = growing + 1
-    while 0 < growing < before:  # sums that are no numbers any more freeze nobody
+    while 0 < growing < before:  # sums that are no numbers any more freeze no one
         before = growing
         level = _next_level(network, slots, level)
         for i in range(1, network.members[0] + 1):

@@ -18,7 +18,7 @@ __all__ = [
     "Colocation",
 ]
 
-#: The processes of a device share the samples that one would have: the same optimisation path.
+#: The processes of a device share the samples that one would have: the same optimization path.
 FIXED_GLOBAL: Final = "fixed-global"
 #: Each has as many samples as one alone, so the batch grows with their number.
 FIXED_PER_PROCESS: Final = "fixed-per-process"

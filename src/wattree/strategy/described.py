@@ -30,7 +30,9 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
     """
     named = tuple(strategy.tree.nodes)
     used = {
-        pattern for path in _telling_paths(model, named) for pattern in strategy.tree.matching(path)
+        pattern
+        for path in _distinguishing_paths(model, named)
+        for pattern in strategy.tree.matching(path)
     }
     axes = {axis for axis, _ in strategy.mesh.axes}
     nodes = strategy.tree.nodes.values()
@@ -139,7 +141,7 @@ def _offload(offload: Offload) -> dict[str, object]:
     return found
 
 
-def _telling_paths(model: ModelGraph, patterns: Sequence[str]) -> list[str]:
+def _distinguishing_paths(model: ModelGraph, patterns: Sequence[str]) -> list[str]:
     """Return operator paths enough to tell which patterns match anything at all.
 
     One instance of each block does, and those that a pattern names without a wildcard.

@@ -34,7 +34,7 @@ __all__ = [
     "row_dim",
     "row_dims",
     "tables_of",
-    "weighted_products",
+    "weighted_matmuls",
 ]
 
 #: Paths of layers of our own families: of a plain stack, and of an encoder and a decoder.
@@ -210,7 +210,7 @@ def is_plain_linear(operator: Operator) -> bool:
     )
 
 
-def weighted_products(model: ModelGraph) -> tuple[tuple[str, Operator], ...]:
+def weighted_matmuls(model: ModelGraph) -> tuple[tuple[str, Operator], ...]:
     """Return the fully connected layers, by pattern."""
     return operator_patterns(
         model, lambda o: o.kind is OperatorKind.MATMUL and o.weight is not None and not o.in_turn

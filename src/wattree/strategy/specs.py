@@ -109,7 +109,7 @@ class ParallelismOptions:
         "true or false, whether batch norm takes its statistics over all replicas",
         needs="holders",
         idle="true has no effect with one replica: its statistics are those of all; set dp above 1",
-        words="synchronised batch norm",
+        words="synchronized batch norm",
     )
     op_shard: bool = knob(
         False,
@@ -173,7 +173,7 @@ class MemoryOptions:
         "a sharding of the model state over replicas",
         choices=SHARDINGS,
         needs="holders",
-        idle="'{}' has no effect with one replica: there is nobody to share the model's state "
+        idle="'{}' has no effect with one replica: there is no one to share the model's state "
         "with; set dp or fsdp above 1",
         words="{}",
     )

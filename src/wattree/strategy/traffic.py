@@ -52,7 +52,7 @@ class Offload:
         activations: What the first layers of each stage keep for backward.
         layers: How many layers of a stage.
         prefetch: Layers ahead of the one that computes, for copies of activations both ways.
-        tables: Those that samples look up in, with their optimiser state: rows that are looked up
+        tables: Those that samples look up in, with their optimizer state: rows that are looked up
             come in, gradients of rows go out, and the host updates.
         cached: Share of each table that the device keeps nevertheless.
         hits: Share of the lookups that what it keeps serves.
@@ -107,7 +107,7 @@ class Traffic:
         None,
         "true or false",
         needs="shards",
-        idle="has no effect with parameters and optimiser state whole on every rank: there is "
+        idle="has no effect with parameters and optimizer state whole on every rank: there is "
         "nothing to gather",
     )
     overlap_tensor: bool | None = knob(

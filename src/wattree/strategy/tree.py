@@ -1,4 +1,4 @@
-"""Parallelisation choices hung on the module tree; nodes inherit from their parents.
+"""Parallelization choices hung on the module tree; nodes inherit from their parents.
 
 A node's key is a dotted pattern over module paths (`layers.*.attention.qkv`; the empty pattern
 is the root). It applies to every operator at or below a matching module. Where several nodes
@@ -74,7 +74,7 @@ class MemoryChoice:
     Attributes:
         parameters: Axes the parameters are sharded over (FSDP, ZeRO-3); gathered for use.
         gradients: Axes the accumulated gradients are sharded over (ZeRO-2).
-        optimizer: Axes the optimiser state is sharded over (ZeRO-1).
+        optimizer: Axes the optimizer state is sharded over (ZeRO-1).
         activations: Keep, or recompute in backward.
         recompute_share: Share of each operator that is recomputed; the rest is kept (1 unless set).
         gathered: Keep what was gathered for an operator, or gather it again (which it does unless
@@ -123,7 +123,7 @@ class Choices:
         context_order: Which positions each rank holds.
         sync_batch_norm: Statistics of batch norm are those of all ranks that share its channels.
         phantom: It is a phantom layer, if it is linear.
-        keep_gathered: What was gathered for it is kept for backward.
+        save_gathered: What was gathered for it is kept for backward.
     """
 
     compute: Mapping[str, tuple[str, ...]]
@@ -136,7 +136,7 @@ class Choices:
     context_order: PositionOrder = PositionOrder.ZIGZAG
     sync_batch_norm: bool = False
     phantom: PhantomLayers | None = None
-    keep_gathered: bool = False
+    save_gathered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class StrategyTree:
         """Return the patterns that apply to the operator at `path`, weakest first."""
         return _matching(tuple(self.nodes), path)
 
-    def reaching(self, path: str) -> tuple[str, ...]:
+    def matching_below(self, path: str) -> tuple[str, ...]:
         """Return the patterns that may apply to something at or below `path`."""
         return _reaching(tuple(self.nodes), path)
 
@@ -195,7 +195,7 @@ class StrategyTree:
             context_order=order,
             sync_batch_norm=synced,
             phantom=phantom,
-            keep_gathered=keep,
+            save_gathered=keep,
             **stored,
         )
 

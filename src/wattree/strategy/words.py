@@ -30,15 +30,15 @@ def _placed(offload: Offload) -> list[str]:
 def options_in_words(options: StrategyOptions) -> str:
     """Return the options as a few words, what is off or 1 left out."""
     has = options.present()
-    said = {key: knob.in_words(options.value(key), has) for key, knob in KNOBS.items()}
+    phrase = {key: knob.in_words(options.value(key), has) for key, knob in KNOBS.items()}
     degrees = [f"{axis} {options.value(axis)}" for axis in AXES if options.value(axis) > 1]
     words = [" × ".join(degrees) or "one rank"]
     for key in _FIRST:
-        words += said.pop(key)
-    last = said.pop("recompute")
+        words += phrase.pop(key)
+    last = phrase.pop("recompute")
     words += _pipeline(options)
     words += _phantoms(options)
-    words += itertools.chain.from_iterable(said.values())
+    words += itertools.chain.from_iterable(phrase.values())
     if options.colocation.is_several:
         words.append(_processes(options.colocation))
     words += _placed(options.traffic.offload)

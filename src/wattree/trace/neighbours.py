@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NeighbourPlay:
+class NeighbourExecution:
     """One step beside the neighbours.
 
     Attributes:
@@ -32,14 +32,14 @@ class NeighbourJob:
         ranks: Its ranks.
         place: Their nodes, where these are whole, else their devices: `nodes 1-15:2`.
         alone_s: Its step without any other job. [s]
-        beside_s: Mean of its steps that lie wholly within the job's; None if none does. [s]
+        concurrent_s: Mean of its steps that lie wholly within the job's; None if none does. [s]
     """
 
     job: str
     ranks: int
     place: str
     alone_s: float
-    beside_s: float | None
+    concurrent_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class CrowdedLinks:
         shared: Whether the job and a neighbour use one such link at all.
         crowded_s: Time of the job's step in which both are on it and ask for more than it carries,
             on the link where that is longest, in the mean over the plays. Where something else
-            holds them back more, it delays nobody. [s]
+            holds them back more, it delays no one. [s]
         delay_s: By how much the step would be shorter if every job had such links to itself. [s]
     """
 
@@ -69,7 +69,7 @@ class NeighbourEffect:
         alone_s, mean_s, least_s, most_s: Step alone; beside, over all plays. [s]
         exposed_alone_s, exposed_mean_s: Exposed communication of the slowest rank. [s]
         energy_alone_j, energy_mean_j: Of the job's nodes, with PUE. [J]
-        plays: One for each phase that was tried.
+        executions: One for each phase that was tried.
         links: By kind.
         longer_s: Communication by name → how much longer it takes on the slowest rank, all its
             calls together, in the mean over the plays; longest first. [s]
@@ -85,7 +85,7 @@ class NeighbourEffect:
     exposed_mean_s: float
     energy_alone_j: float
     energy_mean_j: float
-    plays: tuple[NeighbourPlay, ...]
+    executions: tuple[NeighbourExecution, ...]
     links: tuple[CrowdedLinks, ...]
     longer_s: Mapping[str, float]
     jobs: tuple[NeighbourJob, ...]

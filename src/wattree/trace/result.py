@@ -39,7 +39,7 @@ class MemoryFix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AliveTensors:
+class LiveTensors:
     """Equal tensors of one rank that are alive at its peak.
 
     Attributes:
@@ -68,12 +68,12 @@ class AllocatorUse:
 
     Attributes:
         name: `caching`, `expandable` or `bfc`.
-        tensor_bytes: Peak of live tensors in the part of the step that was played.
+        tensor_bytes: Peak of live tensors in the part of the step that was executed.
         allocated_bytes: The same, each tensor rounded up to the allocator's blocks.
         reserved_bytes: What it takes from the device.
         fragmentation_bytes: What it takes beyond the tensors.
         retries: Tensors for which it had to give back cached memory first.
-        events: Tensors taken and given back that were played.
+        events: Tensors taken and given back that were executed.
         complete: Whether they are all of the step's.
     """
 
@@ -97,10 +97,10 @@ class MemoryUse:
         fits: Whether the peak is within the capacity.
         by_category: Parts of the peak; add up to it.
         fixes: The cheapest changes that help, cheapest in step time first.
-        alive: The tensors alive at the peak of the ranks `alive_on`, largest first; empty where
+        live: The live tensors at the peak of the ranks `live_on`, largest first; empty where
             plays are not detailed.
-        alive_on: The fullest ranks, or those that were asked for.
-        alive_bytes: Sum of `alive`: the peak of their live tensors.
+        live_on: The fullest ranks, or those that were asked for.
+        live_bytes: Sum of `live`: the peak of their live tensors.
         allocator: What an allocator would hold for them; None unless asked for.
     """
 
@@ -109,9 +109,9 @@ class MemoryUse:
     fits: bool
     by_category: Mapping[str, float]
     fixes: tuple[MemoryFix, ...] = ()
-    alive: tuple[AliveTensors, ...] = ()
-    alive_on: str = ""
-    alive_bytes: float = 0.0
+    live: tuple[LiveTensors, ...] = ()
+    live_on: str = ""
+    live_bytes: float = 0.0
     allocator: AllocatorUse | None = None
 
 
@@ -206,7 +206,7 @@ class Result:
             say.
         power: Power over the step by component; None where plays are not detailed.
         run: A run to the tokens or samples that were asked for; None without.
-        shift: The same job at other hours; None where nobody asked.
+        shift: The same job at other hours; None where no one asked.
         training: What was really trained; None of predictions.
         assumptions: What the job did not say and was assumed.
         neighbours: The same step beside other jobs; None if the job has no neighbours. All other

@@ -88,7 +88,7 @@ class MeterReading:
         resolution_j: Smallest step that the counter was seen to make; None if unknown. [J]
         period_s: How often the counter was seen to change; None if unknown. [s]
         is_estimate: No counter read this.
-        note: What befell it: a reset, a wrap, a gap.
+        note: What happened to it: a reset, a wrap, a gap.
     """
 
     domain: str
@@ -131,11 +131,11 @@ class Run:
         wall_s: Length. [s]
         iterations: Steps done; 0 for idle runs.
         work: Of one iteration, all nodes.
-        stages: `materials`, `computing`, `communicating`; empty where nothing labelled them.
+        stages: `materials`, `computing`, `communicating`; empty where nothing labeled them.
         meters: What was read.
         missing: Domains that the machine has and nothing read.
         power: Series, where they were recorded.
-        utilisation: Average share busy by component: `cpu`, `memory`, `accelerator`, `network`,
+        utilization: Average share busy by component: `cpu`, `memory`, `accelerator`, `network`,
             `storage`; 0 to 1.
         rated_w: Sum of the rated power of all devices and processors; None if unknown. [W]
         prefetch: Whether samples are prepared while a step computes, as workers do; False for a
@@ -160,7 +160,7 @@ class Run:
     meters: tuple[MeterReading, ...] = ()
     missing: tuple[str, ...] = ()
     power: tuple[PowerSeries, ...] = ()
-    utilisation: Mapping[str, float] = field(default_factory=dict)
+    utilization: Mapping[str, float] = field(default_factory=dict)
     rated_w: float | None = None
     prefetch: bool | None = None
     exit_code: int | None = 0

@@ -49,9 +49,9 @@ def _numbers(run: Run) -> Iterator[str]:
     for field in fields(run.work):
         if _bad(value := getattr(run.work, field.name)):
             yield f"work.{field.name}: found {value}, expected {_sound(value)}, or null"
-    for name, share in run.utilisation.items():
+    for name, share in run.utilization.items():
         if not 0 <= share <= 1:
-            yield f"utilisation.{name}: found {share}, expected a share between 0 and 1"
+            yield f"utilization.{name}: found {share}, expected a share between 0 and 1"
 
 
 def _counts(run: Run) -> Iterator[str]:

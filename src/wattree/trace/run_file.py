@@ -78,6 +78,8 @@ def read_run(path: str | Path) -> Run:
     if schema != SCHEMA:
         what = "is missing" if schema is None else f"found {schema!r}"
         raise RunError(source, [f"schema: {what}, expected {SCHEMA!r}"])
+    if "utilisation" in found:  # the old spelling, read for one version
+        found.setdefault("utilization", found.pop("utilisation"))
     found.setdefault("name", Path(source).name.partition(".")[0] or source)
     problems: list[str] = []
     run = from_plain(Run, found, problems)

@@ -15,7 +15,7 @@ class Trace:
     """Start and end of every task of an execution graph.
 
     Attributes:
-        graph: What was played.
+        graph: What was executed.
         start_s, end_s: `(T,)`, from the beginning of the step. [s]
         peak_bytes: Highest memory of each rank class, residents included, `(C,)`. [B]
         peak_task: Task at whose start the peak was reached, -1 if it is the residents, `(C,)`.

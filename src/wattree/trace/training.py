@@ -30,7 +30,7 @@ class TrainingUse:
         processes_per_device: Ranks that share a device.
         batch_rule: Whether they divide its batch (`fixed-global`) or have one each
             (`fixed-per-process`).
-        samples: Of a step of all ranks; 0 where nothing was said.
+        samples: Of a step of all ranks; 0 where nothing was set.
         learning_rate_scale: What the job's learning rate was multiplied by.
     """
 

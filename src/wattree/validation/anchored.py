@@ -2,8 +2,8 @@
 
 Of each source, accelerator, model and batch, the row with the highest limit is the anchor: what it
 measured is given, and it counts in no average. The others are predicted from it (`energy.anchors`),
-with one set of constants per type of device. Where rows of several optimisers share the highest
-limit, each other row has the anchor of its own optimiser.
+with one set of constants per type of device. Where rows of several optimizers share the highest
+limit, each other row has the anchor of its own optimizer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wattree.units import JOULES_PER_KWH
 from wattree.validation.rows import MeasuredRow
 from wattree.validation.score import Scored
 
-#: Source → accelerator as printed → catalogue name. V100 of Zeus: the variant is not stated; its
+#: Source → accelerator as printed → catalog name. V100 of Zeus: the variant is not stated; its
 #: highest limit is 250 W, the rated power of the PCIe part.
 ANCHORED_SOURCES: Mapping[str, Mapping[str, str]] = {
     "zeus-nsdi23-trace": {"V100": "v100-pcie-16gb", "A40": "a40"},
@@ -29,7 +29,7 @@ ANCHORED_SOURCES: Mapping[str, Mapping[str, str]] = {
 
 
 def anchored_device(row: MeasuredRow) -> str | None:
-    """Return the catalogue name of a row's device where its source has runs under limits."""
+    """Return the catalog name of a row's device where its source has runs under limits."""
     return ANCHORED_SOURCES.get(row.source_id, {}).get(row.accelerator)
 
 

@@ -62,15 +62,15 @@ class FitRow:
     screen: Screened | None = field(default=None, repr=False)
 
     def estimate_s(self, calibration: Calibration) -> float:
-        """Return the estimated step time under `calibration`; what has no closed form is played.
+        """Return the estimated step time under `calibration`; what has no closed form is executed.
 
         [s]
         """
         setting, options = self.setting(calibration), self.expressed.job.strategy
         assert isinstance(options, StrategyOptions)
         if not is_expressible(options, setting.job.cluster):
-            played = predicted(setting, options, detail=False)
-            return self.ratio * played.result.step_time_s
+            executed = predicted(setting, options, detail=False)
+            return self.ratio * executed.result.step_time_s
         if self.screen is None:
             degrees = Degrees.of([options], self.expressed.job.data.global_batch)
             self.screen = screened(setting, options, degrees)
@@ -130,7 +130,7 @@ def fit(
     calibration = start
     jacobian = np.full((len(rows), len(names)), np.nan)
     for done in range(rounds):
-        logs, jacobian = _linearised(rows, calibration, jacobian, names)
+        logs, jacobian = _linearized(rows, calibration, jacobian, names)
         theta = _solve(rows, logs, jacobian, weights, calibration=calibration, priors=priors)
         calibration = calibration.replaced(dict(zip(names, np.exp(theta), strict=True)))
         if progress is not None:
@@ -198,7 +198,7 @@ def row_weights(rows: Sequence[FitRow]) -> Floats:
     return np.array([counts[row.key] ** -_REPEAT_EXPONENT for row in rows])
 
 
-def _linearised(
+def _linearized(
     rows: Sequence[FitRow], calibration: Calibration, before: Floats, names: Sequence[str]
 ) -> tuple[Floats, Floats]:
     """Return log estimates and their derivatives by log constants.
@@ -241,7 +241,7 @@ def _solve(
     calibration: Calibration,
     priors: Mapping[str, Prior],
 ) -> Floats:
-    """Return the constants' logarithms that minimise robust errors plus priors, linearised."""
+    """Return the constants' logarithms that minimize robust errors plus priors, linearized."""
     names = tuple(priors)
     measured = np.log([row.measured_s for row in rows])
     theta = np.log([calibration.constants[name].value for name in names])
@@ -256,7 +256,7 @@ def _solve(
         normal = (jacobian * w[:, None]).T @ jacobian + np.diag(precision)
         right = (jacobian * w[:, None]).T @ target + precision * prior
         solution = np.linalg.solve(normal, right)
-    # Long steps leave the region where the linearisation holds.
+    # Long steps leave the region where the linearization holds.
     return np.asarray(theta + np.clip(solution - theta, -0.7, 0.7))
 
 

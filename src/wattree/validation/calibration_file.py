@@ -12,7 +12,7 @@ _HEAD = """\
 # Constants of the cost models, by dotted name. Evidence: `measured` was read off measurements,
 # `fitted` is remade by `wattree validate --fit` from published training rows, `chosen` is a stated
 # assumption. `source` of a fitted constant is what its start value rests on, `spread` the standard
-# deviation of its logarithm after the fit. Devices are named as in the catalogue; `architecture`
+# deviation of its logarithm after the fit. Devices are named as in the catalog; `architecture`
 # and `pooled` stand in for devices without constants of their own.
 """
 

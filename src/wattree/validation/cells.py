@@ -148,7 +148,7 @@ class Cells:
             self.assume(f"{precision} in linear layers only; logits and attention in bf16")
 
     def optimizer(self) -> str:
-        """Return the optimiser as a job names it."""
+        """Return the optimizer as a job names it."""
         printed = (self.row.optimizer or "").lower()
         for known in ("adamw", "adam", "momentum", "sgd", "lion", "adafactor"):
             if known in printed:

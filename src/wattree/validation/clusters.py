@@ -1,4 +1,4 @@
-"""The cluster of a row, from the catalogue, with the fabric that its source states."""
+"""The cluster of a row, from the catalog, with the fabric that its source states."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _GBIT_PER_S = 1e9 / 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """Network adapters of a node as a source states them, in place of the catalogue's.
+    """Network adapters of a node as a source states them, in place of the catalog's.
 
     Attributes:
         count: Adapters per node.
         gbit_per_s: Line rate of each. [Gbit/s]
-        source: Who says so; an assumption if nobody does.
+        source: Who says so; an assumption if no one does.
     """
 
     count: int
@@ -33,7 +33,7 @@ class Adapters:
     source: str
 
 
-#: (accelerator, memory as printed in GB or None, devices per node) → catalogue node.
+#: (accelerator, memory as printed in GB or None, devices per node) → catalog node.
 _NODES: Mapping[tuple[str, float | None, int], str] = {
     ("A10", 24, 1): "8x-a10",
     ("A100-PCIe", 40, 1): "8x-a100-pcie-40gb",
@@ -69,20 +69,20 @@ def row_cluster(
 
     Args:
         cells: The row.
-        adapters: In place of the catalogue's, where the source states or the convention says.
+        adapters: In place of the catalog's, where the source states or the convention says.
         through_host: Devices of a node reach each other through host memory alone, whatever links
             there are (`NCCL_P2P_DISABLE=1`).
 
     Raises:
-        RowError: No node of the catalogue is the row's, or its devices do not fill whole nodes.
+        RowError: No node of the catalog is the row's, or its devices do not fill whole nodes.
     """
     row, devices = cells.row, cells.whole("n_accel")
     per_node = cells.or_assume("accel_per_node", min(8, devices))
     found = _NODES.get((row.accelerator, row.accel_mem_gb, per_node))
     if found is None:
         memory = f" with {row.accel_mem_gb:g} GB" if row.accel_mem_gb else ""
-        raise cells.refusal(f"no catalogue node holds {per_node} x {row.accelerator}{memory}")
-    node, fabric = _from_catalogue(found)
+        raise cells.refusal(f"no catalog node holds {per_node} x {row.accelerator}{memory}")
+    node, fabric = _from_catalog(found)
     node = _with_adapters(_with_devices(node, min(per_node, devices)), adapters)
     if through_host and node.devices > 1:
         cells.assume("NCCL_P2P_DISABLE=1: devices reach each other through host memory")
@@ -104,7 +104,7 @@ def row_cluster(
 
 
 @cache  # reading a file costs more than expressing a row, and hundreds of rows share a node
-def _from_catalogue(node_name: str) -> tuple[Node, Fabric]:
+def _from_catalog(node_name: str) -> tuple[Node, Fabric]:
     return load_node(node_name), load_fabric(default_fabric_name(node_name))
 
 
@@ -143,4 +143,4 @@ def _note_network(cells: Cells, node: Node, adapters: Adapters | None) -> None:
     if adapters is not None:
         cells.assume(f"network {rate} ({adapters.source})")
     elif cells.row.inter_node_link is None:
-        cells.assume(f"network not stated: {rate}, as catalogue node {node.name}")
+        cells.assume(f"network not stated: {rate}, as catalog node {node.name}")

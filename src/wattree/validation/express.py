@@ -40,7 +40,7 @@ def express(row: MeasuredRow) -> Expressed:
     except RowError:
         raise
     except WattreeError as error:
-        # A device that is not in the catalogue or a strategy that cannot be: the row's fault.
+        # A device that is not in the catalog or a strategy that cannot be: the row's fault.
         raise cells.refusal(str(error)) from error
     assert isinstance(job.strategy, StrategyOptions)
     assert job.strategy.ranks == job.cluster.devices == row.n_accel

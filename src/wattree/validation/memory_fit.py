@@ -27,7 +27,7 @@ _CONTEXTS = {
 }
 #: Names that `fit_memory` remakes.
 MEMORY_CONSTANTS = (_ALLOCATED, _SHARE, _RESERVED, *_CONTEXTS.values())
-#: Weak pull towards the start, as a share of each constant, so that what no row sees stays put.
+#: Weak pull toward the start, as a share of each constant, so that what no row sees stays put.
 _PRIOR_WEIGHT = 1e-3
 _ROUNDS = 60
 

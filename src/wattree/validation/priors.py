@@ -21,7 +21,7 @@ class Prior:
     source: str
 
 
-#: Spread of what a device reaches in matrix products: sustained clocks under a power limit and
+#: Spread of what a device reaches in matmuls: sustained clocks under a power limit and
 #: libraries' kernels differ by tens of per cent from the best published product.
 _DEVICE_SPREAD = 0.3
 #: Spread of what a family adds to that: the libraries are the same, only gaps differ.

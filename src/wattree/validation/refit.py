@@ -170,7 +170,7 @@ class _Fitting:
             for case, first, last in zip(self.cases, before, after, strict=True)
         )
         return Refit(
-            scales=self._told(scales, overhead_s),
+            scales=self._scales_of(scales, overhead_s),
             runs=runs,
             error_before=_error(self.cases, before),
             error_after=_error(self.cases, after),
@@ -260,7 +260,7 @@ class _Fitting:
         count = len(self.cases)
         return f"refitted by {count} run{'s' if count > 1 else ''} of wattree train: {what}"
 
-    def _told(self, scales: Mapping[str, float], overhead_s: float) -> tuple[RefitScale, ...]:
+    def _scales_of(self, scales: Mapping[str, float], overhead_s: float) -> tuple[RefitScale, ...]:
         name = self.device.name
         return (
             RefitScale(
@@ -293,17 +293,17 @@ class _Fitting:
             )
 
     def _warnings(self) -> list[str]:
-        told = []
+        notes = []
         if self.is_shared:
-            told.append(
+            notes.append(
                 "exchanges inside layers take processors' time, which predictions charge to "
                 "computing and runs clock as communicating: both are stretched alike, by the step"
             )
         if all(not case.stages_s.get("communicating") for case in self.cases):
-            told.append("no run communicates: the scale of communicating stays as it was")
+            notes.append("no run communicates: the scale of communicating stays as it was")
         if len({round(case.step_s, 9) for case in self.cases}) < 2:
-            told.append("runs of one size: the step overhead stays as it was")
-        return told
+            notes.append("runs of one size: the step overhead stays as it was")
+        return notes
 
 
 def _is_split(case: TrainedRun) -> bool:

@@ -97,7 +97,7 @@ def row_model(
         padded_vocab: Rows that the token table really has, if more than `vocab`.
 
     Raises:
-        RowError: A size is not stated, or the model family's habits are not known.
+        RowError: A size is not stated, or the model family's defaults are not known.
     """
     row = cells.row
     cells.need("hidden", "ffn_hidden", "seq_len", "gated_mlp", "tied_emb", "model_family")
@@ -116,7 +116,7 @@ def row_model(
     }
     if padded_vocab is not None:
         shape["padded_vocab"] = padded_vocab
-    shape |= _habits(cells) | _experts(cells) | _window(cells)
+    shape |= _software_defaults(cells) | _experts(cells) | _window(cells)
     if shape["positions"] == "learned":
         shape["max_positions"] = cells.whole("seq_len")
     return ModelSource(transformer=shape)
@@ -131,7 +131,7 @@ def _unless(**given: int | None) -> tuple[str, ...]:
     return tuple(column for column, value in given.items() if value is None)
 
 
-def _habits(cells: Cells) -> dict[str, Any]:
+def _software_defaults(cells: Cells) -> dict[str, Any]:
     family = _ARCHITECTURES.get(str(cells.row.model_family))
     if family is None:
         known = ", ".join(sorted(_ARCHITECTURES))

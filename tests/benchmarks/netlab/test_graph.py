@@ -20,7 +20,7 @@ from benchmarks.netlab import (
     predict,
 )
 from wattree.errors import HardwareError, JobError
-from wattree.sim import play, play_reference
+from wattree.sim import execute, execute_reference
 
 #: Links that carry payload only, no credit, no latency: times follow from bytes alone.
 IDEAL = Machine(
@@ -93,7 +93,7 @@ def test_a_ring_takes_its_closed_form(tmp_path: Path, kind: str, rounds: int, ra
 
 
 def test_a_broadcast_takes_a_message_per_level_when_sends_share_the_root(tmp_path: Path) -> None:
-    """4 ranks: the root's two sends take 2 S / B, the second level runs beside them."""
+    """4 ranks: the root's two sends take 2 S / B, the second level runs alongside them."""
     task = {"id": "b", "kind": "broadcast", "communicator": "w", "size_bytes": 4 * MEGA}
     made = scenario(
         tmp_path, [task | {"source_host": "h0"}], {"w": ["h0", "h1", "h2", "h3"]}, hosts=4
@@ -235,7 +235,7 @@ def test_tasks_that_do_not_share_links_have_the_network_to_themselves(tmp_path: 
 
 
 def test_hosts_that_no_path_joins_are_named(tmp_path: Path) -> None:
-    """When they are read, and if made in Python by the routes, before anything is played."""
+    """When they are read, and if made in Python by the routes, before anything is executed."""
     links = [{"ends": ["h0", "s0"], "rate_mbit_per_s": 8}]
     with pytest.raises(JobError, match=r"communicators\.h0h1\.hosts: no link of the network"):
         scenario(tmp_path, [send("a", "h0h1", MEGA)], pairs("h0h1"), hosts=2, links=links)
@@ -251,6 +251,6 @@ def test_the_plain_executor_plays_them_alike(name: str, sharing: str) -> None:
     made = next(one for one in bundled_scenarios() if one.name == name)
     graph = predict(made, load_machine()).trace.graph
 
-    fast, plain = play(graph, sharing=sharing), play_reference(graph, sharing=sharing)
+    fast, plain = execute(graph, sharing=sharing), execute_reference(graph, sharing=sharing)
 
     assert np.array_equal(fast.end_s, plain.end_s)

@@ -164,5 +164,5 @@ def test_a_live_run_ends_when_predicted(shared: Path, tmp_path: Path) -> None:
     error = compare(scenario, predict(scenario, load_machine())).error
 
     assert error is not None
-    # Other tests run beside it; how exact predictions are, recordings of quiet machines tell.
+    # Other tests run alongside it; how exact predictions are, recordings of quiet machines tell.
     assert abs(error) < 0.3

@@ -1,4 +1,4 @@
-"""Experts whose weights are one tensor are found, and spread as those of the catalogue are."""
+"""Experts whose weights are one tensor are found, and spread as those of the catalog are."""
 
 from __future__ import annotations
 
@@ -140,19 +140,19 @@ def test_experts_are_spread_the_same_played_in_closed_form_and_unfolded(
     given = job_from_mapping(job(source, "bmm", {"micro_batch": 2, **strategy}))
     assert isinstance(given.strategy, StrategyOptions)
     plain = simulate(job_from_mapping(job(source, "bmm", {"micro_batch": 2}))).result
-    played, single = simulate(given), simulate(given, fold=False)
+    executed, single = simulate(given), simulate(given, fold=False)
     found = estimate(
         setting_of(given, load_calibration(None)),
         given.strategy,
         Degrees.of([given.strategy], BATCH),
     )
     of_experts = 2 * EXPERTS * 2 * WIDTH * 4 * WIDTH * 4.0  # fp32, under autocast
-    held = [r.memory.by_category["parameters"] for r in (plain, played.result)]
+    held = [r.memory.by_category["parameters"] for r in (plain, executed.result)]
 
-    assert played.warnings == ()
-    assert single.result.step_time_s == pytest.approx(played.result.step_time_s, rel=1e-9)
-    assert found.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.02)
-    assert found.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.01)
+    assert executed.warnings == ()
+    assert single.result.step_time_s == pytest.approx(executed.result.step_time_s, rel=1e-9)
+    assert found.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.02)
+    assert found.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.01)
     assert held[0] - held[1] == pytest.approx(of_experts * (1 - 1 / strategy["ep"]))
 
 

@@ -105,7 +105,7 @@ def test_vectors_of_a_spectrum_have_gradients_that_are_products(batch: int) -> N
     ],
 )
 def test_what_has_no_gradient_is_not_updated(name: str, expected: set[str]) -> None:
-    """It has no optimiser state either, and nothing of it is sent."""
+    """It has no optimizer state either, and nothing of it is sent."""
     assert trained(model_graph(known(name))) == expected
 
 

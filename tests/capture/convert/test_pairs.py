@@ -27,7 +27,7 @@ from wattree.cost import load_calibration
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.predict import setting_of
 from wattree.predict.simulate import predicted
-from wattree.sim import play, reference_events
+from wattree.sim import execute, reference_events
 from wattree.strategy import AXES, StrategyOptions
 
 BATCH = 16
@@ -126,7 +126,7 @@ def test_layers_of_a_stack_are_columns_and_rows_by_turns() -> None:
         ((64, 64, 64, 64), COLUMN),
         ((64, 64, 64, 32), ROW),  # the shorter side is summed
         ((64, 64, 64, 8), None),  # its exchange saves next to nothing
-        ((64, 64, 32, 40), None),  # 32 inputs and 40 outputs stand in the way of tp 64
+        ((64, 64, 32, 40), None),  # 32 inputs and 40 outputs block tp 64
         ((64, 24, 64, 24), ROW),  # but 64 divide by 8, as do the pair's 24
     ],
 )
@@ -258,7 +258,7 @@ def test_folding_and_the_fast_executor_change_nothing(options: StrategyOptions) 
     """A pipeline may part a pair: what it sends then is a part of the features."""
     job = Job.of(stack(64, 128, 128, 128, 128, 64), options, global_batch=64)
     folded, whole = job.compiled().graph, job.compiled(fold=False).graph
-    trace, unfolded = play(folded), play(whole)
+    trace, unfolded = execute(folded), execute(whole)
     slow, _ = reference_events(folded)
 
     assert trace.makespan_s == pytest.approx(unfolded.makespan_s, rel=1e-9)
@@ -276,7 +276,7 @@ def test_roles_change_nothing_without_tensor_parallelism(options: dict[str, obje
     both = []
     for model in (graph, plain):
         chosen = StrategyOptions(micro_batch=8, **options)  # type: ignore[arg-type]
-        trace = play(Job.of(model, chosen, global_batch=64).compiled().graph)
+        trace = execute(Job.of(model, chosen, global_batch=64).compiled().graph)
         both.append((trace.makespan_s, trace.peak_bytes.max()))
 
     assert both[0] == both[1]
@@ -298,7 +298,7 @@ def test_screening_is_close_to_the_play(options: StrategyOptions) -> None:
     job = replace(
         job, pool_rates=tuple(replace(rates, step_overhead_s=0.0) for rates in job.pool_rates)
     )
-    played = predicted(job, options).result
+    executed = predicted(job, options).result
     degrees = Degrees(
         axes={axis: np.array([options.value(axis)]) for axis in AXES},
         micro_batch=np.array([options.pipeline.micro_batch]),
@@ -307,4 +307,4 @@ def test_screening_is_close_to_the_play(options: StrategyOptions) -> None:
     )
     screened = estimate(job, options, degrees)
 
-    assert screened.step_time_s[0] == pytest.approx(played.step_time_s, rel=0.1)
+    assert screened.step_time_s[0] == pytest.approx(executed.step_time_s, rel=0.1)

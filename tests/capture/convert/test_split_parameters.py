@@ -13,7 +13,7 @@ from tests.compiler.jobs import Job
 from wattree.capture import capture_module
 from wattree.capture.convert import model_graph
 from wattree.graph import ModelGraph, OperatorKind, TensorRole
-from wattree.sim import play, reference_events
+from wattree.sim import execute, reference_events
 from wattree.strategy import StrategyOptions
 
 VOCABULARY, HIDDEN, LENGTH = 4096, 64, 16
@@ -85,9 +85,9 @@ def test_a_split_vocabulary_of_fixed_length_plays_as_the_reference_does() -> Non
     job = Job.of(graph_of(language_model, str(LENGTH)), StrategyOptions(tp=2, dp=2))
     folded = job.compiled().graph
     slow, _ = reference_events(folded)
-    trace = play(folded)
+    trace = execute(folded)
 
-    assert trace.makespan_s == pytest.approx(play(job.compiled(fold=False).graph).makespan_s)
+    assert trace.makespan_s == pytest.approx(execute(job.compiled(fold=False).graph).makespan_s)
     assert trace.makespan_s == pytest.approx(slow.makespan_s)
 
 

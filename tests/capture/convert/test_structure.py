@@ -169,7 +169,7 @@ def test_a_large_vocabulary_is_split_at_both_ends() -> None:
 
 
 def test_norms_rotations_and_gates_by_hand_become_one_operator_each() -> None:
-    """As the catalogue has them; kernel by kernel they are the same launches."""
+    """As the catalog has them; kernel by kernel they are the same launches."""
     pytest.importorskip("transformers")
     recording = small_model("llama")
     normal, plain = (model_graph(recording, normal=normal) for normal in (True, False))

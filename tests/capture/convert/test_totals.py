@@ -22,7 +22,7 @@ MODULES = (
 )
 MODELS = ("llama", "bert", "gpt2", "albert", "vit", "swin")
 
-#: Its first function derives a gradient of the samples too, which nobody asks for.
+#: Its first function derives a gradient of the samples too, which no one asks for.
 FIRST_INPUT_DERIVED = "custom_autograd"
 #: Its regions are kept by none in forward; what they keep when run again is not recorded.
 KEPT_AGAIN = "checkpointed"

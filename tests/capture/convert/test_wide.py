@@ -15,7 +15,7 @@ from tests.capture.convert.recordings import saved_bytes
 from tests.capture.convert.sums import kept_bytes
 from wattree.capture.convert import model_graph
 from wattree.capture.record import record
-from wattree.graph import Handed, ModelGraph
+from wattree.graph import BlockDataflow, ModelGraph
 
 
 class Pair(nn.Module):
@@ -136,7 +136,7 @@ def alive(graph: ModelGraph) -> list[int]:
     """Return how many tensors are alive before each layer but the first."""
     paths = [instance.path for instance in graph.instances]
     starts = [paths.index(path) for path in layers(graph)[1:]]
-    return [len(found) for found in Handed(graph).alive_at(starts)]
+    return [len(found) for found in BlockDataflow(graph).live_at(starts)]
 
 
 def test_the_levels_of_a_unet_are_layers() -> None:

@@ -77,7 +77,7 @@ RELU = operator("relu", OperatorKind.ELEMENTWISE, "norm")
 
 
 def test_a_norm_between_two_convolutions_needs_no_pass() -> None:
-    """The first sums up its results, the second normalises what it loads."""
+    """The first sums up its results, the second normalizes what it loads."""
     found = functions(convolution("first", "x"), NORM, RELU, convolution("second", "relu"))
 
     assert found["relu"] == IN_LOADS

@@ -371,7 +371,7 @@ CASES = (
     # --------------------------------------------------------------------------------- other
     Case(
         group="Other operators",
-        what="normalisation in train mode, pooling",
+        what="normalization in train mode, pooling",
         build=lambda: nn.Sequential(nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.GroupNorm(2, 4)),
         inputs=images(2),
         flop=0,

@@ -39,7 +39,7 @@ def test_the_path_is_that_of_the_innermost_module() -> None:
 
 
 def test_sizes_are_symbolic_in_batch_and_sequence() -> None:
-    """`B` and `S` are told apart by varying one at a time."""
+    """`B` and `S` are distinguished by varying one at a time."""
     recording = record(
         lambda: Calls(lambda _, x: x @ x.transpose(1, 2)),
         lambda batch, sequence: (tokens(batch, sequence or 0), {}),

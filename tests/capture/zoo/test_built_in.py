@@ -87,7 +87,7 @@ def test_a_recording_scales_with_the_batch(name: str) -> None:
 
 @each("name", QUICK, more=OTHERS)
 def test_every_parameter_is_in_the_recording(name: str) -> None:
-    """What the recorder misses would have no gradient and no optimiser state."""
+    """What the recorder misses would have no gradient and no optimizer state."""
     of = recording(name)
     found = sum(
         math.prod(int(extent.value(micro_batch=1, sequence=1)) for extent in tensor.extents)
@@ -113,7 +113,7 @@ def test_a_model_runs_at_another_size() -> None:
 
 
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
-    """A misspelt option would else be ignored."""
+    """A misspelled option would else be ignored."""
     with pytest.raises(ModelError, match=r"found 'imagesize', expected options among .*image_size"):
         recorded(MODELS["resnet-18"], {"imagesize": 112})
 

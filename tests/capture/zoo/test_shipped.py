@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.each import each
-from wattree.capture import catalogue_entry, dense_forward_flop, load_model
+from wattree.capture import catalog_entry, dense_forward_flop, load_model
 from wattree.capture.zoo import built_in_models
 from wattree.capture.zoo.shipped import Shipped, shipped_models, write_graph, write_summary
 
@@ -37,7 +37,7 @@ def test_a_graph_has_the_published_parameters(name: str) -> None:
 
     assert graph.parameters == shipped.parameters
     assert (found.quantize(published) if digits >= 0 else found) == published
-    assert (graph.name, graph.sources) == (name, (catalogue_entry(name).source,))
+    assert (graph.name, graph.sources) == (name, (catalog_entry(name).source,))
     assert (graph.layers, tuple(sorted(graph.blocks))) == (shipped.layers, shipped.blocks)
 
 

@@ -37,8 +37,8 @@ class NestRun:
     is_unit: bool
 
 
-def alive_at_cuts(trace: NestTrace, nests: Sequence[Nest]) -> dict[int, tuple[int, ...]]:
-    """Return where a block may begin: place of a nest → the tensors alive before it."""
+def live_at_cuts(trace: NestTrace, nests: Sequence[Nest]) -> dict[int, tuple[int, ...]]:
+    """Return where a block may begin: place of a nest → the live tensors before it."""
     written: dict[int, int] = {}
     last: dict[int, int] = {}
     for place, nest in enumerate(nests):
@@ -55,13 +55,13 @@ def alive_at_cuts(trace: NestTrace, nests: Sequence[Nest]) -> dict[int, tuple[in
     for tensor, place in written.items():
         if trace.tensors[tensor].grad and tensor in last:
             begins.setdefault(place, []).append(tensor)
-    alive: set[int] = set()
+    live: set[int] = set()
     cuts: dict[int, tuple[int, ...]] = {}
     for place in range(len(nests)):
-        alive |= set(begins.get(place, ()))
-        alive = {tensor for tensor in alive if last[tensor] > place}
-        if alive and place + 1 < len(nests) and not nests[place + 1].follows:
-            cuts[place + 1] = tuple(sorted(alive))
+        live |= set(begins.get(place, ()))
+        live = {tensor for tensor in live if last[tensor] > place}
+        if live and place + 1 < len(nests) and not nests[place + 1].follows:
+            cuts[place + 1] = tuple(sorted(live))
     return cuts
 
 

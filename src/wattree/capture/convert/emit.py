@@ -277,7 +277,7 @@ class Emitter:
     def _is_aside(self, nest: Nest, loop: _Loop) -> bool:
         """Whether a loop goes over tokens of what has no gradient, in a way that no split fits.
 
-        Labels are padded and shifted; nobody splits that, nor has it to hinder who splits the rest.
+        Labels are padded and shifted; no one splits that, nor has it to hinder who splits the rest.
         """
         if any(self.trace.tensors[seen.tensor].grad for seen in nest.writes):
             return False

@@ -52,26 +52,26 @@ def _leading(operator: Operator) -> str | None:
     return weights[0] if is_first and operator.dim(weights[0]).extent.coefficient > 1 else None
 
 
-def _between(operators: Sequence[Operator], products: dict[int, str]) -> dict[int, str]:
+def _between(operators: Sequence[Operator], matmuls: dict[int, str]) -> dict[int, str]:
     """Return what lies between two products of experts, element by element: place → its dim."""
     carried: dict[str, int] = {}  # tensor → position of the experts' dim
-    reached: dict[int, str] = {}
+    passed: dict[int, str] = {}
     for place, operator in enumerate(operators):
-        dim = products.get(place)
+        dim = matmuls.get(place)
         if dim is None and operator.kind in _BETWEEN:
             seen = {o.dims[carried[o.tensor]] for o in operator.inputs if o.tensor in carried}
-            dim = reached[place] = seen.pop() if len(seen) == 1 else ""
+            dim = passed[place] = seen.pop() if len(seen) == 1 else ""
         for output in operator.outputs if dim else ():
             if dim in output.dims:
                 carried[output.tensor] = output.dims.index(dim)
     wanted: set[str] = set()
     kept: dict[int, str] = {}
     for place in reversed(range(len(operators))):
-        dim = products.get(place) or reached.get(place)
+        dim = matmuls.get(place) or passed.get(place)
         writes = {output.tensor for output in operators[place].outputs}
-        if place in products or (dim and writes & wanted):
+        if place in matmuls or (dim and writes & wanted):
             wanted |= {o.tensor for o in operators[place].inputs if dim in o.dims}
-            if place not in products and dim:
+            if place not in matmuls and dim:
                 kept[place] = dim
     return kept
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from wattree.capture.convert.blocks import NestRun, alive_at_cuts, runs_of
+from wattree.capture.convert.blocks import NestRun, live_at_cuts, runs_of
 from wattree.capture.convert.emit import Emitter
 from wattree.capture.convert.experts import with_experts
 from wattree.capture.convert.gradients import leave_out_unreached, with_detached_apart
 from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.normal import normal_form
 from wattree.capture.convert.operators import traced
-from wattree.capture.convert.regions import keep_inside_regions
+from wattree.capture.convert.regions import save_inside_regions
 from wattree.capture.convert.roles import with_roles
 from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.convert.trace import NestTrace
@@ -35,18 +35,19 @@ def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
     """Return the model graph of a recorded module.
 
     Views are gone, every tensor has one position per atom of its dims, instances of blocks follow
-    the module tree, and blocks that are alike are one. What could not be told is in `warnings`.
+    the module tree, and blocks that are alike are one. What could not be determined is in
+    `warnings`.
 
     Args:
         recording: Of the module.
         normal: Make norms, rotations and gates that are written out by hand one operator each, and
-            projections side by side one product, as the catalogue's models have them; without,
+            projections side by side one product, as the catalog's models have them; without,
             each kernel of eager PyTorch is one.
     """
     trace = traced(recording)
     leave_out_unreached(trace)
     nests = [nest for nest in trace.nests if not nest.dead]
-    keep_inside_regions(trace, nests)
+    save_inside_regions(trace, nests)
     if normal:
         nests = normal_form(trace, nests)
     nests = with_detached_apart(trace, nests)
@@ -63,17 +64,17 @@ class _Assembly:
     def __init__(self, trace: NestTrace, nests: list[Nest]) -> None:
         self.trace, self.nests = trace, nests
         self.emitter = Emitter(trace)
-        self.alive = alive_at_cuts(trace, nests)
+        self.live = live_at_cuts(trace, nests)
         modules = trace.recording.modules
-        runs = runs_of(nests, {p for p, each in self.alive.items() if len(each) == 1}, modules)
-        wide = wide_cuts(trace, nests, self.alive)
-        self.runs = parted_runs(nests, runs, self.alive, wide, modules)
+        runs = runs_of(nests, {p for p, each in self.live.items() if len(each) == 1}, modules)
+        wide = wide_cuts(trace, nests, self.live)
+        self.runs = parted_runs(nests, runs, self.live, wide, modules)
         self.layers = layers_of(nests, runs, self.runs)
         self.owners = self._owners()  # parameter → its nest, run and name there
         self.paths = _unique_paths(self.runs)
         self.run_of: dict[int, int] = {}  # canonical tensor → run that writes it
         self.written_as: dict[int, str] = {}  # its path and name there
-        self.handed_as: dict[int, str] = {}  # the same as `BlockInstance.reads` has it
+        self.boundary_layout_of: dict[int, str] = {}  # the same as `BlockInstance.reads` has it
         self.writer_at: dict[int, int] = {}  # the nest that does
         for place, run in enumerate(self.runs):
             for at in range(run.start, run.end):
@@ -141,12 +142,12 @@ class _Assembly:
 
     def _entering(self, place: int, run: NestRun) -> tuple[int, ...]:
         """Return the tensors of earlier runs that a run takes, in the order of reading."""
-        alive = self.alive[run.start] if place else ()
-        if len(alive) < 2:
-            return alive
+        live = self.live[run.start] if place else ()
+        if len(live) < 2:
+            return live
         read: dict[int, None] = {}
         for nest in self.nests[run.start : run.end]:
-            read |= {s.tensor: None for s in nest.reads if s.tensor in alive and not s.detached}
+            read |= {s.tensor: None for s in nest.reads if s.tensor in live and not s.detached}
         return tuple(read)
 
     def _takes(self, place: int, tensor: int) -> bool:
@@ -155,11 +156,11 @@ class _Assembly:
 
     def _leaving(self, place: int, run: NestRun) -> tuple[int, ...]:
         """Return the tensors that a run hands on, first the one that the next takes first."""
-        alive = self.alive[run.end] if place + 1 < len(self.runs) else ()
-        if len(alive) < 2:
-            return alive
+        live = self.live[run.end] if place + 1 < len(self.runs) else ()
+        if len(live) < 2:
+            return live
         following = self.entering[place + 1]
-        made = [tensor for tensor in alive if self.run_of[tensor] == place]
+        made = [tensor for tensor in live if self.run_of[tensor] == place]
         return tuple(sorted(made, key=lambda tensor: tensor not in following[:1]))
 
     def _reads(self, place: int) -> tuple[str, ...]:
@@ -167,7 +168,7 @@ class _Assembly:
         taken = self.entering[place]
         if not place or (len(taken) == 1 and taken == self.leaving[place - 1][:1]):
             return ()
-        return tuple(self.handed_as[tensor] for tensor in taken)
+        return tuple(self.boundary_layout_of[tensor] for tensor in taken)
 
     def _contents(self, place: int, run: NestRun) -> Block:
         nests = self.nests[run.start : run.end]
@@ -184,7 +185,7 @@ class _Assembly:
             for index, seen in enumerate(nest.writes):
                 names[seen.tensor] = path if index == 0 else f"{path}.{index}"
                 self.written_as[seen.tensor] = f"{self.paths[place]}.{names[seen.tensor]}"
-                self.handed_as[seen.tensor] = f"{self.paths[place]}/{names[seen.tensor]}"
+                self.boundary_layout_of[seen.tensor] = f"{self.paths[place]}/{names[seen.tensor]}"
                 if not self.trace.tensors[seen.tensor].grad:
                     given[names[seen.tensor]] = None
         operators = []
@@ -273,7 +274,7 @@ class _Assembly:
     def _unread(self) -> dict[int, list[Parameter]]:
         """Return the parameters that no operator reads, by the run whose module has them.
 
-        They have no gradient, so that optimisers skip them as if they were frozen.
+        They have no gradient, so that optimizers skip them as if they were frozen.
         """
         read = {seen.tensor for nest in self.nests for seen in nest.reads}
         found: dict[int, list[Parameter]] = {}
@@ -320,8 +321,8 @@ class _Assembly:
 
 def _holding(operator: Operator, unread: Sequence[Parameter]) -> Operator:
     """Return an operator with parameters beside its own, which it does not read."""
-    is_product = operator.kind in (OperatorKind.MATMUL, OperatorKind.CONVOLUTION)
-    none = 0 if is_product and not operator.parameters else operator.parameter_factors
+    is_matmul = operator.kind in (OperatorKind.MATMUL, OperatorKind.CONVOLUTION)
+    none = 0 if is_matmul and not operator.parameters else operator.parameter_factors
     return replace(operator, parameters=(*operator.parameters, *unread), parameter_factors=none)
 
 
@@ -354,7 +355,7 @@ def _unique_paths(runs: Sequence[NestRun]) -> list[str]:
 def _weight_of(trace: NestTrace, nest: Nest) -> str:
     """Return what a product's weight is called in its module, such as `in_proj`, if not `weight`.
 
-    `nn.MultiheadAttention` calls none of its projections: they are told apart by their weights.
+    `nn.MultiheadAttention` calls none of its projections: they are distinguished by their weights.
     """
     front = f"{nest.module}." if nest.module else ""
     for seen in nest.reads:

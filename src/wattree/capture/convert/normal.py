@@ -1,7 +1,7 @@
 """Chains that models write out by hand → the one operator they are: norms, rotations, gates.
 
 The constants of software families were fitted on graphs with one operator for each of these (the
-catalogue's). A captured model gets the same form, so that one constant means one thing: the chain's
+catalog's). A captured model gets the same form, so that one constant means one thing: the chain's
 launches are kept, its intermediate results are neither moved nor kept for backward.
 """
 
@@ -63,7 +63,7 @@ class _Chains:
             self.writer[seen.tensor] = made
 
     def before(self, seen: Seen, *functions: str) -> Nest | None:
-        """Return what wrote an operand, if it does one of these and nobody else reads it."""
+        """Return what wrote an operand, if it does one of these and no one else reads it."""
         nest = self.writer.get(seen.tensor)
         if nest is None or nest.function not in functions:
             return None
@@ -95,14 +95,14 @@ def _rms_norm(chains: _Chains, nest: Nest) -> _Match | None:
         return _scaled_norm(chains, nest, weights[0], rest[0])
     if weights or _is_scaled(chains, nest):
         return None
-    found = _normalised(chains, nest)
+    found = _normalized(chains, nest)
     return None if found is None else _norm(chains, nest, found[0], [], found[1])
 
 
 def _scaled_norm(chains: _Chains, nest: Nest, weight: Seen, scaled: Seen) -> _Match | None:
     normed, casts = chains.uncast(scaled)
     inner = chains.before(normed, "mul")
-    found = _normalised(chains, inner) if inner is not None else None
+    found = _normalized(chains, inner) if inner is not None else None
     if found is None or len(found[0].dims) != len(scaled.dims):
         return None
     x = replace(found[0], labels=scaled.labels)
@@ -121,7 +121,7 @@ def _is_scaled(chains: _Chains, nest: Nest) -> bool:
     )
 
 
-def _normalised(chains: _Chains, nest: Nest) -> tuple[Seen, list[Nest]] | None:
+def _normalized(chains: _Chains, nest: Nest) -> tuple[Seen, list[Nest]] | None:
     for x, scale in (nest.reads, nest.reads[::-1]) if len(nest.reads) == 2 else ():
         root = chains.before(scale, "rsqrt")
         shifted = chains.before(root.reads[0], "add") if root else None

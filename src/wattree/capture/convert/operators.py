@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from wattree.capture.convert.indexed import INDEXED
 from wattree.capture.convert.library import LIBRARY, with_scans_apart
 from wattree.capture.convert.losses import FUSED
+from wattree.capture.convert.matmuls import MATMULS
 from wattree.capture.convert.pointwise import POINTWISE, target_name
-from wattree.capture.convert.products import PRODUCTS
 from wattree.capture.convert.recurrent import RECURRENT, with_layers_apart
 from wattree.capture.convert.structured import STRUCTURED, add_unrelated
 from wattree.capture.convert.trace import NestTrace, Rule
@@ -21,7 +21,7 @@ _RULES: Mapping[str, Rule] = {
     **POINTWISE,
     **STRUCTURED,
     **INDEXED,
-    **PRODUCTS,
+    **MATMULS,
     **FUSED,
     **RECURRENT,
     **LIBRARY,

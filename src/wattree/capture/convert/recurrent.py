@@ -19,8 +19,8 @@ from wattree.capture.recording import RecordedOperator, RecordedTensor, Recordin
 from wattree.graph import Extent, OperatorKind
 
 _KINDS: Final = {"wattree.lstm": 4, "wattree.gru": 3, "wattree.rnn": 1}
-_INPUT_PRODUCT: Final = "wattree.input_product"
-_RECURRENT_PRODUCT: Final = "wattree.recurrent_product"
+_INPUT_MATMUL: Final = "wattree.input_product"
+_RECURRENT_MATMUL: Final = "wattree.recurrent_product"
 _PROJECTION: Final = "wattree.recurrent_projection"
 _STATE: Final = "wattree.state"
 _GATES: Final = "wattree.gates"
@@ -127,11 +127,11 @@ class _Layers:
         again = self._tensor(*lead, wide)
         # Fused cells add both biases; each belongs to its product here.
         first, second = weights.biases[:1], weights.biases[1:]
-        keeps: tuple[int, ...] = (x,) if self._is_kept(x, layer) else ()
+        keeps: tuple[int, ...] = (x,) if self._is_saved(x, layer) else ()
         steps = self.steps
-        self._add(_INPUT_PRODUCT, (x, to_all, *first), (before,), saved=keeps, **steps)
+        self._add(_INPUT_MATMUL, (x, to_all, *first), (before,), saved=keeps, **steps)
         self._add(_STATE, (before,), (state,), gates=gates)
-        self._add(_RECURRENT_PRODUCT, (state, to_hidden, *second), (again,), **steps)
+        self._add(_RECURRENT_MATMUL, (state, to_hidden, *second), (again,), **steps)
         is_only = self.directions == 1 and layer == self.layers - 1
         out = y if is_only else self._tensor(*lead, hidden)
         inner = out if weights.projection is None else self._tensor(*lead, cell)
@@ -153,11 +153,11 @@ class _Layers:
             self._add(_PROJECTION, (inner, weights.projection), (out,), saved=kept, **steps)
         return out, inner
 
-    def _is_kept(self, x: int, layer: int) -> bool:
+    def _is_saved(self, x: int, layer: int) -> bool:
         return x in self.saved or (layer > 0 and bool(self.saved))
 
     def _reserve(self, lead: tuple[Extent, ...], cell: Extent) -> tuple[int, ...]:
-        """Return the tensor that holds one layer's part of what is kept beside its output."""
+        """Return the tensor that holds one layer's part of what is kept besides its output."""
         whole, rows = self._elements(self.whole.outputs[3]), _product(*lead, cell)
         # The rest is what layers hand on, a second time where it was dropped from.
         width = _product(*lead, self._width(self.whole.outputs[0])).coefficient
@@ -210,7 +210,7 @@ class _Layers:
         saved: tuple[int, ...] = (),
         **arguments: Any,
     ) -> None:
-        matrix = inputs[1] if target in (_INPUT_PRODUCT, _RECURRENT_PRODUCT, _PROJECTION) else None
+        matrix = inputs[1] if target in (_INPUT_MATMUL, _RECURRENT_MATMUL, _PROJECTION) else None
         flop = Extent(coefficient=0.0)
         if matrix is not None:
             rows = self.tensors[inputs[0]].extents[:-1]
@@ -249,7 +249,7 @@ def _matrix(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add a product of steps with a matrix; the recurrent ones run in turn."""
     x, weight, *bias = operator.inputs
     lead = _lead(trace, operator)
-    in_turn = operator.target != _INPUT_PRODUCT
+    in_turn = operator.target != _INPUT_MATMUL
     trace.add(
         operator,
         OperatorKind.MATMUL,

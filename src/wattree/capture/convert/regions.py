@@ -32,17 +32,17 @@ _KINDS: Final = frozenset(
 )
 
 
-def keep_inside_regions(trace: NestTrace, nests: Sequence[Nest]) -> None:
+def save_inside_regions(trace: NestTrace, nests: Sequence[Nest]) -> None:
     """Say of operators in checkpointed regions what they keep once they run again.
 
     Autograd keeps nothing for them in forward, so the recording does not tell.
     """
     for nest in nests:
         if nest.region is not None:
-            nest.saved = _kept(trace, nest)
+            nest.saved = _saved(trace, nest)
 
 
-def _kept(trace: NestTrace, nest: Nest) -> list[int]:
+def _saved(trace: NestTrace, nest: Nest) -> list[int]:
     if nest.kind not in _KINDS or nest.function in _BY_NOTHING:
         return []
     seen = list(nest.reads)

@@ -24,12 +24,12 @@ from wattree.graph import (
     TensorRole,
 )
 
-#: Tables with fewer rows are token types and the like: nobody splits those.
+#: Tables with fewer rows are token types and the like: no one splits those.
 _LEAST_ROWS: Final = 1024
 #: A product without a partner is split if, left whole, it would take longer than its neighbours
 #: split over so many ranks, the devices of a usual node.
 _NODE_RANKS: Final = 8
-#: It must not stand in the way of these degrees if its neighbours do not.
+#: It must not block these degrees if its neighbours do not.
 _DEGREES: Final = (2, 4, 8, 16, 32, 64)
 _VOCABULARY: Final = TensorRole.VOCABULARY
 _POSITIONWISE: Final = (OperatorKind.NORM, OperatorKind.ELEMENTWISE)
@@ -104,7 +104,7 @@ class _Chosen:
                 self._roles |= dict.fromkeys(begins | losses, TensorRole.VOCABULARY)
         split = [strand for strand in pairs if self._split(strand)]
         for strand in pairs:
-            near = [one for one in split if one.products & strand.products]
+            near = [one for one in split if one.matmuls & strand.matmuls]
             if strand not in split and near:
                 self._split_alone(strand, near)
 
@@ -116,7 +116,7 @@ class _Chosen:
 
     def _split(self, strand: Strand) -> bool:
         """Split a strand, unless a product in it is split already, by another of its dims."""
-        if self._roles.keys() & strand.products:
+        if self._roles.keys() & strand.matmuls:
             return False
         self._roles |= {(i, at): TensorRole.COLUMN for i, at, _ in strand.begins}
         self._roles |= {(i, at): TensorRole.ROW for i, at, _ in strand.ends}
@@ -128,9 +128,9 @@ class _Chosen:
 
         Their exchanges are their own, so it is done only where it is worth that.
         """
-        weight = sum(_elements(self._at(*at)) for pair in near for at in pair.products)
+        weight = sum(_elements(self._at(*at)) for pair in near for at in pair.matmuls)
         units = gcd(*(_units(self._at(i, at), dim) for pair in near for i, at, dim in pair.begins))
-        for at in sorted(strand.products - self._roles.keys()):
+        for at in sorted(strand.matmuls - self._roles.keys()):
             operator = self._at(*at)
             role = _role_alone(operator, units)
             if role is not None and _elements(operator) * _NODE_RANKS > weight:

@@ -1,6 +1,6 @@
 """Projections of one tensor side by side → one product: queries, keys and values; gate and up.
 
-The catalogue's transformers have them so, as Megatron-LM runs them, and the constants of software
+The catalog's transformers have them so, as Megatron-LM runs them, and the constants of software
 families were fitted on that form.
 """
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from wattree.graph import (
     Block,
+    BlockDataflow,
     DimRole,
-    Handed,
     IterationDim,
     ModelGraph,
     Operator,
@@ -37,7 +37,7 @@ class Strand:
     passes: tuple[tuple[int, int, str], ...]
 
     @property
-    def products(self) -> set[tuple[int, int]]:
+    def matmuls(self) -> set[tuple[int, int]]:
         """What it begins and ends in."""
         return {(place, at) for place, at, _ in (*self.begins, *self.ends)}
 
@@ -66,16 +66,18 @@ def _followed(
     leaving: dict[tuple[int, str, int], object] = {}  # position of what is handed on → part
     readers: Counter[tuple[int, str]] = Counter()
     taken: Counter[tuple[int, str, int]] = Counter()
-    of_instance = Handed(graph).sources
+    of_instance = BlockDataflow(graph).sources
     for place, instance in enumerate(graph.instances):
         sources = of_instance[place]
         readers.update(sources)
         for number, strand in enumerate(local[instance.block]):
             part = (place, number)
-            handed = [(*sources[which], at) for which, at in strand.enters if which < len(sources)]
-            if strand.is_loose or len(handed) < len(strand.enters):
+            incoming = [
+                (*sources[which], at) for which, at in strand.enters if which < len(sources)
+            ]
+            if strand.is_loose or len(incoming) < len(strand.enters):
                 loose.add(part)
-            for position in handed if not strand.is_loose else ():
+            for position in incoming if not strand.is_loose else ():
                 join.join(leaving.get(position, part), part)
                 taken[position] += 1
             leaving |= {(place, name, at): part for name, at in strand.leaves}
@@ -175,7 +177,7 @@ def _enter(strand: _Local, at: int, operator: Operator, loop: IterationDim) -> N
     read = {name for operand in operator.inputs for name in operand.dims}
     written = {name for operand in operator.outputs for name in operand.dims}
     weight = operator.weight if operator.kind is OperatorKind.MATMUL else None
-    is_product = weight is not None
+    is_matmul = weight is not None
     own = set(weight.dims) if weight is not None else set()
     is_loss = operator.kind is OperatorKind.CROSS_ENTROPY and loop.name == "vocab"
     if loop.name in own & written - read:
@@ -184,7 +186,7 @@ def _enter(strand: _Local, at: int, operator: Operator, loop: IterationDim) -> N
         strand.ends.add((at, loop.name))
     elif loop.role is DimRole.SPLITTABLE and loop.name in read & written:
         strand.passes.add((at, loop.name))
-    elif loop.role is DimRole.SPLITTABLE and loop.name in written and not is_product:
+    elif loop.role is DimRole.SPLITTABLE and loop.name in written and not is_matmul:
         pass  # made of parameters alone: biases of heads, of which each rank reads its own
     else:
         strand.is_loose = True

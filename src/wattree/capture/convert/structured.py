@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wattree.capture.convert.atoms import ONE, Size
+from wattree.capture.convert.matmuls import SPATIAL
 from wattree.capture.convert.pointwise import aligned, at, target_name
-from wattree.capture.convert.products import SPATIAL
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind, Window

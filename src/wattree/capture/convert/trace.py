@@ -16,7 +16,7 @@ from wattree.graph import OperatorKind
 Label = str | None | tuple[tuple[str, Size], ...]
 Labels = Sequence[Label]
 
-#: Whose values never change for the graph: nobody writes parameters in forward, and what is
+#: Whose values never change for the graph: no one writes parameters in forward, and what is
 #: written to buffers (running statistics) is read by the next step.
 _LASTING = (TensorSource.PARAMETER, TensorSource.BUFFER)
 
@@ -206,7 +206,7 @@ class NestTrace:
         canonical.version = base.version
         canonical.writer = len(self.nests)
         if base.source is not TensorSource.OPERATOR:
-            canonical.storage = -1 - canonical.number  # nobody keeps what is there anyway
+            canonical.storage = -1 - canonical.number  # no one keeps what is there anyway
             self.current[canonical.storage] = canonical.number
         self.views[part] = View(tensor=canonical.number, dims=canonical.dims)
         self.nests.append(
@@ -270,7 +270,7 @@ class NestTrace:
         return self.tensors[number].storage
 
     def warn(self, message: str) -> None:
-        """Note what could not be told for certain, once."""
+        """Note what could not be determined for certain, once."""
         self.warnings[message] = None
 
     # Parts of the above
@@ -329,7 +329,7 @@ class NestTrace:
         tensor = self.recording.tensors[index]
         used: set[Atom] = set()
         dims: list[Dim] = []  # as recorded
-        pieces: list[Dim] = []  # as labelled
+        pieces: list[Dim] = []  # as labeled
         names: list[str | None] = []
         for label, size in zip(labels, self.size(index), strict=True):
             parts = label if isinstance(label, tuple) else ((label, size),)

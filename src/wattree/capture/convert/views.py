@@ -126,7 +126,7 @@ def _slice(trace: NestTrace, operator: RecordedOperator) -> None:
 def _pick_range(
     trace: NestTrace, operator: RecordedOperator, out: int, place: int, *, start: int | None
 ) -> None:
-    """Enter a range of a dim. Equal parts are told apart by an atom of their own."""
+    """Enter a range of a dim. Equal parts are distinguished by an atom of their own."""
     dims = _dims(trace, operator)
     size, whole = trace.size(out)[place], trace.atoms.length(dims[place])
     if start is not None and start < 0:

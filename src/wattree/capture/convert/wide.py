@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"\d+$")
 
 
 def wide_cuts(
-    trace: NestTrace, nests: Sequence[Nest], alive: Mapping[int, tuple[int, ...]]
+    trace: NestTrace, nests: Sequence[Nest], live: Mapping[int, tuple[int, ...]]
 ) -> frozenset[int]:
     """Return the places at which several tensors can be handed on.
 
@@ -33,7 +33,7 @@ def wide_cuts(
     ends = (recording.loss,) if recording.loss is not None else recording.outputs
     returned = {trace.view(index).tensor for index in ends}
     found = set()
-    for place, tensors in alive.items():
+    for place, tensors in live.items():
         seen = [trace.tensors[tensor] for tensor in tensors]
         is_parted = nests[place].region is None or nests[place].region != nests[place - 1].region
         if (
@@ -50,7 +50,7 @@ def wide_cuts(
 def parted_runs(
     nests: Sequence[Nest],
     runs: Sequence[NestRun],
-    alive: Mapping[int, tuple[int, ...]],
+    live: Mapping[int, tuple[int, ...]],
     wide: frozenset[int],
     modules: Mapping[str, str],
 ) -> list[NestRun]:
@@ -59,37 +59,35 @@ def parted_runs(
     Args:
         nests: Of the model.
         runs: Between cuts at one tensor.
-        alive: From `alive_at_cuts`.
+        live: From `live_at_cuts`.
         wide: From `wide_cuts`.
         modules: Path → class.
     """
-    narrow = {place for place, tensors in alive.items() if len(tensors) == 1}
+    narrow = {place for place, tensors in live.items() if len(tensors) == 1}
     if not any(run.start < place < run.end for run in runs for place in wide):
         return list(runs)
     tree = Tree(nests, narrow | wide, modules)
     found: list[NestRun] = []
-    for run in _with_stragglers(tree, nests, runs, alive):
-        units = _repeating(tree, nests, run, alive)
+    for run in _with_stragglers(tree, nests, runs, live):
+        units = _repeating(tree, nests, run, live)
         parts: list[NestRun] = []
         place = run.start
         for unit in units:
             parts += [*pieces(nests, narrow, place, unit.start), unit]
             place = unit.end
         parts += pieces(nests, narrow, place, run.end) if units else [run]
-        found += _handing_on(nests, parts, alive)
+        found += _handing_on(nests, parts, live)
     return found
 
 
 def _with_stragglers(
-    tree: Tree, nests: Sequence[Nest], runs: Sequence[NestRun], alive: Mapping[int, tuple[int, ...]]
+    tree: Tree, nests: Sequence[Nest], runs: Sequence[NestRun], live: Mapping[int, tuple[int, ...]]
 ) -> list[NestRun]:
     """Return the runs, joined where one more of those that repeat reaches over several.
 
-    The last layer of a decoder does: behind its attention nobody reads the encoder's end again.
+    The last layer of a decoder does: behind its attention no one reads the encoder's end again.
     """
-    units = [
-        unit for run in runs if not run.is_unit for unit in _repeating(tree, nests, run, alive)
-    ]
+    units = [unit for run in runs if not run.is_unit for unit in _repeating(tree, nests, run, live)]
     known = {_sort(tree, unit.path) for unit in units}
     alike = [path for path in tree.ranges if _sort(tree, path) in known and tree.is_unit(path)]
     spans = [tree.ranges[path][:2] for path in alike]
@@ -128,7 +126,7 @@ def layers_of(
 
 
 def _repeating(
-    tree: Tree, nests: Sequence[Nest], run: NestRun, alive: Mapping[int, tuple[int, ...]]
+    tree: Tree, nests: Sequence[Nest], run: NestRun, live: Mapping[int, tuple[int, ...]]
 ) -> list[NestRun]:
     """Return the modules inside a run that make instances."""
     inside = sorted(_inside(tree, run.path if run.is_unit else "", run), key=lambda u: u.start)
@@ -142,7 +140,7 @@ def _repeating(
         return units if is_most else listed
     # A module that repeats is parted only if it is a chain of equal ones, each read by all after.
     whole = _weight(nests, units) == _weight(nests, [run])
-    most = max((len(alive[unit.start]) for unit in units if unit.start in alive), default=0)
+    most = max((len(live[unit.start]) for unit in units if unit.start in live), default=0)
     return units if whole and len(set(kinds)) == 1 and most >= _DENSE else []
 
 
@@ -167,13 +165,13 @@ def _inside(tree: Tree, path: str, run: NestRun) -> list[NestRun]:
 
 
 def _handing_on(
-    nests: Sequence[Nest], parts: Sequence[NestRun], alive: Mapping[int, tuple[int, ...]]
+    nests: Sequence[Nest], parts: Sequence[NestRun], live: Mapping[int, tuple[int, ...]]
 ) -> list[NestRun]:
     """Return the parts of a run, joined where one makes nothing that is read later."""
 
     def makes(part: NestRun) -> bool:
         written = {seen.tensor for nest in nests[part.start : part.end] for seen in nest.writes}
-        return not written.isdisjoint(alive.get(part.end, ()))
+        return not written.isdisjoint(live.get(part.end, ()))
 
     found: list[NestRun] = []
     for part in parts:

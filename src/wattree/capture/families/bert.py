@@ -79,7 +79,7 @@ def bert(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _with_second_bias(shape: dict[str, Any]) -> dict[str, Any]:
-    """Return the shape with the bias that the head's class holds beside that of the logits.
+    """Return the shape with the bias that the head's class holds besides that of the logits.
 
     The two are one if the head is tied; otherwise nothing reads the second.
     """

@@ -94,7 +94,7 @@ def _merged(operators: Sequence[Operator], outside: set[str], kept: set[str]) ->
         path=last.path,
         kind=next((kind for kind in _NAMING if kind in kinds), OperatorKind.ELEMENTWISE),
         function="+".join(operator.function for operator in operators),
-        dims=tuple(_told_by(dim, (*writes, *written)) for dim in names.dims.values()),
+        dims=tuple(_determined_by(dim, (*writes, *written)) for dim in names.dims.values()),
         inputs=reads,
         outputs=(*writes, *written),
         parameters=tuple(parameter for operator in renamed for parameter in operator.parameters),
@@ -104,7 +104,7 @@ def _merged(operators: Sequence[Operator], outside: set[str], kept: set[str]) ->
     )
 
 
-def _told_by(dim: IterationDim, outputs: Sequence[Operand]) -> IterationDim:
+def _determined_by(dim: IterationDim, outputs: Sequence[Operand]) -> IterationDim:
     """Return a loop of a kernel as summed over if nothing that the kernel writes has it."""
     if dim.role is DimRole.SPLITTABLE and not any(dim.name in output.dims for output in outputs):
         return replace(dim, role=DimRole.CONTRACTED)

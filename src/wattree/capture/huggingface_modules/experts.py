@@ -14,7 +14,7 @@ _ASKED: Final = "_can_use_grouped_mm"
 
 
 @contextmanager
-def grouped_products() -> Iterator[None]:
+def grouped_matmuls() -> Iterator[None]:
     """Have grouped products run as the library's own operator.
 
     Torch's own, which it prefers, knows shapes of bfloat16 only where nothing is computed; both do
@@ -31,7 +31,7 @@ def grouped_products() -> Iterator[None]:
         setattr(moe, _ASKED, original)
 
 
-def count_grouped_products() -> None:
+def count_grouped_matmuls() -> None:
     """Tell the counter of torch what the grouped products of mixtures of experts take.
 
     Each row meets one expert's matrix, so the work is that of one product of all rows:

@@ -17,8 +17,8 @@ from wattree.capture.huggingface_modules.classes import (
     one_line,
 )
 from wattree.capture.huggingface_modules.experts import (
-    count_grouped_products,
-    grouped_products,
+    count_grouped_matmuls,
+    grouped_matmuls,
 )
 from wattree.capture.huggingface_modules.inputs import (
     InputSizes,
@@ -35,7 +35,7 @@ from wattree.errors import ModelError
 #: What backward starts from where there is no loss, the first that the output has.
 _MAIN_OUTPUTS: Final = ("logits", "logits_per_image", "last_hidden_state")
 
-#: Tokens at which models are recorded where nobody asks for a length and they admit that many.
+#: Tokens at which models are recorded where no one asks for a length and they admit that many.
 _SEQUENCE: Final = 2048
 
 
@@ -75,7 +75,7 @@ def huggingface_module(
         ModelError: It is not a model of the library, or needs code or inputs of its own.
     """
     choices, sizes = choices or ConfigurationChoices(), sizes or InputSizes()
-    count_grouped_products()
+    count_grouped_matmuls()
     found = library_config(config, where, choices)
     model = library_class(config, found, where)
     if not getattr(model, "_supports_sdpa", True):
@@ -183,7 +183,7 @@ def _return_main_output(module: nn.Module, *, loss: bool) -> None:
     original = module.forward
 
     def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
-        with offline(), fused_scans(module), grouped_products():
+        with offline(), fused_scans(module), grouped_matmuls():
             out = original(*args, **kwargs)
         found = getattr(out, "loss", None) if loss else None
         return found if found is not None else _main_output(out)

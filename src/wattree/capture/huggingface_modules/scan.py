@@ -1,7 +1,7 @@
 """The selective scan of state-space models as one operator, as its fused kernel runs it.
 
 Without that kernel the library loops over the time steps in Python, with some operators for each
-token, and keeps every state. Nobody trains so. Here the scan is one operator that reads and keeps
+token, and keeps every state. No one trains so. Here the scan is one operator that reads and keeps
 what the published kernel does: its inputs, and the state at the end of every chunk.
 
 References:
@@ -60,7 +60,7 @@ def _(gradient, states, operands):  # type: ignore[no-untyped-def]
     return [torch.empty_like(operand) for operand in operands]
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+def _save_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.present = [one is not None for one in inputs]
     ctx.save_for_backward(output[1], *(one for one in inputs if one is not None))
     ctx.mark_non_differentiable(output[1])
@@ -72,7 +72,7 @@ def _backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[Any, .
     return tuple(next(found) if present else None for present in ctx.present)
 
 
-_scan.register_autograd(_backward, setup_context=_keep)
+_scan.register_autograd(_backward, setup_context=_save_context)
 
 
 def _products(x: Any, a: Any) -> int:

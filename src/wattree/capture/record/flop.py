@@ -1,4 +1,4 @@
-"""FLOP of dispatched operators: matrix products and convolutions, 2 per multiply-add.
+"""FLOP of dispatched operators: matmuls and convolutions, 2 per multiply-add.
 
 Element-wise work, norms, softmax, lookups, scans and FFTs count nothing; a complex multiply-add
 counts as a real one; masks take nothing off attention. `torch.utils.flop_counter` has the same

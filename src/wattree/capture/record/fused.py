@@ -97,7 +97,7 @@ def _(
     return made[0], made[1], made[2], query.new_empty(() if mask is None else mask.shape)
 
 
-def _attention_keeps(ctx: Any, inputs: Any, output: Any) -> None:
+def _save_for_attention(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*inputs[:4], *output)
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
@@ -112,7 +112,7 @@ def _attention_gradient(ctx: Any, grad: Tensor | None, _: Any) -> Any:
     return (*made[:3], bias, None, None, None, None)
 
 
-_attention.register_autograd(_attention_gradient, setup_context=_attention_keeps)
+_attention.register_autograd(_attention_gradient, setup_context=_save_for_attention)
 
 
 def _any_attention(

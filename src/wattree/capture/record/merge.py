@@ -62,9 +62,9 @@ def merged(
     if first.recomputed_flop:
         again = sizes.extent(*(_region_flop(run) for run in runs))
         recomputed = sizes.growing_like(again, first.recomputed_flop)
-    told = list(warnings)
+    lines = list(warnings)
     if sizes.approximate:
-        told.append(_approximate(sizes, points[0]))
+        lines.append(_approximate(sizes, points[0]))
     return Recording(
         name=name,
         operators=operators,
@@ -76,7 +76,7 @@ def merged(
         sequence=points[0].sequence,
         recomputed_flop=recomputed,
         loss=first.loss,
-        warnings=tuple(told),
+        warnings=tuple(lines),
         how=how,
     )
 

@@ -190,7 +190,7 @@ class _Recorder:
             routed(point, drawn := Routing())
             spread = drawn.spreadable()
             if spread:
-                self.warnings.append(drawn.told())
+                self.warnings.append(drawn.warning())
                 point = replace(point, batch=point.batch * drawn.factor())
             return self._merged(run, point, how="real values on the CPU")
         except ModelError as error:
@@ -256,18 +256,18 @@ class _Recorder:
                 "no result needs a gradient (no trainable parameter, no_grad, detach, or whole "
                 "numbers): forward alone is predicted"
             )
-        sequences, told = self._other_sequence(run, first, point)
-        if not sequences and _takes_whole_table(told):
+        sequences, warning = self._other_sequence(run, first, point)
+        if not sequences and _takes_whole_table(warning):
             # A table of positions read whole is not cut: one length below stands for all.
             assert point.sequence is not None
             shorter = replace(point, sequence=point.sequence // 2)
             again = run(shorter, backward=True)
             if found := self._other_sequence(run, again, shorter)[0]:
                 first, point, sequences = again, shorter, found
-        if not sequences and told is not None:
+        if not sequences and warning is not None:
             self.warnings.append(
                 f"recorded for a sequence length of {point.sequence} alone, whose dim is not "
-                f"named: at others {told.problem}"
+                f"named: at others {warning.problem}"
             )
         more = [self._other_batch(run, first, point, is_real=how != "fake tensors"), *sequences]
         if not _grows(first, more[0][0]):
@@ -344,8 +344,8 @@ class _Recorder:
                 return [(other, at)], None
             if sequence < point.sequence:
                 different = found
-            told = f"{_where(found)} does other work, from operator {_named(found)} on"
-            problem = problem or told
+            warning = f"{_where(found)} does other work, from operator {_named(found)} on"
+            problem = problem or warning
         return [], _OtherWork(problem=problem, with_less=different)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-#: Values per hidden unit and step that fused cells keep beside the layer's output: gates and cell
+#: Values per hidden unit and step that fused cells keep besides the layer's output: gates and cell
 #: state of `_thnn_fused_lstm_cell`, five of `_thnn_fused_gru_cell` (PyTorch,
 #: aten/src/ATen/native/RNN.cpp and cuda/RNN.cu); a plain cell keeps its output alone. The size of
 #: cuDNN's own reserve is not documented.

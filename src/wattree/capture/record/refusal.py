@@ -23,7 +23,7 @@ _VALUES = (
 )
 
 
-#: Operators that nobody calls by their name.
+#: Operators that no one calls by their name.
 _WRITTEN_AS = {
     "aten._local_scalar_dense.default": ".item(), or float(), int() or bool() of a tensor",
     "aten.nonzero.default": "nonzero, or a boolean mask as an index",
@@ -54,7 +54,7 @@ def build_refusal(error: BaseException, name: str) -> ModelError:
     if _is_sparse(error, ""):
         made = f"its build function makes sparse tensors{_line(error)}"
         return ModelError(f"model {name}: {made}, which are not recorded; {_DENSE}")
-    return ModelError(f"model {name}: its build function raised {_told(error)}{_line(error)}")
+    return ModelError(f"model {name}: its build function raised {_text(error)}{_line(error)}")
 
 
 def run_refusal(error: BaseException, name: str, module: nn.Module, tracker: Tracker) -> ModelError:
@@ -92,7 +92,7 @@ def run_refusal(error: BaseException, name: str, module: nn.Module, tracker: Tra
     if isinstance(error, TypeError) and "not list" in str(error):
         advice = "; example_inputs that return a list give one argument, a tuple gives several"
     return ModelError(
-        f"model {name}: {where} raised{when}{called}: {_told(error)}{_line(error)}{advice}"
+        f"model {name}: {where} raised{when}{called}: {_text(error)}{_line(error)}{advice}"
     )
 
 
@@ -100,11 +100,11 @@ def _of_device(error: BaseException, module: nn.Module) -> str:
     """Return what is said of tensors that are on devices of their own."""
     if held := _hidden_modules(module):
         return (
-            f"raised{_line(error)}: {_told(error)}; the {held} holds modules, where PyTorch finds "
+            f"raised{_line(error)}: {_text(error)}; the {held} holds modules, where PyTorch finds "
             "no parameters to move or to train: use nn.ModuleList, or nn.ModuleDict for a dict"
         )
     return (
-        f"asks for a device of its own{_line(error)}: {_told(error)}; use the device of its inputs "
+        f"asks for a device of its own{_line(error)}: {_text(error)}; use the device of its inputs "
         "(x.device)"
     )
 
@@ -133,7 +133,7 @@ def _asks_for_device(error: BaseException) -> bool:
     return any(part in text for part in ("CUDA", "cuda", "NVIDIA driver", "same device"))
 
 
-def _told(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     text = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

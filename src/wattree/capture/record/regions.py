@@ -15,7 +15,7 @@ class Regions:
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
         self.numbers: dict[int, int] = {}  # id of a frame or context → region
-        self.alive: list[object] = []  # so that no id is given twice
+        self.live: list[object] = []  # so that no id is given twice
 
     def watched(self) -> AbstractContextManager[None]:
         """Return a context in which the tracker is told of regions."""
@@ -25,10 +25,10 @@ class Regions:
     def _forward(self, key: object) -> Iterator[None]:
         tracker = self.tracker
         if not tracker.forward:  # a region inside one that runs again: its operators are known
-            self.alive.append(key)
+            self.live.append(key)
             yield
             return
-        self.alive.append(key)
+        self.live.append(key)
         number = self.numbers.setdefault(id(key), len(self.numbers))
         # The innermost region counts, as it is the one whose operators backward runs again.
         before, tracker.region = tracker.region, number

@@ -98,7 +98,7 @@ class Routing:
         parts = (_ROWS * pick.entries for pick in found)
         return lcm(*(part // gcd(part, p.picked) for part, p in zip(parts, found, strict=True)))
 
-    def told(self) -> str:
+    def warning(self) -> str:
         """Return what is said of the picks that were spread."""
         found = [self.picks[place] for place in sorted(self.decisive)]
         where = ", ".join(

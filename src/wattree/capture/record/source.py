@@ -180,7 +180,7 @@ def _takes_sequence(example: Callable[..., Any], name: str) -> bool:
     if not parameters:
         raise ModelError(
             f"{name}: {_EXAMPLE}() takes no batch; let it be {_EXAMPLE}(batch), so that sizes that "
-            "grow with the batch can be told"
+            "grow with the batch can be determined"
         )
     if len(parameters) < 2:
         return False
@@ -221,7 +221,7 @@ def _of_file(file: Path) -> Any:
         del sys.modules[name]
         if not isinstance(error, Exception | SystemExit):
             raise
-        raise ModelError(f"{file}: importing it raised {_told(error, file)}") from error
+        raise ModelError(f"{file}: importing it raised {_text(error, file)}") from error
     return code
 
 
@@ -235,10 +235,10 @@ def _of_package(source: ModuleSource) -> Any:
             "give its path, such as path/to/model.py:build"
         ) from error
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{source.name}: importing it raised {_told(error, None)}") from error
+        raise ModelError(f"{source.name}: importing it raised {_text(error, None)}") from error
 
 
-def _told(error: BaseException, file: Path | None) -> str:
+def _text(error: BaseException, file: Path | None) -> str:
     text = str(error).strip().split("\n")[0]
     lines = [
         frame.lineno

@@ -137,7 +137,7 @@ class Tracker(TorchDispatchMode):
         return index
 
     def save(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Note that autograd keeps `tensor`, at its present version, for the operator at hand."""
+        """Note that autograd keeps `tensor`, at its present version, for the current operator."""
         number = self._storages.get(storage_key(tensor))
         if number is not None:
             index = self._numbers.get(id(tensor), self._newest[number])

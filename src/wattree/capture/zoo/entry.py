@@ -16,7 +16,7 @@ class BuiltInModel:
     """A public model whose module is written in this package.
 
     Attributes:
-        name: Name in the catalogue.
+        name: Name in the catalog.
         aliases: Other names, such as those of torchvision and timm.
         field: What it is for: `vision`, `detection`, `recommendation`, `speech`, `language`,
             `other`.

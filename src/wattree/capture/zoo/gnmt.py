@@ -18,7 +18,7 @@ from torch.nn import functional
 
 
 class _Attention(nn.Module):
-    """Normalised additive attention: `v / |v| * g . tanh(q + k + b)`."""
+    """Normalized additive attention: `v / |v| * g . tanh(q + k + b)`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ def built_in_graph(name: str, options: Mapping[str, Any]) -> ModelGraph:
     """Return the graph of the built-in model called `name`.
 
     Args:
-        name: Of the catalogue.
+        name: Of the catalog.
         options: In place of those of its entry, such as `image_size`.
 
     Raises:
@@ -45,9 +45,9 @@ def built_in_graph(name: str, options: Mapping[str, Any]) -> ModelGraph:
 def _recorded(name: str, options: str) -> ModelGraph:
     """Record a model once per process and options, given as JSON."""
     model, chosen = built_in_models()[name], json.loads(options)
-    told = ", ".join(f"{key} {value}" for key, value in chosen.items())
+    choices = ", ".join(f"{key} {value}" for key, value in chosen.items())
     recorded = import_module("wattree.capture.zoo.recorded").recorded
-    return captured(model, recorded(model, chosen, name=f"{name} with {told}"))
+    return captured(model, recorded(model, chosen, name=f"{name} with {choices}"))
 
 
 def captured(model: BuiltInModel, recording: Recording) -> ModelGraph:

@@ -82,5 +82,5 @@ class SqueezeExcite(nn.Module):
 
 
 def images(batch: int, size: int) -> tuple[Tensor]:
-    """Return a batch of square colour images. Shape `(batch, 3, size, size)`."""
+    """Return a batch of square color images. Shape `(batch, 3, size, size)`."""
     return (torch.randn(batch, 3, size, size),)

@@ -33,7 +33,7 @@ __all__ = ["execution_graph", "link_kind"]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: Directions of links. Collectives load both alike, so links that carry nothing else are played
+#: Directions of links. Collectives load both alike, so links that carry nothing else are executed
 #: once, as `_BOTH`.
 _BOTH, _OUT, _IN = "", " out", " in"
 #: How far the stage lies that gets the transfers of `BY_CLASS`.
@@ -93,7 +93,7 @@ def execution_graph(
         stream_kind=np.array(_kinds_of_streams() * len(tasks.level), dtype=np.int8),
         class_ranks=np.concatenate([stage.ranks for stage in classes]),
         class_names=_class_names(classes),
-        resident_bytes=np.concatenate([stage.resident.sum(axis=1) for stage in classes]),
+        static_bytes=np.concatenate([stage.static.sum(axis=1) for stage in classes]),
         link_bandwidth_bytes_per_s=bandwidths,
         link_names=_link_names(classes, directions),
         compute_rate_while_communicating=compute_rate_while_communicating,
@@ -108,7 +108,7 @@ def execution_graph(
         link_traffic_bytes=wire_bytes,
         memory_category=tasks.column("category"),
         category_names=CATEGORIES,
-        resident_by_category=np.concatenate([stage.resident for stage in classes]),
+        static_by_category=np.concatenate([stage.static for stage in classes]),
         flow_counts=counts,
         operator_class=tasks.column("operator_class"),
     )
@@ -300,7 +300,7 @@ def _transfers(tasks: PlayedTasks) -> list[tuple[Integers, Integers, int]]:
     for base, program in zip(tasks.first_task, tasks.programs, strict=False):
         by_target: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for send in program.sends:
-            for entry in tasks.programs[send.stage].receives[send.received]:
+            for entry in tasks.programs[send.stage].receives[send.transfer]:
                 by_target.setdefault((send.stage, send.heading), []).append((send.task, entry))
         for (target, heading), found in by_target.items():
             sends, entries = np.array(found, dtype=np.int64).T

@@ -1,7 +1,7 @@
 """Pass 10: fold ranks that do the same in the same place into classes.
 
-Partition refinement: ranks start with the colour of their stage, their device's speed and the
-reach of their transfers; each round mixes in the colours of those they talk to, until no colour
+Partition refinement: ranks start with the color of their stage, their device's speed and the
+reach of their transfers; each round mixes in the colors of those they talk to, until no color
 splits. Stragglers and uneven reach thus split classes by themselves.
 """
 
@@ -18,51 +18,51 @@ Integers = NDArray[np.int64]
 
 
 def folded_classes(
-    colours: Integers, groups: Sequence[Integers], neighbours: Sequence[Integers]
+    colors: Integers, groups: Sequence[Integers], neighbours: Sequence[Integers]
 ) -> Integers:
     """Return the class of every rank, numbered by first appearance.
 
     Args:
-        colours: What tells ranks apart to begin with, shape `(R,)`.
+        colors: What tells ranks apart to begin with, shape `(R,)`.
         groups: For each kind of process group or shared link, members by group, shape `(G, n)`;
             no rank twice, -1 for none.
         neighbours: For each kind of transfer, the rank each rank sends to; itself for none.
     """
-    current = _renumbered(colours)
+    current = _renumbered(colors)
     while True:
         signature = [current]
-        signature += [_group_colours(current, members) for members in groups]
+        signature += [_group_colors(current, members) for members in groups]
         for target in neighbours:
             signature.append(current[target])
             senders = np.flatnonzero(target != np.arange(len(target)))
-            received = np.full_like(current, -1)
-            received[target[senders]] = current[senders]
-            signature.append(received)
+            transfer = np.full_like(current, -1)
+            transfer[target[senders]] = current[senders]
+            signature.append(transfer)
         refined = _renumbered_rows(np.stack(signature, axis=1))
         if refined.max() == current.max():
             return refined
         current = refined
 
 
-def uneven_on_links(colours: Integers, links: Sequence[Integers]) -> Integers | None:
-    """Return colours that tell apart ranks of one class on links where classes are unequal.
+def uneven_on_links(colors: Integers, links: Sequence[Integers]) -> Integers | None:
+    """Return colors that tell apart ranks of one class on links where classes are unequal.
 
     Links share by flows, and a flow stands for all ranks of its class: where one class has three
     ranks on a link and another has one, a flow for three would get no more than the one.
 
     Args:
-        colours: Of ranks that were folded.
+        colors: Of ranks that were folded.
         links: Members of each link, for each kind of shared link, as for `folded_classes`.
 
     Returns:
         None if there is no such link.
     """
-    place = np.zeros_like(colours)
-    width = int(colours.max()) + 1
+    place = np.zeros_like(colors)
+    width = int(colors.max()) + 1
     for members in links:
         link, column = np.nonzero(members >= 0)
         rank = members[link, column]
-        keys = link * width + colours[rank]
+        keys = link * width + colors[rank]
         order = np.argsort(keys, kind="stable")
         distinct, first, counts = np.unique(keys[order], return_index=True, return_counts=True)
         of_link = distinct // width
@@ -74,14 +74,14 @@ def uneven_on_links(colours: Integers, links: Sequence[Integers]) -> Integers | 
         place[rank[order]] = np.maximum(place[rank[order]], np.where(uneven_rank, within, 0))
     if not place.any():
         return None
-    return np.asarray(colours * (place.max() + 1) + place)
+    return np.asarray(colors * (place.max() + 1) + place)
 
 
-def _group_colours(colours: Integers, members: Integers) -> Integers:
-    """Colour each rank by the sorted colours of its group."""
+def _group_colors(colors: Integers, members: Integers) -> Integers:
+    """Color each rank by the sorted colors of its group."""
     present = members >= 0
-    kinds = _renumbered_rows(np.sort(np.where(present, colours[members], -1), axis=1))
-    result = np.full_like(colours, -1)  # ranks in no such group
+    kinds = _renumbered_rows(np.sort(np.where(present, colors[members], -1), axis=1))
+    result = np.full_like(colors, -1)  # ranks in no such group
     result[members[present]] = np.repeat(kinds, present.sum(axis=1))
     return result
 

@@ -135,7 +135,7 @@ class Rows(NamedTuple):
     """Room for the rows of all instances: offsets `(instances + 1,)`, and values.
 
     Values have more room than is used; the last offset tells how much. `flow_ranks`, the ranks
-    that send on each link, has no room at all where nobody asks.
+    that send on each link, has no room at all where no one asks.
     """
 
     stream_offsets: Integers

@@ -1,4 +1,4 @@
-"""The tasks of all stages, and how often each is played: once for each copy of its pattern."""
+"""The tasks of all stages, and how often each is executed: once for each copy of its pattern."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 class PlayedTasks:
-    """The tasks of all stages' programs as they come, and how often each is played.
+    """The tasks of all stages' programs as they come, and how often each is executed.
 
     Attributes:
         programs, classes: By stage.
@@ -66,7 +66,7 @@ class PlayedTasks:
 
     @property
     def instances(self) -> int:
-        """How many tasks are played."""
+        """How many tasks are executed."""
         return int(self.copies.sum())
 
     @property

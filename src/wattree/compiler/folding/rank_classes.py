@@ -35,21 +35,21 @@ class _Places:
     Attributes:
         by_stage: Ranks of each stage, `(stages, ranks of a stage)`.
         ahead, behind: Peer of each rank in the next and the previous stage, itself if none.
-        reach_ahead, reach_behind: How far the peer lies, from `MeshTopology.reach`.
+        distance_ahead, distance_behind: How far the peer lies, from `MeshTopology.distance`.
         slowdown: Factor on each rank's compute time.
         mirror: Peer of each rank in the stage as far from the other end.
-        reach_mirror: How far that peer lies.
+        distance_mirror: How far that peer lies.
         pools: Pool of each rank.
     """
 
     by_stage: Integers
     ahead: Integers
     behind: Integers
-    reach_ahead: Integers
-    reach_behind: Integers
+    distance_ahead: Integers
+    distance_behind: Integers
     slowdown: Floats
     mirror: Integers
-    reach_mirror: Integers
+    distance_mirror: Integers
     pools: Integers
 
 
@@ -60,7 +60,7 @@ class RanksOfJob:
     Attributes:
         topology: The mesh on the cluster.
         axes_index: Axes sets that collectives run over → their numbers.
-        residents: Memory held for the whole step, by stage, then level and category. [B]
+        static_memory: Memory held for the whole step, by stage, then level and category. [B]
         rates: What links reach, by pool.
         kinds: Kinds of ranks, whose times differ.
         levels: Level of each rank, by how many tokens its experts get; None: all have the same.
@@ -70,7 +70,7 @@ class RanksOfJob:
 
     topology: MeshTopology
     axes_index: Mapping[tuple[str, ...], int]
-    residents: Sequence[Floats]
+    static_memory: Sequence[Floats]
     rates: Sequence[Rates]
     kinds: RankKinds
     levels: Integers | None = None
@@ -96,9 +96,9 @@ def rank_classes(
     places = [_places(job.topology, job.rates) for job in jobs]
     uses = joint_links([job.topology.links() for job in jobs])
     first = np.cumsum([0, *(job.topology.mesh.ranks for job in jobs)])
-    colours = np.arange(first[-1])
+    colors = np.arange(first[-1])
     if fold:
-        colours = _folded(jobs, places, uses, first)
+        colors = _folded(jobs, places, uses, first)
     result: list[StageClasses] = []
     numbers = np.empty(first[-1], dtype=np.int64)  # of classes, over all stages
     links = [each.links for each in jobs[0].rates]  # of one cluster and calibration
@@ -107,7 +107,7 @@ def rank_classes(
         own = slice(start, start + job.topology.mesh.ranks)
         twins = [replace(use, of_rank=use.of_rank[own]) for use in uses] if fold else []
         alone = _alone(job, place)
-        stages, local = _stage_classes(job, place, colours[own], alone, twins)
+        stages, local = _stage_classes(job, place, colors[own], alone, twins)
         numbers[own] = base + local
         base += sum(len(stage.ranks) for stage in stages)
         result += stages
@@ -121,24 +121,24 @@ def _folded(
     first: Integers,
 ) -> Integers:
     """Return the class of every rank of all jobs, numbered one job after another."""
-    colours, groups, base = [], [], 0
+    colors, groups, base = [], [], 0
     peers: list[list[Integers]] = [[], [], []]
     for job, place, start in zip(jobs, places, first, strict=False):
-        own = _first_colours(place)
+        own = _first_colors(place)
         mirror = place.mirror if job.mirrored else np.arange(len(own))
         if job.mirrored:
-            own = own * 3 + place.reach_mirror
+            own = own * 3 + place.distance_mirror
         own = own * len(job.kinds.kinds) + job.kinds.of_rank
         if job.levels is not None:
             own = own * (job.levels.max() + 1) + job.levels
-        colours.append(base + own)
+        colors.append(base + own)
         base += int(own.max()) + 1
         groups += [start + members for members in job.groups.values()]
         for row, peer in zip(peers, (place.ahead, place.behind, mirror), strict=True):
             row.append(start + peer)
-    together = np.concatenate(colours)
+    together = np.concatenate(colors)
     for use in uses:
-        together = _told_apart(together, use, jobs[0].rates)
+        together = _split_by_links(together, use, jobs[0].rates)
     on_links = [members for use in uses if (members := members_by_link(use)) is not None]
     count = 3 if any(job.mirrored for job in jobs) else 2
     neighbours = [np.concatenate(row) for row in peers[:count]]
@@ -152,7 +152,7 @@ def _folded(
     return found
 
 
-def _told_apart(colours: Integers, use: LinkUse, rates: Sequence[Rates]) -> Integers:
+def _split_by_links(colors: Integers, use: LinkUse, rates: Sequence[Rates]) -> Integers:
     """Tell ranks apart whose links of one kind differ, or who share an adapter of a pool's.
 
     Senders of other devices come to an adapter at other times, and its shares are by flow: each
@@ -161,17 +161,17 @@ def _told_apart(colours: Integers, use: LinkUse, rates: Sequence[Rates]) -> Inte
     if use.parts is not None and use.load == "adapter_bytes":
         order = np.argsort(use.of_rank, kind="stable")
         counts = np.bincount(use.of_rank)
-        place = np.empty_like(colours)
+        place = np.empty_like(colors)
         place[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        colours = colours * (place.max() + 1) + place
+        colors = colors * (place.max() + 1) + place
     for differing in (
         use.slowdown,
         None if use.parts is None else capacities(use, [each.links for each in rates]),
     ):
         if differing is not None:
             found = np.unique(differing[use.of_rank], return_inverse=True)[1]
-            colours = colours * (found.max() + 1) + found
-    return colours
+            colors = colors * (found.max() + 1) + found
+    return colors
 
 
 def _device_labels(topology: MeshTopology) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def _device_labels(topology: MeshTopology) -> tuple[str, ...]:
 def _stage_classes(
     job: RanksOfJob,
     places: _Places,
-    colours: Integers,
+    colors: Integers,
     alone: _Alone,
     folded_uses: Sequence[LinkUse],
 ) -> tuple[list[StageClasses], Integers]:
@@ -197,17 +197,17 @@ def _stage_classes(
     stages, groups = len(places.by_stage), job.groups
     devices = _device_labels(job.topology)
     local = [
-        np.unique(colours[ranks], return_index=True, return_inverse=True)
+        np.unique(colors[ranks], return_index=True, return_inverse=True)
         for ranks in places.by_stage
     ]
-    numbers = np.empty(len(colours), dtype=np.int64)
+    numbers = np.empty(len(colors), dtype=np.int64)
     result, base = [], 0
     for stage, ranks in enumerate(places.by_stage):
         _, first, inverse = local[stage]
         numbers[ranks] = base + inverse
         base += len(first)
         chosen = ranks[first]  # one rank stands for each class
-        place = np.full(len(colours), -1)
+        place = np.full(len(colors), -1)
         place[ranks] = inverse
 
         of_stage = np.array(job.kinds.of_stage(ranks))
@@ -217,8 +217,8 @@ def _stage_classes(
             else job.levels[chosen]
         )
 
-        def costs(reach: Integers, peers: Integers, chosen: Integers = chosen) -> TransferCosts:
-            return _transfer_costs(chosen, peers, reach, alone)
+        def costs(distance: Integers, peers: Integers, chosen: Integers = chosen) -> TransferCosts:
+            return _transfer_costs(chosen, peers, distance, alone)
 
         result.append(
             StageClasses(
@@ -227,12 +227,12 @@ def _stage_classes(
                 orbits={n: _orbits(members, place, len(chosen)) for n, members in groups.items()},
                 next_class=local[(stage + 1) % stages][2][first],
                 previous_class=local[(stage - 1) % stages][2][first],
-                to_next=costs(places.reach_ahead, places.ahead),
-                to_previous=costs(places.reach_behind, places.behind),
-                resident=job.residents[stage][level],
+                to_next=costs(places.distance_ahead, places.ahead),
+                to_previous=costs(places.distance_behind, places.behind),
+                static=job.static_memory[stage][level],
                 name=job.label + (f"stage {stage}" if stages > 1 else "ranks"),
                 mirror_class=local[stages - 1 - stage][2][first] if job.mirrored else None,
-                to_mirror=costs(places.reach_mirror, places.mirror) if job.mirrored else None,
+                to_mirror=costs(places.distance_mirror, places.mirror) if job.mirrored else None,
                 members={
                     n: _on_one_link(members, place, folded_uses) for n, members in groups.items()
                 }
@@ -295,23 +295,23 @@ def _places(topology: MeshTopology, rates: Sequence[Rates]) -> _Places:
         by_stage=by_stage,
         ahead=ahead,
         behind=behind,
-        reach_ahead=topology.reach(everyone, ahead),
-        reach_behind=topology.reach(everyone, behind),
+        distance_ahead=topology.distance(everyone, ahead),
+        distance_behind=topology.distance(everyone, behind),
         slowdown=slowdown,
         mirror=mirror,
-        reach_mirror=topology.reach(everyone, mirror),
+        distance_mirror=topology.distance(everyone, mirror),
         pools=pools,
     )
 
 
-def _first_colours(places: _Places) -> Integers:
+def _first_colors(places: _Places) -> Integers:
     """Number ranks by stage, speed and reach of their transfers."""
-    colour = np.zeros(places.by_stage.size, dtype=np.int64)
+    color = np.zeros(places.by_stage.size, dtype=np.int64)
     for stage, ranks in enumerate(places.by_stage):
-        colour[ranks] = stage
+        color[ranks] = stage
     speeds = np.unique(places.slowdown, return_inverse=True)[1]
-    colour = colour * (speeds.max() + 1) + speeds
-    return np.asarray((colour * 3 + places.reach_ahead) * 3 + places.reach_behind)
+    color = color * (speeds.max() + 1) + speeds
+    return np.asarray((color * 3 + places.distance_ahead) * 3 + places.distance_behind)
 
 
 def _on_one_link(members: Integers, place: Integers, uses: Sequence[LinkUse]) -> Integers:
@@ -332,7 +332,7 @@ def _orbits(members: Integers, place: Integers, count: int) -> Integers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alone:
-    """What each rank's links do for a message that shares them with nobody, `(ranks,)` each.
+    """What each rank's links do for a message that shares them with no one, `(ranks,)` each.
 
     Attributes:
         job: Whose ranks they are.
@@ -350,7 +350,7 @@ class _Alone:
 
 
 def _transfer_costs(
-    senders: Integers, peers: Integers, reach: Integers, links: _Alone
+    senders: Integers, peers: Integers, distance: Integers, links: _Alone
 ) -> TransferCosts:
     """Return what transfers that share no link with another cost per byte.
 
@@ -359,11 +359,11 @@ def _transfer_costs(
     Args:
         senders: Ranks that send.
         peers: Rank that each rank sends to.
-        reach: How far that is, by rank, from `MeshTopology.reach`.
+        distance: How far that is, by rank, from `MeshTopology.distance`.
         links: Of all ranks.
     """
-    receivers, reach = peers[senders], reach[senders]
-    crosses = reach > 0
+    receivers, distance = peers[senders], distance[senders]
+    crosses = distance > 0
 
     def slower(rates: Floats) -> Floats:
         return np.minimum(rates[senders], rates[receivers])
@@ -379,5 +379,5 @@ def _transfer_costs(
         work_s=np.where(crosses, outside, inside),
         scale_up_bytes=np.where(crosses, 0.0, stretch),
         adapter_bytes=np.where(crosses, 1.0, 0.0),
-        uplink_bytes=np.where(reach > 1, 1.0, 0.0),
+        uplink_bytes=np.where(distance > 1, 1.0, 0.0),
     )

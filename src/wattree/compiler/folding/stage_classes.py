@@ -41,7 +41,7 @@ class StageClasses:
         orbits: Axes number → the orbit of each class, `(K,)`: classes whose groups are shared.
         next_class, previous_class: Class of the peer in the neighbouring stage, `(K,)`.
         to_next, to_previous: Transfer costs.
-        resident: Bytes by class and category, `(K, len(CATEGORIES))`.
+        static: Bytes by class and category, `(K, len(CATEGORIES))`.
         name: Of the stage, for people.
         level: Which tasks of its stage's program each class plays, `(K,)`.
         mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
@@ -59,7 +59,7 @@ class StageClasses:
     previous_class: Integers
     to_next: TransferCosts
     to_previous: TransferCosts
-    resident: Floats
+    static: Floats
     name: str
     level: Integers
     mirror_class: Integers | None = None

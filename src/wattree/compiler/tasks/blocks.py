@@ -76,7 +76,7 @@ def block_tasks(
     _release_gathered(forward, forward)
     _release_gathered(again, backward)
     _release_gathered(backward, backward)
-    _keep(program, costs.saved_bytes, column, forward)
+    _take_saved(program, costs.saved_bytes, column, forward)
     _drop(program, saved, again, backward, None)
     whole = _joined(again, backward)
     if not split:
@@ -85,7 +85,7 @@ def block_tasks(
     again = table(costs.recomputation)
     inputs = table(pieces.inputs, pieces.inputs_exit)
     weights = table(pieces.weights)
-    _hold_gradients(inputs, weights, pieces.held)
+    _hold_gradients(inputs, weights, pieces.contents)
     _release_gathered(again, inputs)
     _release_gathered(weights, weights)
     _drop(program, saved, again, inputs, weights)
@@ -192,10 +192,10 @@ def _set_collective(task: np.void, row: Row, costs: PhaseCosts, at: tuple[int, i
 def _release_gathered(phase: _Phase, until: _Phase) -> None:
     """Let gathered activations live to the end of the phase that uses them, in place."""
     moved = phase.table.tasks["kind"] == TaskKind.COLLECTIVE
-    held = phase.table.tasks["alloc_bytes"][moved].sum()
+    contents = phase.table.tasks["alloc_bytes"][moved].sum()
     last = until if len(until.rows) else phase
-    if held and len(last.rows):
-        last.table.tasks["free_bytes"][-1] += held
+    if contents and len(last.rows):
+        last.table.tasks["free_bytes"][-1] += contents
         _give_gathered(phase, last, np.flatnonzero(moved).tolist())
 
 
@@ -207,7 +207,7 @@ def _give_gathered(phase: _Phase, until: _Phase, gathers: Iterable[int]) -> None
         until.ledger.give(len(until.rows) - 1, phase.number("gathered", path), size)
 
 
-def _keep(program: BlockProgram, saved: Floats, column: int, forward: _Phase) -> None:
+def _take_saved(program: BlockProgram, saved: Floats, column: int, forward: _Phase) -> None:
     """Add what forward keeps for backward to its tasks' allocations, in place.
 
     An uneven exchange is one task for ranks that keep more and ranks that keep less of what it
@@ -295,7 +295,9 @@ def _compute_rows(phase: _Phase) -> dict[str, int]:
     }
 
 
-def _hold_gradients(inputs: _Phase, weights: _Phase, held: Mapping[int, tuple[int, ...]]) -> None:
+def _hold_gradients(
+    inputs: _Phase, weights: _Phase, contents: Mapping[int, tuple[int, ...]]
+) -> None:
     """Keep the gradient that reaches a product until its weight's gradient is made, in place.
 
     In a whole backward it is the temporary of the product. Here it is taken with the input's
@@ -304,10 +306,10 @@ def _hold_gradients(inputs: _Phase, weights: _Phase, held: Mapping[int, tuple[in
     Args:
         inputs: What goes first.
         weights: What waits.
-        held: Step of `weights` → collectives of `inputs` whose results it reads.
+        contents: Step of `weights` → collectives of `inputs` whose results it reads.
     """
     gathers = {row.step: i for i, row in enumerate(inputs.rows) if not row.hidden}
-    products = _compute_rows(inputs)
+    matmuls = _compute_rows(inputs)
     tasks = inputs.table.tasks
     kept: set[int] = set()
     for index, row in enumerate(weights.rows):
@@ -318,7 +320,7 @@ def _hold_gradients(inputs: _Phase, weights: _Phase, held: Mapping[int, tuple[in
         weight["alloc_bytes"] = weight["free_bytes"] = 0.0
         path = weights.steps[row.step].path
         weights.ledger.drop(index, weights.number("temporary", path))
-        copies = [gathers[step] for step in held[row.step]]
+        copies = [gathers[step] for step in contents[row.step]]
         gathered = [at for at in copies if tasks["alloc_bytes"][at] > 0 and at not in kept]
         if gathered:
             kept.update(gathered)
@@ -328,7 +330,7 @@ def _hold_gradients(inputs: _Phase, weights: _Phase, held: Mapping[int, tuple[in
                 held_bytes = float(tasks["alloc_bytes"][at])
                 weights.ledger.give(index, inputs.number("gathered", gather), held_bytes)
         elif not any(at in kept for at in copies):
-            at = products.get(path, 0)
+            at = matmuls.get(path, 0)
             tasks["alloc_bytes"][at] += size
             weight["free_bytes"] += size
             inputs.ledger.take(at, inputs.number("deferred", path), size)

@@ -24,7 +24,7 @@ class TableBuilder:
         ledger: What the bytes of its tasks are made of, in parts.
     """
 
-    def __init__(self, reach: int = 2) -> None:
+    def __init__(self, lookahead: int = 2) -> None:
         self.parts: list[np.ndarray] = []
         self.edges: list[np.ndarray] = []
         self.ledger: list[np.ndarray] = [entries(())]
@@ -38,7 +38,7 @@ class TableBuilder:
         self.early: list[tuple[int, int]] = []
         self.blocker = -1
         self.reduced = -1
-        self._reach = reach
+        self._lookahead = lookahead
 
     def append(self, tasks: np.ndarray, edges: Sequence[tuple[int, int]] | np.ndarray = ()) -> int:
         """Append tasks with edges among them; return the index of the first."""
@@ -84,7 +84,7 @@ class TableBuilder:
             entries=tuple(self.entries),
             exit=self.exit,
             prefetch=tuple(self.prefetch),
-            tails=tuple(self.tails[-self._reach :]),
+            tails=tuple(self.tails[-self._lookahead :]),
             stored=tuple(self.stored),
             fetched=tuple(self.fetched),
             early=tuple(self.early),

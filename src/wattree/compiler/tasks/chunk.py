@@ -27,7 +27,7 @@ from wattree.lowering.streams import GATHERED, GRADIENTS, Stream
 __all__ = [
     "BlockParts",
     "ChunkContext",
-    "copy_of_kept",
+    "copy_of_saved",
     "dropped_gradients",
     "from_first_rank",
     "gathers",
@@ -51,14 +51,14 @@ class BlockParts:
         name: Of the block.
         stored_bytes: What it keeps for backward in another memory, copied there and back; 0 for
             nothing. [B]
-        far_bytes: What it keeps in expanded memory that the device reaches; 0 for nothing. [B]
+        tier2_bytes: What it keeps in expanded memory that the device reaches; 0 for nothing. [B]
     """
 
     tasks: BlockTasks
     storage: Storage
     name: str
     stored_bytes: float = 0.0
-    far_bytes: float = 0.0
+    tier2_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def _sync_task(
     return task
 
 
-def copy_of_kept(block: BlockParts, context: ChunkContext, *, out: bool) -> np.ndarray:
+def copy_of_saved(block: BlockParts, context: ChunkContext, *, out: bool) -> np.ndarray:
     """Copy what a block keeps for backward; the device's copy goes with it, or comes."""
     moves = context.moves
     assert moves.offload.activations is not None
@@ -239,7 +239,7 @@ def from_first_rank(storages: Sequence[Storage], context: ChunkContext) -> np.nd
 
 
 def update_portions(storages: Sequence[Storage], context: ChunkContext) -> list[NDArray[np.void]]:
-    """Return all-gathers of what sharded optimisers updated, as many lists as blocks.
+    """Return all-gathers of what sharded optimizers updated, as many lists as blocks.
 
     A bucket of several blocks is gathered before the first of them.
     """

@@ -55,8 +55,8 @@ def _read(loading: Loading, shared_s: float, name: Names) -> NDArray[np.void]:
     size = loading.device_samples * loading.loader.sample_bytes
     alone_s = size / storage_bytes_per_s(loading.loader, loading.node)
     task = _moving(name("input.read"), Stream.STORAGE, size / loading.ranks, Phase.PREFETCH)
-    task["copy"] = Copy.FROM_STORAGE if loading.plays_links else Copy.NONE
-    task["work_s"] = alone_s if loading.plays_links else shared_s
+    task["copy"] = Copy.FROM_STORAGE if loading.simulates_links else Copy.NONE
+    task["work_s"] = alone_s if loading.simulates_links else shared_s
     return task
 
 
@@ -69,9 +69,9 @@ def _workers(parts: Mapping[str, float], name: Names) -> NDArray[np.void]:
 def _copy(loading: Loading, shared_s: float, name: Names, phase: Phase) -> NDArray[np.void]:
     size = loading.device_samples * loading.loader.copied_bytes
     task = _moving(name("input.copy"), Stream.INPUT_COPY, size / loading.ranks, phase)
-    task["copy"] = Copy.FROM_HOST if loading.plays_links else Copy.NONE
+    task["copy"] = Copy.FROM_HOST if loading.simulates_links else Copy.NONE
     alone_s = size / copy_bytes_per_s(loading.loader, loading.node)
-    task["work_s"] = alone_s if loading.plays_links else shared_s
+    task["work_s"] = alone_s if loading.simulates_links else shared_s
     task["traffic_bytes"] = size
     return task
 

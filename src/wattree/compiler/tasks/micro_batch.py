@@ -15,7 +15,7 @@ from wattree.compiler.tasks.builder import TableBuilder
 from wattree.compiler.tasks.chunk import (
     BlockParts,
     ChunkContext,
-    copy_of_kept,
+    copy_of_saved,
     dropped_gradients,
     from_first_rank,
     gathers,
@@ -52,11 +52,11 @@ def chunk_forward(
     Args:
         blocks: In model order.
         context: How traffic becomes tasks.
-        first_micro_batch: Updated parameters of sharded optimisers arrive now, if overlapped.
+        first_micro_batch: Updated parameters of sharded optimizers arrive now, if overlapped.
         gathered: Its parameters were gathered before and have been kept.
     """
     moves = context.moves
-    builder = TableBuilder(moves.reach)
+    builder = TableBuilder(moves.lookahead)
     updated = [np.zeros(0, TASK)] * len(blocks)
     if first_micro_batch and moves.overlap.parameters:
         updated = update_portions([block.storage for block in blocks], context)
@@ -73,12 +73,12 @@ def chunk_forward(
             context,
             place=place,
             ahead=moves.overlap.forward_ahead,
-            kept=not moves.overlap.reshard_after_forward,
+            saved=not moves.overlap.reshard_after_forward,
         )
         if start >= 0 and len(builder.stored) >= stored:
             builder.link(builder.stored[-stored], start)  # no more than that is on its way out
         if block.stored_bytes > 0 and start >= 0:
-            copy = _copy_kept(builder, block, place, context, out=True)
+            copy = _copy_saved(builder, block, place, context, out=True)
             builder.link(builder.tails[-1], copy)
             builder.stored.append(copy)
     return builder.table()
@@ -101,7 +101,7 @@ def chunk_backward(
         first_micro_batch: Gradients begin to be kept now, if they are not kept all the time.
         gathered: Its parameters have been kept since forward, and are dropped now.
     """
-    builder = TableBuilder(context.moves.reach)
+    builder = TableBuilder(context.moves.lookahead)
     leaving = _Leaving(builder, context, last=last_micro_batch)
     # Frozen blocks before the first trained one do nothing; and equal layers are one object, so
     # the last to run is told by its place.
@@ -131,7 +131,7 @@ def chunk_input_gradient(
         context: How traffic becomes tasks.
         gathered: Its parameters have been kept since forward, and are dropped now.
     """
-    builder = TableBuilder(context.moves.reach)
+    builder = TableBuilder(context.moves.lookahead)
     for place, block in reversed(list(enumerate(blocks))):
         table = block.tasks.input_gradient
         assert table is not None
@@ -147,7 +147,7 @@ def chunk_weight_gradient(
     last_micro_batch: bool,
     first_micro_batch: bool = False,
 ) -> TaskTable:
-    """Return the part of a chunk's backward that nobody waits for but the reductions.
+    """Return the part of a chunk's backward that no one waits for but the reductions.
 
     Products of saved inputs and gradients: no parameter is read, so none is gathered.
 
@@ -157,7 +157,7 @@ def chunk_weight_gradient(
         last_micro_batch: Accumulated gradients leave now, if overlapped.
         first_micro_batch: Gradients begin to be kept now, if they are not kept all the time.
     """
-    builder = TableBuilder(context.moves.reach)
+    builder = TableBuilder(context.moves.lookahead)
     leaving = _Leaving(builder, context, last=last_micro_batch)
     for place, block in reversed(list(enumerate(blocks))):
         table = block.tasks.weight_gradient
@@ -187,7 +187,7 @@ def _fetch_and_add(
     moves = context.moves
     copy = -1
     if block.stored_bytes > 0:
-        copy = _copy_kept(builder, block, place, context, out=False)
+        copy = _copy_saved(builder, block, place, context, out=False)
         builder.wait(copy, moves.offload.prefetch + 1)
         builder.fetched.append(copy)
     gather = gathers(block.storage, context)
@@ -227,7 +227,7 @@ def _add_block(
     *,
     place: int,
     ahead: int = 1,
-    kept: bool = False,
+    saved: bool = False,
     drops: Sequence[float] = (),
     behind: int = -1,
 ) -> int:
@@ -241,7 +241,7 @@ def _add_block(
         context: How traffic becomes tasks.
         place: Of the block in its chunk.
         ahead: The gather waits for the block that lies so many before.
-        kept: What is gathered stays.
+        saved: What is gathered stays.
         drops: Gathered before and dropped when the block is done, each copy. [B]
         behind: A task that the gather waits for too, -1 for none.
     """
@@ -266,7 +266,7 @@ def _add_block(
     builder.blocker = -1
     if len(gather):
         builder.link(first + len(gather) - 1, int(computes[0]))
-    if dropped := [*drops, *([] if kept else sizes)]:
+    if dropped := [*drops, *([] if saved else sizes)]:
         # The gathered copy lives until the block is done.
         dropping = builder.append(release(sum(dropped), context.name))
         builder.link(int(computes[-1]), dropping)
@@ -278,7 +278,7 @@ def _add_block(
 def _add_gather(builder: TableBuilder, gather: np.ndarray, *, ahead: int, behind: int) -> int:
     """Append what brings a block's parameters; return its first task.
 
-    Gathers run beside the blocks before; without prefetch they wait for the one before.
+    Gathers run alongside the blocks before; without prefetch they wait for the one before.
     """
     if not len(gather):
         return builder.count
@@ -293,14 +293,14 @@ def _add_gather(builder: TableBuilder, gather: np.ndarray, *, ahead: int, behind
     return first
 
 
-def _copy_kept(
+def _copy_saved(
     builder: TableBuilder, block: BlockParts, place: int, context: ChunkContext, *, out: bool
 ) -> int:
     """Append the copy of what a block keeps for backward; the device's copy goes, or comes."""
-    copy = builder.append(copy_of_kept(block, context, out=out))
+    copy = builder.append(copy_of_saved(block, context, out=out))
     sign = -1 if out else 1
-    kept = taken_for_later(block.tasks.forward.ledger)
-    builder.note([(copy, out, item, place, sign, sign * size) for item, size in kept])
+    saved = taken_for_later(block.tasks.forward.ledger)
+    builder.note([(copy, out, item, place, sign, sign * size) for item, size in saved])
     return copy
 
 

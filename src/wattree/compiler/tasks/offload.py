@@ -14,15 +14,15 @@ from wattree.lowering.costs import BlockCosts
 from wattree.lowering.movement import Movement
 from wattree.lowering.tiers import capacity_misfits
 from wattree.lowering.topology import MeshTopology
-from wattree.strategy.schedules import Order, alive_by_chunk
+from wattree.strategy.schedules import Order, live_by_chunk
 
-__all__ = ["check_capacity", "kept_bytes", "stored_layers", "waiting_bytes"]
+__all__ = ["check_capacity", "saved_bytes", "stored_layers", "waiting_bytes"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def kept_bytes(costs: BlockCosts, column: int = 0) -> float:
+def saved_bytes(costs: BlockCosts, column: int = 0) -> float:
     """Return what a block keeps from forward to backward for one micro-batch. [B]
 
     Args:
@@ -51,21 +51,21 @@ def waiting_bytes(
     moves: Movement, chunks: Sequence[Sequence[BlockParts]], order: Order
 ) -> Mapping[str, float]:
     """Return what one rank of a stage has in each tier at most: tier → bytes. [B]"""
-    held = dict.fromkeys((*moves.offload.tiers, *moves.reached.tiers), 0.0)
+    held = dict.fromkeys((*moves.offload.tiers, *moves.tier2_offload.tiers), 0.0)
     storages = [block.storage for chunk in chunks for block in chunk]
     if (tier := moves.offload.optimizer) is not None:  # and with it the gradients it is sent
         held[tier] += float(sum(s.updated_elements[0] for s in storages)) * moves.gradient_bytes
-    for offload in (moves.offload, moves.reached):
+    for offload in (moves.offload, moves.tier2_offload):
         if offload.optimizer is not None:
             held[offload.optimizer] += float(sum(s.optimizer[0] for s in storages))
         if offload.parameters is not None:
             held[offload.parameters] += float(sum(s.parameters[0] for s in storages))
         if offload.tables is not None:
-            held[offload.tables] += float(sum(s.far[0] for s in storages if s.far is not None))
+            held[offload.tables] += float(sum(s.tier2[0] for s in storages if s.tier2 is not None))
         if offload.activations is not None:
-            kept = "far_bytes" if offload is moves.reached else "stored_bytes"
-            alive = alive_by_chunk(order, len(chunks))
-            for chunk, count in zip(chunks, alive, strict=True):
+            kept = "tier2_bytes" if offload is moves.tier2_offload else "stored_bytes"
+            live = live_by_chunk(order, len(chunks))
+            for chunk, count in zip(chunks, live, strict=True):
                 held[offload.activations] += count * sum(getattr(block, kept) for block in chunk)
     return held
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wattree.compiler.tasks.chunk_tables import ChunkTables, turns_of
 from wattree.compiler.tasks.ledger import Piece
 from wattree.compiler.tasks.pairs import PairedTables
-from wattree.compiler.tasks.stage_program import Handover, Send
+from wattree.compiler.tasks.stage_program import Send, StageTransfer
 from wattree.compiler.tasks.table import TASK, TaskTable, joined
 from wattree.graph import Phase
 from wattree.lowering.streams import Stream
@@ -153,11 +153,11 @@ class SlotTransfers:
         stage: int,
         placement: ChunkPlacement,
         transfer: np.void,
-        handed_bytes: Sequence[Sequence[tuple[float, float]]],
+        boundary_bytes: Sequence[Sequence[tuple[float, float]]],
     ) -> None:
         self._hops: dict[tuple[int, bool], Hop | None] = {}
         self._tables: dict[tuple[int, bool], TaskTable | None] = {}
-        for chunk, (before, after) in enumerate(handed_bytes):
+        for chunk, (before, after) in enumerate(boundary_bytes):
             for backward in (False, True):
                 hops = placement.before if backward else placement.after
                 hop = self._hops[chunk, backward] = hops.get(Place(stage, chunk))
@@ -225,18 +225,18 @@ def place_slots(
 
 def receives_of(
     placed: Sequence[PlacedSlot], *, stage: int, placement: ChunkPlacement
-) -> dict[Handover, tuple[int, ...]]:
+) -> dict[StageTransfer, tuple[int, ...]]:
     """Return what the stage's slots are handed → the tasks that wait for it."""
     found = {}
     for item in placed:
         slot, entries = item.slot, item.table.entries
         if not slot.hands_on:
             continue
-        is_handed = not slot.backward and Place(stage, slot.chunk) in placement.before
-        if not entries and is_handed:  # what comes is for later blocks than the first
+        is_boundary = not slot.backward and Place(stage, slot.chunk) in placement.before
+        if not entries and is_boundary:  # what comes is for later blocks than the first
             computes = np.flatnonzero(item.table.tasks["stream"] == Stream.COMPUTE)
             entries = tuple(computes[:1].tolist())
-        key = Handover(slot.chunk, slot.micro_batch, slot.backward)
+        key = StageTransfer(slot.chunk, slot.micro_batch, slot.backward)
         found[key] = tuple([item.row(entry) for entry in entries])
     return found
 
@@ -246,15 +246,15 @@ def sends_of(placed: Sequence[PlacedSlot], transfers: SlotTransfers) -> list[Sen
     sends = []
     for item in placed:
         if item.transfer >= 0 and (hop := transfers.hop(item.slot)) is not None:
-            received = Handover(hop.place.chunk, item.slot.micro_batch, item.slot.backward)
-            sends.append(Send(item.transfer, hop.place.stage, hop.heading, received))
+            transfer = StageTransfer(hop.place.chunk, item.slot.micro_batch, item.slot.backward)
+            sends.append(Send(item.transfer, hop.place.stage, hop.heading, transfer))
     return sends
 
 
 def slot_edges(
     placed: Sequence[PlacedSlot],
     transfers: SlotTransfers,
-    receives: Mapping[Handover, tuple[int, ...]],
+    receives: Mapping[StageTransfer, tuple[int, ...]],
 ) -> Pairs:
     """Return the edges between the tables of slots."""
     edges: Pairs = []
@@ -266,7 +266,7 @@ def slot_edges(
             edges.append((item.row(table.exit), item.transfer))
         elif slot.hands_on and table.exit >= 0 and (hop := transfers.hop(slot)) is not None:
             # What is handed on inside a stage (the turn of a V) is there at once.
-            entries = receives[Handover(hop.place.chunk, slot.micro_batch, slot.backward)]
+            entries = receives[StageTransfer(hop.place.chunk, slot.micro_batch, slot.backward)]
             edges += [(item.row(table.exit), entry) for entry in entries]
         if ahead and (table.prefetch or table.early):
             edges += _prefetch_edges(ahead, item)

@@ -30,7 +30,7 @@ from wattree.compiler.tasks.slots import (
     sends_of,
     slot_edges,
 )
-from wattree.compiler.tasks.stage_program import MIRROR, Handover, Send, StageProgram
+from wattree.compiler.tasks.stage_program import MIRROR, Send, StageProgram, StageTransfer
 from wattree.compiler.tasks.table import TASK, TaskTable, joined
 from wattree.compiler.tasks.update import gradients_out, table_updates, update_tasks
 from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
@@ -72,7 +72,7 @@ def stage_program(
     stage: int,
     placement: ChunkPlacement,
     transfer: np.void,
-    handed_bytes: Sequence[Sequence[tuple[float, float]]],
+    boundary_bytes: Sequence[Sequence[tuple[float, float]]],
     blocking_transfers: bool,
     pairs: PairedTables,
 ) -> StageProgram:
@@ -86,7 +86,7 @@ def stage_program(
         update: The step's end.
         stage, placement: Its number, and where the chunks of all stages lie.
         transfer: Record of a transfer to a neighbour, ready but for direction and size.
-        handed_bytes: Of each chunk, what crosses the border before it and the one after it for a
+        boundary_bytes: Of each chunk, what crosses the border before it and the one after it for a
             micro-batch, each forward and back. [B]
         blocking_transfers: Compute waits for each transfer (no overlap).
         pairs: Tables of slots that run side by side.
@@ -95,7 +95,7 @@ def stage_program(
     firsts = [slot for slot in order if slot.work is Work.FORWARD and begins[slot.chunk]]
     tables = TableSequence()
     inputs = _input_tables(tables, context, update, len(firsts))
-    transfers = SlotTransfers(stage, placement, transfer, handed_bytes)
+    transfers = SlotTransfers(stage, placement, transfer, boundary_bytes)
     keeps = not context.moves.overlap.reshard_after_forward
     placed = place_slots(order, chunks, tables, transfers, pairs, keeps_gathered=keeps)
     receives = receives_of(placed, stage=stage, placement=placement)
@@ -149,7 +149,7 @@ _NO_EDGES = np.zeros((0, 2), np.int64)
 def _input_edges(
     firsts: Sequence[Slot],
     placed: Sequence[PlacedSlot],
-    receives: Mapping[Handover, tuple[int, ...]],
+    receives: Mapping[StageTransfer, tuple[int, ...]],
     inputs: range,
 ) -> Pairs:
     """Let forwards that begin the model wait for their input, and its copy for what is before.
@@ -163,7 +163,7 @@ def _input_edges(
     at = {item.slot: item.first for item in placed}
     pairs: Pairs = []
     for slot, task in waiting.items():
-        waits = receives[Handover(slot.chunk, slot.micro_batch, False)] or (at[slot],)
+        waits = receives[StageTransfer(slot.chunk, slot.micro_batch, False)] or (at[slot],)
         pairs += [(task, entry) for entry in waits]
     tail = -1
     for item in placed if len(inputs) == len(firsts) else ():
@@ -199,7 +199,7 @@ def _host_task(context: ChunkContext, name: str, time_s: float, *, materials: bo
 
 
 def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -> TaskTable:
-    """Reductions that nothing hid, the optimiser, gathers that nothing hides, the overhead."""
+    """Reductions that nothing hid, the optimizer, gathers that nothing hides, the overhead."""
     moves, storages = context.moves, [block.storage for block in blocks]
     parts, lines = [], []
     if not moves.overlap.gradients:

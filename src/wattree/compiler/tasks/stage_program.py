@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 from wattree.compiler.tasks.ledger import Piece
 
-__all__ = ["MIRROR", "Handover", "Send", "StageProgram"]
+__all__ = ["MIRROR", "Send", "StageProgram", "StageTransfer"]
 
 
-class Handover(NamedTuple):
-    """What a chunk hands to another: the output of a micro-batch, or the gradient of its input."""
+class StageTransfer(NamedTuple):
+    """A tensor that one chunk sends another: a micro-batch's output, or its input's gradient."""
 
     chunk: int
     micro_batch: int
     backward: bool
 
 
-#: What the copies of a chunk hand each other at the step's end: its gradients.
-MIRROR = Handover(-1, -1, True)
+#: What the copies of a chunk exchange at the step's end: its gradients.
+MIRROR = StageTransfer(-1, -1, True)
 
 
 class Send(NamedTuple):
@@ -33,13 +33,13 @@ class Send(NamedTuple):
         task: The task that sends.
         stage: To which stage.
         heading: +1 to the next stage's ranks, -1 to the previous one's, 0 to the mirror's.
-        received: What the receiver calls it.
+        transfer: What the receiver calls it.
     """
 
     task: int
     stage: int
     heading: int
-    received: Handover
+    transfer: StageTransfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class StageProgram:
     micro_batches: NDArray[np.int32]
     edges: NDArray[np.int64]
     sends: tuple[Send, ...]
-    receives: Mapping[Handover, tuple[int, ...]]
+    receives: Mapping[StageTransfer, tuple[int, ...]]
     pieces: tuple[Piece, ...] = ()
     levels: tuple[NDArray[np.void], ...] = ()
 

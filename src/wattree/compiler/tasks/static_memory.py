@@ -1,4 +1,4 @@
-"""What a stage holds for the whole step: parameters, gradients, optimiser state, buffers."""
+"""What a stage holds for the whole step: parameters, gradients, optimizer state, buffers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wattree.lowering.movement import Movement
 from wattree.lowering.storage import buffer_bytes
 from wattree.lowering.streams import CATEGORIES
 
-__all__ = ["resident_bytes", "stage_holdings"]
+__all__ = ["stage_holdings", "static_bytes"]
 
 Floats = NDArray[np.float64]
 
@@ -33,14 +33,14 @@ def stage_holdings(
     Args:
         blocks: Of the stage.
         moves: How data moves in this job.
-        software: Its habits.
+        software: Its software defaults.
         stages: Of the pipeline.
         items: Item → number.
         input_bytes: Of input batches. [B]
     """
     sync = [group for block in blocks for group in block.storage.sync]
     buffers = buffer_bytes(sync, software, stages)
-    held = {items(Item("communication", "buffer", "", "buffers of a sharded optimiser")): [buffers]}
+    held = {items(Item("communication", "buffer", "", "buffers of a sharded optimizer")): [buffers]}
     if input_bytes:
         held[items(Item("input", "buffer", "", "input batches"))] = [input_bytes]
     for block in blocks:
@@ -56,7 +56,7 @@ def stage_holdings(
     return summed(held)
 
 
-def resident_bytes(holdings: Sequence[Holding], items: Items) -> Floats:
+def static_bytes(holdings: Sequence[Holding], items: Items) -> Floats:
     """Return what is held for the whole step by category. [B]"""
     category = [CATEGORIES.index(item.category) for item in items.index]
     row = np.zeros(len(CATEGORIES))

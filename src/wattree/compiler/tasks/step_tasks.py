@@ -15,11 +15,11 @@ from wattree.compiler.tasks.chunk import BlockParts, ChunkContext
 from wattree.compiler.tasks.chunk_tables import ChunkTables
 from wattree.compiler.tasks.ledger import Holding, Items
 from wattree.compiler.tasks.merge import merged
-from wattree.compiler.tasks.offload import check_capacity, kept_bytes, stored_layers, waiting_bytes
+from wattree.compiler.tasks.offload import check_capacity, saved_bytes, stored_layers, waiting_bytes
 from wattree.compiler.tasks.pairs import PairedTables
 from wattree.compiler.tasks.stage import Update, stage_program
 from wattree.compiler.tasks.stage_program import StageProgram
-from wattree.compiler.tasks.static_memory import resident_bytes, stage_holdings
+from wattree.compiler.tasks.static_memory import stage_holdings, static_bytes
 from wattree.compiler.tasks.table import TASK, Names
 from wattree.errors import StrategyError
 from wattree.graph import (
@@ -67,14 +67,14 @@ def stages_and_ranks(
     for own_levels, kinds in zip(found, of_stage, strict=True):
         for place, built in enumerate(own_levels):
             own = steps.of_kind[kinds[place]] if len(kinds) > 1 else steps.of_kind[kinds[0]]
-            program = _played_alone(built.program, own, uses, axes_index)
+            program = _executed_alone(built.program, own, uses, axes_index)
             own_levels[place] = built._replace(program=program)
     levels = None if step.levels is None else step.levels.of_rank
     copied = step.moves.offload.tiers  # what the device reaches overflows, as its own memory does
     waiting = [
         {
-            stage: {tier: played[level].waiting[tier] for tier in copied}
-            for stage, played in enumerate(found)
+            stage: {tier: executed[level].waiting[tier] for tier in copied}
+            for stage, executed in enumerate(found)
         }
         for level in range(step.level_count)
     ]
@@ -82,9 +82,9 @@ def stages_and_ranks(
     ranks = RanksOfJob(
         topology=topology,
         axes_index=axes_index,
-        residents=[
-            np.stack([resident_bytes(level.holdings, items) for level in played])
-            for played in found
+        static_memory=[
+            np.stack([static_bytes(level.holdings, items) for level in executed])
+            for executed in found
         ],
         rates=steps.rates,
         kinds=steps.kinds,
@@ -100,7 +100,7 @@ def with_levels(levels: Sequence[BuiltStage]) -> StageProgram:
 
     They differ in figures alone, so tasks and edges are those of the first.
     """
-    first, *others = (played.program for played in levels)
+    first, *others = (executed.program for executed in levels)
     for other in others:
         alike = np.array_equal(other.rows, first.rows) and np.array_equal(other.edges, first.edges)
         assert alike, "what a rank does depends on no figure"
@@ -121,7 +121,7 @@ class BuiltStage(NamedTuple):
     waiting: Mapping[str, float]
 
 
-def _played_alone(
+def _executed_alone(
     program: StageProgram,
     step: LoweredStep,
     uses: Sequence[LinkUse],
@@ -157,9 +157,9 @@ def _parts(
         if not detail:
             tasks = tasks.changed(merged)
         own = storage.at(level)
-        far = 0.0 if costs.far_kept_bytes is None else float(costs.far_kept_bytes[level])
+        tier2 = 0.0 if costs.tier2_saved_bytes is None else float(costs.tier2_saved_bytes[level])
         name = costs.program.block
-        parts.append(BlockParts(tasks=tasks, storage=own, name=name, far_bytes=far))
+        parts.append(BlockParts(tasks=tasks, storage=own, name=name, tier2_bytes=tier2))
     return tuple(parts)
 
 
@@ -206,7 +206,7 @@ def _stages(
             stage=stage,
             placement=placement,
             transfer=transfer,
-            handed_bytes=[
+            boundary_bytes=[
                 crossing[(number := placement.model_chunk(stage, chunk)) : number + 2]
                 for chunk in range(placement.chunks)
             ],
@@ -264,7 +264,7 @@ def _input_bytes(step: LoweredStep, stage: int) -> float:
 def _stored(step: LoweredStep, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
     """Return the blocks as they are where their activations wait outside of the device."""
     return [
-        replace(part, stored_bytes=kept_bytes(costs, level))
+        replace(part, stored_bytes=saved_bytes(costs, level))
         for part, costs in zip(parts, step.costs, strict=True)
     ]
 

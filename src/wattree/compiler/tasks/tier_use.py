@@ -9,7 +9,7 @@ import numpy as np
 
 from wattree.compiler.tasks.copies import COPIES
 from wattree.compiler.tasks.step_tasks import BuiltStage
-from wattree.cost.update import far_update_share
+from wattree.cost.update import tier2_update_share
 from wattree.lowering.stages import cut_chunks
 from wattree.lowering.step import LoweredJob, LoweredStep
 
@@ -45,21 +45,21 @@ def tier_traffic(
     found = []
     for tier in steps.of_kind[0].strategy.traffic.offload.tiers:
         most, total, moved = 0.0, 0.0, 0.0
-        for ranks, level, stage, number in _played(steps, built):
+        for ranks, level, stage, number in _executed(steps, built):
             held = stage.waiting.get(tier, 0.0)
             most, total = max(most, held), total + ranks * held
             records, rows = stage.program.records, stage.program.rows
             copies = rows[np.isin(records["copy"], COPIES[tier])[rows]]
             moved += ranks * float(records["wire_bytes"][copies].sum())
-            if tier in steps.of_kind[0].moves.reached.tiers:
-                moved += ranks * _reached_bytes(steps.of_kind[0], number, level)
+            if tier in steps.of_kind[0].moves.tier2_offload.tiers:
+                moved += ranks * _accessed_bytes(steps.of_kind[0], number, level)
         found.append(
             TierTraffic(name=tier, placed_bytes=most, placed_total_bytes=total, traffic_bytes=moved)
         )
     return tuple(found)
 
 
-def _played(
+def _executed(
     steps: LoweredJob, built: Sequence[Sequence[BuiltStage]]
 ) -> Iterator[tuple[int, int, BuiltStage, int]]:
     """Yield ranks of a stage at a level, the level, what they play, and the stage's number."""
@@ -71,22 +71,22 @@ def _played(
             yield len(mine), level, stage, number
 
 
-def _reached_bytes(step: LoweredStep, stage: int, level: int) -> float:
+def _accessed_bytes(step: LoweredStep, stage: int, level: int) -> float:
     """Return what one rank of a stage reads and writes in expanded memory in a step. [B]"""
     schedule, count = step.strategy.schedule, step.strategy.mesh.degree("pp")
     chunks, placement = cut_chunks(step.program, count, schedule), schedule.placed(count)
     own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
     programs = [step.program.instances[instance] for chunk in own for instance in chunk]
-    each = sum(_at(step.costs[program].far_traffic_bytes, level) for program in programs)
+    each = sum(_at(step.costs[program].tier2_traffic_bytes, level) for program in programs)
     storages = [step.storages[program] for program in programs]
-    near, far = (
+    near, tier2 = (
         step.moves.update_traffic_bytes(sum(_at(getattr(s, name), level) for s in storages))
-        for name in ("updated_elements", "far_elements")
+        for name in ("updated_elements", "tier2_elements")
     )
-    far = far if step.moves.reached.tables is not None else 0.0
-    share = far_update_share(step.state_bytes, step.software, step.rates)
+    tier2 = tier2 if step.moves.tier2_offload.tables is not None else 0.0
+    share = tier2_update_share(step.state_bytes, step.software, step.rates)
     micro_batches = schedule.micro_batches / placement.copies
-    return float(micro_batches * each + near * share + far)
+    return float(micro_batches * each + near * share + tier2)
 
 
 def _at(values: np.ndarray | None, level: int) -> float:

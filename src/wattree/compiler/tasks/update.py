@@ -1,4 +1,4 @@
-"""Tasks of the optimiser: an update on the device, or on the host with its copies both ways."""
+"""Tasks of the optimizer: an update on the device, or on the host with its copies both ways."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def update_tasks(
     tier = moves.offload.optimizer
     if tier is None:
         task["kind"], task["stream"] = TaskKind.COMPUTE, Stream.COMPUTE
-        far = 0.0
-        if moves.reached.tables is not None:  # of which the device updates all rows itself
-            rows = sum(float(s.far_elements[0]) for s in storages if s.far_elements is not None)
-            far = moves.update_traffic_bytes(rows)
-        task["work_s"] = traffic / moves.memory_bytes_per_s + far / moves.far_bytes_per_s
-        task["traffic_bytes"] = traffic + far
+        tier2 = 0.0
+        if moves.tier2_offload.tables is not None:  # of which the device updates all rows itself
+            rows = sum(float(s.tier2_elements[0]) for s in storages if s.tier2_elements is not None)
+            tier2 = moves.update_traffic_bytes(rows)
+        task["work_s"] = traffic / moves.memory_bytes_per_s + tier2 / moves.tier2_bytes_per_s
+        task["traffic_bytes"] = traffic + tier2
         if frees:
             task["category"], task["free_bytes"] = GRADIENTS, _gradients(storages)
         return [task]
@@ -74,8 +74,8 @@ def table_updates(
     storages: Sequence[Storage], moves: Movement, name: Names
 ) -> list[NDArray[np.void]]:
     """Return the host's update of rows of tables that wait behind the device, if any do."""
-    far = [float(s.far_elements[0]) for s in storages if s.far_elements is not None]
-    if not far or moves.offload.tables is None:
+    tier2 = [float(s.tier2_elements[0]) for s in storages if s.tier2_elements is not None]
+    if not tier2 or moves.offload.tables is None:
         return []
     rate = moves.tiers[moves.offload.tables].update_bytes_per_s
     assert rate is not None
@@ -84,7 +84,7 @@ def table_updates(
     task["phase"], task["stage"] = Phase.OPTIMIZER, StageLabel.COMPUTING
     task["name"], task["operator_class"] = name("tables.update"), OperatorClass.OPTIMIZER
     task["kind"], task["stream"] = TaskKind.HOST, Stream.HOST_UPDATE
-    task["work_s"] = moves.update_traffic_bytes(sum(far)) / rate
+    task["work_s"] = moves.update_traffic_bytes(sum(tier2)) / rate
     return [task]
 
 

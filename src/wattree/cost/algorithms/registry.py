@@ -82,7 +82,7 @@ class Algorithm(Protocol):
     """Turns a call into messages."""
 
     def __call__(self, call: Call) -> MessageSchedule:
-        """Return the messages; every chunk reaches its target if rounds are played in order.
+        """Return the messages; every chunk reaches its target if rounds are executed in order.
 
         The group has two ranks or more.
 

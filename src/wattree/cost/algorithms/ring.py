@@ -120,7 +120,7 @@ def _crossed(members: Integers, channel: int, index: int) -> Integers:
 
 
 def _chain(call: Call, orders: Integers) -> MessageSchedule:
-    """Return a pipelined chain away from the root, or towards it."""
+    """Return a pipelined chain away from the root, or toward it."""
     channels, n = orders.shape
     begin = np.argmax(orders == call.root, axis=1)
     away = np.take_along_axis(orders, (begin[:, None] + np.arange(n)) % n, axis=1)

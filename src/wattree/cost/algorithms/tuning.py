@@ -318,7 +318,7 @@ def _bus_rate(kind: str, algorithm: str, protocol: Protocol, system: NcclSystem)
 def _nvls_rate(
     kind: str, algorithm: str, system: NcclSystem, inside: float, between: float
 ) -> float:
-    """Return the bandwidth of NVLS: one channel is left for synchronising."""
+    """Return the bandwidth of NVLS: one channel is left for synchronizing."""
     channels, few = system.channels, min(system.nodes, 3) - 1
     if channels < 2:
         return 0.0

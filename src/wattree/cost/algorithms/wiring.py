@@ -24,13 +24,13 @@ from wattree.hardware.topologies.node_network import adapters_of
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Largest domain that is played link by link; a device of a larger one is taken for its port.
+#: Largest domain that is executed link by link; a device of a larger one is taken for its port.
 _MOST_DEVICES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiring:
-    """The links of one scale-up domain. Hashable, so that what is played on it can be kept.
+    """The links of one scale-up domain. Hashable, so that what is executed on it can be kept.
 
     Attributes:
         domain: Devices that reach each other over these links.

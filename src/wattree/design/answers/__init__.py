@@ -26,7 +26,7 @@ from wattree.design.answers.elasticity import Elasticity, LimitingResource, bott
 from wattree.design.answers.pareto import Front, pareto, undominated
 from wattree.design.answers.sensitivity import Bar, Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, SpendingStep, spend
-from wattree.design.answers.summary import StudySummary, ValueComparison, summarise
+from wattree.design.answers.summary import StudySummary, ValueComparison, summarize
 from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
 from wattree.design.answers.worth import LevelWorth, Worth, worth
 from wattree.design.points import Value
@@ -63,7 +63,7 @@ __all__ = [
     "main_effects",
     "pareto",
     "spend",
-    "summarise",
+    "summarize",
     "sweep_of",
     "tornado",
     "undominated",

@@ -87,17 +87,17 @@ def spend(
     if not (both[base] and values[base] > 0):
         return NoAnswer(f"{CAPITAL} or {measure} is not known at the point where one stands")
     steps, free, without = _steps(sweep, values, prices, base, sum_usd)
-    reach = best_within(sweep, measure, CAPITAL, float(prices[base]) + sum_usd)
-    assert isinstance(reach, int)  # the base itself is within it
-    reach = reach if values[reach] < values[base] else base
+    affordable = best_within(sweep, measure, CAPITAL, float(prices[base]) + sum_usd)
+    assert isinstance(affordable, int)  # the base itself is within it
+    affordable = affordable if values[affordable] < values[base] else base
     return Spending(
         measure=measure,
         base=base,
         sum_usd=sum_usd,
         steps=tuple(sorted(steps, key=_rank)),
         free=tuple(sorted(free, key=lambda step: -step.gain)),
-        anywhere=reach,
-        gain=float(1 - values[reach] / values[base]),
+        anywhere=affordable,
+        gain=float(1 - values[affordable] / values[base]),
         without=without,
     )
 

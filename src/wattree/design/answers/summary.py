@@ -48,7 +48,7 @@ class StudySummary:
         measures: Totals of the study's objectives that are known, the first ranking points.
         missing: Total of an objective → why it is known nowhere.
         best: Measure → its best point.
-        front: Points that none beats in all of (at most three) objectives.
+        front: Pareto-optimal points in all of (at most three) objectives.
         tornados, effects, bottlenecks: Measure → answer; around the best point of that measure.
         worths: Axis → what its values buy, with the rest chosen anew and alone.
         comparisons: Alternatives along numeric axes, those with a break-even first, then by gain.
@@ -72,7 +72,7 @@ class StudySummary:
     infeasible: Mapping[str, int]
 
 
-def summarise(results: Results) -> StudySummary:
+def summarize(results: Results) -> StudySummary:
     """Return every answer that the points of a study give, and why others cannot be given."""
     sweep = sweep_of(results)
     wanted = [OBJECTIVE_TOTALS[name] for name in results.study.objectives]

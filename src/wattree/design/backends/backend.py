@@ -34,7 +34,7 @@ class Backend(Protocol):
     """Evaluates points somewhere. Outcomes are the same everywhere."""
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more points it takes at once."""
 
     def submit(self, points: Sequence[DesignPoint]) -> None:
@@ -54,7 +54,7 @@ class Here:
         self._evaluator, self._points = work.evaluator(), list[DesignPoint]()
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more points it takes at once."""
         return 1 - len(self._points)
 

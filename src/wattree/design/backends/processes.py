@@ -68,7 +68,7 @@ class Processes:
         self._given_up: list[str] = []
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more points it takes at once."""
         return self._size - sum(worker.point is not None for worker in self._workers)
 

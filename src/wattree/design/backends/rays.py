@@ -97,7 +97,7 @@ class Rays:
         self._most = max(cores, 1) * _EACH
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more points it takes at once."""
         return self._most - len(self._points)
 
@@ -177,10 +177,10 @@ class Rays:
 
 
 def _check_answers(address: str) -> None:
-    """Refuse the address of a cluster at which nobody listens, or whose client Ray lacks.
+    """Refuse the address of a cluster at which no one listens, or whose client Ray lacks.
 
     Raises:
-        OutputError: It is no address, or nobody listens there.
+        OutputError: It is no address, or no one listens there.
         MissingExtraError: Ray was installed without its client.
     """
     try:

@@ -82,7 +82,7 @@ class _Reader:
         fast: list[Link] = []
         for device in sorted(self._gpus):
             fast += self._fast_links(device)
-        self._check_ways_back(fast)
+        self._check_reverse_links(fast)
         self._links = fast + self._links  # fast links win among equal routes
 
     def topology(self) -> ImportedTopology:
@@ -217,7 +217,7 @@ class _Reader:
             )
         seen.setdefault(bus_id, link.line)
 
-    def _check_ways_back(self, fast: list[Link]) -> None:
+    def _check_reverse_links(self, fast: list[Link]) -> None:
         """Each of two devices lists the links between them."""
         rates = {(link.source, link.target): link.bandwidth_bytes_per_s for link in fast}
         for device, (gpu, _, _) in sorted(self._gpus.items()):

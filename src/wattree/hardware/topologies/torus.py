@@ -91,7 +91,7 @@ def _fits(length: int, limit: int) -> bool:
 
 
 def _boxes(devices: int, limits: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the ascending factorisations of `devices` into as many lengths as there are limits."""
+    """Yield the ascending factorizations of `devices` into as many lengths as there are limits."""
     if len(limits) == 1:
         yield (devices,)
         return

@@ -14,7 +14,7 @@ from dataclasses import replace
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, expert_position, layout_of, local_size
 from wattree.lowering.passes.forward import routed_copies
-from wattree.lowering.passes.operator_step import PRODUCTS, compute_step
+from wattree.lowering.passes.operator_step import MATMULS, compute_step
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.passes.step_list import Placed, StepList, halo_size, like
 from wattree.lowering.passes.window import halos_of
@@ -30,7 +30,7 @@ def backward_steps(
     forward: StepList,
     inputs: Mapping[str, Placed],
     *,
-    handed_on: Mapping[str, Layout],
+    boundary_layouts: Mapping[str, Layout],
     input_gradient: bool,
 ) -> tuple[StepList, int]:
     """Return the steps of `block`'s backward pass, and the one that completes what it hands back.
@@ -40,7 +40,7 @@ def backward_steps(
         splits: One per operator.
         forward: The forward pass, for the layouts of its tensors.
         inputs: How the block's inputs lie; their gradients leave in the same layout.
-        handed_on: Layouts in which gradients of the block's outputs arrive; none for a loss.
+        boundary_layouts: Layouts in which gradients of the block's outputs arrive; none for a loss.
         input_gradient: Whether anything before this block is trained.
     """
     steps = StepList(
@@ -50,7 +50,7 @@ def backward_steps(
         statistics=forward.statistics,
     )
     found: dict[str, list[Placed]] = {}
-    for name, layout in handed_on.items():
+    for name, layout in boundary_layouts.items():
         size = forward.tensors[name].size
         found[name] = [Placed(layout=layout, size=size, step=-1)]
     wanted = _tensors_to_train(block, inputs, input_gradient=input_gradient)
@@ -167,7 +167,7 @@ def _add_gradients(
     trained = any(parameter.trainable for parameter in operator.parameters)
     # What is only added to a product has the product's own gradient.
     made = dict.fromkeys((operand.tensor for operand in reads), max(depends, default=-1))
-    if operator.kind in PRODUCTS:
+    if operator.kind in MATMULS:
         factors = _factors(operator, wanted)
         # A product's saved input serves its weight's gradient only.
         needed = any(isinstance(factor, Parameter) for factor in factors.values())
@@ -247,15 +247,15 @@ def _gather_again(
     for operand in operator.inputs:
         if operand.tensor not in operator.saved or is_sample_table(operator):
             continue  # indices are not sent
-        kept = forward.tensors.get(operand.tensor) or inputs.get(operand.tensor)
+        saved_names = forward.tensors.get(operand.tensor) or inputs.get(operand.tensor)
         want = layout_of(operand, split, partial=False)
-        if operand.tensor in forward.kept:
+        if operand.tensor in forward.saved_names:
             continue
-        if kept is None or not _only_gathers(kept.layout, want):
+        if saved_names is None or not _only_gathers(saved_names.layout, want):
             continue
         placed = steps.convert(
             f"{operand.tensor}.again",
-            replace(kept, step=-1),
+            replace(saved_names, step=-1),
             want,
             tensor=operand.tensor,
         )

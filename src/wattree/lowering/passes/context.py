@@ -19,7 +19,7 @@ def exchanges_of(
 ) -> tuple[Mapping[str, ContextExchange], Mapping[str, PositionOrder]]:
     """Return how each tensor of keys and values is exchanged, and how each attention's lie.
 
-    Ghosts are waited for: whatever runs beside them stands before the product that reads them.
+    Ghosts are waited for: whatever runs alongside them stands before the product that reads them.
 
     Args:
         block: Whose operators.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from wattree.graph import Block, Operand, Operator, OperatorKind
 from wattree.lowering.layout import PARTIAL, Layout, expert_position, layout_of, local_size
-from wattree.lowering.passes.operator_step import PRODUCTS, compute_step
+from wattree.lowering.passes.operator_step import MATMULS, compute_step
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.passes.step_list import Placed, StepList
 from wattree.lowering.program import StepPhase
@@ -23,11 +23,11 @@ def forward_steps(
     *,
     phase: StepPhase = StepPhase.FORWARD,
     shares: Sequence[float] | None = None,
-    handed_on: Mapping[str, Layout | None] | None = None,
+    boundary_layouts: Mapping[str, Layout | None] | None = None,
     exchanges: Mapping[str, ContextExchange] | None = None,
     orders: Mapping[str, PositionOrder] | None = None,
     synced: Mapping[str, tuple[str, ...]] | None = None,
-    kept: frozenset[str] = frozenset(),
+    saved_names: frozenset[str] = frozenset(),
 ) -> StepList:
     """Return the steps of `block`'s forward pass (or of what is recomputed of it).
 
@@ -38,10 +38,11 @@ def forward_steps(
         phase: FORWARD or RECOMPUTATION.
         shares: Share of each operator's work to do; 0 leaves it out and takes its outputs as
             given. None does everything.
-        handed_on: Layouts in which the block's outputs are handed on; None: as they lie, added up.
+        boundary_layouts: Layouts in which the block's outputs are handed on; None: as they lie,
+            added up.
         exchanges, orders: From `passes.context`.
         synced: From `passes.statistics`.
-        kept: From `passes.gathered`.
+        saved_names: From `passes.gathered`.
     """
     steps = StepList(
         phase=phase,
@@ -50,7 +51,7 @@ def forward_steps(
         orders=orders or {},
         statistics=synced or {},
         tables=looked_up_tensors(block),
-        kept=kept,
+        saved_names=saved_names,
     )
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]
@@ -66,7 +67,7 @@ def forward_steps(
         if phase is StepPhase.FORWARD and _is_result(operator, block):
             _complete(operator, steps)
     if phase is StepPhase.FORWARD:
-        for name, wanted in (handed_on or {}).items():
+        for name, wanted in (boundary_layouts or {}).items():
             want = _whole(steps.tensors[name].layout) if wanted is None else wanted
             steps.tensors[name] = steps.in_layout(name, want)
     return steps
@@ -104,7 +105,7 @@ def _is_result(operator: Operator, block: Block) -> bool:
     """
     if operator.kind is OperatorKind.CROSS_ENTROPY:
         return True
-    if block.output is not None or operator.kind not in PRODUCTS:
+    if block.output is not None or operator.kind not in MATMULS:
         return False
     read = {operand.tensor for other in block.operators for operand in other.inputs}
     return not read & {output.tensor for output in operator.outputs}

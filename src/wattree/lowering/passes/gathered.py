@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from wattree.graph import Block
 from wattree.strategy import Choices
 
-__all__ = ["kept_gathers"]
+__all__ = ["saved_gathers"]
 
 
-def kept_gathers(block: Block, choices: Sequence[Choices]) -> frozenset[str]:
+def saved_gathers(block: Block, choices: Sequence[Choices]) -> frozenset[str]:
     """Return the tensors that, once gathered, stay whole for the backward of who reads them.
 
     Args:
@@ -20,7 +20,7 @@ def kept_gathers(block: Block, choices: Sequence[Choices]) -> frozenset[str]:
     return frozenset(
         operand.tensor
         for operator, choice in zip(block.operators, choices, strict=True)
-        if choice.keep_gathered
+        if choice.save_gathered
         for operand in operator.inputs
         if operand.tensor in operator.saved
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from wattree.graph import Block, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, layout_of
-from wattree.lowering.passes.operator_step import PRODUCTS, together
+from wattree.lowering.passes.operator_step import MATMULS, together
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.passes.step_list import Placed, StepList
 from wattree.lowering.program import (
@@ -57,7 +57,7 @@ def saved_tensors(
             name in operator.saved and not inside[operator.path] for operator in operators
         )
         again = share_of[made_by.path] if made_by and not needed_outside else 0.0
-        placed = _kept(name, operators, split_of, forward, inputs)
+        placed = _saved_operands(name, operators, split_of, forward, inputs)
         is_logits = operators[0].kind is OperatorKind.CROSS_ENTROPY
         found.append(
             SavedTensor(
@@ -99,9 +99,11 @@ def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Opera
     return found
 
 
-def _edges(block: Block, kept: Sequence[SavedTensor], forward: StepList) -> list[SavedTensor]:
+def _edges(
+    block: Block, saved_names: Sequence[SavedTensor], forward: StepList
+) -> list[SavedTensor]:
     """Return the rows of neighbours that gradients of windows need, kept with the rank's own."""
-    by_name = {tensor.name: tensor for tensor in kept}
+    by_name = {tensor.name: tensor for tensor in saved_names}
     found = []
     for number, ((name, _), placed) in enumerate(forward.edges.items()):
         tensor = by_name.get(name)
@@ -127,7 +129,7 @@ def _edges(block: Block, kept: Sequence[SavedTensor], forward: StepList) -> list
 
 def _own_copies(
     block: Block,
-    kept: Sequence[SavedTensor],
+    saved_names: Sequence[SavedTensor],
     forward: StepList,
     share_of: Mapping[str, float],
 ) -> list[SavedTensor]:
@@ -135,7 +137,7 @@ def _own_copies(
 
     Under Ulysses the output lies by heads, and the projection behind it saves it by positions.
     """
-    by_name = {tensor.name: tensor for tensor in kept}
+    by_name = {tensor.name: tensor for tensor in saved_names}
     copies = []
     for operator in block.operators:
         if operator.kind is not OperatorKind.ATTENTION:
@@ -159,7 +161,7 @@ def _own_copies(
     return copies
 
 
-def _kept(
+def _saved_operands(
     name: str,
     savers: Sequence[Operator],
     split_of: Mapping[str, Split],
@@ -183,7 +185,7 @@ def _kept(
             step = forward.steps[converted.step]
             gathered = isinstance(step, CollectiveStep) and step.kind in _GATHERS
             moved.append((converted, gathered))
-    whole = [placed for placed, gathered in moved if gathered and name in forward.kept]
+    whole = [placed for placed, gathered in moved if gathered and name in forward.saved_names]
     parts = [placed for placed, gathered in moved if not gathered]
     return next(iter((*whole, *parts)), original)
 
@@ -218,20 +220,20 @@ def parameter_groups(
     block: Block,
     splits: Sequence[Split],
     choices: Sequence[Choices],
-    handed_on: Mapping[str, Layout],
+    boundary_layouts: Mapping[str, Layout],
 ) -> tuple[ParameterGroup, ...]:
-    """Return the parameters of a block, those stored and synchronised alike summed up.
+    """Return the parameters of a block, those stored and synchronized alike summed up.
 
     Args:
         block: Whose operators.
         splits, choices: One per operator.
-        handed_on: Layouts in which the block's outputs are handed on.
+        boundary_layouts: Layouts in which the block's outputs are handed on.
     """
     elements: dict[tuple[tuple[str, ...], ParameterGroup, str], float] = {}
     for operator, split, choice in zip(block.operators, splits, choices, strict=True):
-        whole = _summed_whole(block, splits, operator, split, handed_on)
+        whole = _summed_whole(block, splits, operator, split, boundary_layouts)
         for parameter in operator.parameters:
-            is_added = operator.kind in PRODUCTS and parameter not in operator.factors
+            is_added = operator.kind in MATMULS and parameter not in operator.factors
             group = _group(parameter, split, choice, alike=whole if is_added else ())
             if is_sample_table(operator):
                 group = replace(group, touched=_touched(operator, split))
@@ -269,7 +271,7 @@ def _summed_whole(
     splits: Sequence[Split],
     operator: Operator,
     split: Split,
-    handed_on: Mapping[str, Layout],
+    boundary_layouts: Mapping[str, Layout],
 ) -> tuple[str, ...]:
     """Return the axes over which an operator's result is summed up, and then whole on each rank.
 
@@ -278,10 +280,10 @@ def _summed_whole(
     """
     written = {name for output in operator.outputs for name in output.dims}
     axes = [axis for dim, over in split.items() if dim not in written for axis in over]
-    if not axes or operator.kind not in PRODUCTS:
+    if not axes or operator.kind not in MATMULS:
         return ()
     made = {output.tensor for output in operator.outputs}
-    wanted = [layout for name, layout in handed_on.items() if name in made]
+    wanted = [layout for name, layout in boundary_layouts.items() if name in made]
     for reader, its in zip(block.operators, splits, strict=True):
         wanted += [layout_of(o, its, partial=False) for o in reader.inputs if o.tensor in made]
     return tuple(axis for axis in axes if not any(axis in layout for layout in wanted))

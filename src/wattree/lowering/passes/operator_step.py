@@ -11,10 +11,10 @@ from wattree.lowering.passes.propagate import Split
 from wattree.lowering.program import ComputeStep, LocalSize, Matmul, StepPhase
 from wattree.strategy import OWNER, PositionOrder
 
-__all__ = ["PRODUCTS", "compute_step", "together"]
+__all__ = ["MATMULS", "compute_step", "together"]
 
-#: Operators whose work is a matrix product, plain or implicit.
-PRODUCTS = frozenset({OperatorKind.MATMUL, OperatorKind.CONVOLUTION})
+#: Operators whose work is a matmul, plain or implicit.
+MATMULS = frozenset({OperatorKind.MATMUL, OperatorKind.CONVOLUTION})
 
 
 def compute_step(
@@ -58,7 +58,7 @@ def compute_step(
         in_turn=_dim(operator, split, operator.in_turn) if operator.in_turn else None,
         matmul=(
             _matmul(operator, split, second_factor=second_factor)
-            if operator.kind in PRODUCTS
+            if operator.kind in MATMULS
             else None
         ),
         batch=together(operator, split, "batch", "window") if attention else LocalSize(),

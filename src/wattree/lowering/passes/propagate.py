@@ -39,7 +39,7 @@ def operator_splits(
     misfits: dict[str, str] = {}
     for operator, choice in zip(block.operators, choices, strict=True):
         split = _explicit(operator, choice, active, f"{where}.{operator.path}", misfits)
-        _inherit(operator, split, layouts, whole=_kept_whole(operator, choice))
+        _inherit(operator, split, layouts, whole=_gathered_whole(operator, choice))
         splits.append({dim: axes for dim, axes in split.items() if axes})
         for output in operator.outputs:
             layouts[output.tensor] = layout_of(output, split, partial=True)
@@ -78,7 +78,7 @@ def _explicit(
     return split
 
 
-def _kept_whole(operator: Operator, choice: Choices) -> frozenset[str]:
+def _gathered_whole(operator: Operator, choice: Choices) -> frozenset[str]:
     """Return the dims that are not to be split: the strategy says so, or steps follow each other.
 
     Nor are windows over a sequence split, whose rows no pass exchanges.

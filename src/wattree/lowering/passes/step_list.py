@@ -63,9 +63,9 @@ class StepList:
 
     `exchanges` says of keys and values how they reach other ranks, `orders` of attention which
     positions ranks hold (`passes.context`), `statistics` of batch norm over which ranks it takes
-    them (`passes.statistics`), `kept` which tensors stay gathered (`passes.gathered`). `edges` are
-    the rows of neighbours that windows reach into, `tables` the tensors that are looked up in
-    tables, and sent together.
+    them (`passes.statistics`), `saved_names` which tensors stay gathered (`passes.gathered`).
+    `edges` are the rows of neighbours that windows reach into, `tables` the tensors that are looked
+    up in tables, and sent together.
     """
 
     phase: StepPhase
@@ -77,7 +77,7 @@ class StepList:
     statistics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     edges: dict[tuple[str, Halo], Placed] = field(default_factory=dict)
     tables: tuple[str, ...] = ()
-    kept: frozenset[str] = frozenset()
+    saved_names: frozenset[str] = frozenset()
 
     def add(self, step: Step) -> int:
         """Append `step` and return its index."""
@@ -215,7 +215,8 @@ class StepList:
                     reads_block_input=step < 0,
                     exposed=exchange is ContextExchange.GATHER,
                     uneven=gets != has,
-                    kept=tensor in self.kept and conversion.kind is CollectiveKind.ALL_GATHER,
+                    saved_gather=tensor in self.saved_names
+                    and conversion.kind is CollectiveKind.ALL_GATHER,
                 )
             )
         size = size.to_experts(routed=gets)

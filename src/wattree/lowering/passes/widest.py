@@ -45,7 +45,7 @@ def with_widest_parts(
     instances = []
     for instance in model.instances:
         block = model.blocks[instance.block]
-        near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.reaching(instance.path)})
+        near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.matching_below(instance.path)})
         choices = [near.choices(f"{instance.path}.{o.path}") for o in block.operators]
         longer = _longer(block.operators, choices, ranks)
         key = instance.block, longer

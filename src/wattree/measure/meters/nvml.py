@@ -27,7 +27,7 @@ _NOT_COUNTED = "an integral of power readings: this device has no energy counter
 
 
 class NvmlMeter:
-    """Energy and utilisation of NVIDIA devices.
+    """Energy and utilization of NVIDIA devices.
 
     Args:
         nvml: The module `pynvml` (package nvidia-ml-py), or what behaves like it.
@@ -65,7 +65,7 @@ class NvmlMeter:
         return tuple(domain for device in self._devices for domain in device.domains())
 
     def read(self) -> Sequence[Reading]:
-        """Return the counter and utilisation of every device; one that fails is left out."""
+        """Return the counter and utilization of every device; one that fails is left out."""
         readings = []
         failures = []
         for device in self._devices:

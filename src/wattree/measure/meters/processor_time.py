@@ -67,7 +67,7 @@ def _usable() -> Sequence[int]:
 
 
 class ProcessorTimeMeter:
-    """The share `cpu` of a run's utilisation."""
+    """The share `cpu` of a run's utilization."""
 
     kind = "processor time"
 
@@ -93,5 +93,5 @@ def _probe(options: MeterOptions) -> Found:
     del options
     try:
         return Found((ProcessorTimeMeter(ProcessorTime()),))
-    except MeterError:  # no Linux: utilisation is then not known
+    except MeterError:  # no Linux: utilization is then not known
         return Found()

@@ -48,7 +48,7 @@ class Crew:
         }
         try:
             for rank in range(self.ranks):
-                errors = self._said(rank).open("w", encoding="utf-8")
+                errors = self._reply(rank).open("w", encoding="utf-8")
                 worker = subprocess.Popen(
                     [sys.executable, "-m", "wattree.measure.profile.worker"],
                     stdin=subprocess.PIPE,
@@ -66,7 +66,7 @@ class Crew:
                     "device": f"cuda:{rank}" if self.accelerator else "cpu",
                     "store": str(Path(self._store.name) / "store"),
                 }
-                self._tell(rank, start)
+                self._send(rank, start)
             ready = [self._hear(rank) for rank in range(self.ranks)]
         except BaseException:
             self._end()
@@ -90,7 +90,7 @@ class Crew:
             RunError: A rank is gone, or does not answer.
         """
         for rank in range(self.ranks):
-            self._tell(rank, {"point": point.as_json(), "window_s": window_s})
+            self._send(rank, {"point": point.as_json(), "window_s": window_s})
         answers = [self._hear(rank) for rank in range(self.ranks)]
         for answer in answers:
             if "error" in answer:
@@ -110,7 +110,7 @@ class Crew:
                 total += (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
         return total
 
-    def _tell(self, rank: int, what: dict[str, Any]) -> None:
+    def _send(self, rank: int, what: dict[str, Any]) -> None:
         stream = self._workers[rank].stdin
         assert stream is not None
         try:
@@ -138,12 +138,12 @@ class Crew:
         worker = self._workers[rank]
         worker.kill()
         code = worker.wait()
-        text = self._said(rank).read_text(encoding="utf-8", errors="replace")
-        said = [line for line in text.splitlines() if line.strip()]
-        why = said[-1].strip() if said else f"exit code {code}"
+        text = self._reply(rank).read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()]
+        why = lines[-1].strip() if lines else f"exit code {code}"
         raise RunError(f"rank {rank}", [f"ended while it measured: {why}"])
 
-    def _said(self, rank: int) -> Path:
+    def _reply(self, rank: int) -> Path:
         """Return the file of what a rank says beside its answers."""
         return Path(self._store.name) / f"rank{rank}.txt"
 

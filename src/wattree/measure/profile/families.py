@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Calibration, Constant, at_precision, software_family, volume_factor
-from wattree.cost.convolution import ConvolutionRates, fresh_s, product_time_s
+from wattree.cost.convolution import ConvolutionRates, fresh_s, implicit_matmul_time_s
 from wattree.cost.convolution_rates import convolution_rates
 from wattree.cost.precisions import precision_class
 from wattree.cost.rates import UPDATE_STATES
 from wattree.cost.update import update_traffic_bytes
 from wattree.errors import RunError
 from wattree.hardware import Device, Precision
-from wattree.measure.profile.beside import processors_taken, slice_rate
 from wattree.measure.profile.fit import FamilyFit, Parameters, fit_family
 from wattree.measure.profile.journal import Journal, Times
 from wattree.measure.profile.machine import Machine
+from wattree.measure.profile.overlap import processors_taken, slice_rate
 from wattree.measure.profile.points import PointFamily, element_bytes
 
 Floats = NDArray[np.float64]
@@ -88,7 +88,7 @@ class _Reading:
         self._steps()
         self._streams(bandwidth)
         self._updates(bandwidth)
-        self._products(peaks, bandwidth)
+        self._matmuls(peaks, bandwidth)
         bus, alpha = self._exchanges() if self.machine.ranks > 1 else (None, None)
         copy, collate = self._host()
         self._memory()
@@ -109,7 +109,7 @@ class _Reading:
         """Return the best product of each precision. [FLOP/s]"""
         best: dict[str, float] = {}
         for each in self._of(PointFamily.PRODUCT):
-            rate = 2.0 * float(np.prod(each.point.product)) / each.seconds
+            rate = 2.0 * float(np.prod(each.point.matmul)) / each.seconds
             best[each.point.precision] = max(best.get(each.point.precision, 0.0), rate)
         return best
 
@@ -129,8 +129,8 @@ class _Reading:
             {"step": 1e-4, "layer": 5e-5},
         )
         item = "family.pytorch.launch_s" if self.machine.accelerator else "dispatch_s"
-        self._keep(item, fit, "layer", fit.values["layer"] / _KERNELS_PER_LAYER)
-        self._keep("family.pytorch.step_overhead_s", fit, "step", fit.values["step"])
+        self._record(item, fit, "layer", fit.values["layer"] / _KERNELS_PER_LAYER)
+        self._record("family.pytorch.step_overhead_s", fit, "step", fit.values["step"])
         self._state("family.pytorch.math", 1.0, "products were measured in this software")
         self._state("family.pytorch.elementwise", 1.0, "streams were measured in this software")
 
@@ -145,7 +145,7 @@ class _Reading:
             lambda p, times: _moved(times) / p["rate"],
             {"rate": bandwidth},
         )
-        self._keep("general.memory_efficiency", fit, "rate", fit.values["rate"] / bandwidth)
+        self._record("general.memory_efficiency", fit, "rate", fit.values["rate"] / bandwidth)
         others = [e for e in streams if e.point.name != _IN_PLACE]
 
         def stream_s(p: Parameters, times: Sequence[Times]) -> Floats:
@@ -155,13 +155,13 @@ class _Reading:
 
         start = {"stream": bandwidth / 2, "cached": 2 * bandwidth, "fresh": 3e-10}
         fit = self._fit("elementwise operators", others, stream_s, start)
-        self._keep("library_bandwidth", fit, "stream", fit.values["stream"] / bandwidth)
+        self._record("library_bandwidth", fit, "stream", fit.values["stream"] / bandwidth)
         if self.machine.accelerator:
             return
         warm = [e for e in streams if e.point.size_bytes <= _WARM_BYTES]
-        self._keep("cached_bandwidth", fit, "cached", fit.values["cached"] / bandwidth)
-        self._keep("cached_bytes", fit, "cached", float(_moved(warm).max()))
-        self._keep("fresh_s_per_byte", fit, "fresh", fit.values["fresh"])
+        self._record("cached_bandwidth", fit, "cached", fit.values["cached"] / bandwidth)
+        self._record("cached_bytes", fit, "cached", float(_moved(warm).max()))
+        self._record("fresh_s_per_byte", fit, "fresh", fit.values["fresh"])
 
     def _updates(self, bandwidth: float) -> None:
         """Keep what updates reach of the traffic that the model counts for them."""
@@ -184,9 +184,9 @@ class _Reading:
             dict.fromkeys(UPDATE_STATES, bandwidth),
         )
         for name in UPDATE_STATES:
-            self._keep(f"update_bandwidth.{name}", fit, name, fit.values[name] / bandwidth)
+            self._record(f"update_bandwidth.{name}", fit, name, fit.values[name] / bandwidth)
 
-    def _products(self, peaks: Mapping[str, float], bandwidth: float) -> None:
+    def _matmuls(self, peaks: Mapping[str, float], bandwidth: float) -> None:
         times = self._of(PointFamily.PRODUCT)
         precisions = list(dict.fromkeys(t.point.precision for t in times))
         device = _device(self.machine, peaks, bandwidth)
@@ -197,29 +197,31 @@ class _Reading:
         if not self.machine.accelerator:
             start |= {"ramp": 4.0, "rows": 4.0, "memory": 0.5, "aliased": 0.95}
 
-        def product_s(p: Parameters, times: Sequence[Times]) -> Floats:
+        def matmul_s(p: Parameters, times: Sequence[Times]) -> Floats:
             found = np.empty(len(times))
             for precision in precisions:
                 mine = [i for i, t in enumerate(times) if t.point.precision == precision]
                 if mine:
                     tried = _tried(rates[precision], p, precision, bandwidth)
-                    shapes = np.array([times[i].point.product for i in mine], dtype=float).T
+                    shapes = np.array([times[i].point.matmul for i in mine], dtype=float).T
                     m, n, k = shapes
-                    found[mine] = product_time_s(m=m, n=n, k=k, groups=np.ones_like(m), rates=tried)
+                    found[mine] = implicit_matmul_time_s(
+                        m=m, n=n, k=k, groups=np.ones_like(m), rates=tried
+                    )
             return found
 
-        fit = self._fit("matrix products", times, product_s, start)
+        fit = self._fit("matmuls", times, matmul_s, start)
         for precision in precisions:
             share = fit.values[f"share.{precision}"]
             width = "fp32" if precision == "fp64" else precision
-            for item in _product_items(width):
+            for item in _matmul_items(width):
                 if item not in self.constants:
-                    self._keep(item, fit, f"share.{precision}", share)
+                    self._record(item, fit, f"share.{precision}", share)
         if not self.machine.accelerator:
-            self._keep("product_ramp", fit, "ramp", fit.values["ramp"])
-            self._keep("product_row_ramp", fit, "rows", fit.values["rows"])
-            self._keep("product_bandwidth", fit, "memory", fit.values["memory"])
-            self._keep("product_aliased", fit, "aliased", min(fit.values["aliased"], 1.0))
+            self._record("product_ramp", fit, "ramp", fit.values["ramp"])
+            self._record("product_row_ramp", fit, "rows", fit.values["rows"])
+            self._record("product_bandwidth", fit, "memory", fit.values["memory"])
+            self._record("product_aliased", fit, "aliased", min(fit.values["aliased"], 1.0))
 
     def _exchanges(self) -> tuple[float, float]:
         """Return the port's best bandwidth and the latency, and keep what exchanges reach."""
@@ -235,30 +237,30 @@ class _Reading:
 
         start = {"alpha": 2e-4, "gather": best / 2, "reduce": best / 2} | {own: 2e-4}
         fit = self._fit("exchanges between ranks", times, exchange_s, start)
-        self._keep("alpha_s", fit, "alpha", fit.values["alpha"])
+        self._record("alpha_s", fit, "alpha", fit.values["alpha"])
         if not self.machine.accelerator:  # a library's own; the others go between pairs
-            self._keep("alpha_reduce_s", fit, own, fit.values[own])
-        self._keep("bus_efficiency", fit, "gather", fit.values["gather"] / best)
-        self._keep("bus_reduce_efficiency", fit, "reduce", fit.values["reduce"] / best)
+            self._record("alpha_reduce_s", fit, own, fit.values[own])
+        self._record("bus_efficiency", fit, "gather", fit.values["gather"] / best)
+        self._record("bus_reduce_efficiency", fit, "reduce", fit.values["reduce"] / best)
         self._overlap()
         return best, fit.values["alpha"]
 
     def _overlap(self) -> None:
-        """Keep how fast computing and exchanging are beside each other."""
+        """Keep how fast computing and exchanging are side by side."""
         times = self._of(PointFamily.OVERLAP)
         largest = max(each.point.size_bytes for each in times)
         found = {e.point.name: e for e in times if e.point.size_bytes == largest}
         if len(found) < 3:
             return
-        product_s, exchange_s, both_s = (
+        matmul_s, exchange_s, both_s = (
             found[name].seconds for name in ("product", "exchange", "both")
         )
         # Both at rate r until the shorter is done, the rest of the longer alone.
-        beside = both_s - abs(product_s - exchange_s)
-        rate = min(product_s, exchange_s) / max(beside, 1e-9)
+        beside = both_s - abs(matmul_s - exchange_s)
+        rate = min(matmul_s, exchange_s) / max(beside, 1e-9)
         rate = min(max(rate, _LEAST_RATE), 1.0)
         source = (
-            f"{product_s * 1e3:.2f} ms of products and {exchange_s * 1e3:.2f} ms of exchange took "
+            f"{matmul_s * 1e3:.2f} ms of products and {exchange_s * 1e3:.2f} ms of exchange took "
             f"{both_s * 1e3:.2f} ms at once"
         )
         for item in ("general.overlap_compute_rate", "general.overlap_communication_rate"):
@@ -287,7 +289,7 @@ class _Reading:
         return (max(copies) if copies else fit.values["rate"]), fit.values["sample"]
 
     def _memory(self) -> None:
-        """Keep what a process holds beside tensors; on GPUs what ships is of GPUs."""
+        """Keep what a process holds besides tensors; on GPUs what ships is of GPUs."""
         if self.machine.accelerator or not self.journal.resident_bytes:
             return
         held = self.journal.resident_bytes
@@ -312,7 +314,7 @@ class _Reading:
         self.fits.append(fit)
         return fit
 
-    def _keep(self, item: str, fit: FamilyFit, parameter: str, value: float) -> None:
+    def _record(self, item: str, fit: FamilyFit, parameter: str, value: float) -> None:
         """Keep a fitted constant."""
         held = "" if fit.held_out is None else f", held-out error {fit.held_out:.1%}"
         self.constants[item] = Constant(
@@ -359,7 +361,7 @@ def _tried(
 ) -> ConvolutionRates:
     """Return the rates with the parameters of a trial."""
     found = replace(
-        rates, product=p[f"share.{precision}"], element_bytes=float(element_bytes(precision))
+        rates, matmul=p[f"share.{precision}"], element_bytes=float(element_bytes(precision))
     )
     if "ramp" not in p:
         return found
@@ -370,15 +372,15 @@ def _tried(
     return replace(found, kernels=kernels, memory_bytes_per_s=p["memory"] * bandwidth)
 
 
-def _product_items(precision: str) -> tuple[str, ...]:
+def _matmul_items(precision: str) -> tuple[str, ...]:
     """Return the constants that say what products of a precision reach."""
     width = {"fp32": "fp32", "tf32": "tf32"}.get(precision, "bf16")
     return (f"convolution.{width}", f"matmul.{precision_class(Precision(precision))}")
 
 
 def _device(machine: Machine, peaks: Mapping[str, float], bandwidth: float) -> Device:
-    """Return the device as far as products need it: that of the catalogue where it is there."""
-    if machine.in_catalogue:
+    """Return the device as far as products need it: that of the catalog where it is there."""
+    if machine.in_catalog:
         from wattree.hardware import load_device
 
         return load_device(machine.device)

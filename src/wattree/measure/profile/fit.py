@@ -2,8 +2,8 @@
 
 Each family of points is fitted twice, to either half of it, and scored on the other half; the
 constants that are kept are those of all points. What is fitted is the project's own formula:
-`cost.convolution.product_time_s` for products, one bandwidth for each kind of stream, latency plus
-bytes for exchanges.
+`cost.convolution.implicit_matmul_time_s` for products, one bandwidth for each kind of stream,
+latency plus bytes for exchanges.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class Machine:
 
     Attributes:
         title: Of the device, as the system names it.
-        device: Name for constants: that of the catalogue where it has one.
-        in_catalogue: Whether the catalogue has it.
+        device: Name for constants: that of the catalog where it has one.
+        in_catalog: Whether the catalog has it.
         kind: `cpu` or `gpu`.
         vendor: Of the device.
         architecture: Family and model of the processor, or the compute capability.
@@ -41,7 +41,7 @@ class Machine:
 
     title: str
     device: str
-    in_catalogue: bool
+    in_catalog: bool
     kind: str
     vendor: str
     architecture: str
@@ -69,7 +69,7 @@ class Machine:
 
 
 def describe_machine(*, ranks: int | None, threads: int | None) -> Machine:
-    """Return what the machine at hand is.
+    """Return a description of this machine.
 
     Args:
         ranks: Processes at work at once; None for one on each GPU, or on each two cores at most.
@@ -99,7 +99,7 @@ def describe_machine(*, ranks: int | None, threads: int | None) -> Machine:
         title=f"{title}, {_counted(threads, 'thread')} a rank, "
         f"{_counted(ranks, 'rank')} on {_counted(cores, 'core')}",
         device=f"{_slug(title)}-{ranks}x{threads}-on-{cores}",
-        in_catalogue=False,
+        in_catalog=False,
         kind="cpu",
         vendor=_VENDORS.get(info.get("vendor_id", ""), _slug(platform.machine())),
         architecture=f"{_slug(platform.machine())}-{info.get('cpu family', '0')}"
@@ -122,13 +122,13 @@ def _with_gpus(
         raise RunError("--ranks", [f"found {ranks}, expected at most {count}: a GPU for each rank"])
     ranks = ranks or count
     properties = torch.cuda.get_device_properties(0)
-    name = _catalogue_name(properties.name)
+    name = _catalog_name(properties.name)
     major = properties.major
     precisions = next(found for least, found in _GPU_PRECISIONS if major >= least)
     return Machine(
         title=properties.name,
         device=name or _slug(properties.name),
-        in_catalogue=name is not None,
+        in_catalog=name is not None,
         kind="gpu",
         vendor="amd" if torch.version.hip else "nvidia",
         architecture=f"sm-{major}{properties.minor}",
@@ -142,7 +142,7 @@ def _with_gpus(
     )
 
 
-def _catalogue_name(title: str) -> str | None:
+def _catalog_name(title: str) -> str | None:
     from wattree.errors import UnknownNameError
     from wattree.hardware.load import canonical_name
 

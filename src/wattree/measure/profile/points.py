@@ -65,7 +65,7 @@ class ProfilePoint:
         return f"{self.kind}/{self.name}/{self.precision}/{shape}"
 
     @property
-    def product(self) -> tuple[int, int, int]:
+    def matmul(self) -> tuple[int, int, int]:
         """Rows, columns and contraction of the product that is run: `m`, `n`, `k`."""
         if self.name == Pass.INPUT_GRADIENT:
             return self.rows, self.inner, self.columns

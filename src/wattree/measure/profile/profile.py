@@ -1,4 +1,4 @@
-"""`wattree profile`: measure the machine at hand, fit the cost models' constants, write them."""
+"""`wattree profile`: measure this machine, fit the cost models' constants, write them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def profile_machine(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> MachineProfile:
-    """Measure this machine and write its calibration, device and node beside each other.
+    """Measure this machine and write its calibration, device and node side by side.
 
     Every measurement is written down as soon as it is made, in a file beside `out`; a later call
     with the same `out` goes on from there.
@@ -135,33 +135,33 @@ def profile_machine(
 
 
 def _silent(what: str, done: int, wanted: int) -> None:
-    """Tell nobody."""
+    """Tell no one."""
     del what, done, wanted
 
 
 def _warnings(
     machine: Machine, journal: Journal, session: ProfileSession, foreign: float
 ) -> tuple[str, ...]:
-    told = []
+    notes = []
     others = max(foreign, session.foreign_cores)
     if others > _BUSY_SHARE * machine.cores:
-        told.append(
+        notes.append(
             f"other programs kept {others:.1f} of {machine.cores} cores busy: times of computing "
             "leave that out, those of exchanges cannot; measure again on a quiet machine"
         )
     spread = sorted(
         (each.spread, key) for key, each in journal.times.items() if len(each.rounds) > 1
     )
-    far = [key for found, key in spread if found > _SPREAD]
-    if len(far) > len(spread) / 4:
-        told.append(
-            f"{len(far)} of {len(spread)} points differ by more than {_SPREAD:.0%} between rounds, "
-            f"most of all {far[-1]} ({spread[-1][0]:.0%})"
+    noisy = [key for found, key in spread if found > _SPREAD]
+    if len(noisy) > len(spread) / 4:
+        notes.append(
+            f"{len(noisy)} of {len(spread)} points differ by more than {_SPREAD:.0%} between "
+            f"rounds, most of all {noisy[-1]} ({spread[-1][0]:.0%})"
         )
     if machine.share > 1:
-        told.append(
+        notes.append(
             f"{machine.ranks * machine.threads} computing threads share {machine.cores} cores: the "
             "device is what one rank has of them while all compute"
         )
-    told += [f"{key}: not measured ({why})" for key, why in journal.skipped.items()]
-    return tuple(told)
+    notes += [f"{key}: not measured ({why})" for key, why in journal.skipped.items()]
+    return tuple(notes)

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from wattree.measure.allocator import keep_freed_memory
+from wattree.measure.allocator import cache_freed_memory
 from wattree.measure.profile.points import PointFamily, ProfilePoint
 
 #: Nothing here takes so long unless another rank is gone. [s]
@@ -31,7 +31,7 @@ def main() -> None:
 
     torch.set_num_threads(start["threads"])
     if start["device"] == "cpu":
-        keep_freed_memory()  # as training does
+        cache_freed_memory()  # as training does
     _join(start)
     from wattree.measure.profile.operations import Bench
 

@@ -26,7 +26,7 @@ class ProfileFiles:
     Attributes:
         calibration: Constants.
         measurements: Every measurement, a line each.
-        device: The device; of none that the catalogue has.
+        device: The device; of none that the catalog has.
         node: The machine, for `cluster.node` of a job.
     """
 
@@ -55,7 +55,7 @@ def write_profile(files: ProfileFiles, machine: Machine, findings: Findings) -> 
     """
     written = [files.calibration, files.node]
     write_atomic(files.calibration, _calibration(machine, findings))
-    if not machine.in_catalogue:
+    if not machine.in_catalog:
         write_atomic(files.device, _device(machine, findings))
         written.insert(1, files.device)
     write_atomic(files.node, _node(files, machine, findings))
@@ -127,7 +127,7 @@ def _node(files: ProfileFiles, machine: Machine, findings: Findings) -> str:
     port = findings.memory_bytes_per_s / 2 if bus is None else bus
     late_s = 1e-5 if alpha is None else alpha
     between = "estimate: as between processes of this machine; give your network's"
-    device = machine.device if machine.in_catalogue else f"./{files.device.name}"
+    device = machine.device if machine.in_catalog else f"./{files.device.name}"
     own = "estimate: counted with the processors" if machine.kind == "cpu" else "estimate: unknown"
     rows = [
         f"name: {machine.device}-node",

@@ -159,7 +159,7 @@ def _least_squares(
 
 def _scaled(found: dict[str, float], total_j: float) -> dict[str, float]:
     """Return energies that add up to the whole."""
-    told_j = sum(found.values())
-    if told_j <= 0:
+    reported_j = sum(found.values())
+    if reported_j <= 0:
         return found | {"computing": total_j}
-    return {stage: energy_j * (total_j / told_j) for stage, energy_j in found.items()}
+    return {stage: energy_j * (total_j / reported_j) for stage, energy_j in found.items()}

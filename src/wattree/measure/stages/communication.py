@@ -102,7 +102,7 @@ class Collectives:
             name: getattr(distributed, name) for name in _NAMES if hasattr(distributed, name)
         }
         for name, function in self.originals.items():
-            setattr(distributed, name, self._labelled(name, function))
+            setattr(distributed, name, self._labeled(name, function))
 
     def restore(self) -> None:
         """Put the functions back, unless somebody else has put theirs there since."""
@@ -110,7 +110,7 @@ class Collectives:
             if getattr(getattr(self._distributed, name), "__wrapped__", None) is function:
                 setattr(self._distributed, name, function)
 
-    def _labelled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _labeled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
             if getattr(self._inside, "call", False):  # one that another one is made of
@@ -139,7 +139,7 @@ def _reduced_bytes(name: str, arguments: Any, options: Any) -> int:
 
 
 class _Waited:
-    """The handle of a collective in flight, whose `wait` is labelled."""
+    """The handle of a collective in flight, whose `wait` is labeled."""
 
     def __init__(self, work: Any, timeline: Timeline) -> None:
         self._work, self._timeline = work, timeline
@@ -159,7 +159,7 @@ class _Waited:
         return getattr(self._work, name)
 
 
-def labelled_communication(
+def labeled_communication(
     model: Any,
     timeline: Timeline,
     called: Callable[[str, Any, int], None],
@@ -173,7 +173,7 @@ def labelled_communication(
         model: `DistributedDataParallel` gets a hook, unless it has one of its own.
         timeline: Where times go.
         called: As of `Collectives`.
-        notes: Gets what could not be labelled.
+        notes: Gets what could not be labeled.
         calls: Whether to label what the program calls by name.
     """
     if "torch.distributed" not in sys.modules:
@@ -193,6 +193,6 @@ def labelled_communication(
         except RuntimeError:
             notes.append(
                 "the model has a communication hook of its own, so that gradients are not "
-                "labelled: their time is in computing"
+                "labeled: their time is in computing"
             )
     return collectives

@@ -17,7 +17,7 @@ _READ_EVERY_S = 0.5
 _DEEPEST = 4
 
 
-class LabelledLoader:
+class LabeledLoader:
     """Passes on the batches of a loader; everything else is the loader's own.
 
     Args:
@@ -38,13 +38,15 @@ class LabelledLoader:
     ) -> None:
         self._loader, self._begin, self._received = loader, begin, received
         self._ended = ended
-        self._told_s: dict[int, float] = {}  # of workers that stay from one epoch to the next
+        self._reported_at_s: dict[
+            int, float
+        ] = {}  # of workers that stay from one epoch to the next
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the loader's batches."""
         begun, here_s = self._begin(), time.thread_time()
         batches = iter(self._loader)
-        workers = WorkerTime(getattr(batches, "_workers", ()), told_s=self._told_s)
+        workers = WorkerTime(getattr(batches, "_workers", ()), reported_s=self._reported_at_s)
         try:
             while True:
                 try:
@@ -73,7 +75,7 @@ class WorkerTime:
 
     Args:
         workers: Processes of `multiprocessing`.
-        told_s: Worker's number → its time that was told before; kept up to date. [s]
+        reported_s: Worker's number → its time that was told before; kept up to date. [s]
         clock: The monotonic clock.
     """
 
@@ -81,16 +83,16 @@ class WorkerTime:
         self,
         workers: Sequence[Any],
         *,
-        told_s: dict[int, float] | None = None,
+        reported_s: dict[int, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._numbers = [worker.pid for worker in workers]
-        self._told_s = {} if told_s is None else told_s
-        for number in set(self._told_s) - set(self._numbers):
-            del self._told_s[number]  # its number may be given to another
+        self._reported_at_s = {} if reported_s is None else reported_s
+        for number in set(self._reported_at_s) - set(self._numbers):
+            del self._reported_at_s[number]  # its number may be given to another
         self._clock, self._read_s = clock, clock()
         self._ended_s = _ended_children_s()
-        self._all_told_s = math.fsum(self._told_s.values())  # of the workers of now
+        self._reported_s = math.fsum(self._reported_at_s.values())  # of the workers of now
         self.count = len(self._numbers)
 
     def since(self) -> float:
@@ -109,8 +111,8 @@ class WorkerTime:
             # The kernel tells of children that have ended all at once. What else the program
             # started and waited for meanwhile is among them, which loops over data seldom do.
             ended_s = _ended_children_s() - self._ended_s
-            unseen_s = max(0.0, ended_s - self._all_told_s)
-            self._all_told_s += unseen_s
+            unseen_s = max(0.0, ended_s - self._reported_s)
+            self._reported_s += unseen_s
             grown_s += unseen_s
         return grown_s
 
@@ -118,11 +120,11 @@ class WorkerTime:
         grown_s = 0.0
         for number in self._numbers:
             found_s = _processor_s(number)
-            before_s = self._told_s.get(number, 0.0)
+            before_s = self._reported_at_s.get(number, 0.0)
             if found_s is not None and found_s > before_s:
                 grown_s += found_s - before_s
-                self._told_s[number] = found_s
-        self._all_told_s += grown_s
+                self._reported_at_s[number] = found_s
+        self._reported_s += grown_s
         return grown_s
 
 
@@ -172,7 +174,7 @@ class Counts:
     """What a loop has gone through.
 
     Attributes:
-        steps: Updates, or batches where nobody says what an update is.
+        steps: Updates, or batches where no one says what an update is.
         workers: Of the loader, at most.
         batch_bytes: Of all tensors of all batches. [B]
         core_s: The loader's processor time. [s]

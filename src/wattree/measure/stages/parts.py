@@ -125,7 +125,7 @@ def joined(parts: Sequence[Part], world: int) -> Run:
         meters=meters,
         missing=_missing(runs),
         power=tuple(series for one in runs for series in one.power),
-        utilisation=_shares([one.utilisation for one in runs]),
+        utilization=_shares([one.utilization for one in runs]),
         rated_w=_sum([one.rated_w for one in runs if one.meters]),
         exit_code=next((one.exit_code for one in runs if one.exit_code != 0), 0),
         notes=tuple(dict.fromkeys(line for one in runs for line in one.notes)),
@@ -133,7 +133,7 @@ def joined(parts: Sequence[Part], world: int) -> Run:
     lost = sorted(set(range(world)) - {part.rank for part in parts})
     if lost:
         names = ", ".join(map(str, lost))
-        # Meters read the work of lost ranks too, which nobody counted: no fit may use it.
+        # Meters read the work of lost ranks too, which no one counted: no fit may use it.
         run = replace(
             run,
             exit_code=run.exit_code or None,
@@ -168,20 +168,22 @@ def _missing(runs: Sequence[Run]) -> tuple[str, ...]:
     read = {reading.domain for run in runs for reading in run.meters}
     lines = dict.fromkeys(line for run in runs for line in run.missing)
     left = {line for line in lines if line.endswith(READ_ELSEWHERE)}
-    told = read | {line.partition(":")[0] for line in lines if line not in left}
-    return tuple(line for line in lines if line not in left or line.partition(":")[0] not in told)
+    reported = read | {line.partition(":")[0] for line in lines if line not in left}
+    return tuple(
+        line for line in lines if line not in left or line.partition(":")[0] not in reported
+    )
 
 
 def _stages(run: Run, parts: Sequence[Part]) -> dict[str, StageUse]:
     splits = {domain: split for part in parts for domain, split in part.splits.items()}
     counted = [splits.get(reading.domain) for reading in run.counted]
-    told = [split for split in counted if split is not None]
-    is_told = bool(told) and len(told) == len(counted)
+    reported = [split for split in counted if split is not None]
+    is_reported = bool(reported) and len(reported) == len(counted)
     return {
         stage: StageUse(
             busy_s=_mean([part.run.stages[stage].busy_s for part in parts]),
             exposed_s=_mean([part.run.stages[stage].exposed_s for part in parts]),
-            energy_j=math.fsum(split[stage] for split in told) if is_told else None,
+            energy_j=math.fsum(split[stage] for split in reported) if is_reported else None,
         )
         for stage in STAGES
     }

@@ -1,4 +1,4 @@
-"""The three stages of a training loop, labelled from within: one line in a user's script."""
+"""The three stages of a training loop, labeled from within: one line in a user's script."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from wattree.measure.measured import run_of_reading
 from wattree.measure.meter import MeterOptions
 from wattree.measure.stages.attribution import Split, stage_energies
 from wattree.measure.stages.claims import Claims
-from wattree.measure.stages.communication import labelled_communication
-from wattree.measure.stages.loader import Counts, LabelledLoader
+from wattree.measure.stages.communication import labeled_communication
+from wattree.measure.stages.loader import Counts, LabeledLoader
 from wattree.measure.stages.parts import Part, collect, folder_of, joined, leave
 from wattree.measure.stages.summary import summary_lines
 from wattree.measure.stages.surroundings import (
@@ -41,7 +41,7 @@ from wattree.trace import Activity, Run, StageUse, Work, write_run
 class Stages:
     """Measures a training loop and labels its stages; writes a run when the program ends.
 
-    One line, after model and optimiser are made and before the loop::
+    One line, after model and optimizer are made and before the loop::
 
         loader = Stages(model, optimizer, out="run.json").wrap(loader)
 
@@ -53,7 +53,7 @@ class Stages:
     Works alone and in every process of a distributed job: each device is read once, and rank 0
     writes the run of all.
 
-    Without a loader, the `with` block is measured up to its last step: one of the optimiser, or
+    Without a loader, the `with` block is measured up to its last step: one of the optimizer, or
     with `activity="collective"` a collective, whose all-reduced bytes are counted::
 
         with Stages(activity="collective", out="sweep.json"):
@@ -78,7 +78,7 @@ class Stages:
         work: What else is known of a step of this rank; goes before what is counted.
         wait_s: How long rank 0 waits for the others at the end. [s]
         quiet: Whether nothing is printed at the end.
-        calls: Whether collectives that the program calls by name are labelled; a program that
+        calls: Whether collectives that the program calls by name are labeled; a program that
             labels its own in `timeline` says False.
 
     Attributes:
@@ -137,7 +137,7 @@ class Stages:
         self._has_loader = False
         self._prefetch: bool | None = None
         self._rank, self._world = 0, 1
-        self._collectives = labelled_communication(
+        self._collectives = labeled_communication(
             model, self._timeline, self._called, self._notes, calls=calls
         )
         self._handle = (
@@ -159,7 +159,7 @@ class Stages:
     def power_w(self, seconds: float) -> tuple[float | None, bool]:
         """Return the power over the last `seconds` [W], and whether some of it is estimated.
 
-        The power is None while nothing can be told yet, and of a process that reads no meter.
+        The power is None while nothing can be determined yet, and of a process that reads no meter.
         """
         return self._window.recent_w(seconds)
 
@@ -167,7 +167,7 @@ class Stages:
         """Return a loader with the same batches, whose waiting is *materials*."""
         self._has_loader = True
         self._prefetch = prefetches(loader)
-        return LabelledLoader(loader, begin=self._wait, received=self._received, ended=self._loaded)
+        return LabeledLoader(loader, begin=self._wait, received=self._received, ended=self._loaded)
 
     def __enter__(self) -> Self:
         """Return itself; a loop without a loader begins now."""

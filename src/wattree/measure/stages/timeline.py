@@ -104,7 +104,7 @@ class Timeline:
 
     Attributes:
         clock: Where marks come from.
-        listener: Called with each time that is added; None calls nobody.
+        listener: Called with each time that is added; None calls no one.
     """
 
     def __init__(self, clock: StageClock) -> None:

@@ -14,7 +14,7 @@ _RECONSTRUCTION = "reconstruction"
 def marks(results: Results) -> list[dict[str, Any]]:
     """Return what every reader must know of the figures: how they came about, what to beware of."""
     found = [entry for one in results.outcomes for entry in one.workloads if entry.feasible]
-    played = sum(entry.simulated for entry in found)
+    ran = sum(entry.simulated for entry in found)
     marked: list[dict[str, Any]] = []
     if is_reconstruction(results.study):
         marked.append(
@@ -24,7 +24,7 @@ def marks(results: Results) -> list[dict[str, Any]]:
         marked.append(
             _mark(
                 "Predicted",
-                f"{played:,} of {len(found):,} results simulated, {len(found) - played:,} of the "
+                f"{ran:,} of {len(found):,} results simulated, {len(found) - ran:,} of the "
                 "closed form (marked ≈); none measured.",
             )
         )
@@ -98,7 +98,7 @@ def _field(axis: Axis) -> str:
 
 
 def source_rows(study: Study) -> list[tuple[str, str, str]]:
-    """Return what differs from the catalogue and what follows from axes, with the sources."""
+    """Return what differs from the catalog and what follows from axes, with the sources."""
     changes = [(one.path, str(one.value), one.source) for one in study.changes]
     links = [
         (

@@ -11,7 +11,7 @@ from typing import Any
 
 from wattree import __version__
 from wattree.design import Results
-from wattree.design.answers import StudySummary, summarise
+from wattree.design.answers import StudySummary, summarize
 from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.errors import MissingExtraError
 from wattree.files import write_atomic
@@ -33,7 +33,7 @@ _SECTIONS = (
     ("short", "In short"),
     ("worth", "Is it worth it?"),
     ("explore", "Explore"),
-    ("front", "Points that none beats"),
+    ("front", "Pareto-optimal points"),
     ("matters", "What matters"),
     ("money", "Budgets, and the next million"),
     ("infeasible", "What did not fit"),
@@ -84,7 +84,7 @@ def design_page(results: Results) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    summary = summarise(results)
+    summary = summarize(results)
     plotly, script = _plotly(), _script()
     return environment.get_template("page.html.j2").render(
         **_context(results, summary),
@@ -111,7 +111,7 @@ def _context(results: Results, summary: StudySummary) -> dict[str, Any]:
         "sections": sections,
         "best": best_section(results, summary),
         "missing": [
-            f"Least {MEASURES[name]}: cannot be told: {why.reason}."
+            f"Least {MEASURES[name]}: cannot be determined: {why.reason}."
             for name, why in summary.missing.items()
         ],
         "bottlenecks": [

@@ -75,7 +75,7 @@ def best_section(results: Results, summary: StudySummary) -> Section:
 
 
 def front_section(results: Results, summary: StudySummary) -> Section:
-    """Return the points that none beats in the study's objectives."""
+    """Return the Pareto-optimal points of the study's objectives."""
     front = summary.front
     if isinstance(front, NoAnswer):
         return {"reason": front.reason}
@@ -182,7 +182,7 @@ def _matter(summary: StudySummary, name: str) -> Section:
     tornado, effects = summary.tornados[name], summary.effects[name]
     found: dict[str, Effect] = {}
     if isinstance(effects, NoAnswer):
-        lines.append(f"Main effects cannot be told: {effects.reason}.")
+        lines.append(f"Main effects cannot be determined: {effects.reason}.")
     else:
         found = {effect.axis: effect for effect in effects}
     rows = [
@@ -214,10 +214,10 @@ def _matter(summary: StudySummary, name: str) -> Section:
 
 def _span(tornado: Tornado | NoAnswer, axis: str) -> str:
     if isinstance(tornado, NoAnswer):
-        return f"cannot be told: {tornado.reason}"
+        return f"cannot be determined: {tornado.reason}"
     bar = next((bar for bar in tornado.bars if bar.axis == axis), None)
     if bar is None:
-        return f"cannot be told: {tornado.without[axis]}"
+        return f"cannot be determined: {tornado.without[axis]}"
     fits = f"; nothing fits at {len(bar.infeasible)} of its values" if bar.infeasible else ""
     return f"{bar.lowest:.2f} × to {bar.highest:.2f} ×{fits}"
 
@@ -247,7 +247,7 @@ def money_sections(results: Results, summary: StudySummary) -> list[Section]:
         for name, found in summary.budgets.items()
     ]
     if isinstance(summary.spending, NoAnswer):
-        lines = [f"Cannot be told: {summary.spending.reason}."]
+        lines = [f"Cannot be determined: {summary.spending.reason}."]
         return [*sections, {"title": "The next million", "lines": lines}]
     rows = [
         (
@@ -275,7 +275,7 @@ def _budget_section(
     results: Results, summary: StudySummary, found: Budgets | NoAnswer, title: str
 ) -> Section:
     if isinstance(found, NoAnswer):
-        return {"title": title, "lines": [f"Cannot be told: {found.reason}."]}
+        return {"title": title, "lines": [f"Cannot be determined: {found.reason}."]}
     steps = found.steps[:_MOST_ROWS]
     rows = [
         (

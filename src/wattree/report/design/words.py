@@ -111,7 +111,7 @@ def change(share: float) -> str:
 def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
     """Return what the best value of an axis buys, and from where on it is worth it."""
     if isinstance(worth, NoAnswer):
-        return f"Cannot be told: {worth.reason}."
+        return f"Cannot be determined: {worth.reason}."
     axis = _axis(sweep, worth.axis)
     fitting = [one for one in worth.levels if one.point is not None]
     best = min(fitting, key=lambda one: one.change[worth.measure])
@@ -124,11 +124,11 @@ def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
         for name in worth.levels[0].change
         if name != worth.measure and math.isfinite(best.change[name])
     ]
-    told = (
+    sentence = (
         f"{level(axis, best.value)}: {_changed(worth.measure, gain)} than at "
         f"{level(axis, worth.reference)}" + (f", with {_listed(also)}" if also else "")
     )
-    return f"{told}. {_from_where(axis, worth)}".strip()
+    return f"{sentence}. {_from_where(axis, worth)}".strip()
 
 
 def _from_where(axis: AxisColumn, worth: Worth) -> str:
@@ -150,7 +150,7 @@ def _from_where(axis: AxisColumn, worth: Worth) -> str:
 def break_even_sentence(sweep: Sweep, found: BreakEven | NoAnswer) -> str:
     """Return which of two alternatives is better, and where that changes."""
     if isinstance(found, NoAnswer):
-        return f"Cannot be told: {found.reason}."
+        return f"Cannot be determined: {found.reason}."
     axis, along = _axis(sweep, found.alternative), _axis(sweep, found.along)
     first, second = level(axis, found.first), level(axis, found.second)
     if found.first_wins_at_start is None:
@@ -160,8 +160,8 @@ def break_even_sentence(sweep: Sweep, found: BreakEven | NoAnswer) -> str:
         ends = f"{level(along, found.values[0])} to {level(along, found.values[-1])}"
         ties = " or as good" if (np.abs(found.gains) < _SAME).any() else ""
         return f"{winner} is better{ties} throughout, from {ends}{_gained(sweep, found)}."
-    told = _crossed(along, found.crossings, first=first, second=second)
-    return f"{told}{_gained(sweep, found)}."
+    sentence = _crossed(along, found.crossings, first=first, second=second)
+    return f"{sentence}{_gained(sweep, found)}."
 
 
 def _gained(sweep: Sweep, found: BreakEven) -> str:
@@ -195,12 +195,14 @@ def _crossed(axis: AxisColumn, crossings: tuple[Crossing, ...], *, first: str, s
 def bottleneck_sentence(sweep: Sweep, found: LimitingResource | NoAnswer) -> str:
     """Return which resource limits a measure."""
     if isinstance(found, NoAnswer):
-        return f"Cannot be told: {found.reason}."
+        return f"Cannot be determined: {found.reason}."
     needed = [_axis(sweep, one.axis).label for one in found.ranked if one.needed]
     edge = f" With the next smaller {' or '.join(needed)} nothing fits." if needed else ""
     if found.axis is None or found.slope is None:
         if not found.ranked:
-            return "Cannot be told: no point differs from the best one in a single numeric axis."
+            return (
+                "Cannot be determined: no point differs from the best one in a single numeric axis."
+            )
         return f"No resource of the study limits {MEASURES[found.measure]} there.{edge}"
     label = _axis(sweep, found.axis).label
     return (

@@ -1,7 +1,7 @@
 """What becomes of a batch where several processes share a device: pure.
 
 *fixed-global*: the processes of a device divide its batch. Every step takes the samples that it
-takes with one process, and the mean of gradients is the same: the same path of optimisation, up to
+takes with one process, and the mean of gradients is the same: the same path of optimization, up to
 rounding (and up to what depends on other samples: batch norm takes its statistics over the samples
 of one process).
 

@@ -146,11 +146,11 @@ def _before(cores: tuple[int, ...], *, dies_with_parent: bool) -> Callable[[], N
 
 def end_children(children: Sequence[Child]) -> None:
     """End processes that still run, with the helpers that they started in their group."""
-    alive = [child for child in children if child.process.poll() is None]
-    for child in alive:
+    running = [child for child in children if child.process.poll() is None]
+    for child in running:
         child.was_ended = True
-    if alive:
-        end(in_groups(child.process.pid for child in alive))
+    if running:
+        end(in_groups(child.process.pid for child in running))
     for child in children:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.process.wait(_GONE_S)

@@ -35,7 +35,7 @@ class Cleared:
     ended: tuple[Process, ...] = ()
     segments: tuple[str, ...] = ()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return one line that says what it was."""
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.state.begun_s))
         numbers = ", ".join(str(process.pid) for process in self.ended)
@@ -59,14 +59,14 @@ def clear(state: JobState, *, keeps: frozenset[int] = frozenset()) -> Cleared:
     ended: list[Process] = []
     for _ in range(3):  # what was starting others while it was ended
         known = {recorded.process for recorded in state.recorded() if recorded.what != KEEPER}
-        alive = [
+        running = [
             process
             for process in known | set(marked(JOB, state.token))
             if process.pid not in keeps and is_alive(process)
         ]
-        if not alive:
+        if not running:
             break
-        ended += end(alive)
+        ended += end(running)
     segments = state.segments()
     for segment in segments:
         with contextlib.suppress(OSError):

@@ -27,7 +27,7 @@ def parsed_cores(text: str) -> tuple[int, ...]:
 
 
 def allowed_cores(*, system: Path = _SYS) -> tuple[int, ...]:
-    """Return the cores that this process may use, neighbours beside each other.
+    """Return the cores that this process may use, neighbours side by side.
 
     By memory domain, then by physical core: the threads of one are not torn apart by a cut.
 

@@ -84,18 +84,18 @@ def driver(environment: Mapping[str, str]) -> Driver:
     if tool is None:
         return Driver(fault="there is no nvidia-smi: no driver of NVIDIA")
     query = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
-    said, fault = _said(query, environment)
+    listed, fault = _output_of(query, environment)
     allowed = allowed_cores()
     devices = tuple(
         _device([word.strip() for word in line.split(",")], allowed)
-        for line in said.splitlines()
+        for line in listed.splitlines()
         if line.count(",") == len(_QUERY) - 1
     )
     if fault or not devices:
-        return Driver(fault=f"nvidia-smi lists none ({fault or said.strip()[:200] or 'nothing'})")
+        return Driver(fault=f"nvidia-smi lists none ({fault or listed.strip()[:200] or 'nothing'})")
     # "CUDA Version: 12.4" of its first lines; newer ones say whose version that is.
     version = re.search(
-        r"CUDA (?:\w+ )?Version\s*:\s*([0-9]+)\.([0-9]+)", _said([tool], environment)[0]
+        r"CUDA (?:\w+ )?Version\s*:\s*([0-9]+)\.([0-9]+)", _output_of([tool], environment)[0]
     )
     cuda = (int(version[1]), int(version[2])) if version else (0, 0)
     return Driver(devices=devices, cuda=cuda)
@@ -196,7 +196,7 @@ def _is_called(device: NodeDevice, word: str) -> bool:
     return word.startswith("GPU-") and device.uuid.startswith(word)
 
 
-def _said(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
+def _output_of(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
     """Return what a command printed, and why it failed; empty where it did not."""
     try:
         done = subprocess.run(  # noqa: S603 - a tool of the driver
@@ -209,8 +209,8 @@ def _said(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, 
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", f"{type(error).__name__}: {error}"
-    told = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    return done.stdout, "" if done.returncode == 0 else (told[0] if told else "it failed")
+    output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return done.stdout, "" if done.returncode == 0 else (output[0] if output else "it failed")
 
 
 def _host_memory() -> tuple[float, float]:

@@ -57,8 +57,8 @@ class ColocatedProcess:
         local_rank: Number of this process on its node.
         reduce: One of `REDUCTIONS`.
         batch_rule: One of `BATCH_RULES`.
-        shared: Beginning of names of shared memory; empty where nobody cleans up after them.
-        loader_workers: Of this process; None where nothing was said.
+        shared: Beginning of names of shared memory; empty where no one cleans up after them.
+        loader_workers: Of this process; None where nothing was set.
     """
 
     processes: int
@@ -77,7 +77,7 @@ class ColocatedProcess:
 
     def variables(self) -> dict[str, str]:
         """Return the variables that say this."""
-        told = {
+        variables = {
             PROCESSES_PER_DEVICE: str(self.processes),
             DEVICE: str(self.device),
             DEVICE_RANK: str(self.device_rank),
@@ -86,10 +86,10 @@ class ColocatedProcess:
             BATCH_RULE: self.batch_rule,
         }
         if self.shared:
-            told[SHARED] = self.shared
+            variables[SHARED] = self.shared
         if self.loader_workers is not None:
-            told[LOADER_WORKERS] = str(self.loader_workers)
-        return told
+            variables[LOADER_WORKERS] = str(self.loader_workers)
+        return variables
 
 
 def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:

@@ -63,10 +63,10 @@ def main(folder: str, text: str) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     state = JobState.of(Path(folder), text)
-    said = b""
+    received = b""
     while part := os.read(0, 64):
-        said += part
-    if said == _DONE:
+        received += part
+    if received == _DONE:
         return
     clear(state, keeps=frozenset({os.getpid()}))
     state.remove()

@@ -20,8 +20,8 @@ class DeviceShape:
     """What the layout needs to know of a device.
 
     Attributes:
-        cores: Numbers of the processor cores near it that the job may use, neighbours beside each
-            other; empty where that is not known, and nothing is pinned.
+        cores: Numbers of the processor cores near it that the job may use, neighbours side by
+            side; empty where that is not known, and nothing is pinned.
         numa: Memory domain of the device; None where it is not known.
     """
 
@@ -49,7 +49,7 @@ class ProcessPlace:
         device_rank: Number of the process on its device; 0 leads.
         cores: Processor cores that it keeps to; empty where it keeps to none.
         numa: Memory domain of its device; None where it is not known.
-        loader_workers: Of this process; None where nothing was said.
+        loader_workers: Of this process; None where nothing was set.
     """
 
     rank: int

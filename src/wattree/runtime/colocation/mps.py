@@ -156,7 +156,7 @@ class MpsDaemon:
         return ""
 
     def stop(self) -> None:
-        """Stop the daemon and its server; whatever they do, they are gone afterwards."""
+        """Stop the daemon and its server; whatever they do, they are gone afterward."""
         if self._process.poll() is None:
             self.control.asked("quit -t 1")
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -168,8 +168,8 @@ class MpsDaemon:
             self._process.wait(_STOP_S)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        said = self._logs / "start"
-        start = Start(rank=-1, log=said)
+        message = self._logs / "start"
+        start = Start(rank=-1, log=message)
         command = [str(self._program), "-f"]  # in the foreground: a child, whose end is seen
         try:
             child = started(command, self._environment, start, dies_with_parent=True)
@@ -183,12 +183,12 @@ class MpsDaemon:
         if code is None and time.monotonic() < until_s:
             time.sleep(_LOOK_EVERY_S)
             return
-        said = self._last_line("control") or self._last_line("server")
+        message = self._last_line("control") or self._last_line("server")
         self.stop()
         raise RunError(
             CONTROL,
             [
-                f"{_how(code) if code is not None else what}{said}; another process may hold a "
+                f"{_how(code) if code is not None else what}{message}; another process may hold a "
                 "device in exclusive mode (see nvidia-smi); --without-mps does without"
             ],
         )

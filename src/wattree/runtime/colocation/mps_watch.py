@@ -71,9 +71,9 @@ class Clients:
         )  # seen twice: not about to connect
         if not found:
             return "", False
-        told = ", ".join(map(str, sorted(found)))
+        ranks = ", ".join(map(str, sorted(found)))
         return (
-            f"rank {told} uses its device without MPS: the program did not find the daemon",
+            f"rank {ranks} uses its device without MPS: the program did not find the daemon",
             False,
         )
 

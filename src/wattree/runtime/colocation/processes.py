@@ -1,6 +1,6 @@
 """Processes by number and start time, so that none is ended that only has the number of another.
 
-Linux: `/proc/PID/stat` says when a process started, and a descriptor of the process is signalled,
+Linux: `/proc/PID/stat` says when a process started, and a descriptor of the process is signaled,
 not a number. Elsewhere `ps` says the start, to the second.
 """
 
@@ -115,8 +115,8 @@ def _gone(processes: Sequence[Process], until_s: float) -> list[Process]:
 
 
 def _tidies(process: Process) -> bool:
-    said = " ".join(words_of(process.pid))
-    return any(name in said for name in _TIDIES)
+    command = " ".join(words_of(process.pid))
+    return any(name in command for name in _TIDIES)
 
 
 def _kill(process: Process) -> None:
@@ -154,11 +154,11 @@ def _start_of(pid: int) -> str | None:
 
 
 def _start_by_ps(pid: int) -> str | None:
-    told = subprocess.run(  # noqa: S603 - a number
+    listed = subprocess.run(  # noqa: S603 - a number
         ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)],
         capture_output=True,
         text=True,
         check=False,
     )
-    state, _, start = told.stdout.strip().partition(" ")
+    state, _, start = listed.stdout.strip().partition(" ")
     return None if not start or state.startswith("Z") else start.strip()

@@ -85,10 +85,10 @@ def check_processors(devices: Sequence[NodeDevice], processes: int) -> None:
     most = _PER_CORE * max(len(cores), 1)
     found = processes * len(devices)
     if found > most:
-        told = "" if len(devices) == 1 else f" on each of {len(devices)} shares of the processor"
+        note = "" if len(devices) == 1 else f" on each of {len(devices)} shares of the processor"
         raise RunError(
             _SOURCE,
-            [f"found {processes}{told}, expected at most {most} in all, {_PER_CORE} for each core"],
+            [f"found {processes}{note}, expected at most {most} in all, {_PER_CORE} for each core"],
         )
 
 
@@ -105,14 +105,14 @@ def check_memory(devices: Sequence[NodeDevice], processes: int, per_process_byte
     """
     problems = []
     for device in devices:
-        room = int(device.free_bytes // per_process_bytes)
-        if room >= processes:
+        possible = int(device.free_bytes // per_process_bytes)
+        if possible >= processes:
             continue
         name = f"device {device.index} ({device.name})"
-        fewer = f"use --processes-per-device {room}, or" if room else "use"
+        fewer = f"use --processes-per-device {possible}, or" if possible else "use"
         problems.append(
             f"{name} has {format_bytes(device.free_bytes)} of memory free: room for "
-            f"{room} process(es) of {format_bytes(per_process_bytes)}, not for {processes}; "
+            f"{possible} process(es) of {format_bytes(per_process_bytes)}, not for {processes}; "
             f"{fewer} a smaller batch"
         )
     if problems:
@@ -143,11 +143,11 @@ def foreign_daemons(root: Path, uuids: Sequence[str]) -> list[str]:
         is_daemon = "nvidia-cuda-mps-server" in names or {"-d", "-f"} & set(words)
         if not names or not is_daemon or pid in known:
             continue
-        told = _environment(folder)
-        theirs = set(filter(None, told.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+        note = _environment(folder)
+        theirs = set(filter(None, note.get("CUDA_VISIBLE_DEVICES", "").split(",")))
         if theirs and all(word.startswith("GPU-") for word in theirs) and not theirs & mine:
             continue
-        pipes = told.get("CUDA_MPS_PIPE_DIRECTORY", "")
+        pipes = note.get("CUDA_MPS_PIPE_DIRECTORY", "")
         found.append(f"{min(names)} (process {pid}{f', pipes in {pipes}' if pipes else ''})")
     return found
 

@@ -65,14 +65,14 @@ class JobState:
 
     def text(self) -> str:
         """Return all this but the folder, as `of` reads it."""
-        told = {
+        record = {
             "token": self.token,
             "launcher": {"pid": self.launcher.pid, "start": self.launcher.start},
             "command": list(self.command),
             "begun_s": self.begun_s,
             "place": self.place,
         }
-        return json.dumps(told)
+        return json.dumps(record)
 
     @classmethod
     def of(cls, folder: Path, text: str) -> JobState:
@@ -81,14 +81,14 @@ class JobState:
         Raises:
             KeyError, TypeError, ValueError: It is none.
         """
-        told: Any = json.loads(text)
+        record: Any = json.loads(text)
         return cls(
             folder=folder,
-            token=str(told["token"]),
-            launcher=Process(int(told["launcher"]["pid"]), str(told["launcher"]["start"])),
-            command=tuple(map(str, told["command"])),
-            begun_s=float(told["begun_s"]),
-            place=str(told["place"]),
+            token=str(record["token"]),
+            launcher=Process(int(record["launcher"]["pid"]), str(record["launcher"]["start"])),
+            command=tuple(map(str, record["command"])),
+            begun_s=float(record["begun_s"]),
+            place=str(record["place"]),
         )
 
     def record(self, what: str, pid: int) -> None:
@@ -109,9 +109,9 @@ class JobState:
             return []
         for line in lines:
             try:
-                told = json.loads(line)
+                record = json.loads(line)
                 found.append(
-                    Recorded(str(told["what"]), Process(int(told["pid"]), str(told["start"])))
+                    Recorded(str(record["what"]), Process(int(record["pid"]), str(record["start"])))
                 )
             except (ValueError, KeyError, TypeError):
                 continue

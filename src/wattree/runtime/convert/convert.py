@@ -24,7 +24,7 @@ from wattree.runtime.convert.states import split_dense
 from wattree.runtime.group import Group
 
 #: Attribute of a converted module that says what became of it.
-_KEPT = "phantom_conversion"
+_ATTRIBUTE = "phantom_conversion"
 
 
 def phantomize(
@@ -41,7 +41,7 @@ def phantomize(
     """Turn linear layers of a module into phantom layers over ranks; all of them call this.
 
     The module is changed and returned; what was done is in `conversion_of(module)`. Every rank
-    gives the same whole module. Afterwards, parameters outside the converted layers are copies,
+    gives the same whole module. Afterward, parameters outside the converted layers are copies,
     which stay equal if all ranks are given the same inputs and draw the same random numbers.
 
     Args:
@@ -93,7 +93,7 @@ def conversion_of(module: nn.Module) -> ConversionReport:
     Raises:
         StrategyError: It has not been converted.
     """
-    found = getattr(module, _KEPT, None)
+    found = getattr(module, _ATTRIBUTE, None)
     if not isinstance(found, ConversionReport):
         raise StrategyError({"module": f"is a {type(module).__name__} that was not converted"})
     return found
@@ -101,7 +101,7 @@ def conversion_of(module: nn.Module) -> ConversionReport:
 
 def keep_conversion(module: nn.Module, conversion: ConversionReport) -> nn.Module:
     """Let `conversion_of` find a conversion; return the module."""
-    setattr(module, _KEPT, conversion)
+    setattr(module, _ATTRIBUTE, conversion)
     return module
 
 
@@ -113,7 +113,7 @@ def planned(
     Raises:
         StrategyError: It does not fit.
     """
-    if hasattr(module, _KEPT):
+    if hasattr(module, _ATTRIBUTE):
         raise StrategyError({"module": "has been converted; export its dense weights first"})
     chosen = plan
     if not isinstance(plan, ConversionPlan):

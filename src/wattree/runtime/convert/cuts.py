@@ -59,11 +59,11 @@ class LayerCut:
         return (self.out_features,) if whole else shard_widths(self.out_features, self.size)
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> LayerCut:
+    def of(cls, record: Mapping[str, Any]) -> LayerCut:
         """Return the cut of what `dataclasses.asdict` gave, also through a file."""
-        kinds = {"kind": CutKind(told["kind"])}
-        sides = {side: Side(told[side]) for side in ("input", "output")}
-        return cls(**{**told, **kinds, **sides})
+        kinds = {"kind": CutKind(record["kind"])}
+        sides = {side: Side(record[side]) for side in ("input", "output")}
+        return cls(**{**record, **kinds, **sides})
 
 
 def cuts_of(

@@ -4,7 +4,7 @@
 least for the truncated singular value decomposition of the blocks `W_ji`, j ≠ i, stacked
 (C. Eckart, G. Young, Psychometrika 1, 1936): no factors of that rank are better.
 
-`shared`: `W_ji ≈ D_j C_i` for all i ≠ j is a factorisation of rank k of a matrix whose diagonal
+`shared`: `W_ji ≈ D_j C_i` for all i ≠ j is a factorization of rank k of a matrix whose diagonal
 blocks are free, for which no closed form is known beyond two ranks. Alternating least squares from
 the decomposition of the matrix with empty diagonal blocks never gets worse, and may end above the
 least error; that of `pair` is never above it. With two ranks the blocks have no factor in common,

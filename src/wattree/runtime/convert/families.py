@@ -46,7 +46,7 @@ def _keep(pattern: str) -> ConversionRule:
 
 #: Norms of single heads: each rank would see the gradient of its own heads only.
 _HEAD_NORMS = {
-    f"*.{name}": "normalises heads with weights that all share, whose gradients would be partial; "
+    f"*.{name}": "normalizes heads with weights that all share, whose gradients would be partial; "
     "use plan 'mlp'"
     for name in ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_norm", "key_norm")
 }

@@ -96,11 +96,11 @@ def load_shards(
 
 def _facts(place: Path) -> ConversionReport:
     try:
-        told = json.loads((place / _FACTS).read_text(encoding="utf-8"))
-        found = told.pop("format", None)
+        record = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+        found = record.pop("format", None)
         if found != _FORMAT:
             raise RunError(str(place), [f"{_FACTS}: found format {found}, expected {_FORMAT}"])
-        return ConversionReport.of(told)
+        return ConversionReport.of(record)
     except FileNotFoundError as error:
         raise RunError(str(place), [f"holds no {_FACTS}; give a folder of write_shards"]) from error
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
@@ -114,8 +114,8 @@ def _tensors(file: Path) -> dict[str, Tensor]:
         raise RunError(str(file.parent), [f"holds no {file.name}"]) from error
     except Exception as error:
         # A damaged archive raises whatever its reader meets first.
-        said = str(error).partition("\n")[0]
-        raise RunError(str(file.parent), [f"{file.name}: cannot be read: {said}"]) from error
+        message = str(error).partition("\n")[0]
+        raise RunError(str(file.parent), [f"{file.name}: cannot be read: {message}"]) from error
     return found
 
 

@@ -95,7 +95,7 @@ class SharedColumnLinear(ColumnParallelLinear):
 
 
 def borders_of(cuts: Iterable[LayerCut]) -> dict[str, InputBorder]:
-    """Return the borders of layers that may share one, by name: those beside each other.
+    """Return the borders of layers that may share one, by name: those side by side.
 
     Layers of one module that read as many features whole. Those of them that turn out to read
     other tensors have borders of their own in effect.

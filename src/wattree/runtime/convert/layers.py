@@ -45,9 +45,13 @@ class BorderedPhantomLinear(PhantomLinear):
         super().__init__(*args, **others)
         self._border = border or InputBorder()
         self.whole_input, self.whole_output = whole_input, whole_output
-        told: dict[str, Any] = {"group": self.group, "place": self.name}
-        self._split = SplitOperator(features=self.in_features, **told) if whole_input else None
-        self._join = JoinOperator(features=self.out_features, **told) if whole_output else None
+        operator_kwargs: dict[str, Any] = {"group": self.group, "place": self.name}
+        self._split = (
+            SplitOperator(features=self.in_features, **operator_kwargs) if whole_input else None
+        )
+        self._join = (
+            JoinOperator(features=self.out_features, **operator_kwargs) if whole_output else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(…, out_shard)`, or `(…, out_features)` if whole."""
@@ -63,7 +67,7 @@ def built(
     cut: LayerCut,
     like: nn.Module,
     group: Group,
-    told: Mapping[str, Any],
+    operator_kwargs: Mapping[str, Any],
     border: InputBorder | None = None,
 ) -> ShardedLinear:
     """Return a rank's layer, with initial values of its own.
@@ -72,7 +76,7 @@ def built(
         cut: Of the layer.
         like: The dense layer: its device, type, mode and whether it is trained are taken over.
         group: The ranks.
-        told: Options of phantom layers (`regather`, `overlap`).
+        operator_kwargs: Options of phantom layers (`regather`, `overlap`).
         border: Of its input, if other layers read that, too.
     """
     weight = like.weight
@@ -83,12 +87,12 @@ def built(
         "dtype": weight.dtype,
         "name": cut.name,
     }
-    if "overlap" in told:
-        every["overlap"] = told["overlap"]
+    if "overlap" in operator_kwargs:
+        every["overlap"] = operator_kwargs["overlap"]
     widths = (cut.in_features, cut.out_features)
     layer: ShardedLinear
     if cut.kind is CutKind.PHANTOM:
-        every |= {"ghosts": cut.ghosts, "variant": cut.variant} | dict(told)
+        every |= {"ghosts": cut.ghosts, "variant": cut.variant} | dict(operator_kwargs)
         whole = {
             "whole_input": cut.input is Side.WHOLE,
             "whole_output": cut.output is Side.WHOLE,

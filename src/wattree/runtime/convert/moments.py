@@ -29,19 +29,19 @@ class Moments:
     second: Tensor
     fourth: float
 
-    def about(self, *, centred: bool) -> Tensor:
+    def about(self, *, centered: bool) -> Tensor:
         """Return the second moment, `(in, in)`, with or without the mean, which a bias takes up."""
-        return self.second - torch.outer(self.mean, self.mean) if centred else self.second
+        return self.second - torch.outer(self.mean, self.mean) if centered else self.second
 
-    def shrunk(self, *, centred: bool) -> Tensor:
-        """Return the moment, moved towards a multiple of the identity as far as rows are few.
+    def shrunk(self, *, centered: bool) -> Tensor:
+        """Return the moment, moved toward a multiple of the identity as far as rows are few.
 
         O. Ledoit, M. Wolf, "A well-conditioned estimator for large-dimensional covariance
         matrices", J. Multivariate Analysis 88, 2004, with the sum over samples of `|x xᵀ - S|²`
-        taken as that of uncentred x.
+        taken as that of uncentered x.
 
         Args:
-            centred: As of `about`.
+            centered: As of `about`.
         """
         width = len(self.mean)
         eye = torch.eye(width, dtype=self.second.dtype, device=self.second.device)
@@ -49,7 +49,7 @@ class Moments:
         away = (self.second - scale * eye).square().sum()
         noise = (self.fourth - self.second.square().sum()) / self.rows
         share = float((noise / away).clamp(1e-9, 1)) if float(away) > 0 else 1.0
-        found = self.about(centred=centred)
+        found = self.about(centered=centered)
         # A floor keeps what never varies from being free.
         level = torch.clamp(found.trace() / width, min=torch.finfo(found.dtype).tiny)
         return (1 - share) * found + share * level * eye

@@ -116,13 +116,13 @@ class ConversionPlan:
         return next((rule for rule in self.rules if fnmatchcase(name, rule.pattern)), None)
 
 
-def rule_of(pattern: str, told: str) -> ConversionRule:
+def rule_of(pattern: str, mapping: str) -> ConversionRule:
     """Return what `[kind] [input -> output]` says; the kind is phantom if none is given.
 
     Raises:
         StrategyError: It says nothing of the kind.
     """
-    words = told.replace("->", " -> ").split()
+    words = mapping.replace("->", " -> ").split()
     kind = CutKind.PHANTOM
     if words and words[0] in {each.value for each in CutKind}:
         kind = CutKind(words.pop(0))
@@ -132,7 +132,7 @@ def rule_of(pattern: str, told: str) -> ConversionRule:
         if len(words) != 3 or words[1] != "->" or not {words[0], words[2]} <= known:
             raise StrategyError(
                 {
-                    f"plan.{pattern}": f"found '{told}', expected [phantom] whole|shard -> "
+                    f"plan.{pattern}": f"found '{mapping}', expected [phantom] whole|shard -> "
                     "whole|shard, or one of column, row, rows, keep"
                 }
             )
@@ -140,14 +140,14 @@ def rule_of(pattern: str, told: str) -> ConversionRule:
     return ConversionRule(pattern=pattern, kind=kind, input=sides[0], output=sides[1])
 
 
-def plan_of_mapping(told: Mapping[str, str | ConversionRule]) -> ConversionPlan:
+def plan_of_mapping(mapping: Mapping[str, str | ConversionRule]) -> ConversionPlan:
     """Return the plan of patterns and what becomes of the layers they name.
 
     Raises:
         StrategyError: All values that say nothing known, or no patterns at all.
     """
     rules, misfits = [], {}
-    for pattern, value in told.items():
+    for pattern, value in mapping.items():
         if isinstance(value, ConversionRule):
             rules.append(value)
             continue
@@ -155,7 +155,7 @@ def plan_of_mapping(told: Mapping[str, str | ConversionRule]) -> ConversionPlan:
             rules.append(rule_of(pattern, value))
         except StrategyError as error:
             misfits.update(error.misfits)
-    if not told:
+    if not mapping:
         misfits["plan"] = "is empty; give patterns of linear layers"
     if misfits:
         raise StrategyError(misfits)

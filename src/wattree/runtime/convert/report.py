@@ -49,18 +49,18 @@ class ConversionReport:
     layers: tuple[LayerReport, ...]
     adjusted: tuple[Adjusted, ...] = ()
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return plain values for a file."""
         return asdict(self)
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> ConversionReport:
-        """Return what `told` was made of."""
+    def of(cls, as_dict: dict[str, Any]) -> ConversionReport:
+        """Return what `as_dict` was made of."""
         layers = [
-            LayerReport(**{**each, "cut": LayerCut.of(each["cut"])}) for each in told["layers"]
+            LayerReport(**{**each, "cut": LayerCut.of(each["cut"])}) for each in as_dict["layers"]
         ]
-        adjusted = [Adjusted(**each) for each in told["adjusted"]]
-        return cls(size=told["size"], layers=tuple(layers), adjusted=tuple(adjusted))
+        adjusted = [Adjusted(**each) for each in as_dict["adjusted"]]
+        return cls(size=as_dict["size"], layers=tuple(layers), adjusted=tuple(adjusted))
 
     def table(self) -> str:
         """Return a line for each layer; errors in percent."""

@@ -164,7 +164,7 @@ def merge(module: nn.Module, mesh: Any) -> nn.Module:
 
     Args:
         module: Converted.
-        mesh: Ranks that share it afterwards, as of `phantomize`. Each of them takes the place of
+        mesh: Ranks that share it afterward, as of `phantomize`. Each of them takes the place of
             as many of the former ones as there are more. What every rank was before does not
             matter: other ranks may share a copy.
 

@@ -49,10 +49,10 @@ def split_dense(
     if cut.kind is not CutKind.PHANTOM:
         states = _exact_states(cut, exact, shift)
         return [_like(state, weight) for state in states], report_of(cut, exact, None, None)
-    second = None if moments is None else moments.shrunk(centred=cut.bias)
+    second = None if moments is None else moments.shrunk(centered=cut.bias)
     blocks, seen = _factored(cut, exact, second, group), None
     if moments is not None and second is not None:
-        blocks, seen = refitted(blocks, exact, second), moments.about(centred=cut.bias)
+        blocks, seen = refitted(blocks, exact, second), moments.about(centered=cut.bias)
         if shift is not None:
             shift = shift + (exact - blocks.dense()) @ moments.mean
     states = [blocks.state(rank) for rank in range(cut.size)]
@@ -143,11 +143,11 @@ def _factored(cut: LayerCut, weight: Tensor, second: Tensor | None, group: Group
     roots = None
     if second is not None:
         roots = [torch.linalg.cholesky(second[each, each]) for each in own]
-    told: dict[str, Any] = {"ghosts": cut.ghosts, "roots": roots}
+    operator_kwargs: dict[str, Any] = {"ghosts": cut.ghosts, "roots": roots}
     if cut.variant == "shared":
-        c, d = _shared(cut, weight, widths, group, told)
+        c, d = _shared(cut, weight, widths, group, operator_kwargs)
     else:
-        c, stacked = _pairs(cut, weight, widths, group, told)
+        c, stacked = _pairs(cut, weight, widths, group, operator_kwargs)
         d = list(torch.cat(stacked, dim=1).split(list(cut.out_widths)))
     diagonal = [weight[rows[j] : rows[j + 1], own[j]] for j in range(cut.size)]
     return Blocks(
@@ -159,13 +159,17 @@ def _factored(cut: LayerCut, weight: Tensor, second: Tensor | None, group: Group
 
 
 def _pairs(
-    cut: LayerCut, weight: Tensor, widths: Any, group: Group | None, told: Mapping[str, Any]
+    cut: LayerCut,
+    weight: Tensor,
+    widths: Any,
+    group: Group | None,
+    operator_kwargs: Mapping[str, Any],
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return factors of every source; ranks find their own and tell each other."""
     if group is None or group.size == 1:
-        pairs = [pair_factors(weight, rank, widths, **told) for rank in range(cut.size)]
+        pairs = [pair_factors(weight, rank, widths, **operator_kwargs) for rank in range(cut.size)]
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    c, d = pair_factors(weight, group.rank, widths, **told)
+    c, d = pair_factors(weight, group.rank, widths, **operator_kwargs)
     sizes = [cut.out_features + width for width in cut.in_widths]
     whole = group.all_gather(torch.cat([d, c.t()]), sizes, cut.name).wait().split(sizes)
     return [each[cut.out_features :].t() for each in whole], [
@@ -174,19 +178,23 @@ def _pairs(
 
 
 def _shared(
-    cut: LayerCut, weight: Tensor, widths: Any, group: Group | None, told: Mapping[str, Any]
+    cut: LayerCut,
+    weight: Tensor,
+    widths: Any,
+    group: Group | None,
+    operator_kwargs: Mapping[str, Any],
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return factors that one rank has found, so that all have the same."""
     if group is not None and group.size > 1:
         packed = weight.new_zeros(cut.out_features + cut.in_features, cut.ghosts)
         if group.rank == 0:
-            c, d = shared_factors(weight, widths, **told)
+            c, d = shared_factors(weight, widths, **operator_kwargs)
             packed = torch.cat([*d, *[each.t() for each in c]])
         packed = group.all_reduce(packed.contiguous(), cut.name).wait()
         ups, downs = packed.split([cut.out_features, cut.in_features])
         parts = downs.split(list(cut.in_widths))
         return [each.t() for each in parts], list(ups.split(list(cut.out_widths)))
-    return shared_factors(weight, widths, **told)
+    return shared_factors(weight, widths, **operator_kwargs)
 
 
 def _exact_states(cut: LayerCut, weight: Tensor, bias: Tensor | None) -> list[State]:

@@ -17,12 +17,12 @@ from wattree.errors import JobError
 
 #: Classes of the synthetic classification, and of the digits.
 CLASSES = 10
-#: Rank of the map that synthetic regression is to be learnt.
+#: Rank of the map that synthetic regression is to be learned.
 _RANK = 32
 #: Samples of a synthetic set: so many batches, and at least so many.
 _BATCHES, _LEAST = 16, 256
-#: Grey values of the digits, 0 to 16.
-_GREYS = 17
+#: Gray values of the digits, 0 to 16.
+_GRAYS = 17
 
 
 class WantedKind(StrEnum):
@@ -54,7 +54,7 @@ class Wanted:
         sequence: Tokens of a sample.
         batch: Samples of a step.
         make: Of a user's module: `samples → inputs`, its positional arguments.
-        teach: Of a user's module: `inputs → outputs` of another start of it, to be learnt.
+        teach: Of a user's module: `inputs → outputs` of another start of it, to be learned.
     """
 
     kind: WantedKind
@@ -147,8 +147,8 @@ def _regression(name: str, wanted: Wanted, count: int, generator: torch.Generato
 def _classification(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
     """Normal vectors, each of the class whose direction it is nearest to."""
     inputs = torch.randn(count, wanted.width, generator=generator)
-    centres = torch.randn(wanted.width, min(CLASSES, wanted.outputs), generator=generator)
-    return SampleSet(name=name, inputs=(inputs,), targets=(inputs @ centres).argmax(dim=1))
+    centers = torch.randn(wanted.width, min(CLASSES, wanted.outputs), generator=generator)
+    return SampleSet(name=name, inputs=(inputs,), targets=(inputs @ centers).argmax(dim=1))
 
 
 def _tokens(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
@@ -198,16 +198,16 @@ def _digit_vectors(name: str, wanted: Wanted, count: int, generator: torch.Gener
 def _digit_tokens(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
     """Each image as a sequence: the digit, then its pixels row by row, as far as there is room."""
     del count, generator
-    if wanted.width < _GREYS + CLASSES:
+    if wanted.width < _GRAYS + CLASSES:
         raise JobError(
             "data.source",
             [
-                f"digits have {_GREYS + CLASSES} tokens, found a model of {wanted.width}; "
-                f"expected model.transformer.vocab of {_GREYS + CLASSES} or more"
+                f"digits have {_GRAYS + CLASSES} tokens, found a model of {wanted.width}; "
+                f"expected model.transformer.vocab of {_GRAYS + CLASSES} or more"
             ],
         )
     pixels, digits = _digits()
-    ids = torch.from_numpy(np.concatenate([digits[:, None] + _GREYS, pixels], axis=1))
+    ids = torch.from_numpy(np.concatenate([digits[:, None] + _GRAYS, pixels], axis=1))
     if ids.shape[1] < wanted.sequence:
         raise JobError(
             "data.sequence_length",

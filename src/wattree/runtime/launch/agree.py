@@ -42,22 +42,22 @@ class Facts:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Facts:
+    def from_json(cls, record: Mapping[str, Any]) -> Facts:
         """Return the facts of plain values.
 
         Raises:
             KeyError, TypeError, ValueError: They are none.
         """
         return cls(
-            host=str(told["host"]),
-            version=str(told["version"]),
-            processes=int(told["processes"]),
-            device=str(told["device"]),
-            reduce=str(told["reduce"]),
-            batch_rule=str(told["batch_rule"]),
-            uuids=tuple(map(str, told["uuids"])),
-            cores=tuple(tuple(map(int, cores)) for cores in told["cores"]),
-            numa=tuple(None if number is None else int(number) for number in told["numa"]),
+            host=str(record["host"]),
+            version=str(record["version"]),
+            processes=int(record["processes"]),
+            device=str(record["device"]),
+            reduce=str(record["reduce"]),
+            batch_rule=str(record["batch_rule"]),
+            uuids=tuple(map(str, record["uuids"])),
+            cores=tuple(tuple(map(int, cores)) for cores in record["cores"]),
+            numa=tuple(None if number is None else int(number) for number in record["numa"]),
         )
 
 
@@ -107,9 +107,9 @@ def agreement(every: Sequence[Facts]) -> Agreement:
         RunError: They disagree, or their devices cannot be divided; all of it.
     """
     problems = [
-        told
+        record
         for name, what in _ALIKE.items()
-        if (told := _difference(name, every, [what(facts) for facts in every]))
+        if (record := _difference(name, every, [what(facts) for facts in every]))
     ]
     hosts = list(dict.fromkeys(facts.host for facts in every))
     nodes: list[NodeShape] = []
@@ -149,10 +149,10 @@ def _difference(name: str, every: Sequence[Facts], values: Sequence[object]) -> 
         return ""
     parts = []
     for value in dict.fromkeys(values):
-        said = [number for number, other in enumerate(values) if other == value]
-        hosts = sorted({every[number].host.partition(" ")[0] for number in said})
+        same = [number for number, other in enumerate(values) if other == value]
+        hosts = sorted({every[number].host.partition(" ")[0] for number in same})
         parts.append(
-            f"{value} by launcher {', '.join(map(str, said[:8]))}{' …' if said[8:] else ''} "
+            f"{value} by launcher {', '.join(map(str, same[:8]))}{' …' if same[8:] else ''} "
             f"({', '.join(hosts[:4])}{' …' if hosts[4:] else ''})"
         )
     return f"{name}: found {'; '.join(parts)}; expected the same everywhere"

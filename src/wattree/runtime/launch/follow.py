@@ -40,7 +40,7 @@ def follow(environment: Mapping[str, str]) -> bool:
             return
         lines = "".join(traceback.format_exception(kind, error, trace))
         message = f"rank {rank}: {kind.__name__}: {error}\n{lines.rstrip()}"
-        if not tell_launcher(message, code=1, is_echo=_is_echo(error)):
+        if not report_to_launcher(message, code=1, is_echo=_is_echo(error)):
             before(kind, error, trace)
         end_soon(1)
 
@@ -48,7 +48,7 @@ def follow(environment: Mapping[str, str]) -> bool:
     return True
 
 
-def tell_launcher(message: str, *, code: int, is_echo: bool = False) -> bool:
+def report_to_launcher(message: str, *, code: int, is_echo: bool = False) -> bool:
     """Leave what this rank failed of where its launcher looks; return whether there is one.
 
     Args:

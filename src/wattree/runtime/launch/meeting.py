@@ -73,18 +73,18 @@ class _Peer:
                 self.is_gone = True
         return self.is_gone
 
-    def _take(self, told: Mapping[str, Any]) -> None:
-        if "value" in told:
-            self.values.append(told["value"])
-        if "failure" in told:
-            self.failures.append(Failure(**told["failure"]))
-        if "verdict" in told:
-            self.verdict = Failure(**told["verdict"])
-        self.is_done = self.is_done or "done" in told
+    def _take(self, message: Mapping[str, Any]) -> None:
+        if "value" in message:
+            self.values.append(message["value"])
+        if "failure" in message:
+            self.failures.append(Failure(**message["failure"]))
+        if "verdict" in message:
+            self.verdict = Failure(**message["verdict"])
+        self.is_done = self.is_done or "done" in message
 
 
 class LauncherMeeting:
-    """The launchers of a job, seen from one of them; one alone meets nobody.
+    """The launchers of a job, seen from one of them; one alone meets no one.
 
     Args:
         number: Of this launcher, from 0; 0 listens.
@@ -214,7 +214,7 @@ class LauncherMeeting:
         self._pending.append(failure)
         self._since_s = self._since_s or time.monotonic()
         if self.number and self.verdict is None and self._peers[0].is_gone:
-            self.verdict = failure  # nobody else can decide
+            self.verdict = failure  # no one else can decide
 
     def _decide(self) -> None:
         self.verdict = min(self._pending, key=lambda failure: (failure.is_echo, failure.at_s))
@@ -293,11 +293,11 @@ def _greeted(link: socket.socket, word: str) -> int | None:
     """Return the number of a launcher that connected; None where it is none of this job."""
     try:
         link.settimeout(_VERDICT_S)
-        said = json.loads(_line(link))
-        if said.get("word") != word:
+        greeting = json.loads(_line(link))
+        if greeting.get("word") != word:
             return None
         link.sendall(json.dumps({"word": word}).encode() + b"\n")
-        return int(said["number"])
+        return int(greeting["number"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def kept_port() -> Iterator[int]:
+def reserved_port() -> Iterator[int]:
     """Keep a port while the block runs; yield its number.
 
     Ranks need seconds until one of them listens there. A port that was only found free may be given
@@ -25,6 +25,6 @@ def kept_port() -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("", 0))
         port = int(holder.getsockname()[1])
-        if sys.platform != "linux":  # others let nobody listen beside it
+        if sys.platform != "linux":  # others let no one listen beside it
             holder.close()
         yield port

@@ -30,9 +30,9 @@ from wattree.runtime.launch.environment import Launch, launch_from
 from wattree.runtime.launch.meeting import LauncherMeeting, meet
 from wattree.runtime.launch.node import Equipment, equipment
 from wattree.runtime.launch.options import LaunchOptions
-from wattree.runtime.launch.port import kept_port
+from wattree.runtime.launch.port import reserved_port
 from wattree.runtime.launch.spawn import Failure, Finished, LaunchWatch, run_ranks
-from wattree.runtime.launch.starts import Told, common_environment, starts_of
+from wattree.runtime.launch.starts import LaunchSettings, common_environment, starts_of
 from wattree.runtime.launch.watches import DaemonWatch, starter_watch
 
 MISTAKE = 2
@@ -101,11 +101,11 @@ class _Job:
         """Run the processes of this launcher to the end of the job."""
         root = state_root(self._environment)
         for cleared in clear_orphans(root):
-            self._say(cleared.told())
+            self._say(cleared.summary())
         tools = equipment(self._options, self._environment)
         facts = [
-            Facts.from_json(told)
-            for told in self._meeting.exchange(_facts(tools, self._options).as_json())
+            Facts.from_json(settings)
+            for settings in self._meeting.exchange(_facts(tools, self._options).as_json())
         ]
         agreed = agreement(facts)
         self._meeting.names = {
@@ -119,23 +119,23 @@ class _Job:
         here = whole.on_node(agreed.node_of[number])
         places = tuple(here[local] for local in agreed.owned[number])
         with (
-            kept_port() as port,
+            reserved_port() as port,
             self._state(root) as state,
             self._daemon(root, state, tools, agreed) as daemon,
         ):
-            told = self._told(tools, agreed, whole, state, daemon, port=port)
-            state.share(told.shared)
-            self._tell_user(tools, whole, daemon)
+            settings = self._settings(tools, agreed, whole, state, daemon, port=port)
+            state.share(settings.shared)
+            self._announce(tools, whole, daemon)
             watched = None
             if tools.control is not None:
-                control = MpsControl(tools.control, told.mps, self._environment)
+                control = MpsControl(tools.control, settings.mps, self._environment)
                 watched = DaemonWatch(daemon, control, self._environment, self._say)
-            return self._run(places, told, state, watched)
+            return self._run(places, settings, state, watched)
 
     def _run(
         self,
         places: Sequence[ProcessPlace],
-        told: Told,
+        settings: LaunchSettings,
         state: JobState,
         watched: DaemonWatch | None,
     ) -> Finished:
@@ -155,9 +155,9 @@ class _Job:
         finished = run_ranks(
             self._command,
             len(places),
-            environment=common_environment(self._environment, told),
+            environment=common_environment(self._environment, settings),
             grace_s=self._options.grace_s,
-            starts=starts_of(places, self._environment, told),
+            starts=starts_of(places, self._environment, settings),
             watches=watches,
             begun=begun,
             say=self._say,
@@ -177,7 +177,7 @@ class _Job:
         mine = first.launcher == self._meeting.number
         return Finished(code=first.code, failure=first if mine else None)
 
-    def _told(
+    def _settings(
         self,
         tools: Equipment,
         agreed: Agreement,
@@ -186,8 +186,8 @@ class _Job:
         daemon: MpsDaemon | None,
         *,
         port: int,
-    ) -> Told:
-        """Return what processes are told, after launchers told each other what they found."""
+    ) -> LaunchSettings:
+        """Return the settings of processes, after launchers exchanged what they found."""
         mine: dict[str, Any] = {"shared": state.shared_prefix, "mps": {}, "port": port}
         if daemon is not None:
             mine["mps"] = daemon.variables()
@@ -196,7 +196,7 @@ class _Job:
             mine["mps"] = {"CUDA_MPS_PIPE_DIRECTORY": str(state.folder)}
         every = self._meeting.exchange(mine)
         leader = agreed.leader_of(self._meeting.number)
-        return Told(
+        return LaunchSettings(
             layout=whole,
             options=replace(self._options, device=tools.kind),
             uuids=agreed.uuids[agreed.node_of[leader]] if tools.kind == "cuda" else (),
@@ -250,7 +250,7 @@ class _Job:
             clear(state, keeps=_all_but_ranks(state))
             daemon.stop()
 
-    def _tell_user(self, tools: Equipment, whole: ProcessLayout, daemon: MpsDaemon | None) -> None:
+    def _announce(self, tools: Equipment, whole: ProcessLayout, daemon: MpsDaemon | None) -> None:
         if not self._is_first:
             return
         for note in tools.notes:

@@ -118,7 +118,7 @@ def run_ranks(
         RunError: They cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="wattree-train-") as folder:
-        ended, alive = os.pipe()
+        ended, write_end = os.pipe()
         try:
             children = _started(command, ranks, environment, Path(folder), ended, starts)
             os.close(ended)
@@ -131,7 +131,7 @@ def run_ranks(
             finally:
                 end_children(children)  # whatever went wrong here
         finally:
-            os.close(alive)
+            os.close(write_end)
 
 
 def _started(  # noqa: PLR0917 - what `run_ranks` was told, and what it made
@@ -144,9 +144,9 @@ def _started(  # noqa: PLR0917 - what `run_ranks` was told, and what it made
 ) -> list[Child]:
     children: list[Child] = []
     for rank in range(ranks):
-        told = {**environment, FAILURES: str(folder), _PARENT: str(parent)}
+        reported = {**environment, FAILURES: str(folder), _PARENT: str(parent)}
         if starts is None:
-            told |= {
+            reported |= {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(ranks),
                 "LOCAL_RANK": str(rank),
@@ -156,7 +156,7 @@ def _started(  # noqa: PLR0917 - what `run_ranks` was told, and what it made
         try:
             child = started(
                 command,
-                told,
+                reported,
                 Start(rank=rank) if starts is None else starts[rank],
                 keeps=(parent,),
                 is_quiet=starts is None and rank > 0,
@@ -240,13 +240,13 @@ def _first_failure(children: Sequence[Child], folder: Path, noticed: Sequence[Fa
     """Return the failure that came first, as far as ranks said one or ended by themselves."""
     found = list(noticed)
     for path in folder.glob("failure*.json"):
-        told = _told(path)
-        if told is not None:
-            found.append(told)
-    said = {failure.rank for failure in found}
+        reported = _read_failure(path)
+        if reported is not None:
+            found.append(reported)
+    record = {failure.rank for failure in found}
     for child in children:
         code = child.code()
-        if child.rank not in said and code not in {None, 0, INTERRUPTED}:
+        if child.rank not in record and code not in {None, 0, INTERRUPTED}:
             message = _silent(child.rank, code)
             at_s = child.gone_s or time.time()
             passed = max(code or 0, 0) or 1  # ends by signals are below 0
@@ -267,17 +267,17 @@ def _silent(rank: int, code: int) -> str:
     return f"rank {rank} was killed by signal {-code} ({name}){why}"
 
 
-def _told(path: Path) -> Failure | None:
+def _read_failure(path: Path) -> Failure | None:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return Failure(
         rank=int(path.stem.removeprefix("failure")),
-        code=int(said["code"]),
-        message=str(said["message"]),
-        at_s=float(said["at_s"]),
-        is_echo=bool(said["is_echo"]),
+        code=int(record["code"]),
+        message=str(record["message"]),
+        at_s=float(record["at_s"]),
+        is_echo=bool(record["is_echo"]),
     )
 
 
@@ -286,8 +286,8 @@ def leave_failure(rank: int, *, code: int, message: str, is_echo: bool) -> bool:
     folder = os.environ.get(FAILURES)
     if folder is None:
         return False
-    said = {"code": code, "message": message, "at_s": time.time(), "is_echo": is_echo}
-    write_atomic(Path(folder) / f"failure{rank}.json", json.dumps(said))
+    record = {"code": code, "message": message, "at_s": time.time(), "is_echo": is_echo}
+    write_atomic(Path(folder) / f"failure{rank}.json", json.dumps(record))
     return True
 
 

@@ -1,4 +1,4 @@
-"""What each process of a launcher is told: its rank, its device, its share."""
+"""Settings of each process of a launcher: its rank, its device, its share."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _OF_MPI = ("PMIX_", "PMI_", "OMPI_MCA_ess", "HYDI_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What all processes of a launcher are told.
+class LaunchSettings:
+    """Settings that all processes of a launcher share.
 
     Attributes:
         layout: All processes of the job.
@@ -51,78 +51,87 @@ class Told:
     is_direct: bool
 
 
-def common_environment(environment: Mapping[str, str], told: Told) -> dict[str, str]:
+def common_environment(environment: Mapping[str, str], settings: LaunchSettings) -> dict[str, str]:
     """Return the environment of all processes of a launcher."""
     common = {
         name: value
         for name, value in environment.items()
-        if name != _AGENT_STORE and (told.is_direct or not name.startswith(_OF_MPI))
+        if name != _AGENT_STORE and (settings.is_direct or not name.startswith(_OF_MPI))
     }
-    common |= {"MASTER_ADDR": told.address, "MASTER_PORT": str(told.port), JOB: told.token}
-    common |= told.mps
-    if len({place.node for place in told.layout.places}) == 1:
+    common |= {
+        "MASTER_ADDR": settings.address,
+        "MASTER_PORT": str(settings.port),
+        JOB: settings.token,
+    }
+    common |= settings.mps
+    if len({place.node for place in settings.layout.places}) == 1:
         common.setdefault("GLOO_SOCKET_IFNAME", "lo")  # names of hosts need not resolve
-    if told.options.device == "cpu":
+    if settings.options.device == "cpu":
         common["CUDA_VISIBLE_DEVICES"] = ""
-    if told.options.patches and (_PATCHED / "sitecustomize.py").is_file():
+    if settings.options.patches and (_PATCHED / "sitecustomize.py").is_file():
         paths = [str(_PATCHED), environment.get("PYTHONPATH", "")]
         common["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return common
 
 
 def starts_of(
-    places: Sequence[ProcessPlace], environment: Mapping[str, str], told: Told
+    places: Sequence[ProcessPlace], environment: Mapping[str, str], settings: LaunchSettings
 ) -> tuple[Start, ...]:
     """Return how each process is started.
 
     Args:
         places: Of this launcher.
         environment: Of the launcher.
-        told: What all are told.
+        settings: What all are told.
     """
-    here = told.layout.on_node(places[0].node)
+    here = settings.layout.on_node(places[0].node)
     return tuple(
         Start(
             rank=place.rank,
-            variables=_variables(place, here, environment, told),
-            cores=place.cores if told.options.pins and len(here) > 1 else (),
-            log=None if told.options.logs is None else told.options.logs / f"rank{place.rank}",
+            variables=_variables(place, here, environment, settings),
+            cores=place.cores if settings.options.pins and len(here) > 1 else (),
+            log=None
+            if settings.options.logs is None
+            else settings.options.logs / f"rank{place.rank}",
         )
         for place in places
     )
 
 
 def _variables(
-    place: ProcessPlace, here: Sequence[ProcessPlace], environment: Mapping[str, str], told: Told
+    place: ProcessPlace,
+    here: Sequence[ProcessPlace],
+    environment: Mapping[str, str],
+    settings: LaunchSettings,
 ) -> dict[str, str]:
     colocation = ColocatedProcess(
-        processes=told.layout.processes_per_device,
+        processes=settings.layout.processes_per_device,
         device=place.device,
         device_rank=place.device_rank,
         local_rank=place.local_rank,
-        reduce=told.options.reduce,
-        batch_rule=told.options.batch_rule,
-        shared=told.shared,
+        reduce=settings.options.reduce,
+        batch_rule=settings.options.batch_rule,
+        shared=settings.shared,
         loader_workers=place.loader_workers,
     )
     # The device that this process sees is its own alone: the first.
-    local_rank = 0 if told.uuids else place.local_rank
-    nodes = len({other.node for other in told.layout.places})
+    local_rank = 0 if settings.uuids else place.local_rank
+    nodes = len({other.node for other in settings.layout.places})
     variables = {
         "RANK": str(place.rank),
-        "WORLD_SIZE": str(told.layout.ranks),
+        "WORLD_SIZE": str(settings.layout.ranks),
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(len(here)),
         "GROUP_RANK": str(place.node),
         "GROUP_WORLD_SIZE": str(nodes),
         "ROLE_RANK": str(place.rank),
-        "ROLE_WORLD_SIZE": str(told.layout.ranks),
-        **_of_other_launchers(environment, place, told, local_rank, len(here)),
+        "ROLE_WORLD_SIZE": str(settings.layout.ranks),
+        **_of_other_launchers(environment, place, settings, local_rank, len(here)),
         **colocation.variables(),
     }
-    if told.uuids:
-        variables["CUDA_VISIBLE_DEVICES"] = told.uuids[place.local_device]
-        variables |= _limits(told.options) if told.has_daemon else {}
+    if settings.uuids:
+        variables["CUDA_VISIBLE_DEVICES"] = settings.uuids[place.local_device]
+        variables |= _limits(settings.options) if settings.has_daemon else {}
     if len(here) > 1 and place.cores and "OMP_NUM_THREADS" not in environment:
         sharers = sum(other.cores == place.cores for other in here)
         variables["OMP_NUM_THREADS"] = str(max(1, len(place.cores) // sharers))
@@ -132,20 +141,20 @@ def _variables(
 def _of_other_launchers(
     environment: Mapping[str, str],
     place: ProcessPlace,
-    told: Told,
+    settings: LaunchSettings,
     local_rank: int,
     local_world: int,
 ) -> dict[str, str]:
     """Return the variables that the outer launcher set for itself, as they are of this process."""
     found: dict[str, str] = {}
     for launcher in LAUNCHERS[1:]:
-        if launcher.rank not in environment or told.is_direct:
+        if launcher.rank not in environment or settings.is_direct:
             continue
-        found |= {launcher.rank: str(place.rank), launcher.world: str(told.layout.ranks)}
+        found |= {launcher.rank: str(place.rank), launcher.world: str(settings.layout.ranks)}
         found[launcher.local_rank] = str(local_rank)
         found |= dict.fromkeys(launcher.local_world, str(local_world))
     if "SLURM_PROCID" in environment:
-        found["SLURM_NTASKS"] = str(told.layout.ranks)
+        found["SLURM_NTASKS"] = str(settings.layout.ranks)
     return {name: value for name, value in found.items() if not name.startswith(_OF_MPI)}
 
 

@@ -62,8 +62,8 @@ class DaemonWatch:
         self._clients.look()
         missing = self._clients.missing
         if missing:
-            told = ", ".join(map(str, missing))
-            self._say(f"warning: rank {told} was never a client of the MPS daemon")
+            ranks = ", ".join(map(str, missing))
+            self._say(f"warning: rank {ranks} was never a client of the MPS daemon")
 
 
 class StarterWatch:
@@ -103,13 +103,13 @@ def starter_watch(environment: Mapping[str, str], outer: str | None) -> StarterW
     Raises:
         RunError: What the program said is no number of a process.
     """
-    said = environment.get(PARENT)
-    if said is not None:
-        if not said.isdecimal():
-            raise RunError(PARENT, [f"found {said!r}, expected the number of a process"])
-        found = process_of(int(said))
+    parent_id = environment.get(PARENT)
+    if parent_id is not None:
+        if not parent_id.isdecimal():
+            raise RunError(PARENT, [f"found {parent_id!r}, expected the number of a process"])
+        found = process_of(int(parent_id))
         return StarterWatch(
-            lambda: found is not None and is_alive(found), f"process {said} ({PARENT})"
+            lambda: found is not None and is_alive(found), f"process {parent_id} ({PARENT})"
         )
     if outer is None:
         return None

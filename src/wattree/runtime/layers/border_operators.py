@@ -22,7 +22,7 @@ class _Border(LayerOperator):
         features: Of the whole.
     """
 
-    keeps_input = False
+    saves_input = False
     whole_input = True
 
     def __init__(self, *, group: Group, place: str, features: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wattree.errors import StrategyError
-from wattree.runtime.layers.initialise import LINEAR_GAIN, rank_generator, uniform_
+from wattree.runtime.layers.initialize import LINEAR_GAIN, rank_generator, uniform_
 from wattree.runtime.layers.sharded import LayerSettings, ShardedLinear
 from wattree.runtime.shards import shard_offsets
 
@@ -72,7 +72,7 @@ class GhostLinear(ShardedLinear):
 
         Args:
             gain: v of Var(W) = v / in_features; of `nn.Linear` by default, 1 or 2 for the
-                initialisations of Glorot and He.
+                initializations of Glorot and He.
         """
         if self.weight.is_meta:
             return

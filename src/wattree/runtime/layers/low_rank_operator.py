@@ -54,11 +54,11 @@ class LowRankOperator(LayerOperator):
         places = {peer: place for place, peer in enumerate(self.group.peers)}
         blocks = x.new_empty(len(places), self.ghosts, rows)
         for peer in gathering.arriving() if self.overlap else arrived:
-            theirs = gathering.room[self._features[peer]]
+            theirs = gathering.buffer[self._features[peer]]
             torch.mm(theirs[:, rows:].t(), theirs[:, :rows], out=blocks[places[peer]])
         others = blocks.sum(0) if self.is_shared else blocks.view(-1, rows)
         z.addmm_(others.t(), decompressor.t())
-        return z, [gathering.room, others]
+        return z, [gathering.buffer, others]
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; those of activations and compressors are summed where they belong."""
@@ -92,7 +92,7 @@ class LowRankOperator(LayerOperator):
     ) -> Any:
         """Return the reduce-scatter of `[C_i^T u_i | y_i u_i^T]`, `u_i = D_ji^T delta_j`.
 
-        Without the first part where nobody wants the gradient of `inputs`, as of samples.
+        Without the first part where no one wants the gradient of `inputs`, as of samples.
         """
         rows = delta.shape[0]
         sent = (whole.shape[0], (rows if inputs else 0) + self.ghosts)

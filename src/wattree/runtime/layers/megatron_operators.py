@@ -67,9 +67,9 @@ class _Reduced:
             count = max(1, min(_MOST_CHUNKS, whole_bytes // _LEAST_BYTES, left.shape[0]))
         self._pending = []
         chunks = zip(left.chunk(count), self._whole.chunk(count), strict=True)
-        for part, room in chunks:
-            torch.mm(part, right, out=room)
-            self._pending.append(group.all_reduce(room, operator.place).unless(operator.overlap))
+        for part, buffer in chunks:
+            torch.mm(part, right, out=buffer)
+            self._pending.append(group.all_reduce(buffer, operator.place).unless(operator.overlap))
 
     def wait(self) -> Tensor:
         for pending in self._pending:

@@ -69,7 +69,7 @@ class LayerOperator(ABC):
     """
 
     #: Whether backward reads the input; otherwise it gets None for it.
-    keeps_input: bool = True
+    saves_input: bool = True
     #: Whether all ranks have the same number of rows.
     same_rows: ClassVar[bool] = True
 
@@ -129,7 +129,7 @@ class LayerOperator(ABC):
         if found is None:
             self.group.check_device(x.device, self.place)
             rows = "rows" if self.same_rows else "own_rows"
-            said = {
+            facts = {
                 **self.facts,
                 "name": self.place[:_LONGEST_NAME],
                 "dtype": str(x.dtype).removeprefix("torch."),
@@ -137,7 +137,7 @@ class LayerOperator(ABC):
                 rows: list(x.shape[:-1]),
                 "requires_grad of input and parameters": [int(need) for need in needs],
             }
-            found = self._agreed[key] = self.group.compare(said, self.place, x.device)
+            found = self._agreed[key] = self.group.compare(facts, self.place, x.device)
         return found
 
 
@@ -172,13 +172,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = 
     return torch.addmm(bias, x, weight.t(), out=out)
 
 
-def transposed_into(room: Tensor, left: Tensor, right: Tensor) -> None:
+def transposed_into(buffer: Tensor, left: Tensor, right: Tensor) -> None:
     """Write the transpose of `left @ right` to a room, features first.
 
     Of few rows, CPU libraries take 12 to 16 % less for this product and a copy than for the
     product of the transposes, whose long side are its rows.
     """
-    room.copy_(torch.mm(left, right).t())
+    buffer.copy_(torch.mm(left, right).t())
 
 
 class _Eager(torch.autograd.Function):
@@ -187,7 +187,7 @@ class _Eager(torch.autograd.Function):
         operator.agreed(x, ctx.needs_input_grad[1:])
         z, made = operator.forward(x, parameters)
         ctx.operator, ctx.count = operator, len(parameters)
-        ctx.save_for_backward(x if operator.keeps_input else None, *parameters, *made)
+        ctx.save_for_backward(x if operator.saves_input else None, *parameters, *made)
         return z
 
     @staticmethod

@@ -72,7 +72,7 @@ class PhantomOperator(LayerOperator):
         z = linear(x, weight, bias)
         others = self._received(pending, ghosts)
         z.addmm_(others.t(), decompressor.t())
-        return z, [*self._kept_ghosts(others), *self._kept_own(before)]
+        return z, [*self._saved_ghosts(others), *self._saved_own(before)]
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; the reduce-scatter runs during the products that need no peer."""
@@ -80,7 +80,7 @@ class PhantomOperator(LayerOperator):
         weight, _, compressor, _, decompressor = call.parameters
         needs_x, _, _, needs_c, needs_ghost_bias, needs_d = call.needs
         others: Any = None if self.regather else call.made[0]
-        before = call.made[-1] if self._keeps_own else None
+        before = call.made[-1] if self._saves_own else None
         ghosts = gathering = scattering = own = None
         if self.regather and needs_d:
             ghosts = self._activated(before)
@@ -107,19 +107,19 @@ class PhantomOperator(LayerOperator):
         found: list[tuple[int, ...]] = [(rows, parameters[0].shape[0])]
         if not self.regather:
             found.append((sources * self.ghosts, rows))
-        if self._keeps_own:
+        if self._saves_own:
             found.append((self.ghosts, rows))
         return found
 
     @property
-    def _keeps_own(self) -> bool:
+    def _saves_own(self) -> bool:
         return self.regather or self.activation is not None
 
-    def _kept_ghosts(self, others: Tensor) -> list[Tensor]:
+    def _saved_ghosts(self, others: Tensor) -> list[Tensor]:
         return [] if self.regather else [others]
 
-    def _kept_own(self, before: Tensor) -> list[Tensor]:
-        return [before] if self._keeps_own else []
+    def _saved_own(self, before: Tensor) -> list[Tensor]:
+        return [before] if self._saves_own else []
 
     def _activated(self, before: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation][0](before) if self.activation else before
@@ -140,9 +140,9 @@ class PhantomOperator(LayerOperator):
             own = torch.mm(decompressor.t(), delta.t())
             pending = self.group.all_reduce(own.clone(), self.place)
             return pending.unless(self.overlap), own
-        room, part = self.group.room_for_peers(self.ghosts, delta.shape[0], delta)
+        buffer, part = self.group.buffer_for_peers(self.ghosts, delta.shape[0], delta)
         torch.mm(decompressor.t(), delta.t(), out=part)
-        pending = self.group.scatter_to_peers(room, self.ghosts, self.place)
+        pending = self.group.scatter_to_peers(buffer, self.ghosts, self.place)
         return pending.unless(self.overlap), None
 
     def _gradient_of_ghosts(

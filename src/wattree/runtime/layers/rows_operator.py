@@ -29,7 +29,7 @@ class GatherRowsOperator(LayerOperator):
         others: As of `LayerOperator`.
     """
 
-    keeps_input = False
+    saves_input = False
 
     def __init__(self, *, in_widths: tuple[int, ...], **others: Any) -> None:
         super().__init__(**others)
@@ -50,8 +50,8 @@ class GatherRowsOperator(LayerOperator):
         z = linear(x, own, bias)
         for peer in gathering.arriving():
             columns = self._columns[peer]
-            z.addmm_(gathering.room[columns].t(), weight[:, columns].t())
-        return z, [gathering.room]
+            z.addmm_(gathering.buffer[columns].t(), weight[:, columns].t())
+        return z, [gathering.buffer]
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; the reduce-scatter runs during their products."""
@@ -61,7 +61,7 @@ class GatherRowsOperator(LayerOperator):
             shape = (weight.shape[1], delta.shape[0])
             scattering = self.group.scattering(delta, shape, self.in_widths, self.place)
             if not self.overlap:  # one product is faster than those with slices of the weight
-                transposed_into(scattering.room, delta, weight)
+                transposed_into(scattering.buffer, delta, weight)
             for rank in scattering.order:  # each block is on its way during the next product
                 if self.overlap:
                     transposed_into(scattering.block(rank), delta, weight[:, self._columns[rank]])

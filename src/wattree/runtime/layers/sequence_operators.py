@@ -36,7 +36,7 @@ class SequenceColumnOperator(LayerOperator):
 
     def __init__(self, *, regather: bool = False, **others: Any) -> None:
         super().__init__(**others)
-        self.regather = self.keeps_input = regather
+        self.regather = self.saves_input = regather
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Return z, and the gathered input `(S b, n)`; products run as it arrives."""
@@ -44,14 +44,14 @@ class SequenceColumnOperator(LayerOperator):
         lengths = self.lengths(x)
         gathering = self.group.gathering(x.contiguous(), lengths, self.place)
         z = x.new_empty(sum(lengths), x.shape[1], weight.shape[0])
-        parts = list(zip(gathering.room.split(lengths), z.split(lengths), strict=True))
+        parts = list(zip(gathering.buffer.split(lengths), z.split(lengths), strict=True))
         if self.overlap and _is_worth(x):
             for rank in (self.group.rank, *gathering.arriving()):
                 linear(_flat(parts[rank][0]), weight, bias, out=_flat(parts[rank][1]))
         else:
             list(gathering.arriving())
-            linear(_flat(gathering.room), weight, bias, out=_flat(z))
-        return z, [] if self.regather else [_flat(gathering.room)]
+            linear(_flat(gathering.buffer), weight, bias, out=_flat(z))
+        return z, [] if self.regather else [_flat(gathering.buffer)]
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; the reduce-scatter runs during their products."""
@@ -68,7 +68,7 @@ class SequenceColumnOperator(LayerOperator):
             list(gathering.arriving())
         d_weight = None
         if needs_weight:
-            d_weight = torch.mm(flat.t(), _flat(gathering.room) if gathering else call.made[0])
+            d_weight = torch.mm(flat.t(), _flat(gathering.buffer) if gathering else call.made[0])
         d_bias = flat.sum(0) if needs_bias else None
         return [scattering.wait() if scattering else None, d_weight, d_bias]
 
@@ -110,9 +110,9 @@ class SequenceRowOperator(LayerOperator):
         lengths = self.lengths(x.shape[0])
         gathering = self.group.gathering(delta.contiguous(), lengths, self.place)
         d_x = x.new_empty(x.shape) if needs_x else None
-        whole = _flat(gathering.room)
+        whole = _flat(gathering.buffer)
         if d_x is not None and self.overlap and _is_worth(delta):
-            parts = list(zip(gathering.room.split(lengths), d_x.split(lengths), strict=True))
+            parts = list(zip(gathering.buffer.split(lengths), d_x.split(lengths), strict=True))
             for rank in (self.group.rank, *gathering.arriving()):
                 torch.mm(_flat(parts[rank][0]), weight, out=_flat(parts[rank][1]))
         else:
@@ -149,7 +149,7 @@ def _scattered(
             torch.mm(_flat(x[parts[rank]]), right, out=_flat(scattering.block(rank)))
             scattering.send(rank)
         return scattering
-    torch.mm(_flat(x), right, out=_flat(scattering.room))
+    torch.mm(_flat(x), right, out=_flat(scattering.buffer))
     for rank in scattering.order:
         scattering.send(rank)
     return scattering

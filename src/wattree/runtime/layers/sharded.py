@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from wattree.errors import StrategyError
 from wattree.runtime.group import Group
-from wattree.runtime.layers.initialise import LINEAR_GAIN, rank_generator, uniform_
+from wattree.runtime.layers.initialize import LINEAR_GAIN, rank_generator, uniform_
 from wattree.runtime.layers.operator import LayerOperator, run
 from wattree.runtime.shards import shard_widths
 

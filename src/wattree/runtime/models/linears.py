@@ -114,12 +114,12 @@ class Linears:
         """
         recipe = self.recipe
         ghosts = recipe.ghosts_of(weights.name)
-        told = {"ghosts": ghosts, "variant": recipe.variant, **self._settings(weights)}
+        layer_kwargs = {"ghosts": ghosts, "variant": recipe.variant, **self._settings(weights)}
         layer: layers.PhantomLinear | layers.LowRankLinear
         if recipe.kind is ReplicaKind.LOW_RANK:
-            layer = layers.LowRankLinear(inputs, outputs, **told)
+            layer = layers.LowRankLinear(inputs, outputs, **layer_kwargs)
         else:
-            layer = layers.PhantomLinear(inputs, outputs, regather=recipe.regather, **told)
+            layer = layers.PhantomLinear(inputs, outputs, regather=recipe.regather, **layer_kwargs)
         rows = self._shards(outputs, weights)
         self._started(layer, weights, rows=rows, columns=self.shard(inputs))
         if layer.has_ghosts:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wattree.capture import catalogue_entry, located_model
+from wattree.capture import catalog_entry, located_model
 from wattree.capture.record.source import load_source
 from wattree.errors import JobError, MissingExtraError, ModelError
 from wattree.files import read_json
@@ -109,12 +109,12 @@ def _config(job: Job, name: str) -> dict[str, Any]:
     place = name if "/" in name else located_model(name, job.model.folder)
     if place.endswith(".json"):
         return read_json(Path(place))
-    entry = catalogue_entry(place)
+    entry = catalog_entry(place)
     if entry.config is None:
         raise JobError(
             job.source,
             [
-                f"model: '{name}' is a graph of the catalogue, which is predicted and not built; "
+                f"model: '{name}' is a graph of the catalog, which is predicted and not built; "
                 "train its Python: model: file.py:build"
             ],
         )

@@ -68,8 +68,8 @@ def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module
         )
         _check_dropout(shared, plan, linears.group.size)
     except StrategyError as error:
-        told = [f"{place}: {text}" for place, text in error.misfits.items()]
-        raise JobError(source, [*told, f"model: {_help(module, recipe.kind)}"]) from error
+        problems = [f"{place}: {text}" for place, text in error.misfits.items()]
+        raise JobError(source, [*problems, f"model: {_help(module, recipe.kind)}"]) from error
     return shared
 
 

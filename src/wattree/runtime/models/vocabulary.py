@@ -76,8 +76,8 @@ class _VocabularyLoss(torch.autograd.Function):
         is_mine = (targets >= begin) & (targets < begin + logits.shape[-1])
         places = (targets - begin).where(is_mine, 0)
         chosen = logits.gather(1, places[:, None])[:, 0] * is_mine
-        told = torch.stack([logits.logsumexp(dim=1), chosen])[None]
-        parts = group.all_gather(told, [1] * group.size, "loss").wait()
+        statistics = torch.stack([logits.logsumexp(dim=1), chosen])[None]
+        parts = group.all_gather(statistics, [1] * group.size, "loss").wait()
         total = parts[:, 0].logsumexp(dim=0)
         counts = targets != IGNORED
         ctx.save_for_backward(logits, total, places, is_mine, counts)

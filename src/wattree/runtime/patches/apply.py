@@ -12,42 +12,46 @@ from wattree.runtime.patches.loader import change_loader
 from wattree.runtime.patches.model import change_model
 
 
-def apply(told: ColocatedProcess, left: frozenset[str]) -> None:
+def apply(colocation: ColocatedProcess, left: frozenset[str]) -> None:
     """Change torch.
 
     Args:
-        told: What the launcher said of this process.
+        colocation: Settings that the launcher gave this process.
         left: Names of `PARTS` that the user does not want.
     """
     done = []
     if "backend" not in left:
-        change_backend(told)
+        change_backend(colocation)
         done.append(
-            "NCCL with several ranks on a device" if told.reduce == "nccl" else "gloo for NCCL"
+            "NCCL with several ranks on a device"
+            if colocation.reduce == "nccl"
+            else "gloo for NCCL"
         )
     if "hook" not in left:
-        change_model(told)
-        done.append(f"{told.reduce} averages of gradients")
+        change_model(colocation)
+        done.append(f"{colocation.reduce} averages of gradients")
     if not {"batch", "workers"} <= left:
-        change_loader(told, batch="batch" not in left, workers="workers" not in left)
-        done.append(_loaders(told, left))
-    if told.batch_rule == "fixed-per-process" and "learning-rate" not in left:
-        change_learning_rate(told.processes)
-        done.append(f"learning rates times {told.processes}")
+        change_loader(colocation, batch="batch" not in left, workers="workers" not in left)
+        done.append(_loaders(colocation, left))
+    if colocation.batch_rule == "fixed-per-process" and "learning-rate" not in left:
+        change_learning_rate(colocation.processes)
+        done.append(f"learning rates times {colocation.processes}")
     if os.environ.get("RANK", "0") == "0" and done:
-        sys.stderr.write(f"wattree: {told.processes} processes per device: {', '.join(done)}\n")
+        sys.stderr.write(
+            f"wattree: {colocation.processes} processes per device: {', '.join(done)}\n"
+        )
 
 
-def _loaders(told: ColocatedProcess, left: frozenset[str]) -> str:
+def _loaders(colocation: ColocatedProcess, left: frozenset[str]) -> str:
     batch = (
-        f"1/{told.processes} of the batch"
-        if told.batch_rule == "fixed-global"
+        f"1/{colocation.processes} of the batch"
+        if colocation.batch_rule == "fixed-global"
         else "the whole batch"
     )
     workers = (
-        f"1/{told.processes} of the workers"
-        if told.loader_workers is None
-        else f"{told.loader_workers} workers"
+        f"1/{colocation.processes} of the workers"
+        if colocation.loader_workers is None
+        else f"{colocation.loader_workers} workers"
     )
     parts = ([] if "batch" in left else [batch]) + ([] if "workers" in left else [workers])
     return f"{' and '.join(parts)} in each DataLoader"

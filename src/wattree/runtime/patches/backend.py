@@ -15,13 +15,13 @@ from wattree.runtime.patches.ending import end_by
 from wattree.runtime.reduce.nccl import check_nccl
 
 
-def change_backend(told: ColocatedProcess) -> None:
+def change_backend(colocation: ColocatedProcess) -> None:
     """Let scripts that ask for NCCL, or for nothing, have gloo; check NCCL where it is wanted."""
     if not dist.is_available():
         return
     for name in ("init_process_group", "new_group"):
         original = getattr(dist, name)
-        wrapped = _wrapped(original, told)
+        wrapped = _wrapped(original, colocation)
         for module in [*sys.modules.values()]:  # some of torch's have it by its name
             is_torch = getattr(module, "__name__", "").startswith("torch.distributed")
             if is_torch and getattr(module, name, None) is original:
@@ -40,7 +40,7 @@ def shared_backend(backend: str | None) -> str | None:
     return "gloo" if "nccl" in parts else backend
 
 
-def _wrapped(original: Callable[..., Any], told: ColocatedProcess) -> Callable[..., Any]:
+def _wrapped(original: Callable[..., Any], colocation: ColocatedProcess) -> Callable[..., Any]:
     names = list(inspect.signature(original).parameters)
 
     @functools.wraps(original)
@@ -48,7 +48,7 @@ def _wrapped(original: Callable[..., Any], told: ColocatedProcess) -> Callable[.
         asked = dict(zip(names, given, strict=False)) | named
         backend = asked.get("backend")
         is_first = original.__name__ == "init_process_group"
-        if told.reduce == "nccl":
+        if colocation.reduce == "nccl":
             if is_first:
                 end_by(check_nccl)
             return original(*given, **named)
@@ -59,7 +59,7 @@ def _wrapped(original: Callable[..., Any], told: ColocatedProcess) -> Callable[.
             return original(*given, **named)
         for option in ("pg_options", "device_id"):  # of NCCL, and what makes it start at once
             asked.pop(option, None)
-        if is_first and told.device == 0 and told.is_leader:
+        if is_first and colocation.device == 0 and colocation.is_leader:
             sys.stderr.write(
                 f"wattree: the process group is of gloo instead of {backend or 'the default'}: "
                 "NCCL takes one rank of a device\n"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from wattree.errors import WattreeError
-from wattree.runtime.launch.follow import tell_launcher
+from wattree.runtime.launch.follow import report_to_launcher
 
 _Found = TypeVar("_Found")
 
@@ -17,6 +17,6 @@ def end_by(call: Callable[[], _Found]) -> _Found:
     try:
         return call()
     except WattreeError as error:
-        if not tell_launcher(str(error), code=2):
+        if not report_to_launcher(str(error), code=2):
             sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from error

@@ -18,11 +18,11 @@ from wattree.runtime.patches.ending import end_by
 _SOURCE = "DataLoader(batch_size=…)"
 
 
-def change_loader(told: ColocatedProcess, *, batch: bool, workers: bool) -> None:
+def change_loader(colocation: ColocatedProcess, *, batch: bool, workers: bool) -> None:
     """Let every loader that the script makes take this process's share.
 
     Args:
-        told: What the launcher said of this process.
+        colocation: Settings that the launcher gave this process.
         batch, workers: What is shared.
     """
     original = DataLoader.__init__
@@ -35,9 +35,9 @@ def change_loader(told: ColocatedProcess, *, batch: bool, workers: bool) -> None
         values = asked.arguments
         changed: dict[str, Any] = {}
         if batch and values["batch_sampler"] is None and values["batch_size"] is not None:
-            changed["batch_size"] = end_by(lambda: _batch(values, told))
+            changed["batch_size"] = end_by(lambda: _batch(values, colocation))
         if workers and values["num_workers"] > 0:
-            changed["num_workers"] = _workers(values["num_workers"], told)
+            changed["num_workers"] = _workers(values["num_workers"], colocation)
             if changed["num_workers"] == 0:  # what only holds with workers is refused without
                 changed |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
         changed = {name: value for name, value in changed.items() if value != values[name]}
@@ -48,7 +48,7 @@ def change_loader(told: ColocatedProcess, *, batch: bool, workers: bool) -> None
     DataLoader.__init__ = begin
 
 
-def _batch(values: dict[str, Any], told: ColocatedProcess) -> int:
+def _batch(values: dict[str, Any], colocation: ColocatedProcess) -> int:
     """Return the samples of a batch of this process.
 
     Raises:
@@ -60,13 +60,15 @@ def _batch(values: dict[str, Any], told: ColocatedProcess) -> int:
     )
     if size == 1 and not is_shared:
         return 1  # every process goes through all samples, one by one: an evaluation
-    share = batch_share(size, told.processes, told.device_rank, told.batch_rule, source=_SOURCE)
+    share = batch_share(
+        size, colocation.processes, colocation.device_rank, colocation.batch_rule, source=_SOURCE
+    )
     if not share.is_even:
         raise JobError(
             _SOURCE,
             [
-                f"found {size}, expected a multiple of {told.processes}: the processes of a device "
-                "would take different numbers of steps; use such a batch, another number of "
+                f"found {size}, expected a multiple of {colocation.processes}: the processes of a "
+                "device would take different numbers of steps; use such a batch, another number of "
                 f"processes, or --batch-rule fixed-per-process; {UNPATCHED}=batch leaves batches "
                 "to the script, as of an evaluation in which each process takes all samples"
             ],
@@ -74,7 +76,7 @@ def _batch(values: dict[str, Any], told: ColocatedProcess) -> int:
     return share.samples
 
 
-def _workers(workers: int, told: ColocatedProcess) -> int:
-    if told.loader_workers is not None:
-        return told.loader_workers
-    return max(1, share_of(workers, told.processes, told.device_rank))
+def _workers(workers: int, colocation: ColocatedProcess) -> int:
+    if colocation.loader_workers is not None:
+        return colocation.loader_workers
+    return max(1, share_of(workers, colocation.processes, colocation.device_rank))

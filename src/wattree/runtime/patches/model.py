@@ -21,19 +21,19 @@ from wattree.runtime.reduce import Reduction, attach
 _KNOWN = {"allreduce_hook": False, "bf16_compress_hook": True}
 
 
-def change_model(told: ColocatedProcess) -> None:
+def change_model(colocation: ColocatedProcess) -> None:
     """Attach a reduction to every model that the script wraps with DDP."""
     model = DistributedDataParallel
     # Beside the models, which scripts may copy and save.
     reductions: WeakKeyDictionary[Any, Reduction] = WeakKeyDictionary()
     begin, register = model.__init__, model.register_comm_hook
-    if told.device == 0 and told.is_leader:
+    if colocation.device == 0 and colocation.is_leader:
         _say_of_no_model(reductions)
 
     @functools.wraps(begin)
     def wrap(self: Any, *given: Any, **named: Any) -> None:
         begin(self, *given, **named)
-        _say_of_batch_norm(self, told)
+        _say_of_batch_norm(self, colocation)
         reductions[self] = end_by(lambda: attach(self))
 
     @functools.wraps(register)
@@ -48,7 +48,7 @@ def change_model(told: ColocatedProcess) -> None:
 
 
 def _say_of_no_model(reductions: WeakKeyDictionary[Any, Reduction]) -> None:
-    """Say so at the first step of an optimiser if no model is wrapped: processes train apart."""
+    """Say so at the first step of an optimizer if no model is wrapped: processes train apart."""
 
     def look(*_: Any) -> None:
         handle.remove()
@@ -82,15 +82,20 @@ def _follow(reduction: Reduction, hook: Any) -> None:
         reduction.compress()
 
 
-def _say_of_batch_norm(model: Any, told: ColocatedProcess) -> None:
+def _say_of_batch_norm(model: Any, colocation: ColocatedProcess) -> None:
     layers = [
         layer
         for layer in model.modules()
         if isinstance(layer, _BatchNorm) and not isinstance(layer, SyncBatchNorm)
     ]
-    if layers and told.batch_rule == "fixed-global" and told.device == 0 and told.is_leader:
+    if (
+        layers
+        and colocation.batch_rule == "fixed-global"
+        and colocation.device == 0
+        and colocation.is_leader
+    ):
         sys.stderr.write(
             f"wattree: {len(layers)} layers of batch norm take their statistics over 1/"
-            f"{told.processes} of the batch of a device; "
+            f"{colocation.processes} of the batch of a device; "
             "wattree.runtime.reduce.share_batch_norm(model) takes them over all of it\n"
         )

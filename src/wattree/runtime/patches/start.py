@@ -25,21 +25,21 @@ def start() -> None:
     """
     follow(os.environ)
     try:
-        told = colocation_from(os.environ)
+        colocation = colocation_from(os.environ)
         left = left_out(os.environ)
         trial = trial_from(os.environ)
     except WattreeError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
         os._exit(2)
-    if told is None:
+    if colocation is None:
         return
-    if told.processes == 1:  # nothing is shared; loader workers that were named are those
-        left |= frozenset(PARTS) - ({"workers"} if told.loader_workers is not None else set())
+    if colocation.processes == 1:  # nothing is shared; loader workers that were named are those
+        left |= frozenset(PARTS) - ({"workers"} if colocation.loader_workers is not None else set())
     if "torch" in sys.modules:
-        _change(told, left, trial)
+        _change(colocation, left, trial)
     elif trial is not None or left < frozenset(PARTS):
-        sys.meta_path.insert(0, _Waiting("torch", lambda: _change(told, left, trial)))
+        sys.meta_path.insert(0, _Waiting("torch", lambda: _change(colocation, left, trial)))
 
 
 def left_out(environment: Mapping[str, str]) -> frozenset[str]:
@@ -58,11 +58,11 @@ def left_out(environment: Mapping[str, str]) -> frozenset[str]:
     return found
 
 
-def _change(told: ColocatedProcess, left: frozenset[str], trial: Trial | None) -> None:
+def _change(colocation: ColocatedProcess, left: frozenset[str], trial: Trial | None) -> None:
     # What these import imports torch.
     from wattree.runtime.patches.apply import apply
 
-    apply(told, left)
+    apply(colocation, left)
     if trial is not None:
         from wattree.runtime.tune.watch import begin
 

@@ -19,7 +19,7 @@ class GroupSum:
     Types of two bytes are added up in float32 and rounded once: gloo would round every addition.
 
     Args:
-        process_group: Of its own: its collectives run beside those of the program.
+        process_group: Of its own: its collectives run alongside those of the program.
         traffic: Where bytes are counted.
         patience_s: Time after which a rank counts as missing. [s]
         rank: Of this process among all, for messages.
@@ -63,11 +63,11 @@ class GroupSum:
         else:
             work.wait()  # orders streams; the backend's own watchdog ends what hangs
 
-    def _explained(self, said: str) -> str:
+    def _explained(self, problem_of_rank: str) -> str:
         others = ", ".join(str(rank) for rank in self._ranks if rank != self._rank)
         at = f"rank {self._rank}, averaging gradients with rank{'s' * (self.size > 2)} {others}"
-        if "imed out" in said or "timeout" in said:
+        if "imed out" in problem_of_rank or "timeout" in problem_of_rank:
             return f"{at}: took more than {self._patience_s:g} s: one of them hangs"
-        if "onnection" in said:
+        if "onnection" in problem_of_rank:
             return f"{at}: one of them has ended; see its own message"
-        return f"{at}: failed: {said}"
+        return f"{at}: failed: {problem_of_rank}"

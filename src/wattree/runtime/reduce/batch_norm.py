@@ -38,7 +38,7 @@ class SharedBatchNorm(_BatchNorm):
         self.process_group, self.training = process_group, like.training
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised input, `(samples, features, …)`."""
+        """Return the normalized input, `(samples, features, …)`."""
         if not self.training or self.process_group is None:
             return super().forward(x)
         dims = [dim for dim in range(x.dim()) if dim != 1]
@@ -112,9 +112,9 @@ def share_batch_norm(
         RunError: The environment says what cannot be.
         CommunicationError: Ranks of a device are on several hosts.
     """
-    told = colocation_from(os.environ)
+    colocation = colocation_from(os.environ)
     mine = {
-        "device": device_of(dist.group.WORLD, told, processes_per_device),
+        "device": device_of(dist.group.WORLD, colocation, processes_per_device),
         "host": host_name(),
     }
     members = members_of(dist.group.WORLD, agree(dist.group.WORLD, mine))

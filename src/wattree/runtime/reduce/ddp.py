@@ -12,10 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wattree.errors import CommunicationError, UnknownNameError
 from wattree.runtime.colocation.environment import REDUCTIONS, colocation_from
+from wattree.runtime.reduce.backends import make_backend
 from wattree.runtime.reduce.hook import Reduction
 from wattree.runtime.reduce.members import Members, agree, device_of, host_name, members_of
 from wattree.runtime.reduce.samples import Samples, rows_of
-from wattree.runtime.reduce.ways import way_of
 from wattree.runtime.transfers import SentTraffic
 
 #: Time that a rank has to come to a bucket, unless said otherwise; as of the groups of layers. [s]
@@ -61,16 +61,16 @@ def attach(
         RunError: The environment says what cannot be.
         UnknownNameError: There is no such method.
     """
-    told = colocation_from(os.environ)
-    method = method or (REDUCTIONS[0] if told is None else told.reduce)
+    colocation = colocation_from(os.environ)
+    method = method or (REDUCTIONS[0] if colocation is None else colocation.reduce)
     if method not in REDUCTIONS:
         raise UnknownNameError(kind="reduction", name=method, known=REDUCTIONS)
     group = model.process_group
-    device = device_of(group, told, processes_per_device)
+    device = device_of(group, colocation, processes_per_device)
     members = _members(group, device, method, compress, average)
     traffic = traffic or SentTraffic()
     first = next(parameter for parameter in model.parameters() if parameter.requires_grad)
-    way = way_of(method, group, members, first.device, traffic=traffic, timeout_s=timeout_s)
+    way = make_backend(method, group, members, first.device, traffic=traffic, timeout_s=timeout_s)
     way.compressed = compress == "bf16"
     samples = Samples(model, by_samples=average == "samples", count=count)
     place = {"rank": dist.get_rank(), "device": first.device}
@@ -89,11 +89,11 @@ def _members(group: Any, device: int, method: str, compress: str | None, average
         "wanted": f"{method}, compression {compress or 'none'}, mean over {average}",
     }
     facts = agree(group, mine)
-    wanted = {told["wanted"] for told in facts}
+    wanted = {colocation["wanted"] for colocation in facts}
     if len(wanted) > 1:
         listed = "; ".join(
-            f"rank {rank} wants {told['wanted']}"
-            for rank, told in zip(dist.get_process_group_ranks(group), facts, strict=True)
+            f"rank {rank} wants {colocation['wanted']}"
+            for rank, colocation in zip(dist.get_process_group_ranks(group), facts, strict=True)
         )
         raise CommunicationError(f"ranks disagree on how to average gradients: {listed}")
     return members_of(group, facts)

@@ -11,7 +11,7 @@ from torch import Tensor
 from wattree.errors import CommunicationError
 from wattree.runtime.reduce.mean import Across, averaged_, pieces_of, weighed_
 from wattree.runtime.reduce.meeting import MemberMeeting
-from wattree.runtime.reduce.rooms import Rooms
+from wattree.runtime.reduce.shared_buffers import SharedBuffers
 
 #: Types of gradients, by the number that stands for them.
 _KINDS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -28,8 +28,8 @@ class Hierarchical:
 
     Args:
         meeting: The processes of this device.
-        rooms: Two sets, for one bucket after another: when a process comes to use a set again, all
-            others have come to the bucket in between, and so have read the one before.
+        buffers: Two sets, for one bucket after another: when a process comes to use a set again,
+            all others have come to the bucket in between, and so have read the one before.
         across: To the other devices; None on processes that do not lead, and for one device.
         devices: How many there are.
         ranks: All processes of all devices.
@@ -39,14 +39,14 @@ class Hierarchical:
     def __init__(
         self,
         meeting: MemberMeeting,
-        rooms: tuple[Rooms, Rooms],
+        buffers: tuple[SharedBuffers, SharedBuffers],
         across: Across | None,
         *,
         devices: int,
         ranks: int,
         compressed: bool = False,
     ) -> None:
-        self._meeting, self._rooms, self._across = meeting, rooms, across
+        self._meeting, self._buffers, self._across = meeting, buffers, across
         self._devices, self._ranks, self.compressed = devices, ranks, compressed
         self._turn = 0
         self._weights = 0.0  # of the step: buckets after the first have those of the first
@@ -63,33 +63,33 @@ class Hierarchical:
             CommunicationError: A rank is missing, or ranks bring different buckets.
         """
         doing = f"averaging bucket {number} of the gradients"
-        rooms = self._rooms[self._turn]
+        buffers = self._buffers[self._turn]
         self._turn = 1 - self._turn
-        room = rooms.of(bucket.numel(), torch.bfloat16 if self.compressed else bucket.dtype)
+        buffer = buffers.of(bucket.numel(), torch.bfloat16 if self.compressed else bucket.dtype)
         share = self._share(bucket.numel())
         weighed_(bucket, weight, self._ranks)
-        _bring(bucket, room[self._meeting.place], share)
+        _bring(bucket, buffer[self._meeting.place], share)
         self._say(bucket, number, weight)
-        rooms.settle()
+        buffers.settle()
         self._meeting.meet(doing)
         weights = self._agreed(doing)
-        _add_up(bucket[share], self._meeting.place, [each[share] for each in room])
-        rooms.settle()
+        _add_up(bucket[share], self._meeting.place, [each[share] for each in buffer])
+        buffers.settle()
         self._meeting.meet(doing)
         if self._devices > 1:
-            self._exchange(room[0], None if weight is None else weights, number)
-            rooms.settle()
+            self._exchange(buffer[0], None if weight is None else weights, number)
+            buffers.settle()
             self._meeting.meet(doing, of=(0,))
-            weights = self._meeting.said()[0].total
+            weights = self._meeting.notes()[0].total
         if number == 0:
             self._weights = weights
-        averaged_(bucket, room[0], weight, self._weights, self._ranks)
+        averaged_(bucket, buffer[0], weight, self._weights, self._ranks)
 
     def close(self) -> None:
         """Give memory back, and let those who wait for this process know."""
         self._meeting.close()
-        for rooms in self._rooms:
-            rooms.close()
+        for buffers in self._buffers:
+            buffers.close()
 
     def fail(self, rank: int) -> None:
         """Tell the other processes of the device who is at fault."""
@@ -116,16 +116,16 @@ class Hierarchical:
         Raises:
             CommunicationError: Members brought different buckets.
         """
-        notes, ranks = self._meeting.said(), self._meeting.ranks
+        notes, ranks = self._meeting.notes(), self._meeting.ranks
         brought = [(note.number, note.elements, note.kind) for note in notes]
         if len(set(brought)) > 1:
-            told = ", ".join(
+            colocation = ", ".join(
                 f"rank {rank} brings bucket {number} of {elements} "
                 f"{str(_KINDS[kind]).removeprefix('torch.')}"
                 for (number, elements, kind), rank in zip(brought, ranks, strict=True)
             )
             raise CommunicationError(
-                f"rank {ranks[self._meeting.place]}, {doing}: ranks disagree: {told}; "
+                f"rank {ranks[self._meeting.place]}, {doing}: ranks disagree: {colocation}; "
                 f"they run different models, or different parts of one"
             )
         return sum(note.weight for note in notes)
@@ -138,25 +138,25 @@ class Hierarchical:
         if weights is not None and number == 0:
             summed = torch.tensor([weights], dtype=torch.float64, device=total.device)
             self._across.sum_(summed)
-            self._meeting.said()[0].total = float(summed)
+            self._meeting.notes()[0].total = float(summed)
 
 
-def _bring(bucket: Tensor, room: Tensor, share: slice) -> None:
+def _bring(bucket: Tensor, buffer: Tensor, share: slice) -> None:
     """Put what others add up where they see it; this process's own share stays where it is."""
     for part in (slice(0, share.start), slice(share.stop, bucket.numel())):
-        for into, piece in zip(pieces_of(room[part]), pieces_of(bucket[part]), strict=True):
+        for into, piece in zip(pieces_of(buffer[part]), pieces_of(bucket[part]), strict=True):
             into.copy_(piece)
 
 
-def _add_up(own: Tensor, place: int, rooms: Sequence[Tensor]) -> None:
+def _add_up(own: Tensor, place: int, buffers: Sequence[Tensor]) -> None:
     """Add up a share over all members, in their order, into the room of the first.
 
-    Nobody else reads or writes this share of the first room meanwhile. Types of two bytes are added
+    No one else reads or writes this share of the first room meanwhile. Types of two bytes are added
     up in float32, and rounded once.
     """
-    parts = [own if member == place else room for member, room in enumerate(rooms)]
+    parts = [own if member == place else buffer for member, buffer in enumerate(buffers)]
     for into, *pieces in zip(
-        pieces_of(rooms[0]), *(pieces_of(part) for part in parts), strict=True
+        pieces_of(buffers[0]), *(pieces_of(part) for part in parts), strict=True
     ):
         if into.element_size() > 2:
             _sum(pieces, into)

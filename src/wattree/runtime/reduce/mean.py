@@ -47,7 +47,7 @@ def averaged_(
         ranks: How many there are.
     """
     if weight is not None:
-        divisor = weights or 1.0  # nobody has a sample: all gradients are zero
+        divisor = weights or 1.0  # no one has a sample: all gradients are zero
     else:
         divisor = 1.0 if bucket.dtype == torch.float16 else float(ranks)
     for into, piece in zip(pieces_of(bucket), pieces_of(total), strict=True):

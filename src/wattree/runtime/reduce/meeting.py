@@ -1,6 +1,6 @@
 """Where the processes of a device meet: a page of shared memory with a word for each of them.
 
-Nobody waits for one that is gone: each holds a lock on the page that the kernel takes from it when
+No one waits for one that is gone: each holds a lock on the page that the kernel takes from it when
 it ends, however it ends; whoever waits looks at the locks of those it waits for.
 """
 
@@ -115,7 +115,7 @@ class MemberMeeting:
         note = self._notes[self.place]
         note.elements, note.kind, note.weight, note.number = elements, kind, weight, number
 
-    def said(self) -> list[Note]:
+    def notes(self) -> list[Note]:
         """Return what every member said, in their order."""
         return self._notes
 

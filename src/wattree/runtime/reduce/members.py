@@ -37,12 +37,12 @@ class Members:
         return self.leaders.index(self.ranks[0])
 
 
-def device_of(group: Any, told: ColocatedProcess | None, processes: int | None) -> int:
+def device_of(group: Any, colocation: ColocatedProcess | None, processes: int | None) -> int:
     """Return the number of this process's device.
 
     Args:
         group: Of torch.distributed.
-        told: What the launcher said; None where none did.
+        colocation: Settings of the launcher; None without one.
         processes: Of each device, one after another; None is what the launcher said, or one.
 
     Raises:
@@ -58,7 +58,7 @@ def device_of(group: Any, told: ColocatedProcess | None, processes: int | None) 
                 ],
             )
         return dist.get_rank(group) // processes
-    return dist.get_rank() if told is None else told.device
+    return dist.get_rank() if colocation is None else colocation.device
 
 
 def members_of(process_group: Any, facts: Sequence[Mapping[str, Any]]) -> Members:
@@ -74,9 +74,9 @@ def members_of(process_group: Any, facts: Sequence[Mapping[str, Any]]) -> Member
     everybody = dist.get_process_group_ranks(process_group)
     by_device: dict[int, list[int]] = {}
     hosts: dict[int, set[str]] = {}
-    for rank, told in zip(everybody, facts, strict=True):
-        by_device.setdefault(told["device"], []).append(rank)
-        hosts.setdefault(told["device"], set()).add(told["host"])
+    for rank, colocation in zip(everybody, facts, strict=True):
+        by_device.setdefault(colocation["device"], []).append(rank)
+        hosts.setdefault(colocation["device"], set()).add(colocation["host"])
     for device, found in hosts.items():
         if len(found) > 1:
             raise CommunicationError(
@@ -95,9 +95,9 @@ def members_of(process_group: Any, facts: Sequence[Mapping[str, Any]]) -> Member
 
 def agree(process_group: Any, mine: Any) -> list[Any]:
     """Return what every rank of a group says, in order; a collective call."""
-    said: list[Any] = [None] * dist.get_world_size(process_group)
-    dist.all_gather_object(said, mine, group=process_group)
-    return said
+    problem_of_rank: list[Any] = [None] * dist.get_world_size(process_group)
+    dist.all_gather_object(problem_of_rank, mine, group=process_group)
+    return problem_of_rank
 
 
 def host_name() -> str:

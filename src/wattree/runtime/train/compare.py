@@ -105,7 +105,7 @@ def _processes(job: Job) -> int:
 
 
 def advice_of(job: Job, calibration: Calibration, *, ranks: int) -> str | None:
-    """Return a line for CPUs on which nobody timed what processes exchange; None for all else.
+    """Return a line for CPUs on which no one timed what processes exchange; None for all else.
 
     The latency that ships is that of NCCL between accelerators (`pooled.alpha_s`), far below that
     of gloo between processes.

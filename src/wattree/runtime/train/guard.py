@@ -27,7 +27,7 @@ def guarded(launch: Launch, act: Callable[[], T]) -> T:
 
     Raises:
         SystemExit: It failed, and its parent will say why.
-        WattreeError: It failed, and nobody else will say why.
+        WattreeError: It failed, and no one else will say why.
     """
     watch_parent()
     try:
@@ -48,10 +48,10 @@ def guarded(launch: Launch, act: Callable[[], T]) -> T:
 
 def _message(error: Exception, launch: Launch, *, echo: bool) -> str:
     if echo and not isinstance(error, CommunicationError):
-        told = str(error).strip().splitlines()
+        text = str(error).strip().splitlines()
         return (
             f"rank {launch.rank}: another rank is gone, or did not answer in time "
-            f"({told[0][:200] if told else type(error).__name__}); its own message says why"
+            f"({text[0][:200] if text else type(error).__name__}); its own message says why"
         )
     if isinstance(error, WattreeError):
         return str(error)

@@ -58,12 +58,12 @@ def out_of_memory(error: BaseException, module: nn.Module, rank: int, step: int)
     """Return the error of a rank whose memory ran out."""
     layer = layer_in(error, module)
     where = f" in layer '{layer}'" if layer else " in backward or in the update"
-    told = str(error).strip().splitlines()
-    said = f" ({told[0][:160]})" if told else ""
+    text = str(error).strip().splitlines()
+    reason = f" ({text[0][:160]})" if text else ""
     return RunError(
         f"rank {rank}",
         [
-            f"out of memory{where}, step {step + 1}{said}; a smaller strategy.micro_batch or "
+            f"out of memory{where}, step {step + 1}{reason}; a smaller strategy.micro_batch or "
             "data.global_batch, or more tp, needs less"
         ],
     )
@@ -91,10 +91,10 @@ def broken_loss(
     at = next(number for number, loss in enumerate(losses) if not math.isfinite(loss))
     layer_here = _first_broken(module, inputs)  # on all ranks: layers wait for each other
     mine = None if math.isfinite(parts[at]) else layer_here
-    told: list[str | None] = [None] * dist.get_world_size(control)
-    dist.all_gather_object(told, mine, control)
-    rank = next((number for number, layer in enumerate(told) if layer is not None), 0)
-    layer = told[rank]
+    text: list[str | None] = [None] * dist.get_world_size(control)
+    dist.all_gather_object(text, mine, control)
+    rank = next((number for number, layer in enumerate(text) if layer is not None), 0)
+    layer = text[rank]
     where = f", layer {layer}" if layer else ""
     return RunError(
         f"rank {rank}",

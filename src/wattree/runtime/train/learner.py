@@ -18,7 +18,7 @@ from wattree.runtime.train.session import RankSession
 
 
 class Learner:
-    """A model with its optimiser.
+    """A model with its optimizer.
 
     Args:
         trainable: This rank's part of the model.
@@ -71,7 +71,7 @@ class Learner:
             inputs, targets = next(batches)
             begin = mark()
             is_last = number == self._micro_batches - 1
-            with self._unsynchronised(is_last=is_last):
+            with self._unsynchronized(is_last=is_last):
                 with self._autocast():
                     outputs = self.replicated(*inputs)
                     loss = self.trainable.loss(outputs, targets) / self._micro_batches
@@ -95,7 +95,7 @@ class Learner:
                 raise self._reduction.failure from error
             raise
 
-    def _unsynchronised(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+    def _unsynchronized(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         if is_last or not isinstance(self.replicated, DistributedDataParallel):
             return contextlib.nullcontext()
         context: contextlib.AbstractContextManager[Any] = self.replicated.no_sync()

@@ -46,7 +46,7 @@ class Loop:
     """Trains one rank from a step to the last.
 
     Args:
-        learner: Model and optimiser.
+        learner: Model and optimizer.
         session: This rank.
         saving: Checkpoints.
         log: Losses of steps.
@@ -131,7 +131,7 @@ class Loop:
         if not all(map(math.isfinite, agreed.losses)):
             raise self._broken(agreed, parts, step, inputs)
         if self._session.rank == 0:
-            self._progress.tell(step, agreed)
+            self._progress.report(step, agreed)
         return agreed
 
     def _broken(

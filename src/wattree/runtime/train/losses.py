@@ -79,12 +79,12 @@ class LossLog:
         """
         parts = [float(part) * self._share for part in self._parts]
         now_s = time.monotonic()
-        said = [*parts, float(stop), power_w, float(is_estimate), now_s - self._begun_s]
-        told = torch.tensor(said, dtype=torch.float64)
+        values = [*parts, float(stop), power_w, float(is_estimate), now_s - self._begun_s]
+        totals = torch.tensor(values, dtype=torch.float64)
         begin = self._mark()
-        dist.all_reduce(told, group=self._control)
+        dist.all_reduce(totals, group=self._control)
         self._talked(begin, self._mark())
-        *losses, stops, watts, estimates, seconds = told.tolist()
+        *losses, stops, watts, estimates, seconds = totals.tolist()
         step_s = seconds / dist.get_world_size(self._control) / len(parts)
         # From the same sums on every rank, so that they talk after the same step again.
         self._every = min(max(int(_TALK_EVERY_S / step_s) if step_s > 0 else 1, 1), _MOST_STEPS)

@@ -1,4 +1,4 @@
-"""A job's optimiser as PyTorch's, and its precision as autocast."""
+"""A job's optimizer as PyTorch's, and its precision as autocast."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def optimizer_of(
     scale: float = 1.0,
     data_group: Any = None,
 ) -> torch.optim.Optimizer:
-    """Return PyTorch's optimiser of a job's name.
+    """Return PyTorch's optimizer of a job's name.
 
     Args:
         name: As in the job.

@@ -25,16 +25,16 @@ class Progress:
     def __init__(self, steps: int, batch: int, *, quiet: bool, to: TextIO = sys.stderr) -> None:
         self._steps, self._batch, self._to = steps, batch, to
         self._quiet, self._is_terminal = quiet, to.isatty()
-        self._told_s = 0.0
+        self._reported_at_s = 0.0
         self._is_open = False
 
-    def tell(self, step: int, agreed: LossAgreement) -> None:
+    def report(self, step: int, agreed: LossAgreement) -> None:
         """Write how far training has come, unless it was said just now."""
         now_s = time.monotonic()
         pause_s = _TERMINAL_S if self._is_terminal else _FILE_S
-        if self._quiet or (now_s - self._told_s < pause_s and step < self._steps):
+        if self._quiet or (now_s - self._reported_at_s < pause_s and step < self._steps):
             return
-        self._told_s = now_s
+        self._reported_at_s = now_s
         power = ""
         if agreed.power_w > 0:
             power = f"  {agreed.power_w:.1f} W" + (" (estimated)" if agreed.is_estimate else "")

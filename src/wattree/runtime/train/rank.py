@@ -225,7 +225,7 @@ def _batches(job: Job, session: RankSession, parts: _Parts, first: int) -> Micro
 
 
 def _parts(job: Job, session: RankSession) -> _Parts:
-    """Return model, samples, optimiser and checkpoints of a rank."""
+    """Return model, samples, optimizer and checkpoints of a rank."""
     training, recipe = job.training, session.recipe
     torch.manual_seed(training.seed)
     linears = Linears(recipe=recipe, group=session.group, seed=training.seed, device=session.device)

@@ -10,7 +10,7 @@ from typing import Any
 from wattree.measure.stages.timeline import StageClock, Timeline
 
 #: Steps that a timeline shows.
-KEPT_STEPS = 3
+STORED_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SpanRecorder:
 
     def __init__(self, timeline: Timeline) -> None:
         self._clock: StageClock = timeline.clock
-        self._steps: deque[list[tuple[str, str, Any, Any]]] = deque([[]], maxlen=KEPT_STEPS + 1)
+        self._steps: deque[list[tuple[str, str, Any, Any]]] = deque([[]], maxlen=STORED_STEPS + 1)
         timeline.listener = self._heard
 
     def mark(self) -> Any:

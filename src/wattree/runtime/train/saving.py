@@ -124,11 +124,11 @@ class Saving:
 
     def _check(self, step: int, there: Mapping[str, Any]) -> None:
         assert self._folder is not None
-        told, mine = _flat(there), _flat(self._facts)
+        theirs, mine = _flat(there), _flat(self._facts)
         problems = [
-            f"{key}: the checkpoint has {_shown(told.get(key))}, the job {_shown(mine.get(key))}"
-            for key in dict.fromkeys((*mine, *told))
-            if key != "step" and told.get(key) != mine.get(key)
+            f"{key}: the checkpoint has {_shown(theirs.get(key))}, the job {_shown(mine.get(key))}"
+            for key in dict.fromkeys((*mine, *theirs))
+            if key != "step" and theirs.get(key) != mine.get(key)
         ]
         if problems:
             *others, last = problems

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from wattree.errors import CommunicationError, HardwareError
-from wattree.measure.allocator import keep_freed_memory
+from wattree.measure.allocator import cache_freed_memory
 from wattree.runtime.group import Group
 from wattree.runtime.launch import Launch
 from wattree.runtime.recipe import Recipe
@@ -93,7 +93,7 @@ def joined_ranks(
 
 def _device(kind: str, launch: Launch) -> torch.device:
     if kind == "cpu":
-        keep_freed_memory()
+        cache_freed_memory()
         if "OMP_NUM_THREADS" not in os.environ:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
             torch.set_num_threads(max(1, cores // launch.local_world))
@@ -125,10 +125,10 @@ def _join(launch: Launch, backend: str, patience: timedelta) -> None:
             **meeting,
         )
     except (RuntimeError, ValueError) as error:
-        told = str(error).strip().splitlines()
+        text = str(error).strip().splitlines()
         raise CommunicationError(
             f"rank {launch.rank} of {launch.world}: not all ranks came to {where} within "
-            f"{patience.total_seconds():g} s ({told[0][:200] if told else type(error).__name__}); "
+            f"{patience.total_seconds():g} s ({text[0][:200] if text else type(error).__name__}); "
             f"expected {launch.world} processes of {launch.launcher} that reach each other there"
         ) from error
 

@@ -1,4 +1,4 @@
-"""Model, optimiser and generators as named tensors, which is all that a checkpoint holds."""
+"""Model, optimizer and generators as named tensors, which is all that a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class State:
     Args:
         session: This rank.
         module: The model, not wrapped.
-        optimizer: Its optimiser.
-        is_sharded: Whether the optimiser's state differs between replicas.
+        optimizer: Its optimizer.
+        is_sharded: Whether the optimizer's state differs between replicas.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class State:
         return into
 
     def take(self, tensors: Mapping[str, Tensor]) -> list[float]:
-        """Set optimiser and generators to what was read; return the losses up to then."""
+        """Set optimizer and generators to what was read; return the losses up to then."""
         for name, parameter in self._trained():
             prefix = f"{self._optimizer_prefix}{name}/"
             state = {

@@ -88,8 +88,8 @@ def _graph(
             compute_rate=1.0,
             communication_rate=1.0,
             categories=("process",),
-            resident_bytes=peaks,
-            resident_by_category=peaks[:, None],
+            static_bytes=peaks,
+            static_by_category=peaks[:, None],
         )
     )
 

@@ -108,8 +108,8 @@ class Trials:
         with tempfile.TemporaryDirectory(prefix="wattree-trial-") as name:
             folder = Path(name)
             row = self._measured(setting, folder)
-        told = f"cannot: {row.fault}" if row.fault else f"{row.rate:,.1f} samples/s"
-        self._say(f"trial of {setting.words()}: {told}")
+        outcome = f"cannot: {row.fault}" if row.fault else f"{row.rate:,.1f} samples/s"
+        self._say(f"trial of {setting.words()}: {outcome}")
         return row
 
     def _measured(self, setting: TrialSetting, folder: Path) -> TrialRow:
@@ -187,7 +187,7 @@ class Trials:
             if origin_of(read.meters) is RunOrigin.MEASURED:
                 joules = sum(reading.energy_j for reading in read.meters)
                 energy = joules / (samples * found[0].steps)
-            busy = read.utilisation.get("accelerator0")
+            busy = read.utilization.get("accelerator0")
         used = max(account.device_used_bytes for account in found)
         if used:
             taken = min(device.memory_bytes - device.free_bytes for device in before)

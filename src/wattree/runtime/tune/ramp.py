@@ -23,7 +23,7 @@ _FAR_BEHIND = 0.10
 #: Times that the best and one process are measured once more, in turns.
 _TURNS = 2
 #: Share of the free memory that may be used: a run may take a little more later on.
-_ROOM = 0.9
+_MEMORY_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +191,13 @@ def _confirmed(
     while best.setting != alone.setting:
         other = alone if best.setting == single.setting else single
         gain, words = _gain(measure, best, other), other.setting.words()
-        told = f"{best.setting.words()} against {words}, measured again in turns: {gain:.2f} x"
+        comparison = (
+            f"{best.setting.words()} against {words}, measured again in turns: {gain:.2f} x"
+        )
         if gain > 1.0 + _MARGIN:
-            why.append(told)
+            why.append(comparison)
             return best, gain
-        why.append(f"{told}, not more than the margin of {_MARGIN:.0%}")
+        why.append(f"{comparison}, not more than the margin of {_MARGIN:.0%}")
         best = other
     why.append("one process as it is was not slower than others by more than the margin")
     return alone, 1.0
@@ -211,7 +213,7 @@ def _more(
     """Try more processes until they no longer help, or there is no room for them."""
     best, behind = alone.rate, 0
     # Each takes what one does with the whole batch: never less than what it takes.
-    fits = _room(limits, alone.memory_bytes)
+    fits = _most_processes(limits, alone.memory_bytes)
     for processes in _PROCESSES:
         if processes > limits.clients:
             why.append(
@@ -232,16 +234,16 @@ def _more(
             behind += 1
             if row.rate < best * (1 - _FAR_BEHIND):
                 behind += 1
-        fits = min(fits, _room(limits, row.memory_bytes))
+        fits = min(fits, _most_processes(limits, row.memory_bytes))
         if behind >= 2:
             why.append(f"the ramp ended at q = {processes}: more processes no longer helped")
             return
 
 
-def _room(limits: RampLimits, of_one_bytes: float) -> int:
+def _most_processes(limits: RampLimits, of_one_bytes: float) -> int:
     if of_one_bytes <= 0:
         return limits.clients
-    return int(_ROOM * limits.free_bytes // of_one_bytes)
+    return int(_MEMORY_SHARE * limits.free_bytes // of_one_bytes)
 
 
 def _refined(

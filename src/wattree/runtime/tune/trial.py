@@ -48,7 +48,7 @@ class TrialAccount:
 
     Attributes:
         rank: Of the process.
-        steps: Updates of an optimiser that were measured.
+        steps: Updates of an optimizer that were measured.
         seen: All updates, those of the warm-up among them.
         seconds: How long they took. [s]
         begin_s, end_s: Of the host's monotonic clock. [s]
@@ -90,8 +90,8 @@ def trial_from(environment: Mapping[str, str]) -> Trial | None:
     if text is None:
         return None
     try:
-        told: dict[str, Any] = json.loads(text)
-        return Trial(**(told | {"folder": Path(told["folder"])}))
+        record: dict[str, Any] = json.loads(text)
+        return Trial(**(record | {"folder": Path(record["folder"])}))
     except (ValueError, TypeError, KeyError) as error:
         raise RunError(
             TRIAL, [f"found {text[:80]!r}, expected what wattree --processes-per-device auto sets"]

@@ -28,7 +28,7 @@ from wattree.runtime.reduce.samples import rows_of
 from wattree.runtime.tune.trial import Trial, TrialAccount
 
 #: Steps from the one after which rank 0 says that it is enough to the last one. More than one:
-#: several optimisers of a script update without waiting for each other.
+#: several optimizers of a script update without waiting for each other.
 _AHEAD = 4
 #: After the last step a process has this long to end by itself. [s]
 _ENDS_WITHIN_S = 5.0
@@ -143,7 +143,7 @@ class TrialWatch:
             return
         message = (
             f"rank {self._rank}: {self._seen} step(s) within the {self._trial.limit_s:g} s of a "
-            "trial; expected more: a step is an update by an optimiser of torch.optim"
+            "trial; expected more: a step is an update by an optimizer of torch.optim"
         )
         leave_failure(self._rank, code=1, message=message, is_echo=self._rank > 0)
         sys.stderr.write(f"wattree: {message}\n")

@@ -13,7 +13,7 @@ from wattree.strategy.phantom import ACTIVATIONS
 from wattree.strategy.presets.context import context_parallel
 from wattree.strategy.presets.data import data_parallel
 from wattree.strategy.presets.expert import expert_parallel
-from wattree.strategy.presets.op_shard import split_products
+from wattree.strategy.presets.op_shard import split_matmuls
 from wattree.strategy.presets.phantom import check_phantom, phantom_parallel
 from wattree.strategy.presets.recompute import recomputation
 from wattree.strategy.presets.single_process import (
@@ -85,7 +85,7 @@ def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         tree = tree.merged(sequence_parallel(options, model))
     tree = tree.merged(expert_parallel(options, model))
     tree = tree.merged(sharded_tables(options, model))
-    tree = tree.merged(split_products(options, model))
+    tree = tree.merged(split_matmuls(options, model))
     tree = tree.merged(phantom_parallel(options, model))
     if options.parallelism.single_process:
         tree = tree.merged(single_process(model))

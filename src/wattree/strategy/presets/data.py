@@ -1,7 +1,7 @@
 """Data parallelism: replicas see different samples; ZeRO and FSDP shard what they keep.
 
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
-SC 2020: stage 1 shards optimiser state, stage 2 gradients, stage 3 parameters.
+SC 2020: stage 1 shards optimizer state, stage 2 gradients, stage 3 parameters.
 """
 
 from __future__ import annotations

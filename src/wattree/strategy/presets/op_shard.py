@@ -15,10 +15,10 @@ from wattree.strategy.parts import column_dim, dims_by_pattern, row_dim
 from wattree.strategy.presets.data import REPLICAS
 from wattree.strategy.tree import StrategyTree, TreeNode
 
-__all__ = ["split_products"]
+__all__ = ["split_matmuls"]
 
 
-def split_products(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
+def split_matmuls(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits of fully connected layers whose features divide by the replicas."""
     if not options.parallelism.op_shard:
         return StrategyTree(nodes={})

@@ -77,8 +77,10 @@ def _ghosts_of_parts(
     """Return the ghosts of the projections that are one product, each count once."""
     found: dict[int | None, None] = {}
     for names in _names(path, operator):
-        told = (k for pattern, k in options.phantoms.layer_ghosts if _is_one_of(names, pattern))
-        found[next(told, options.phantoms.ghosts)] = None
+        ghosts_of = (
+            k for pattern, k in options.phantoms.layer_ghosts if _is_one_of(names, pattern)
+        )
+        found[next(ghosts_of, options.phantoms.ghosts)] = None
     return found
 
 

@@ -23,7 +23,7 @@ __all__ = ["recomputation"]
 _AGAIN = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE))
 _KEEP = TreeNode(memory=MemoryChoice(activations=ActivationStore.KEEP))
 _HALF = TreeNode(memory=MemoryChoice(recompute_share=0.5))
-_PRODUCTS = (
+_MATMULS = (
     "attention.qkv",
     "attention.out",
     "mlp.up",
@@ -54,7 +54,7 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         nodes = dict.fromkeys(layers, _AGAIN)
         for layer in layers:
             nodes[f"{layer}.attention.core"] = _KEEP
-            nodes |= {f"{layer}.{path}": _HALF for path in _PRODUCTS}
+            nodes |= {f"{layer}.{path}": _HALF for path in _MATMULS}
     elif kind == "selective_qkv":
         nodes = dict.fromkeys(layers, _AGAIN)
         for layer in layers:

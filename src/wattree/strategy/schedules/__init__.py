@@ -1,7 +1,7 @@
 """Pipeline schedules: the order in which one stage works on chunks and micro-batches."""
 
-from wattree.strategy.schedules.catalogue import PIPELINE_SCHEDULES
-from wattree.strategy.schedules.check import alive_by_chunk, most_alive, order_problems
+from wattree.strategy.schedules.catalog import PIPELINE_SCHEDULES
+from wattree.strategy.schedules.check import live_by_chunk, most_live, order_problems
 from wattree.strategy.schedules.orders import (
     check_orders,
     pipeline_schedule,
@@ -22,10 +22,10 @@ __all__ = [
     "Place",
     "Slot",
     "Work",
-    "alive_by_chunk",
     "check_orders",
+    "live_by_chunk",
     "looped",
-    "most_alive",
+    "most_live",
     "order_problems",
     "pipeline_schedule",
     "read_slot",

@@ -8,7 +8,7 @@ from wattree.strategy.schedules.placement import ChunkPlacement, Place
 from wattree.strategy.schedules.schedule import Order
 from wattree.strategy.schedules.slot import Slot, Work
 
-__all__ = ["alive_by_chunk", "most_alive", "order_problems"]
+__all__ = ["live_by_chunk", "most_live", "order_problems"]
 
 #: Problems named at most: one fault in an order often shows in every micro-batch.
 _SHOWN = 8
@@ -42,44 +42,44 @@ def order_problems(
         found = _stuck(orders, placement)
     if not found and bounds is not None:
         found = [
-            f"stage {stage}: keeps the activations of {most_alive(order)} chunks and micro-batches "
+            f"stage {stage}: keeps the activations of {most_live(order)} chunks and micro-batches "
             f"at once, promised are {bound} at most"
             for stage, (order, bound) in enumerate(zip(orders, bounds, strict=True))
-            if most_alive(order) > bound
+            if most_live(order) > bound
         ]
     rest = len(found) - _SHOWN
     return found if rest <= 0 else [*found[:_SHOWN], f"and {rest} more problem(s)"]
 
 
-def most_alive(order: Order) -> int:
+def most_live(order: Order) -> int:
     """Return for how many chunks and micro-batches activations are kept when most are.
 
     They live from the forward to the weight gradient, or to the whole backward.
     """
-    return sum(alive_by_chunk(order, 1 + max((slot.chunk for slot in order), default=0)))
+    return sum(live_by_chunk(order, 1 + max((slot.chunk for slot in order), default=0)))
 
 
-def alive_by_chunk(order: Order, chunks: int) -> tuple[int, ...]:
+def live_by_chunk(order: Order, chunks: int) -> tuple[int, ...]:
     """Return micro-batches whose activations are kept on each chunk when most are altogether."""
-    alive = [0] * chunks
+    live = [0] * chunks
     total = most = 0
-    at_peak = tuple(alive)
+    at_peak = tuple(live)
     for slot in order:
         if slot.work is Work.FORWARD:
-            alive[slot.chunk] += 1
+            live[slot.chunk] += 1
             total += 1
         elif slot.ends:
-            alive[slot.chunk] -= 1
+            live[slot.chunk] -= 1
             total -= 1
         if total > most:
-            most, at_peak = total, tuple(alive)
+            most, at_peak = total, tuple(live)
     return at_peak
 
 
 def _own_problems(
     stage: int, order: Order, placement: ChunkPlacement, micro_batches: int
 ) -> list[str]:
-    """Return what can be told from the order of one stage alone."""
+    """Return what can be determined from the order of one stage alone."""
     found = []
     seen: set[Slot] = set()
     for slot in (slot.alone for slot in order):
@@ -174,7 +174,7 @@ def _advanced(
 
 
 def _together(order: Order, at: int) -> Order:
-    """Return the slot at a place of an order and the one that runs beside it; none at its end."""
+    """Return the slot at a place of an order and the one beside it; none at its end."""
     return (
         order[at : at + 2] if at + 1 < len(order) and order[at + 1].beside else order[at : at + 1]
     )

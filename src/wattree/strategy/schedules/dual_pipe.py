@@ -1,7 +1,7 @@
 """DualPipe: micro-batches from both ends at once (DeepSeek-V3 technical report 2024, §3.2.1).
 
 Each stage holds a chunk of the model for either direction, so the parameters are held twice. In
-the steady state a forward of one direction runs beside a backward of the other, so that the
+the steady state a forward of one direction runs alongside a backward of the other, so that the
 exchanges of one hide behind the products of the other. The phases follow the description of the
 public DualPipe repository (deepseek-ai/DualPipe) and Figure 5 of the report.
 """

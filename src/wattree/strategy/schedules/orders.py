@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from wattree.errors import StrategyError, UnknownNameError
-from wattree.strategy.schedules.catalogue import PIPELINE_SCHEDULES
+from wattree.strategy.schedules.catalog import PIPELINE_SCHEDULES
 from wattree.strategy.schedules.check import order_problems
 from wattree.strategy.schedules.placement import ChunkPlacement
 from wattree.strategy.schedules.schedule import Order, PipelineSchedule
@@ -53,7 +53,7 @@ def stage_orders(name: str, *, stages: int, chunks: int, micro_batches: int) -> 
         orders,
         schedule.placement(stages, chunks),
         micro_batches,
-        bounds=[schedule.most_alive(s, stages, chunks, micro_batches) for s in range(stages)],
+        bounds=[schedule.most_live(s, stages, chunks, micro_batches) for s in range(stages)],
     )
     return orders
 
@@ -86,7 +86,7 @@ def schedule_misfits(name: str, *, stages: int, chunks: int) -> Mapping[str, str
     Args:
         name: A known schedule.
         stages: Pipeline degree.
-        chunks: Chunks a stage that the user asks for; 1 where nothing is said.
+        chunks: Chunks a stage that the user asks for; 1 where nothing is set.
     """
     schedule = pipeline_schedule(name)
     found: dict[str, str] = {}

@@ -48,7 +48,7 @@ def limited(order: Sequence[Slot], micro_batches: Sequence[range]) -> tuple[Slot
         micro_batches: Numbers of those that each chunk has.
     """
     kept: list[Slot] = []
-    partner = False  # whether the slot before is there to run beside
+    partner = False  # whether the slot before is there to run alongside
     for slot in order:
         numbers = micro_batches[slot.chunk]
         if slot.micro_batch >= len(numbers):

@@ -29,7 +29,7 @@ class PipelineSchedule:
     Attributes:
         order: What a stage does.
         placement: Function of (stages, chunks) that lays chunks on stages.
-        most_alive: Function of (stage, stages, chunks, micro-batches): for how many chunks and
+        most_live: Function of (stage, stages, chunks, micro-batches): for how many chunks and
             micro-batches the stage keeps activations at once, at most.
         chunks: Chunks on each stage; None where the user chooses.
         splits_backward: Whether input and weight gradients are pieces of their own.
@@ -38,7 +38,7 @@ class PipelineSchedule:
 
     order: StageOrder
     placement: Callable[[int, int], ChunkPlacement]
-    most_alive: Callable[[int, int, int, int], int]
+    most_live: Callable[[int, int, int, int], int]
     chunks: int | None = 1
     splits_backward: bool = False
     even_stages: bool = False

@@ -36,7 +36,7 @@ class Slot(NamedTuple):
     """One micro-batch through one chunk of a stage's layers: forward, backward or part of it.
 
     A backward is either one piece (`BACKWARD`) or two: the gradient of the input, which the
-    stage before waits for, and the gradient of the weights, which nobody does.
+    stage before waits for, and the gradient of the weights, which no one does.
 
     Attributes:
         chunk: Of the stage, counted from 0.
@@ -58,7 +58,7 @@ class Slot(NamedTuple):
 
     @property
     def alone(self) -> Slot:
-        """The same piece, whatever it runs beside."""
+        """The same piece, whatever it runs alongside."""
         return self._replace(beside=False) if self.beside else self
 
     @property

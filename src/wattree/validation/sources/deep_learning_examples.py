@@ -1,6 +1,6 @@
 """NVIDIA DeepLearningExamples: ResNet-50, EfficientNet, NCF and DLRM on DGX systems.
 
-What tables do not print stands in the repository beside them: batches, layouts and optimisers in
+What tables do not print stands in the repository beside them: batches, layouts and optimizers in
 `ConvNets/configs.yml`, for other examples in their scripts and documentation.
 """
 
@@ -133,6 +133,6 @@ def _loader(cells: Cells) -> Loader:
         workers=workers,
         decode_s=_SAMPLE_S,
         sample_bytes=preset["sample_bytes"],
-        tensor_bytes=3.0 * int(str(cells.row.image_size)) ** 2,  # uint8, normalised on the device
+        tensor_bytes=3.0 * int(str(cells.row.image_size)) ** 2,  # uint8, normalized on the device
         prefetch=_PREFETCH,
     )

@@ -81,10 +81,14 @@ def _sharding(cells: Cells, family: str) -> str:
         if found is None:
             raise cells.refusal(f"unknown sharding '{printed}'")
         return found
-    habits = {"megatron-core": "zero1", "megatron-deepspeed": "zero1", "megatron-lm-2021": "none"}
-    habit = habits.get(family, "zero3")
-    cells.assume(f"sharding not stated: {habit}, the habit of {family}")
-    return habit
+    software_defaults = {
+        "megatron-core": "zero1",
+        "megatron-deepspeed": "zero1",
+        "megatron-lm-2021": "none",
+    }
+    software_default = software_defaults.get(family, "zero3")
+    cells.assume(f"sharding not stated: {software_default}, the habit of {family}")
+    return software_default
 
 
 def _recompute(cells: Cells) -> str:

@@ -12,7 +12,7 @@ from wattree.validation.sources.replicas import replicas_job
 
 #: Of its data loader, and of one image.
 _WORKERS, _VALUES = 8, 3 * 224 * 224
-#: `model.half()`: everything in 16 bits, nothing kept beside it.
+#: `model.half()`: everything in 16 bits, nothing kept besides it.
 _PURE_HALF: dict[str, Any] = {
     "autocast": False,
     "parameter_bytes": 2.0,

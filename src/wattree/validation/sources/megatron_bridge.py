@@ -25,7 +25,7 @@ _VP_235B = {"GB200": 3, "B200": 2}
 #: of the fp8 current-scaling presets, scripts/performance/configs/llama in the repository).
 _OFFLOADED = {"Llama 3 70B": 40, "Llama 3.1 405B": 92}
 #: Dispatcher, overlap and CUDA graphs of the expert presets, by model and device (folders `qwen`
-#: and `gpt_oss` there). What is absent has the family's habit.
+#: and `gpt_oss` there). What is absent has the family's default.
 _EXPERTS: Mapping[tuple[str | None, str], Mapping[str, Any]] = {
     ("Qwen3-30B-A3B", "GB200"): {"moe_dispatch": "hybridep", "cuda_graphs": "partial"},
     ("Qwen3-30B-A3B", "B200"): {"moe_dispatch": "hybridep", "cuda_graphs": "partial"},

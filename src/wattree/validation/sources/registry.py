@@ -44,7 +44,7 @@ def row_job(
         strategy: As the source has it.
         software: Family.
         model, cluster: None: what the row's own cells say.
-        traits: Overrides of the family's habits.
+        traits: Overrides of the family's defaults.
 
     Raises:
         RowError: The global batch does not split into whole micro-batches, or the row does not say

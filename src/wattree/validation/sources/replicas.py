@@ -19,7 +19,7 @@ READY = Loader(workers=1)
 
 
 def is_mixed(cells: Cells) -> bool:
-    """Return whether the row trains in 16 bits, however that is spelt.
+    """Return whether the row trains in 16 bits, however that is spelled.
 
     Raises:
         RowError: The precision is not stated or not understood.
@@ -49,7 +49,7 @@ def replicas_job(
         micro_batch: Samples per device; None: as the row says.
         loader: How samples get to the devices, where that is not hidden.
         options: Of the strategy, besides its degree and micro-batch.
-        traits: Overrides of the family's habits.
+        traits: Overrides of the family's defaults.
 
     Raises:
         RowError: The batches of the row contradict each other.

@@ -8,7 +8,7 @@ import pytest
 
 from wattree.capture import load_model
 from wattree.errors import ModelError
-from wattree.graph import Handed, Made, ModelGraph
+from wattree.graph import BlockDataflow, Made, ModelGraph
 
 
 def without_reads(model: ModelGraph, *reads: str) -> ModelGraph:
@@ -20,11 +20,11 @@ def without_reads(model: ModelGraph, *reads: str) -> ModelGraph:
 def test_a_chain_hands_on_one_tensor() -> None:
     """Each instance reads the one before; the first reads the data."""
     model = load_model("gpt2")
-    handed = Handed(model)
+    handed = BlockDataflow(model)
 
     assert handed.sources[0] == ()
     assert [made.instance for (made,) in handed.sources[1:]] == list(range(13))
-    assert [len(alive) for alive in handed.alive_at(range(1, 14))] == [1] * 13
+    assert [len(alive) for alive in handed.live_at(range(1, 14))] == [1] * 13
 
 
 def test_the_encoders_end_is_alive_until_the_last_decoder_layer() -> None:
@@ -32,11 +32,11 @@ def test_the_encoders_end_is_alive_until_the_last_decoder_layer() -> None:
     model = load_model("t5-small")
     paths = [instance.path for instance in model.instances]
     end = Made(paths.index("encoder.final"), "final_norm")
-    handed = Handed(model)
+    handed = BlockDataflow(model)
 
     assert handed.last_reader[end] == paths.index("decoder.layers.5")
     starts = [paths.index(path) for path in ("encoder.final", "decoder.layers.5", "head")]
-    assert [end in alive for alive in handed.alive_at(starts)] == [False, True, False]
+    assert [end in alive for alive in handed.live_at(starts)] == [False, True, False]
 
 
 def test_what_nothing_makes_is_refused() -> None:
@@ -44,7 +44,7 @@ def test_what_nothing_makes_is_refused() -> None:
     broken = without_reads(load_model("t5-small"), "decoder.layers.4/x", "head/logits")
 
     with pytest.raises(ModelError, match=r"decoder\.layers\.5 reads 'decoder\.layers\.4/x', which"):
-        Handed(broken)
+        BlockDataflow(broken)
 
 
 def test_every_input_has_a_maker() -> None:
@@ -52,4 +52,4 @@ def test_every_input_has_a_maker() -> None:
     broken = without_reads(load_model("t5-small"), "encoder.final/final_norm")
 
     with pytest.raises(ModelError, match=r"decoder\.layers\.5 has 2 inputs, found who makes 1"):
-        Handed(broken)
+        BlockDataflow(broken)

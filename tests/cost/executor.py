@@ -22,7 +22,7 @@ def start_of(schedule: MessageSchedule) -> list[list[Held]]:
     return held
 
 
-def play(schedule: MessageSchedule) -> list[list[Held]]:
+def execute(schedule: MessageSchedule) -> list[list[Held]]:
     """Return what every participant has of every chunk after the last message.
 
     Within a hop all messages are read before any is written, as they travel at the same time.
@@ -41,13 +41,13 @@ def _send(held: list[list[Held]], each: Round, repeat: int, hop: slice) -> None:
         for chunk in chunks_of(each, message, repeat):
             content = held[each.sender[message]][chunk]
             letters.append((int(each.receiver[message]), chunk, Held(content)))
-    kept = set()
+    saved = set()
     for receiver, chunk, content in letters:
         if each.reduces:
             held[receiver][chunk].update(content)
         else:
-            assert (receiver, chunk) not in kept, "one overwrites what another just sent"
-            kept.add((receiver, chunk))
+            assert (receiver, chunk) not in saved, "one overwrites what another just sent"
+            saved.add((receiver, chunk))
             held[receiver][chunk] = content
 
 
@@ -67,7 +67,7 @@ def wanted_of(schedule: MessageSchedule, chunk: int) -> Held:
 
 def wrong_ends(schedule: MessageSchedule) -> list[str]:
     """Return who ends without what they should have, or with more."""
-    held = play(schedule)
+    held = execute(schedule)
     wrong = []
     for chunk, target in enumerate(schedule.target.tolist()):
         ranks = range(schedule.ranks) if target == EVERY else [target]

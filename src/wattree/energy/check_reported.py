@@ -27,7 +27,7 @@ _MOST = {"nodes": 10**7, "iterations": 10**12, "samples": 10**15}
 _FAR = 4
 
 
-def check_told(calibration: EnergyCalibration, run: Run) -> list[str]:
+def check_reported(calibration: EnergyCalibration, run: Run) -> list[str]:
     """Return what a reader must know of a prediction of the run.
 
     Raises:
@@ -55,14 +55,14 @@ def _problems(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
     if not by_samples and not values.get("time.computing.s_per_flop"):
         yield (
             "time.computing.s_per_flop: the calibration does not tell it; add runs with resident "
-            "data, or training runs with labelled stages"
+            "data, or training runs with labeled stages"
         )
     if ranks > 1 and run.work.gradient_bytes is None:
         yield "work.gradient_bytes: is missing, expected the bytes of one replica"
     if ranks > 1 and run.work.gradient_bytes and not values.get(f"time.network.{span}.bytes_per_s"):
         yield (
             f"time.network.{span}.bytes_per_s: the calibration does not tell it; add a sweep of "
-            f"collectives {span} nodes, or training runs with labelled stages"
+            f"collectives {span} nodes, or training runs with labeled stages"
             + (", or say the network (--bandwidth, --latency)" if span == "between" else "")
         )
 

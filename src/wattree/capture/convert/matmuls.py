@@ -1,4 +1,4 @@
-"""Matrix products and convolutions as nests."""
+"""Matmuls and convolutions as nests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEMS = {"k": "in", "n": "out", "in": "in", "out": "out"}
 SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
 
-def _product(trace: NestTrace, operator: RecordedOperator, *factors: str) -> None:
+def _matmul(trace: NestTrace, operator: RecordedOperator, *factors: str) -> None:
     """Add a product whose operands have the given labels, the last those of the output."""
     *reads, write = factors
     inputs = list(zip(operator.inputs, reads, strict=True))
@@ -33,31 +33,31 @@ def _product(trace: NestTrace, operator: RecordedOperator, *factors: str) -> Non
 
 
 def _mm(trace: NestTrace, operator: RecordedOperator) -> None:
-    _product(trace, operator, "mk", "kn", "mn")
+    _matmul(trace, operator, "mk", "kn", "mn")
 
 
 def _addmm(trace: NestTrace, operator: RecordedOperator) -> None:
-    _product(trace, operator, "mn", "mk", "kn", "mn")
+    _matmul(trace, operator, "mn", "mk", "kn", "mn")
 
 
 def _bmm(trace: NestTrace, operator: RecordedOperator) -> None:
-    _product(trace, operator, "gmk", "gkn", "gmn")
+    _matmul(trace, operator, "gmk", "gkn", "gmn")
 
 
 def _baddbmm(trace: NestTrace, operator: RecordedOperator) -> None:
-    _product(trace, operator, "gmn", "gmk", "gkn", "gmn")
+    _matmul(trace, operator, "gmn", "gmk", "gkn", "gmn")
 
 
 def _mv(trace: NestTrace, operator: RecordedOperator) -> None:
-    _product(trace, operator, "mk", "k", "m")
+    _matmul(trace, operator, "mk", "k", "m")
 
 
 def _addmv(trace: NestTrace, operator: RecordedOperator) -> None:
-    _product(trace, operator, "m", "mk", "k", "m")
+    _matmul(trace, operator, "m", "mk", "k", "m")
 
 
 def _dot(trace: NestTrace, operator: RecordedOperator) -> None:
-    _product(trace, operator, "k", "k", "")
+    _matmul(trace, operator, "k", "k", "")
 
 
 def _numbers(value: object, count: int) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def _convolution(trace: NestTrace, operator: RecordedOperator) -> None:
     trace.name_dims(x, names)
 
 
-PRODUCTS: Mapping[str, Rule] = {
+MATMULS: Mapping[str, Rule] = {
     "mm": _mm,
     "addmm": _addmm,
     "bmm": _bmm,

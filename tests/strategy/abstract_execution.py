@@ -12,11 +12,11 @@ from wattree.strategy.schedules import (
     Place,
     Slot,
     Work,
-    most_alive,
+    most_live,
     stage_order,
 )
 
-__all__ = ["Played", "orders_of", "play", "play_orders"]
+__all__ = ["Played", "execute", "orders_of", "play_orders"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def play_orders(
         forward: Time of a chunk's forward.
         backward: Time of its whole backward.
         weight: The part of `backward` that the weight gradient takes; half if not given.
-        pairs: As `play`.
+        pairs: As `execute`.
     """
     chunks = PIPELINE_SCHEDULES[name].chunks or chunks
     placement = PIPELINE_SCHEDULES[name].placement(stages, chunks)
@@ -83,10 +83,10 @@ def play_orders(
         Work.WEIGHT_GRADIENT: weight,
     }
     orders = orders_of(name, stages, chunks, micro_batches)
-    return play(orders, placement, times, pairs=pairs)
+    return execute(orders, placement, times, pairs=pairs)
 
 
-def play(
+def execute(
     orders: Sequence[Order],
     placement: ChunkPlacement,
     times: dict[Work, float],
@@ -132,7 +132,7 @@ def play(
     return Played(
         makespan=max(free),
         stuck=tuple(s for s, order in enumerate(orders) if at[s] < len(order)),
-        in_flight=tuple(most_alive(order) for order in orders),
+        in_flight=tuple(most_live(order) for order in orders),
         idle=tuple(e - s - b for e, s, b in zip(free, starts, busy, strict=True)),
         first=starts,
         last=tuple(free),

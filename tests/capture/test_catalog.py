@@ -1,4 +1,4 @@
-"""The catalogue: names, sources, and counts that agree with what was published."""
+"""The catalog: names, sources, and counts that agree with what was published."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from tests.each import each
-from wattree.capture import catalogue_entry, configuration_names, load_model, model_names
+from wattree.capture import catalog_entry, configuration_names, load_model, model_names
 from wattree.errors import ModelError, UnknownNameError
 
 #: What the issue asks for by name, one of each group.
@@ -34,7 +34,7 @@ def rounded_to(value: int, digits: Decimal) -> Decimal:
 @each("name", configuration_names())
 def test_parameters_agree_with_the_published_digits(name: str) -> None:
     """An exact count must be met to the last digit, a rounded one to its last."""
-    published = Decimal(catalogue_entry(name).published_parameters)
+    published = Decimal(catalog_entry(name).published_parameters)
 
     assert rounded_to(load_model(name).parameters, published) == published
 
@@ -42,8 +42,8 @@ def test_parameters_agree_with_the_published_digits(name: str) -> None:
 @each("name", model_names())
 def test_every_model_has_a_source(name: str) -> None:
     """A number without a source cannot be checked by anyone."""
-    assert len(catalogue_entry(name).source) > 20
-    assert load_model(name).sources == (catalogue_entry(name).source,)
+    assert len(catalog_entry(name).source) > 20
+    assert load_model(name).sources == (catalog_entry(name).source,)
 
 
 @each("name", WANTED)
@@ -54,7 +54,7 @@ def test_a_model_that_the_catalogue_promises_is_there(name: str) -> None:
 
 def test_no_name_or_alias_stands_for_two_models() -> None:
     """Else which one is loaded would depend on the order of files."""
-    names = [name for entry in model_names() for name in (entry, *catalogue_entry(entry).aliases)]
+    names = [name for entry in model_names() for name in (entry, *catalog_entry(entry).aliases)]
 
     assert len({name.lower() for name in names}) == len(names)
 
@@ -76,7 +76,7 @@ def test_a_repository_name_finds_the_same_model() -> None:
 )
 def test_a_name_of_a_library_finds_the_same_model(name: str, found: str) -> None:
     """People know torchvision's and timm's spellings, and the names that studies use."""
-    assert catalogue_entry(name).name == found
+    assert catalog_entry(name).name == found
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
@@ -93,7 +93,7 @@ def test_a_python_file_is_no_configuration() -> None:
 
 def test_the_largest_model_loads_in_a_blink() -> None:
     """Screening loads models often; blocks are built once each, not once per layer."""
-    load_model("deepseek-v3")  # read the catalogue
+    load_model("deepseek-v3")  # read the catalog
     times = []
     for _ in range(5):
         start = time.perf_counter()

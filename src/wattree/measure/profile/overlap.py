@@ -1,4 +1,4 @@
-"""What exchanges take of the processors that compute beside them, and slices of products."""
+"""What exchanges take of the processors that compute alongside them, and slices of products."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Taken(NamedTuple):
 
 
 def processors_taken(journal: Journal, ranks: int) -> Taken | None:
-    """Return what gathers beside products take of processors; None where none were timed.
+    """Return what gathers alongside products take of processors; None where none were timed.
 
     Processor time of both at once less that of as many products: a line over the bytes that a rank
     sends, by least squares of relative errors.
@@ -41,14 +41,14 @@ def processors_taken(journal: Journal, ranks: int) -> Taken | None:
             factor = volume_factor("all_gather", ranks)
             sent_bytes.append(float(factor) * size)
     sent, taken = np.array(sent_bytes), np.array(taken_s)
-    told = taken > 0  # less than nothing was lost in what products differ by
-    if not told.any():
+    is_lossy = taken > 0  # less than nothing was lost in what products differ by
+    if not is_lossy.any():
         return None
-    matrix = np.stack([1.0 / taken[told], sent[told] / taken[told]], axis=1)
-    if told.sum() == 1:
+    matrix = np.stack([1.0 / taken[is_lossy], sent[is_lossy] / taken[is_lossy]], axis=1)
+    if is_lossy.sum() == 1:
         matrix[:, 0] = 0.0  # one size cannot tell two numbers
-    (call_s, s_per_byte), _ = nnls(matrix, np.ones(int(told.sum())))
-    return Taken(float(call_s), float(s_per_byte), int(told.sum()))
+    (call_s, s_per_byte), _ = nnls(matrix, np.ones(int(is_lossy.sum())))
+    return Taken(float(call_s), float(s_per_byte), int(is_lossy.sum()))
 
 
 def slice_rate(journal: Journal) -> float | None:

@@ -33,7 +33,7 @@ from wattree.lowering.storage import block_storage, optimizer_state_bytes
 from wattree.lowering.token_load import tokens_of
 from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOptions
 
-__all__ = ["KeptTables", "Tables"]
+__all__ = ["BlockCostTable", "KeptTables"]
 
 _Table = TypeVar("_Table")
 #: Tables that are kept at most, some 100 kB each.
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-class Tables:
+class BlockCostTable:
     """Costs of every program for every distinct degree, on the devices of one pool.
 
     What one block costs depends on tp, cp, ep and the micro-batch alone; what its parameters
@@ -72,7 +72,7 @@ class Tables:
         *,
         pool: int,
         spilled: Floats | None = None,
-        kept: KeptTables | None = None,
+        saved_bytes: KeptTables | None = None,
     ) -> None:
         self.setting, self.options, self.degrees = setting, options, degrees
         self.program = program
@@ -85,7 +85,7 @@ class Tables:
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
         self.leaf_devices = self.pool.node.devices * cluster.fabric.leaf_nodes
         self.ranks = np.prod(list(values.values()), axis=0)
-        # Where links are played, it matters how full a domain is of groups.
+        # Where links are executed, it matters how full a domain is of groups.
         filled = np.zeros_like(self.ranks)
         if self.rates.collectives.looks_at_any():
             filled = np.minimum(self.ranks, float(self.pool.domain_devices))
@@ -93,11 +93,16 @@ class Tables:
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
         self.overlap = resolved_overlap(options, software)
         # Neither what overflows nor the experts' load is told by degrees.
-        if kept is None or spilled is not None or tier.reached.tiers or options.expert_load:
-            kept = KeptTables()
+        if (
+            saved_bytes is None
+            or spilled is not None
+            or tier.tier2_offload.tiers
+            or options.expert_load
+        ):
+            saved_bytes = KeptTables()
         same = id(setting), pool, colocation, program.batch_axes
-        self.blocks = self._blocks(values, filled, tier, kept, same)
-        self.storages = self._storages(values, filled, tier, kept, same)
+        self.blocks = self._blocks(values, filled, tier, saved_bytes, same)
+        self.storages = self._storages(values, filled, tier, saved_bytes, same)
         self._stacked: dict[str, Floats] = {}
         nodes = np.maximum(_nodes(cluster, self.ranks), 1.0)
         self.slowdown = 1.0 + self.rates.straggling * np.log2(nodes)
@@ -107,7 +112,7 @@ class Tables:
         values: Mapping[str, Floats],
         filled: Floats,
         tier: ExpandedTier,
-        kept: KeptTables,
+        saved_bytes: KeptTables,
         same: tuple[Hashable, ...],
     ) -> list[BlockTable]:
         """Return the tables of blocks for distinct columns of `values`; all keys have `same`."""
@@ -115,8 +120,8 @@ class Tables:
         micro_batch = self.degrees.micro_batch.astype(np.float64)
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
         inside = [values[axis] for axis in ("tp", "cp", "ep")]
-        told = tier.told(values["pp"])
-        first, self.block_of = _distinct(*inside, micro_batch, filled, *told)
+        distinguishing_columns = tier.distinguishing_columns(values["pp"])
+        first, self.block_of = _distinct(*inside, micro_batch, filled, *distinguishing_columns)
         rates = tier.rates(self.rates, program.model, first, values["pp"])
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
@@ -128,8 +133,11 @@ class Tables:
         columns = [*own.values(), micro_batch[first], filled[first]]
         key = (*same, pipelining, np.stack(columns).tobytes())
         return [
-            kept.of(
-                (*key, *map(id, (p.forward, p.recomputation, p.backward, p.saved, p.handed))),
+            saved_bytes.of(
+                (
+                    *key,
+                    *map(id, (p.forward, p.recomputation, p.backward, p.saved, p.boundary_tensors)),
+                ),
                 (setting, p),
                 partial(self._block, p, scale, placement, device, pipelining),
             )
@@ -141,13 +149,15 @@ class Tables:
         values: Mapping[str, Floats],
         filled: Floats,
         tier: ExpandedTier,
-        kept: KeptTables,
+        saved_bytes: KeptTables,
         same: tuple[Hashable, ...],
     ) -> list[StorageTable]:
         """Return the tables of parameters, likewise; the micro-batch does not matter."""
         setting, program = self.setting, self.program
-        told = tier.told(values["pp"])
-        first, self.storage_of = _distinct(*(values[a] for a in AXES if a != "pp"), filled, *told)
+        distinguishing_columns = tier.distinguishing_columns(values["pp"])
+        first, self.storage_of = _distinct(
+            *(values[a] for a in AXES if a != "pp"), filled, *distinguishing_columns
+        )
         self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
         own = {axis: v[first] for axis, v in values.items()}
         own["pp"] = np.ones(len(first))
@@ -159,10 +169,10 @@ class Tables:
         often = self.options.traffic.reduce_every_micro_batch
         stored = (*same, often, np.stack([*own.values(), filled[first]]).tobytes())
         return [
-            kept.of(
+            saved_bytes.of(
                 (*stored, id(p.parameters)),
                 (setting, p),
-                partial(self._storage, p, scale, placement, device, tier.reached),
+                partial(self._storage, p, scale, placement, device, tier.tier2_offload),
             )
             for p in program.programs
         ]
@@ -179,7 +189,9 @@ class Tables:
             if not hasattr(rows[0], name):
                 rows = self.storages
             parts = [getattr(row, name) for row in rows]
-            self._stacked[name] = np.concatenate(parts) if name == "handed" else np.array(parts)
+            self._stacked[name] = (
+                np.concatenate(parts) if name == "boundary_bytes" else np.array(parts)
+            )
         return self._stacked[name]
 
     @property
@@ -222,7 +234,7 @@ class Tables:
         scale: Scale,
         placement: Placement,
         device: DeviceOfPool,
-        reached: Offload,
+        tier2_offload: Offload,
     ) -> StorageTable:
         """Return the table of a block's parameters."""
         colocation, job = self.options.colocation, self.setting.job
@@ -233,7 +245,7 @@ class Tables:
             self.state_bytes,
             reduce_every_micro_batch=self.options.traffic.reduce_every_micro_batch,
             samples=float(colocation.process_batch(job.data.global_batch)),
-            offload=reached,
+            offload=tier2_offload,
         )
         return storage_table(
             storage,
@@ -243,7 +255,7 @@ class Tables:
             update_rates=self.update_rates,
             state_bytes=self.state_bytes,
             processes=colocation.processes,
-            reached=reached,
+            tier2_offload=tier2_offload,
         )
 
 
@@ -302,7 +314,7 @@ def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:
 
 
 def _placement(values: Mapping[str, Floats], domain: int, leaf: int, filled: Floats) -> Placement:
-    """Return where axes lie; strides only where links are played, as `filled` above 0 says."""
+    """Return where axes lie; strides only where links are executed, as `filled` above 0 says."""
     return Placement(
         inside=_inside(values, domain),
         in_leaf=_inside(values, leaf),

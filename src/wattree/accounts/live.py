@@ -1,4 +1,4 @@
-"""The tensors alive on a rank when its memory peaks."""
+"""The live tensors on a rank when its memory peaks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from wattree.accounts.moment import Moment, moment_of_start
 from wattree.accounts.reserved import reserved_for
 from wattree.compiler.tasks.ledger import MemoryLedger, Piece
 from wattree.errors import UnknownNameError
-from wattree.trace import AliveTensors, MemoryUse, Trace
+from wattree.trace import LiveTensors, MemoryUse, Trace
 
-__all__ = ["FULLEST", "alive_tensors", "with_alive"]
+__all__ = ["FULLEST", "live_tensors", "with_live_tensors"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -28,17 +28,17 @@ _LASTING = frozenset({"stored", "gathered", "buffer"})
 FULLEST = "fullest"
 
 
-def with_alive(
+def with_live_tensors(
     memory: MemoryUse,
     trace: Trace,
     ledger: MemoryLedger,
     *,
     fullest: int,
     allocator: str,
-    beside: float,
+    overhead_bytes: float,
     asked: str | None,
 ) -> MemoryUse:
-    """Return `memory` with the tensors alive at the peak of the fullest ranks, or those asked for.
+    """Return `memory` with the live tensors at the peak of the fullest ranks, or those asked for.
 
     Args:
         memory: Without them.
@@ -46,23 +46,27 @@ def with_alive(
         ledger: Of the same compilation.
         fullest: The class that needs most.
         allocator: Which one holds the tensors.
-        beside: What the allocator cannot have of the device: context, communicators. [B]
+        overhead_bytes: What the allocator cannot have of the device: context, communicators. [B]
         asked: Name of a rank class, or `FULLEST`; what an allocator holds is only told if asked.
 
     Raises:
         UnknownNameError: No rank class has that name.
     """
     rank_class = fullest if asked in {None, FULLEST} else _class_called(str(asked), trace)
-    alive = alive_tensors(trace, ledger, rank_class)
+    live = live_tensors(trace, ledger, rank_class)
     return replace(
         memory,
-        alive=alive,
-        alive_on=trace.graph.class_names[rank_class],
-        alive_bytes=float(sum(row.bytes for row in alive)),
+        live=live,
+        live_on=trace.graph.class_names[rank_class],
+        live_bytes=float(sum(row.bytes for row in live)),
         allocator=None
         if asked is None
         else reserved_for(
-            trace, ledger, rank_class, allocator, capacity_bytes=memory.capacity_bytes - beside
+            trace,
+            ledger,
+            rank_class,
+            allocator,
+            capacity_bytes=memory.capacity_bytes - overhead_bytes,
         ),
     )
 
@@ -84,7 +88,7 @@ def _class_called(name: str, trace: Trace) -> int:
     return max(called, key=lambda index: float(trace.peak_bytes[index]))
 
 
-def alive_tensors(trace: Trace, ledger: MemoryLedger, rank_class: int) -> tuple[AliveTensors, ...]:
+def live_tensors(trace: Trace, ledger: MemoryLedger, rank_class: int) -> tuple[LiveTensors, ...]:
     """Return what `rank_class` holds at its peak, largest first; the bytes add up to the peak.
 
     Args:
@@ -96,7 +100,7 @@ def alive_tensors(trace: Trace, ledger: MemoryLedger, rank_class: int) -> tuple[
     tasks = tasks_of(trace, rank_class)
     stage = ledger.stages[int(ledger.stage_of_class[rank_class])]
     found = [
-        AliveTensors(**ledger.items[held.item]._asdict(), tensors=held.tensors, bytes=held.bytes)
+        LiveTensors(**ledger.items[held.item]._asdict(), tensors=held.tensors, bytes=held.bytes)
         for held in stage.holdings
     ]
     found += _passing(stage.pieces, tasks, moment, ledger)
@@ -105,7 +109,7 @@ def alive_tensors(trace: Trace, ledger: MemoryLedger, rank_class: int) -> tuple[
 
 def _passing(
     pieces: Sequence[Piece], tasks: Integers, moment: Moment, ledger: MemoryLedger
-) -> list[AliveTensors]:
+) -> list[LiveTensors]:
     """Return what came and has not gone."""
     micro_batches = 1 + max((piece.micro_batch for piece in pieces), default=0)
     shape = len(ledger.items), micro_batches
@@ -124,13 +128,13 @@ def _passing(
         np.add.at(held, of, lines["bytes"])
         np.add.at(moved, of, np.abs(lines["bytes"]))
         np.add.at(tensors, of, lines["tensors"])
-    alive = held > _ROUNDING * moved
+    live = held > _ROUNDING * moved
     return [
-        AliveTensors(
+        LiveTensors(
             **ledger.items[item]._asdict(),
-            tensors=int(tensors[item, alive[item]].sum()),
-            micro_batches=int(alive[item].sum()),
-            bytes=float(held[item, alive[item]].sum()),
+            tensors=int(tensors[item, live[item]].sum()),
+            micro_batches=int(live[item].sum()),
+            bytes=float(held[item, live[item]].sum()),
         )
-        for item in np.flatnonzero(alive.any(axis=1)).tolist()
+        for item in np.flatnonzero(live.any(axis=1)).tolist()
     ]

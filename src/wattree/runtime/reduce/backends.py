@@ -1,4 +1,4 @@
-"""Makes a way to average gradients: the process groups and the shared memory that it needs."""
+"""Makes a backend that averages gradients, with its process groups and shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from wattree.errors import HardwareError
 from wattree.runtime.reduce.across import GroupSum
 from wattree.runtime.reduce.device import Hierarchical
-from wattree.runtime.reduce.device_rooms import DeviceRooms
+from wattree.runtime.reduce.device_buffers import DeviceBuffers
 from wattree.runtime.reduce.flat import Flat
 from wattree.runtime.reduce.hook import Average
 from wattree.runtime.reduce.mean import Across
@@ -20,14 +20,14 @@ from wattree.runtime.reduce.meeting import MemberMeeting, shared_file, shared_pa
 from wattree.runtime.reduce.members import Members, agree
 from wattree.runtime.reduce.mpi import MpiSum
 from wattree.runtime.reduce.nccl import check_nccl
-from wattree.runtime.reduce.rooms import Rooms, SharedRooms
+from wattree.runtime.reduce.shared_buffers import HostBuffers, SharedBuffers
 from wattree.runtime.transfers import SentTraffic
 
-#: Files of a device: where its processes meet, and rooms for two buckets in turn.
+#: Files of a device: where its processes meet, and buffers for two buckets in turn.
 _FILES = ("meeting", "even", "odd")
 
 
-def way_of(
+def make_backend(
     method: str,
     process_group: Any,
     members: Members,
@@ -36,7 +36,7 @@ def way_of(
     traffic: SentTraffic,
     timeout_s: float,
 ) -> Average:
-    """Return a way to average over the ranks of a process group; a collective call of them.
+    """Return a backend that averages over a process group; a collective call of its ranks.
 
     Args:
         method: One of `REDUCTIONS`.
@@ -58,7 +58,7 @@ def way_of(
 def _hierarchical(
     group: Any, members: Members, device: Any, traffic: SentTraffic, timeout_s: float
 ) -> Average:
-    meeting, *rooms = _shared_files(group, members)
+    meeting, *buffers = _shared_files(group, members)
     across = None
     if len(members.leaders) > 1:
         # Leaders are alone on their devices, as NCCL wants it. The others make a group, too, of
@@ -68,7 +68,7 @@ def _hierarchical(
         ranks = members.leaders if is_leader else (dist.get_rank(),)
         group = _group_sum(ranks, backend, traffic, timeout_s)
         across = group if is_leader else None
-    even, odd = _rooms(rooms, members, device, timeout_s)
+    even, odd = _buffers(buffers, members, device, timeout_s)
     return Hierarchical(
         MemberMeeting(meeting, members.place, members.ranks, patience_s=timeout_s),
         (even, odd),
@@ -78,17 +78,17 @@ def _hierarchical(
     )
 
 
-def _rooms(
+def _buffers(
     files: Sequence[int], members: Members, device: Any, timeout_s: float
-) -> tuple[Rooms, Rooms]:
+) -> tuple[SharedBuffers, SharedBuffers]:
     count = len(members.ranks)
     if device.type == "cpu":
-        return SharedRooms(files[0], count), SharedRooms(files[1], count)
+        return HostBuffers(files[0], count), HostBuffers(files[1], count)
     for file in files:
         os.close(file)
     group = _group(members.ranks, "gloo", timeout_s)  # tells handles of memory
     first, second = (
-        DeviceRooms(members.place, device, lambda mine: agree(group, mine)) for _ in range(2)
+        DeviceBuffers(members.place, device, lambda mine: agree(group, mine)) for _ in range(2)
     )
     return first, second
 
@@ -145,7 +145,7 @@ def _shared_files(group: Any, members: Members) -> list[int]:
     if own:
         # Before any member goes on: whoever waits for one without a place takes it for gone.
         take_place(own[0], members.place)
-    problems = [said for said in agree(group, problem) if said]
+    problems = [problem_of_rank for problem_of_rank in agree(group, problem) if problem_of_rank]
     if problems:
         for file in own:
             os.close(file)

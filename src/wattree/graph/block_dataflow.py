@@ -1,4 +1,4 @@
-"""Which tensors the instances of a model hand each other, and which are alive between two.
+"""Which tensors flow between the block instances of a model, and which are live between two.
 
 A block makes some tensors for blocks behind it. One that is not read by the next block alone is
 carried past those in between: wherever the model is cut before its last reader, it is handed on.
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from wattree.errors import ModelError
 from wattree.graph.model_graph import ModelGraph
 
-__all__ = ["Handed", "Made"]
+__all__ = ["BlockDataflow", "Made"]
 
 
 class Made(NamedTuple):
-    """A tensor that blocks hand each other.
+    """A tensor that flows from one block to others.
 
     Attributes:
         instance: Number of the instance that makes it, -1 for what the model is given.
@@ -28,8 +28,8 @@ class Made(NamedTuple):
     tensor: str
 
 
-class Handed:
-    """What the instances of a model hand each other.
+class BlockDataflow:
+    """The tensors that flow between the block instances of a model.
 
     Attributes:
         sources: Of each instance, who makes each of its block's inputs.
@@ -66,7 +66,7 @@ class Handed:
             found |= dict.fromkeys(sources, number)
         return dict(sorted(found.items()))
 
-    def alive_at(self, starts: Sequence[int]) -> list[tuple[Made, ...]]:
+    def live_at(self, starts: Sequence[int]) -> list[tuple[Made, ...]]:
         """Return what is made before each of some instances and read by it or behind it."""
         return [
             tuple(m for m, last in self.last_reader.items() if 0 <= m.instance < start <= last)

@@ -1,4 +1,4 @@
-"""Rooms in the memory of an accelerator, by CUDA IPC. Not run on one yet: tested with a stand-in.
+"""Buffers in an accelerator's memory, by CUDA IPC. Not run on one yet: tested with a stand-in.
 
 References:
     [1] PyTorch, "Multiprocessing package", sections "Sharing CUDA tensors" and
@@ -17,18 +17,18 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 #: What rebuilds a tensor in another process, and its arguments; plain values that can be sent.
 _Handle = tuple[Callable[..., Tensor], tuple[Any, ...]]
-#: Rooms grow to so many times what is asked for, as buckets of a model differ in size.
+#: Buffers grow to so many times what is asked for, as buckets of a model differ in size.
 _SPARE = 1.25
 
 
-class DeviceRooms:
-    """Rooms in the memory of the device that the processes share.
+class DeviceBuffers:
+    """Shared buffers in the memory of the device.
 
-    Each process has one room of its own, and opens those of the others.
+    Each process has one buffer of its own, and opens those of the others.
 
     Args:
         place: Of this process among the members.
-        device: Of the rooms.
+        device: Of the buffers.
         exchange: Tells all members what this one says; returns what all say, in order.
         share: Returns the handle of a tensor [1].
     """
@@ -43,14 +43,14 @@ class DeviceRooms:
     ) -> None:
         self._place, self._device = place, device
         self._exchange, self._share = exchange, share
-        self._rooms: list[Tensor] = []
+        self._buffers: list[Tensor] = []
 
     def of(self, elements: int, dtype: Any) -> list[Tensor]:
-        """Return the rooms; a collective call of the members whenever they have to grow."""
+        """Return the buffers; a collective call of the members whenever they have to grow."""
         size = elements * torch.empty(0, dtype=dtype).element_size()
-        if not self._rooms or size > self._rooms[0].numel():
+        if not self._buffers or size > self._buffers[0].numel():
             self._grow(int(size * _SPARE))
-        return [room[:size].view(dtype) for room in self._rooms]
+        return [buffer[:size].view(dtype) for buffer in self._buffers]
 
     def settle(self) -> None:
         """Wait until the stream of this thread has done what it was given."""
@@ -59,14 +59,14 @@ class DeviceRooms:
 
     def close(self) -> None:
         """Give the memory back; that of a process is free when no other has it open [1]."""
-        self._rooms = []
+        self._buffers = []
 
     def _grow(self, size: int) -> None:
         # Handles are of allocations: sizes are those of whole elements of any type.
         own = torch.empty(-(-size // 8) * 8, dtype=torch.uint8, device=self._device)
-        self._rooms = []  # closed before others free what was opened
+        self._buffers = []  # closed before others free what was opened
         handles = self._exchange(self._share(own))
-        self._rooms = [
+        self._buffers = [
             own if member == self._place else rebuild(*arguments)
             for member, (rebuild, arguments) in enumerate(handles)
         ]

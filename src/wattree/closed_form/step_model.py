@@ -10,23 +10,23 @@ from numpy.typing import NDArray
 from wattree.accounts.energy_use import standing_w
 from wattree.closed_form.borders import Borders
 from wattree.closed_form.buckets import Buckets, buckets_of
+from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.inputs import Inputs
-from wattree.closed_form.overlap_slowdown import Beside
+from wattree.closed_form.overlap_slowdown import OverlapSlowdown
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.stage_memory import StageMemory
 from wattree.closed_form.stage_sums import StageSums
 from wattree.closed_form.stragglers import slowed_kinds
-from wattree.closed_form.tables import Tables
 from wattree.cost.colocation import barrier_s
 from wattree.cost.update import update_bytes_per_s
 
-__all__ = ["Formulas"]
+__all__ = ["StepModel"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-class Formulas:
+class StepModel:
     """Figures of whole steps, by formulas over the costs of their blocks.
 
     Where pools differ, a stage takes as long as the slowest of those that its ranks lie on.
@@ -39,7 +39,7 @@ class Formulas:
         memory: What the ranks of each kind of stage hold.
     """
 
-    def __init__(self, tables: Sequence[Tables], kinds: StageKinds) -> None:
+    def __init__(self, tables: Sequence[BlockCostTable], kinds: StageKinds) -> None:
         self.by_pool, self.kinds = tables, kinds
         self.tables = tables[0]  # what depends on no device
         self._overlap = self.tables.overlap
@@ -49,8 +49,8 @@ class Formulas:
         self.memory = StageMemory(self._sums, self._inputs)
         software, state_bytes = self.tables.setting.software, self.tables.state_bytes
         self._update_rates = [
-            update_bytes_per_s(state_bytes, software, self.tables.update_rates, far=far)
-            for far in (False, True)
+            update_bytes_per_s(state_bytes, software, self.tables.update_rates, tier2=tier2)
+            for tier2 in (False, True)
         ]
         self._micro_batches = self.tables.degrees.micro_batches / kinds.copies
         self._behind = slowed_kinds(self.tables.setting.job, self.tables.ranks, kinds)
@@ -79,18 +79,18 @@ class Formulas:
             share = buckets.inner / np.maximum(buckets.whole, 1e-30)
             exposed = every * (1.0 if overlap.gradients else share)
             in_line, every = in_line + exposed, every - exposed
-        beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
+        slowdown = OverlapSlowdown(rates.overlap_compute_rate, rates.overlap_communication_rate)
         forward_pass = self._inputs.waited_s(kinds) + np.maximum(
-            forward + beside.lost_s(gather), gather + beside.waited_s(forward)
+            forward + slowdown.lost_s(gather), gather + slowdown.waited_s(forward)
         )
         backward_pass = np.maximum(
-            backward + beside.lost_s(again + every), again + beside.waited_s(backward)
+            backward + slowdown.lost_s(again + every), again + slowdown.waited_s(backward)
         )
         # Gathers must arrive in time; reductions may trail into the next micro-batch.
         compute = forward_pass + backward_pass
-        traffic = gather + again + every + beside.waited_s(forward + backward)
+        traffic = gather + again + every + slowdown.waited_s(forward + backward)
         both = np.maximum(compute, traffic) + in_line
-        trailing = again + every + beside.waited_s(backward) - backward_pass
+        trailing = again + every + slowdown.waited_s(backward) - backward_pass
         several = self._micro_batches[kinds.strategy]
         # The first gather and the last reductions add to computation. Where traffic is what takes
         # the time, it has them already, but waits for the first pass that has any.
@@ -135,8 +135,8 @@ class Formulas:
             return Buckets(nothing, nothing, nothing)
         by_kind = [
             np.sum([buckets_of(self.tables, programs) for programs in chunks], axis=0)
-            for held in self.kinds.helds
-            for chunks in held.programs
+            for contents in self.kinds.helds
+            for chunks in contents.programs
         ]
         found = np.stack(by_kind, axis=1)[:, self.kinds.kind, self._sums.storage]
         return Buckets(*found)
@@ -149,11 +149,11 @@ class Formulas:
             passes: The last backward and the first forward, which may hide them. [s]
         """
         rates, overlap = self.tables.rates, self._overlap
-        beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
+        slowdown = OverlapSlowdown(rates.overlap_compute_rate, rates.overlap_communication_rate)
         names, hides = ("once", "update"), (overlap.hides_gradients, overlap.hides_updates)
         for name, span, hidden in zip(names, passes, hides, strict=True):
             if name not in self._sums.nothing:
-                added_s = beside.added_s(self._sums.of_storage(name), span, overlap=hidden)
+                added_s = slowdown.added_s(self._sums.of_storage(name), span, overlap=hidden)
                 time_s = time_s + self.kinds.most(added_s)
         return time_s
 
@@ -176,14 +176,14 @@ class Formulas:
         state_bytes = self.tables.state_bytes
         if len(self.by_pool) == 1:
             traffic = self.tables.update_bytes(kinds.most(updated))
-            near, far = self._update_rates
+            near, tier2 = self._update_rates
             if self.tables.update_rates.expanded is None:
                 return np.asarray(traffic / near)
             near = np.asarray(near)[self.tables.storage_of]
-            if "far_updated" in self._sums.nothing:
+            if "tier2_updated" in self._sums.nothing:
                 return np.asarray(traffic / near)
-            rows = self.tables.update_bytes(kinds.most(self._sums.of_storage("far_updated")))
-            return np.asarray(traffic / near + rows / far)
+            rows = self.tables.update_bytes(kinds.most(self._sums.of_storage("tier2_updated")))
+            return np.asarray(traffic / near + rows / tier2)
         slowness = [1 / each.rates.update_bytes_per_s(state_bytes) for each in self.by_pool]
         used = np.where(kinds.shares > 0, np.array(slowness)[:, None], -np.inf)
         traffic = self.tables.update_bytes(updated)
@@ -202,7 +202,7 @@ class Formulas:
         gathers = [each.gather[0, self.tables.storage_of] for each in self.by_pool]
         if len(gathers) == 1:
             return np.asarray(gathers[0])
-        used = np.array([held.pools[:, 0] > 0 for held in self.kinds.helds]).T
+        used = np.array([contents.pools[:, 0] > 0 for contents in self.kinds.helds]).T
         both = zip(gathers, used[:, self.kinds.pipeline], strict=True)
         return np.asarray(np.max([np.where(has, each, -np.inf) for each, has in both], axis=0))
 
@@ -252,7 +252,7 @@ class Formulas:
         return np.array(watts)[which]
 
 
-def _hungriest_w(tables: Tables, layers: set[int]) -> Floats:
+def _hungriest_w(tables: BlockCostTable, layers: set[int]) -> Floats:
     """Return the power above rest of one device in its hungriest layer. [W]"""
     dynamic_w = np.zeros(tables.forward.shape[1])
     for number in layers:

@@ -1,4 +1,4 @@
-"""A captured Llama costs what the catalogue's does: the same steps, by another way."""
+"""A captured Llama costs what the catalog's does: the same steps, by another way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from wattree.job import job_from_mapping
 from wattree.predict import simulate
 
-#: A quarter of Llama 3.1 8B's layers, so that all strategies fit and few tasks are played.
+#: A quarter of Llama 3.1 8B's layers, so that all strategies fit and few tasks are executed.
 MODULE = """
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

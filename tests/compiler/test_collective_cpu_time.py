@@ -1,4 +1,4 @@
-"""What collectives take of the processors that compute beside them."""
+"""What collectives take of the processors that compute alongside them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _computing_s(job: Job, constants: Calibration) -> float:
 @settings(max_examples=15, deadline=None)
 @given(each=st.floats(1e-5, 5e-3), per_byte=st.floats(0.0, 2e-8))
 def test_all_that_ghosts_take_is_charged_once(each: float, per_byte: float) -> None:
-    """Three layers exchange forward and backward; products run beside every exchange."""
+    """Three layers exchange forward and backward; products run alongside every exchange."""
     job = _job("phantom", 2)
     without = _computing_s(job, calibration())
     found = _computing_s(job, calibration(exchange_s=each, exchange_s_per_byte=per_byte))
@@ -116,9 +116,9 @@ def test_screening_and_playing_agree_on_what_exchanges_take(name: str, tp: int) 
     assert isinstance(options, StrategyOptions)
     setting = setting_of(job, constants)
     found = estimate(setting, options, Degrees.of([options], job.data.global_batch))
-    played = _played(job, constants).result.step_time_s
+    executed = _played(job, constants).result.step_time_s
 
-    assert float(found.step_time_s[0]) == pytest.approx(played, rel=0.02)
+    assert float(found.step_time_s[0]) == pytest.approx(executed, rel=0.02)
 
 
 def test_all_reduces_hide_only_where_pieces_are_named() -> None:

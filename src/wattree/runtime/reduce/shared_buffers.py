@@ -1,4 +1,4 @@
-"""Memory that the processes of a device share: a room for the bucket of each of them."""
+"""Buffers in memory that the processes of a device share: one for the bucket of each."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch import Tensor
 
 from wattree.errors import HardwareError
 
-#: Rooms begin on a line of the processor's cache.
+#: Buffers begin on a line of the processor's cache.
 _LINE_BYTES = 64
 #: Pages are mapped at once where the system can, not one by one when they are first written to.
 _FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
-class Rooms(Protocol):
-    """A room each for the buckets of the processes of a device, which all of them see."""
+class SharedBuffers(Protocol):
+    """A buffer for the bucket of each process of a device, which all of them see."""
 
     def of(self, elements: int, dtype: Any) -> list[Tensor]:
-        """Return the rooms, `(elements,)` each, in the order of the members.
+        """Return the buffers, `(elements,)` each, in the order of the members.
 
-        All members ask for the same at the same time. What was in the rooms may be gone.
+        All members ask for the same at the same time. Their contents may be gone.
         """
         ...
 
@@ -39,8 +39,8 @@ class Rooms(Protocol):
         ...
 
 
-class SharedRooms:
-    """Rooms in the host's memory.
+class HostBuffers:
+    """Shared buffers in the host's memory.
 
     Args:
         descriptor: Of a file in memory that the members share.
@@ -52,7 +52,7 @@ class SharedRooms:
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
     def of(self, elements: int, dtype: Any) -> list[Tensor]:
-        """Return the rooms.
+        """Return the buffers.
 
         Raises:
             HardwareError: Memory is too small for them.
@@ -94,4 +94,4 @@ class SharedRooms:
 
 
 #: Makes the rooms of two buckets in turn.
-MakeRooms = Callable[[], tuple[Rooms, Rooms]]
+MakeBuffers = Callable[[], tuple[SharedBuffers, SharedBuffers]]

@@ -1,4 +1,4 @@
-"""The tensors alive at the peak add up to it, whatever the strategy."""
+"""The live tensors at the peak add up to it, whatever the strategy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, mixture
-from wattree.accounts.alive import alive_tensors
 from wattree.accounts.breakdown import tasks_of
+from wattree.accounts.live import live_tensors
 from wattree.accounts.reserved import reserved_for
-from wattree.sim import play
+from wattree.sim import execute
 from wattree.sim.allocator import ALLOCATORS
 from wattree.strategy import (
     CONTEXTS,
@@ -23,7 +23,7 @@ from wattree.strategy import (
     Traffic,
 )
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
-from wattree.trace import AliveTensors
+from wattree.trace import LiveTensors
 
 STAGES = 2
 #: Schedules whose stages exchange gradients with those as far from the other end.
@@ -81,15 +81,15 @@ def jobs(draw: st.DrawFn) -> Job:
 def test_what_is_alive_adds_up_to_the_peak_of_every_class(job: Job, *, detail: bool) -> None:
     """Tensor by tensor, to rounding; and nothing is owed."""
     compiled = job.compiled(detail=detail)
-    trace = play(compiled.graph)
+    trace = execute(compiled.graph)
 
     for rank_class, peak_bytes in enumerate(trace.peak_bytes):
-        alive = alive_tensors(trace, compiled.ledger, rank_class)
-        assert sum(row.bytes for row in alive) == pytest.approx(peak_bytes, rel=1e-9)
-        assert min(row.bytes for row in alive) > 0
-        assert min(row.tensors for row in alive) >= 1
+        live = live_tensors(trace, compiled.ledger, rank_class)
+        assert sum(row.bytes for row in live) == pytest.approx(peak_bytes, rel=1e-9)
+        assert min(row.bytes for row in live) > 0
+        assert min(row.tensors for row in live) >= 1
         if detail:
-            assert all(row.tensors >= (row.micro_batches or 1) for row in alive)
+            assert all(row.tensors >= (row.micro_batches or 1) for row in live)
 
 
 @settings(max_examples=25)
@@ -98,7 +98,7 @@ def test_a_ledger_holds_every_byte_that_tasks_take_and_give(job: Job, *, detail:
     """Task by task, so that memory that is added to a task without a name is found."""
     compiled = job.compiled(detail=detail)
     graph = compiled.graph
-    trace = play(graph)
+    trace = execute(graph)
     for rank_class, stage in enumerate(compiled.ledger.stage_of_class.tolist()):
         tasks = tasks_of(trace, rank_class)
         taken, given_back = np.zeros(len(tasks)), np.zeros(len(tasks))
@@ -121,10 +121,10 @@ def test_every_rank_of_a_class_holds_what_the_class_holds(job: Job) -> None:
     lists = []
     for fold in (True, False):
         compiled = job.compiled(fold=fold)
-        trace = play(compiled.graph)
+        trace = execute(compiled.graph)
         stages = compiled.ledger.stage_of_class
         first = [int(np.flatnonzero(stages == stage)[0]) for stage in range(STAGES)]
-        lists.append([alive_tensors(trace, compiled.ledger, rank_class) for rank_class in first])
+        lists.append([live_tensors(trace, compiled.ledger, rank_class) for rank_class in first])
 
     for folded, unfolded in zip(*lists, strict=True):
         found, expected = (
@@ -135,7 +135,7 @@ def test_every_rank_of_a_class_holds_what_the_class_holds(job: Job) -> None:
             assert found[name] == pytest.approx(numbers, rel=1e-9)
 
 
-def _as_row(row: AliveTensors) -> tuple[object, ...]:
+def _as_row(row: LiveTensors) -> tuple[object, ...]:
     return row.category, row.kind, row.block, row.name, row.tensors, row.bytes
 
 
@@ -144,7 +144,7 @@ def _as_row(row: AliveTensors) -> tuple[object, ...]:
 def test_an_allocator_gets_every_tensor_back(job: Job, name: str) -> None:
     """What it played peaks where the executor's memory did, and it holds at least that."""
     compiled = job.compiled()
-    trace = play(compiled.graph)
+    trace = execute(compiled.graph)
 
     for rank_class, peak_bytes in enumerate(trace.peak_bytes):
         use = reserved_for(trace, compiled.ledger, rank_class, name)

@@ -71,36 +71,36 @@ def _both_ways_folded(stage: int, stages: int, chunks: int, micro_batches: int) 
 
 #: Name → schedule. Orders brought by users go by the name `custom` and are not listed.
 PIPELINE_SCHEDULES: Mapping[str, PipelineSchedule] = {
-    "gpipe": PipelineSchedule(order=gpipe, placement=looped, most_alive=_all, chunks=None),
+    "gpipe": PipelineSchedule(order=gpipe, placement=looped, most_live=_all, chunks=None),
     "1f1b": PipelineSchedule(
-        order=one_forward_one_backward, placement=looped, most_alive=_stages_left
+        order=one_forward_one_backward, placement=looped, most_live=_stages_left
     ),
     "interleaved": PipelineSchedule(
-        order=interleaved, placement=looped, most_alive=_interleaved_warm_up, chunks=None
+        order=interleaved, placement=looped, most_live=_interleaved_warm_up, chunks=None
     ),
     "breadth-first": PipelineSchedule(
-        order=breadth_first, placement=looped, most_alive=_all, chunks=None
+        order=breadth_first, placement=looped, most_live=_all, chunks=None
     ),
     "zb-h1": PipelineSchedule(
         order=zero_bubble_h1,
         placement=looped,
-        most_alive=_as_1f1b_at_most,
+        most_live=_as_1f1b_at_most,
         splits_backward=True,
     ),
     "zb-h2": PipelineSchedule(
-        order=zero_bubble_h2, placement=looped, most_alive=_twice_1f1b, splits_backward=True
+        order=zero_bubble_h2, placement=looped, most_live=_twice_1f1b, splits_backward=True
     ),
     "zb-v": PipelineSchedule(
         order=zero_bubble_v,
         placement=folded,
-        most_alive=_half_chunks,
+        most_live=_half_chunks,
         chunks=2,
         splits_backward=True,
     ),
     "dualpipe": PipelineSchedule(
         order=dual_pipe,
         placement=two_way,
-        most_alive=_both_ways,
+        most_live=_both_ways,
         chunks=2,
         splits_backward=True,
         even_stages=True,
@@ -108,7 +108,7 @@ PIPELINE_SCHEDULES: Mapping[str, PipelineSchedule] = {
     "dualpipev": PipelineSchedule(
         order=dual_pipe_v,
         placement=folded,
-        most_alive=_both_ways_folded,
+        most_live=_both_ways_folded,
         chunks=2,
         splits_backward=True,
     ),

@@ -19,11 +19,11 @@ from wattree.errors import UnknownNameError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueEntry:
-    """A public model as the catalogue holds it.
+class CatalogEntry:
+    """A public model as the catalog holds it.
 
     Attributes:
-        name: Name in the catalogue.
+        name: Name in the catalog.
         aliases: Other names, such as that of its public repository.
         source: Paper, model card or weight file that the numbers come from.
         published_parameters: Published parameter count with the digits it was published with,
@@ -45,7 +45,7 @@ class CatalogueEntry:
 
 
 @cache
-def _entries() -> Mapping[str, CatalogueEntry]:
+def _entries() -> Mapping[str, CatalogEntry]:
     """Return the entries by name. Read once: the files cannot change while the program runs."""
     entries = {}
     folder = files("wattree.capture") / "catalog"
@@ -53,9 +53,9 @@ def _entries() -> Mapping[str, CatalogueEntry]:
         if path.name.endswith(".json"):
             for name, entry in json.loads(path.read_text(encoding="utf-8")).items():
                 entry["aliases"] = tuple(entry["aliases"])
-                entries[name] = CatalogueEntry(name=name, **entry)
+                entries[name] = CatalogEntry(name=name, **entry)
     for name, model in built_in_models().items():
-        entries[name] = CatalogueEntry(
+        entries[name] = CatalogEntry(
             name=name,
             aliases=model.aliases,
             source=model.source,
@@ -69,7 +69,7 @@ def _entries() -> Mapping[str, CatalogueEntry]:
 
 @cache
 def _names() -> Mapping[str, str]:
-    """Return lower-case name or alias → catalogue name."""
+    """Return lower-case name or alias → catalog name."""
     names = {name.lower(): name for name in _entries()}
     for entry in _entries().values():
         names.update({alias.lower(): entry.name for alias in entry.aliases})
@@ -77,25 +77,25 @@ def _names() -> Mapping[str, str]:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of the catalogue's models, in order."""
+    """Return the names of the catalog's models, in order."""
     return tuple(sorted(_entries()))
 
 
 def configuration_names() -> tuple[str, ...]:
-    """Return the names of the models that the catalogue holds as configurations, in order."""
+    """Return the names of the models that the catalog holds as configurations, in order."""
     return tuple(sorted(name for name, entry in _entries().items() if entry.config is not None))
 
 
 def is_model_name(name: str) -> bool:
-    """Return whether the catalogue has a model called `name`, by its name or an alias."""
+    """Return whether the catalog has a model called `name`, by its name or an alias."""
     return name.lower() in _names()
 
 
-def catalogue_entry(name: str) -> CatalogueEntry:
+def catalog_entry(name: str) -> CatalogEntry:
     """Return the model called `name`, by its name or an alias, capitals ignored.
 
     Raises:
-        UnknownNameError: The catalogue has no such model.
+        UnknownNameError: The catalog has no such model.
     """
     if not is_model_name(name):
         raise UnknownNameError(kind="model", name=name, known=model_names())

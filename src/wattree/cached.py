@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["keep", "kept", "kept_names"]
+__all__ = ["cached", "cached_names", "store"]
 
 _DIGEST_BYTES = 32
 
 
-def kept(source: Path, name: str, key: str) -> bytes | None:
+def cached(source: Path, name: str, key: str) -> bytes | None:
     """Return what was kept under a name and for a key, or None.
 
     Args:
@@ -34,14 +34,14 @@ def kept(source: Path, name: str, key: str) -> bytes | None:
     return None
 
 
-def kept_names(source: Path, pattern: str) -> Iterator[str]:
+def cached_names(source: Path, pattern: str) -> Iterator[str]:
     """Yield the names, of any key, that match a pattern."""
     for folder in _folders(source):
         with contextlib.suppress(OSError):
             yield from sorted(path.name for path in folder.glob(pattern))
 
 
-def keep(source: Path, name: str, key: str, content: bytes) -> None:
+def store(source: Path, name: str, key: str, content: bytes) -> None:
     """Keep what was made; where nothing can be written, it is made again next time."""
     for folder in _folders(source):
         temporary = folder / f".{uuid.uuid4().hex}.tmp"
