@@ -28,8 +28,6 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["main"]
-
 _PLAN = Path(__file__).parents[1] / "examples" / "llama-3.1-8b-dgx-h100.yaml"
 _CLUSTERS = {
     "llama": "model: llama-3.1-8b\ndata: {sequence_length: 8192, global_batch: 128}\n"

@@ -13,8 +13,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["cached", "cached_names", "store"]
-
 _DIGEST_BYTES = 32
 
 

@@ -21,8 +21,6 @@ import numpy as np
 
 from wattree.cached import cached, cached_names, store
 
-__all__ = ["Kernel", "compile_elsewhere", "intrinsic", "kernel", "part"]
-
 F = TypeVar("F", bound=Callable[..., object])
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -23,16 +23,6 @@ from typing import Any, NoReturn
 from wattree.errors import JobError, OutputError
 from wattree.parsed import cached_parse
 
-__all__ = [
-    "LIMIT_BYTES",
-    "is_folder",
-    "read_json",
-    "read_text",
-    "read_yaml",
-    "refusal",
-    "write_atomic",
-]
-
 #: Largest file that is read unless the caller says otherwise. [B]
 LIMIT_BYTES = 1 << 20
 #: Deepest nesting, and most values once YAML aliases are written out: an alias of an alias doubles

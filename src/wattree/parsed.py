@@ -13,8 +13,6 @@ from pathlib import Path
 
 from wattree.cached import cached, store
 
-__all__ = ["cached_parse"]
-
 #: Shorter texts are parsed sooner than another file is worth. [B]
 _LARGE = 512
 #: Goes with every change of how texts are parsed.

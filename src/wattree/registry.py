@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from wattree.errors import UnknownNameError, WattreeError
 
-__all__ = ["Registry"]
-
 T = TypeVar("T")
 
 

@@ -12,19 +12,6 @@ from types import MappingProxyType
 
 from wattree.errors import UnitError, nearest
 
-__all__ = [
-    "GIB",
-    "JOULES_PER_KWH",
-    "SECONDS_PER_HOUR",
-    "UNITS",
-    "any_quantity",
-    "format_bytes",
-    "format_quantity",
-    "format_time",
-    "parse_quantity",
-    "si_unit",
-]
-
 GIB = float(2**30)
 SECONDS_PER_HOUR = 3600.0
 JOULES_PER_KWH = 3.6e6

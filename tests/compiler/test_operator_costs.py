@@ -10,7 +10,7 @@ import pytest
 
 from wattree.cost import Software, at_precision, load_calibration, matrix_precision, software_family
 from wattree.cost.rates import Rates, rates_of
-from wattree.graph import OperatorKind, Window
+from wattree.graph import OperatorKind, SlidingWindow
 from wattree.hardware import (
     Cluster,
     Pool,
@@ -70,7 +70,7 @@ def convolution(phase: StepPhase, *, transposed: bool = False, stride: int = 1) 
         reads=(per_sample(positions * c * (1 if transposed else area)),),
         writes=(per_sample(positions * k * (area if transposed else 1)),),
         weights=(LocalSize(c * k * taps),),
-        window=Window(
+        window=SlidingWindow(
             kernel=(3, 3), stride=(stride, stride), dilation=(1, 1), transposed=transposed
         ),
         matmul=Matmul(

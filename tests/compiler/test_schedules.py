@@ -19,7 +19,7 @@ from wattree.graph import ExecutionGraph, TaskKind
 from wattree.lowering.split import deferred_steps
 from wattree.sim import execute as simulate
 from wattree.strategy import Schedule, StrategyOptions
-from wattree.strategy.schedules import PIPELINE_SCHEDULES, Work, read_slot
+from wattree.strategy.schedules import PIPELINE_SCHEDULES, SlotWork, read_slot
 
 SPLIT = tuple(name for name, known in PIPELINE_SCHEDULES.items() if known.splits_backward)
 FOLDED = ("zb-v", "dualpipev")
@@ -39,7 +39,7 @@ def piped(name: str, stages: int, micro_batches: int, *, layers: int = 1, **job:
     )
 
 
-def times_of(compiled: Compilation) -> dict[Work, float]:
+def times_of(compiled: Compilation) -> dict[SlotWork, float]:
     """Return what a layer's forward, input gradient and weight gradient take. [s]"""
     costs = compiled.costs[-1]  # the first one hands no gradient on, which costs the same
     late = [
@@ -48,10 +48,10 @@ def times_of(compiled: Compilation) -> dict[Work, float]:
     seconds = costs.backward.work_s[:, 0]
     weight, whole = float(seconds[late].sum()), float(seconds.sum())
     return {
-        Work.FORWARD: float(costs.forward.work_s[:, 0].sum()),
-        Work.BACKWARD: whole,
-        Work.INPUT_GRADIENT: whole - weight,
-        Work.WEIGHT_GRADIENT: weight,
+        SlotWork.FORWARD: float(costs.forward.work_s[:, 0].sum()),
+        SlotWork.BACKWARD: whole,
+        SlotWork.INPUT_GRADIENT: whole - weight,
+        SlotWork.WEIGHT_GRADIENT: weight,
     }
 
 

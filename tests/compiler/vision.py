@@ -13,9 +13,9 @@ from wattree.graph import (
     Operator,
     OperatorKind,
     Parameter,
+    SlidingWindow,
     Tensor,
     TensorRole,
-    Window,
 )
 
 __all__ = ["dlrm", "mlp", "vgg"]
@@ -56,7 +56,7 @@ def conv(
             ),
         ),
         saved=(reads,),
-        window=Window(kernel=(kernel,) * 2, stride=(stride,) * 2, dilation=(1, 1)),
+        window=SlidingWindow(kernel=(kernel,) * 2, stride=(stride,) * 2, dilation=(1, 1)),
     )
 
 
@@ -97,7 +97,7 @@ def pool(path: str, reads: str, *, channels: int, rows: int) -> Operator:
         inputs=(Operand(tensor=reads, dims=IMAGE, fraction=4.0),),
         outputs=(Operand(tensor=path, dims=IMAGE),),
         saved=(reads,),
-        window=Window(kernel=(2, 2), stride=(2, 2), dilation=(1, 1)),
+        window=SlidingWindow(kernel=(2, 2), stride=(2, 2), dilation=(1, 1)),
     )
 
 

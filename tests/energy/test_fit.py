@@ -28,7 +28,7 @@ from wattree.energy.calibration_file import (
 )
 from wattree.energy.commands import fit_energy, predict_energy
 from wattree.energy.fit import constants_of, fit_runs
-from wattree.energy.fit_times import Overlap, fit_overlap
+from wattree.energy.fit_times import FittedOverlap, fit_overlap
 from wattree.energy.observed import observations
 from wattree.energy.predict import at_size, described, forecast
 from wattree.energy.stage_model import energy_of_run
@@ -257,7 +257,7 @@ def test_an_overlap_of_which_runs_tell_little_is_weak() -> None:
     """Most of its range explains them as well."""
     run = World(noise=0.0).training("vgg-16", 16, 2)
     cases = [
-        Overlap(
+        FittedOverlap(
             run=replace(run, stages={}, wall_s=run.iterations * (0.2 - share * 0.2 / 3)),
             computing=0.1,
             communicating=0.1,

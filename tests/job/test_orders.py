@@ -10,23 +10,23 @@ import pytest
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
 from wattree.strategy import Schedule, Strategy, StrategyOptions
-from wattree.strategy.schedules import Slot, Work
+from wattree.strategy.schedules import Slot, SlotWork
 
 LINES = ["F0 F1 B0 B1", "F0 I0 F1 I1 W0 W1"]
 SLOTS = (
     (
-        Slot(0, 0, Work.FORWARD),
-        Slot(0, 1, Work.FORWARD),
-        Slot(0, 0, Work.BACKWARD),
-        Slot(0, 1, Work.BACKWARD),
+        Slot(0, 0, SlotWork.FORWARD),
+        Slot(0, 1, SlotWork.FORWARD),
+        Slot(0, 0, SlotWork.BACKWARD),
+        Slot(0, 1, SlotWork.BACKWARD),
     ),
     (
-        Slot(0, 0, Work.FORWARD),
-        Slot(0, 0, Work.INPUT_GRADIENT),
-        Slot(0, 1, Work.FORWARD),
-        Slot(0, 1, Work.INPUT_GRADIENT),
-        Slot(0, 0, Work.WEIGHT_GRADIENT),
-        Slot(0, 1, Work.WEIGHT_GRADIENT),
+        Slot(0, 0, SlotWork.FORWARD),
+        Slot(0, 0, SlotWork.INPUT_GRADIENT),
+        Slot(0, 1, SlotWork.FORWARD),
+        Slot(0, 1, SlotWork.INPUT_GRADIENT),
+        Slot(0, 0, SlotWork.WEIGHT_GRADIENT),
+        Slot(0, 1, SlotWork.WEIGHT_GRADIENT),
     ),
 )
 

@@ -11,7 +11,7 @@ from wattree.strategy.schedules import (
     Order,
     Place,
     Slot,
-    Work,
+    SlotWork,
     most_live,
     stage_order,
 )
@@ -77,10 +77,10 @@ def play_orders(
     placement = PIPELINE_SCHEDULES[name].placement(stages, chunks)
     weight = backward / 2 if weight is None else weight
     times = {
-        Work.FORWARD: forward,
-        Work.BACKWARD: backward,
-        Work.INPUT_GRADIENT: backward - weight,
-        Work.WEIGHT_GRADIENT: weight,
+        SlotWork.FORWARD: forward,
+        SlotWork.BACKWARD: backward,
+        SlotWork.INPUT_GRADIENT: backward - weight,
+        SlotWork.WEIGHT_GRADIENT: weight,
     }
     orders = orders_of(name, stages, chunks, micro_batches)
     return execute(orders, placement, times, pairs=pairs)
@@ -89,7 +89,7 @@ def play_orders(
 def execute(
     orders: Sequence[Order],
     placement: ChunkPlacement,
-    times: dict[Work, float],
+    times: dict[SlotWork, float],
     *,
     pairs: bool = False,
 ) -> Played:
@@ -147,11 +147,11 @@ def _ready(
     ended: dict[tuple[Place, int, bool], float],
 ) -> float | None:
     """Return when the slot's input is there, or None if it is not yet known."""
-    if slot.work is Work.FORWARD:
+    if slot.work is SlotWork.FORWARD:
         hop = placement.before.get(place)
         return 0.0 if hop is None else ended.get((hop.place, slot.micro_batch, False))
-    own = ended.get((place, slot.micro_batch, slot.work is Work.WEIGHT_GRADIENT))
+    own = ended.get((place, slot.micro_batch, slot.work is SlotWork.WEIGHT_GRADIENT))
     hop = placement.after.get(place)
-    if own is None or hop is None or slot.work is Work.WEIGHT_GRADIENT:
+    if own is None or hop is None or slot.work is SlotWork.WEIGHT_GRADIENT:
         return own
     return ended.get((hop.place, slot.micro_batch, True))

@@ -13,7 +13,7 @@ from wattree.strategy.schedules import (
     PIPELINE_SCHEDULES,
     Order,
     Slot,
-    Work,
+    SlotWork,
     looped,
     order_problems,
     read_slot,
@@ -272,10 +272,10 @@ def test_dualpipe_takes_micro_batches_from_both_ends() -> None:
     firsts = [order[0] for order in orders]
 
     assert firsts == [
-        Slot(0, 0, Work.FORWARD),
-        Slot(0, 0, Work.FORWARD),
-        Slot(1, 8, Work.FORWARD),
-        Slot(1, 8, Work.FORWARD),
+        Slot(0, 0, SlotWork.FORWARD),
+        Slot(0, 0, SlotWork.FORWARD),
+        Slot(1, 8, SlotWork.FORWARD),
+        Slot(1, 8, SlotWork.FORWARD),
     ]
 
 
@@ -313,8 +313,10 @@ def test_a_split_order_written_out() -> None:
     assert shown == "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3"
 
 
-@given(chunk=st.integers(0, 9), micro_batch=st.integers(0, 999), work=st.sampled_from(list(Work)))
-def test_a_piece_is_read_as_it_is_written(chunk: int, micro_batch: int, work: Work) -> None:
+@given(
+    chunk=st.integers(0, 9), micro_batch=st.integers(0, 999), work=st.sampled_from(list(SlotWork))
+)
+def test_a_piece_is_read_as_it_is_written(chunk: int, micro_batch: int, work: SlotWork) -> None:
     """`W3@1`: the weight gradient of micro-batch 3 on the stage's second chunk."""
     slot = Slot(chunk, micro_batch, work)
 
@@ -390,7 +392,8 @@ def test_an_order_that_keeps_more_than_promised_is_refused() -> None:
 def test_a_custom_order_is_checked_before_it_runs() -> None:
     """The error of the whole strategy carries the check's words."""
     order = tuple(
-        tuple(Slot(0, m, w) for m, w in ((0, Work.BACKWARD), (0, Work.FORWARD))) for _ in "a"
+        tuple(Slot(0, m, w) for m, w in ((0, SlotWork.BACKWARD), (0, SlotWork.FORWARD)))
+        for _ in "a"
     )
 
     with pytest.raises(StrategyError, match="micro-batch 0, backward: comes before its forward"):

@@ -16,16 +16,6 @@ from wattree.job import Job
 from wattree.trace import EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
 from wattree.units import format_time
 
-__all__ = [
-    "cost_usd",
-    "embodied_gco2e",
-    "energy_usd_per_j",
-    "occupied_nodes",
-    "run_bill",
-    "schedule_shift",
-    "with_bill",
-]
-
 
 def energy_usd_per_j(cluster: Cluster, nodes: Sequence[float] | None = None) -> float | None:
     """Return the price of energy that a job pays beside rent; None where it pays none. [USD/J]

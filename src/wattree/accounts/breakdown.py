@@ -8,17 +8,6 @@ from numpy.typing import NDArray
 from wattree.graph import Phase, TaskKind
 from wattree.trace import TimeParts, Trace
 
-__all__ = [
-    "busy_spans",
-    "covered_s",
-    "membership_class",
-    "slowest_class",
-    "starved_span",
-    "tasks_by_class",
-    "tasks_of",
-    "time_parts",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

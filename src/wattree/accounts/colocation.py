@@ -8,8 +8,6 @@ from wattree.lowering.colocation import step_barrier_s
 from wattree.strategy import FIXED_PER_PROCESS, TIME_SLICED
 from wattree.trace import ColocationUse
 
-__all__ = ["colocation_notes", "colocation_use"]
-
 
 def colocation_use(step: ExecutedStep, peak: PeakMemory, update_s: float) -> ColocationUse | None:
     """Return the terms of several processes on each device; None where there is one.

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from wattree.trace import Trace
 
-__all__ = ["crowded_s", "shared_links"]
-
 Floats = NDArray[np.float64]
 
 #: Asked for more than this share of its bandwidth, a link restricts (rule 4 of play).

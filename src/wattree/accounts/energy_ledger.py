@@ -13,8 +13,6 @@ from wattree.hardware import Cluster, Host, Pool
 from wattree.sim.sweep import BINS, CLASSES, Occupancy, Wait
 from wattree.trace import COMPONENTS, DeviceEnergy, EnergyEntry, EnergyUse, WaitingUse
 
-__all__ = ["Drawn", "account", "standing_of"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

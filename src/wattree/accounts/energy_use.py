@@ -19,8 +19,6 @@ from wattree.sim.occupancy import class_column, occupancy
 from wattree.sim.sweep import BINS, CLASSES, Occupancy
 from wattree.trace import EnergyUse, PowerOverTime, Trace
 
-__all__ = ["StepEnergy", "standing_w", "step_energy"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Curve = tuple[tuple[float, float], ...]

@@ -15,8 +15,6 @@ from wattree.graph import StageLabel, TaskKind
 from wattree.job import Job
 from wattree.trace import Evidence, Trace
 
-__all__ = ["provenance_of"]
-
 _ORDER = ("measured", "fitted", "pooled", "datasheet")
 
 

@@ -12,8 +12,6 @@ from wattree.lowering.setting import Setting
 from wattree.strategy import Strategy
 from wattree.trace import Trace
 
-__all__ = ["ExecutedStep"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutedStep:

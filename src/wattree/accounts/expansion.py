@@ -23,15 +23,6 @@ from wattree.lowering.memory_tier_access import expanded_memory, split_offload
 from wattree.strategy import Offload, StrategyOptions
 from wattree.trace import MemoryUse, TierUse
 
-__all__ = [
-    "ExpandedTier",
-    "spilled_share",
-    "tier_capacity",
-    "tier_notes",
-    "tier_uses",
-    "with_spill",
-]
-
 #: Strategies whose memory is slower by the same within one part in so many share their costs.
 _APART = 256.0
 

@@ -14,8 +14,6 @@ from wattree.accounts.breakdown import busy_spans, covered_s, tasks_by_class
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.sim import execute
 
-__all__ = ["Exposure", "exposure"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:

@@ -13,8 +13,6 @@ from wattree.graph import ExecutionGraph, JobTasks, Repeated, part_of, repeated,
 from wattree.sim import execute
 from wattree.trace import Trace
 
-__all__ = ["FabricExecution", "Rules", "SharedFabric"]
-
 #: Tasks of all jobs and steps that are executed at most: some 5 GiB of arrays.
 _MOST_TASKS = 20_000_000
 

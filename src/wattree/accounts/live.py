@@ -15,8 +15,6 @@ from wattree.compiler.tasks.ledger import MemoryLedger, Piece
 from wattree.errors import UnknownNameError
 from wattree.trace import LiveTensors, MemoryUse, Trace
 
-__all__ = ["FULLEST", "live_tensors", "with_live_tensors"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -12,8 +12,6 @@ from wattree.lowering.loading import Loading
 from wattree.trace import MaterialsFix, MaterialsUse
 from wattree.units import format_quantity
 
-__all__ = ["core_times_s", "materials_use", "notes_of_loading"]
-
 #: Waits below this share of a step are rounding.
 _NOTHING = 1e-6
 #: Rank classes that are asked how long they wait: the first, as others wait alike.

@@ -16,12 +16,6 @@ from wattree.accounts.moment import moment_of_start
 from wattree.accounts.overhead import communicators, overhead_parts, process_bytes, reserved_bytes
 from wattree.trace import MemoryUse, TierUse, Trace
 
-__all__ = [
-    "PeakMemory",
-    "memory_use",
-    "peak_memory",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from wattree.trace import Trace
 
-__all__ = ["Moment", "moment_of_start"]
-
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 

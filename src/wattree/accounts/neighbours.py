@@ -35,8 +35,6 @@ from wattree.trace import (
     Trace,
 )
 
-__all__ = ["PHASES", "SharedFabricStep", "shared_fabric_step", "with_neighbours"]
-
 #: Phases that are tried where the job file gives none.
 PHASES = 8
 #: Names of communication that are told to take longer.

@@ -9,8 +9,6 @@ from wattree.accounts.fabric import Rules
 from wattree.accounts.materials import notes_of_loading
 from wattree.lowering.idle import has_experts
 
-__all__ = ["assumptions_of"]
-
 
 def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
     """Return one sentence for each assumption."""

@@ -15,8 +15,6 @@ from wattree.cost.communicator import Communicator, communicator_bytes, context_
 from wattree.hardware import Device
 from wattree.lowering.program import CollectiveKind, CollectiveStep
 
-__all__ = ["communicators", "overhead_parts", "process_bytes", "reserved_bytes"]
-
 Floats = NDArray[np.float64]
 
 #: A stage sends to the next and the previous one.

@@ -14,8 +14,6 @@ from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.trace import PoolUse, Trace
 
-__all__ = ["peak_flop_per_s", "pool_uses"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

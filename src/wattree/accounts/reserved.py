@@ -14,8 +14,6 @@ from wattree.compiler.tasks.ledger import ENTRY, MemoryLedger, StageLedger
 from wattree.sim.allocator import CachingAllocator, allocator_policy
 from wattree.trace import AllocatorUse, Trace
 
-__all__ = ["MOST_EVENTS", "reserved_for"]
-
 Integers = NDArray[np.int64]
 
 #: Events of one rank that are executed at most, in order: about half a second of work. Pipelines

@@ -22,8 +22,6 @@ from wattree.lowering.changed import changed_setting
 from wattree.strategy.described import describe
 from wattree.trace import Result, SimulationSize, Trace
 
-__all__ = ["result_of"]
-
 
 def result_of(
     step: ExecutedStep,

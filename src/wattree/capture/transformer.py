@@ -13,8 +13,6 @@ from wattree.capture.parts import norm, sequence_dim
 from wattree.capture.shape import LayerKind, TransformerShape
 from wattree.graph import Block, BlockInstance, ModelGraph
 
-__all__ = ["TransformerShape", "build_transformer"]
-
 
 def build_transformer(shape: TransformerShape) -> ModelGraph:
     """Return the model graph of a transformer of the given shape."""

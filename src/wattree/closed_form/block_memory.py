@@ -14,8 +14,6 @@ from wattree.lowering.program import CollectiveStep, ComputeStep, Scale
 from wattree.lowering.split import SplitBackward, split_backward
 from wattree.lowering.storage import Storage
 
-__all__ = ["SplitMemory", "block_memory", "gathered_bytes", "split_memory", "staged_bytes"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

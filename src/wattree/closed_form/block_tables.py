@@ -24,8 +24,6 @@ from wattree.lowering.setting import Setting
 from wattree.lowering.storage import Storage, SyncGroup, buffer_bytes
 from wattree.strategy import Offload
 
-__all__ = ["BlockTable", "DeviceOfPool", "StorageTable", "block_table", "storage_table"]
-
 Floats = NDArray[np.float64]
 
 

@@ -11,8 +11,6 @@ from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.strategy import AXES
 
-__all__ = ["Borders"]
-
 Floats = NDArray[np.float64]
 
 

@@ -11,8 +11,6 @@ from wattree.cost import Software
 from wattree.lowering.movement import resolved_overlap
 from wattree.strategy import StrategyOptions
 
-__all__ = ["TIME_BOUNDS", "time_bound"]
-
 #: Family → the bound.
 TIME_BOUNDS = {
     # Forward and backward side by side fill each other's gaps.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.lowering.movement import bucket_bytes
 
-__all__ = ["Buckets", "buckets_of"]
-
 Floats = NDArray[np.float64]
 
 

@@ -8,8 +8,6 @@ from wattree.closed_form.strategies import screened
 from wattree.lowering.setting import Setting
 from wattree.strategy import FIXED_PER_PROCESS, StrategyOptions
 
-__all__ = ["busy_share"]
-
 
 def busy_share(setting: Setting, options: StrategyOptions, step_s: float) -> float:
     """Return the share of a step in which a single process keeps its device busy, in [0, 1].

@@ -33,8 +33,6 @@ from wattree.lowering.storage import block_storage, optimizer_state_bytes
 from wattree.lowering.token_load import tokens_of
 from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOptions
 
-__all__ = ["BlockCostTable", "KeptTables"]
-
 _Table = TypeVar("_Table")
 #: Tables that are kept at most, some 100 kB each.
 _MOST_TABLES = 2048

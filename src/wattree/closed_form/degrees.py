@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from wattree.strategy import AXES, StrategyOptions
 
-__all__ = ["MANY", "Degrees"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -6,8 +6,6 @@ from wattree.hardware import Cluster
 from wattree.lowering.memory_tier_access import split_offload
 from wattree.strategy import StrategyOptions
 
-__all__ = ["is_expressible"]
-
 
 def is_expressible(options: StrategyOptions, cluster: Cluster) -> bool:
     """Return whether the closed form knows all settings.

@@ -13,8 +13,6 @@ from wattree.cost.loading import Loader, part_times_s
 from wattree.energy import dynamic_energy_j, loading_energy_j
 from wattree.lowering.loading import BUFFERS
 
-__all__ = ["Inputs"]
-
 Floats = NDArray[np.float64]
 
 _NOTHING = np.zeros(())

@@ -25,16 +25,6 @@ from wattree.strategy.schedules import (
     stage_orders,
 )
 
-__all__ = [
-    "SPLIT",
-    "StageContents",
-    "deferred_s",
-    "in_flight",
-    "known_schedule",
-    "split_bubble_s",
-    "stage_contents",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -9,15 +9,13 @@ from numpy.typing import NDArray
 
 from wattree.closed_form.block_memory import SplitMemory
 from wattree.closed_form.pipeline import StageContents
-from wattree.strategy.schedules import Order, Work, stage_orders
-
-__all__ = ["split_live_bytes"]
+from wattree.strategy.schedules import Order, SlotWork, stage_orders
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 #: Micro-batches after forward and between the two pieces of backward, by chunk; work; chunk.
-_State = tuple[tuple[int, ...], tuple[int, ...], Work, int]
+_State = tuple[tuple[int, ...], tuple[int, ...], SlotWork, int]
 
 
 def split_live_bytes(
@@ -93,22 +91,22 @@ class _Chunk:
         waits = [m.waiting[columns] for m in memory]
         self.saved_bytes = sum((saved_bytes[number] for number in programs), boundary_copies)
         self.waiting = sum((waits[number] for number in programs), 0.0 * boundary_copies)
-        self.most: dict[Work, Floats] = {}
+        self.most: dict[SlotWork, Floats] = {}
         starts = {
-            Work.FORWARD: 0.0 * boundary_copies,
-            Work.BACKWARD: self.saved_bytes,
-            Work.INPUT_GRADIENT: self.saved_bytes,
-            Work.WEIGHT_GRADIENT: self.waiting,
+            SlotWork.FORWARD: 0.0 * boundary_copies,
+            SlotWork.BACKWARD: self.saved_bytes,
+            SlotWork.INPUT_GRADIENT: self.saved_bytes,
+            SlotWork.WEIGHT_GRADIENT: self.waiting,
         }
         for work, start in starts.items():
             level, most = start, start
-            for number in programs if work is Work.FORWARD else reversed(programs):
+            for number in programs if work is SlotWork.FORWARD else reversed(programs):
                 own, now = memory[number], saved_bytes[number]
                 needs, becomes = {
-                    Work.FORWARD: (now + own.forward[columns], now),
-                    Work.BACKWARD: (own.backward[columns], -now),
-                    Work.INPUT_GRADIENT: (own.inputs[columns], waits[number] - now),
-                    Work.WEIGHT_GRADIENT: (own.weights[columns], -waits[number]),
+                    SlotWork.FORWARD: (now + own.forward[columns], now),
+                    SlotWork.BACKWARD: (own.backward[columns], -now),
+                    SlotWork.INPUT_GRADIENT: (own.inputs[columns], waits[number] - now),
+                    SlotWork.WEIGHT_GRADIENT: (own.weights[columns], -waits[number]),
                 }[work]
                 most = np.maximum(most, level + needs)
                 level = level + becomes
@@ -130,13 +128,13 @@ def _states(order: Order, chunks: int) -> set[_State]:
     found: set[_State] = set()
     for slot in order:
         at, work = slot.chunk, slot.work
-        if work in {Work.BACKWARD, Work.INPUT_GRADIENT}:
+        if work in {SlotWork.BACKWARD, SlotWork.INPUT_GRADIENT}:
             saved_bytes[at] -= 1
-        elif work is Work.WEIGHT_GRADIENT:
+        elif work is SlotWork.WEIGHT_GRADIENT:
             waiting[at] -= 1
         found.add((tuple(saved_bytes), tuple(waiting), work, at))
-        if work is Work.FORWARD:
+        if work is SlotWork.FORWARD:
             saved_bytes[at] += 1
-        elif work is Work.INPUT_GRADIENT:
+        elif work is SlotWork.INPUT_GRADIENT:
             waiting[at] += 1
     return found

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from wattree.closed_form.pipeline import SPLIT, StageContents, in_flight, split_bubble_s
 
-__all__ = ["StageKinds", "slowest"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -11,8 +11,6 @@ from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.split_memory import split_live_bytes
 from wattree.closed_form.stage_sums import StageSums
 
-__all__ = ["StageMemory"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.stage_kinds import StageKinds, slowest
 
-__all__ = ["StageSums"]
-
 Floats = NDArray[np.float64]
 
 #: Tables of parameters that are zero unless something is sharded, reduced or offloaded.

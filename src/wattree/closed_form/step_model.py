@@ -20,8 +20,6 @@ from wattree.closed_form.stragglers import slowed_kinds
 from wattree.cost.colocation import barrier_s
 from wattree.cost.update import update_bytes_per_s
 
-__all__ = ["StepModel"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -13,8 +13,6 @@ from wattree.job import Job
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveStep
 
-__all__ = ["Stragglers", "computing_s", "slowed_kinds", "slowed_stages"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

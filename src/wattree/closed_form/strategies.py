@@ -29,16 +29,6 @@ from wattree.strategy import SPATIAL, StrategyOptions, Traffic
 from wattree.strategy.presets import tree_of
 from wattree.strategy.presets.data import REPLICAS
 
-__all__ = [
-    "Degrees",
-    "Estimates",
-    "Screened",
-    "Shared",
-    "estimate",
-    "screened",
-    "stage_pools",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -28,8 +28,6 @@ from wattree.lowering.placed import PlacedJob
 from wattree.lowering.step import LoweredJob, steps_of
 from wattree.lowering.topology import MeshTopology
 
-__all__ = ["Compilation", "compile_job", "compile_jobs"]
-
 Floats = NDArray[np.float64]
 
 

@@ -25,7 +25,7 @@ from wattree.energy.calibration import (
 from wattree.energy.check_reported import check_reported
 from wattree.energy.fit_energy import fit_energy_constants
 from wattree.energy.fit_materials import fit_materials
-from wattree.energy.fit_times import Overlap, fit_computing, fit_network, fit_overlap
+from wattree.energy.fit_times import FittedOverlap, fit_computing, fit_network, fit_overlap
 from wattree.energy.least_squares import non_negative_fit
 from wattree.energy.observed import (
     Observations,
@@ -187,7 +187,7 @@ def _overlaps(
 ) -> tuple[StageConstant, dict[str, float], list[str]]:
     """Return the overlap of all models, those of models with runs enough, and warnings."""
     values = calibration.values()
-    by_model: dict[str, list[Overlap]] = {}
+    by_model: dict[str, list[FittedOverlap]] = {}
     for run in seen.of(Activity.TRAINING):
         if ranks_of(run) == 1:
             continue
@@ -195,7 +195,7 @@ def _overlaps(
         times = step_times(values, run, algorithms=calibration.algorithms, traits=traits)
         if times.communicating <= 0 or times.computing <= 0:
             continue
-        case = Overlap(
+        case = FittedOverlap(
             run=run,
             computing=times.computing,
             communicating=times.communicating,

@@ -259,7 +259,7 @@ def _misfit(fit: tuple[list[int], NonNegativeFit]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
+class FittedOverlap:
     """A training run with what its step would be for the overlap to explain. [s]
 
     Attributes:
@@ -288,7 +288,7 @@ class Overlap:
         return np.asarray(np.maximum(beside, self.materials) / step_s - 1.0)
 
 
-def fit_overlap(cases: Sequence[Overlap]) -> StageConstant:
+def fit_overlap(cases: Sequence[FittedOverlap]) -> StageConstant:
     """Return φ, the share of backward behind which gradients travel.
 
     The value with the least sum of squared errors; its interval is the profile's: all values whose
@@ -324,5 +324,5 @@ def fit_overlap(cases: Sequence[Overlap]) -> StageConstant:
     )
 
 
-def _sums(cases: Sequence[Overlap], overlaps: Floats) -> Floats:
+def _sums(cases: Sequence[FittedOverlap], overlaps: Floats) -> Floats:
     return np.asarray(sum(case.errors(overlaps) ** 2 for case in cases))

@@ -20,8 +20,8 @@ from wattree.graph.operators import (
     Operator,
     OperatorKind,
     Parameter,
+    SlidingWindow,
     TensorRole,
-    Window,
     window_dims,
 )
 from wattree.graph.repeat import (
@@ -52,12 +52,12 @@ __all__ = [
     "Parameter",
     "Phase",
     "Repeated",
+    "SlidingWindow",
     "StageLabel",
     "StreamKind",
     "TaskKind",
     "Tensor",
     "TensorRole",
-    "Window",
     "class_of_kind",
     "joined_parts",
     "joined_path",

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from wattree.errors import ModelError
 from wattree.graph.model_graph import ModelGraph
 
-__all__ = ["BlockDataflow", "Made"]
-
 
 class Made(NamedTuple):
     """A tensor that flows from one block to others.

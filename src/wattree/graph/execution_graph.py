@@ -50,8 +50,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ExecutionGraph", "Phase", "StageLabel", "StreamKind", "TaskKind"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

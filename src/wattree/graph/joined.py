@@ -12,8 +12,6 @@ from dataclasses import replace
 
 from wattree.graph.operators import Extent, Operator, Parameter
 
-__all__ = ["joined_parts", "joined_path"]
-
 #: Between the names of projections that are one product.
 _MARK = "+"
 #: Dim of what all projections have of one head, or of one feature.

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from wattree.errors import ModelError
 from wattree.graph.operators import Extent, Operator
 
-__all__ = ["Block", "BlockInstance", "ModelGraph", "Tensor"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:

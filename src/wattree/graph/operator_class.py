@@ -6,8 +6,6 @@ from enum import IntEnum
 
 from wattree.graph.operators import OperatorKind
 
-__all__ = ["OperatorClass", "class_of_kind"]
-
 
 class OperatorClass(IntEnum):
     """Classes of work. Every task has one; `WAITING` is what a rank does between tasks."""

@@ -12,20 +12,6 @@ from enum import StrEnum
 
 from wattree.errors import ModelError
 
-__all__ = [
-    "AttentionMask",
-    "DimRole",
-    "Extent",
-    "IterationDim",
-    "Operand",
-    "Operator",
-    "OperatorKind",
-    "Parameter",
-    "TensorRole",
-    "Window",
-    "window_dims",
-]
-
 
 class DimRole(StrEnum):
     """What a strategy may do with an iteration dim."""
@@ -128,7 +114,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class SlidingWindow:
     """What a convolution or a pool slides over its input, dim by dim.
 
     Attributes:
@@ -230,7 +216,7 @@ class Operator:
     head_dim: int = 0
     value_head_dim: int = 0
     kernels: int = 1
-    window: Window | None = None
+    window: SlidingWindow | None = None
     in_turn: str | None = None
     role: TensorRole | None = None
     parameter_factors: int | None = None

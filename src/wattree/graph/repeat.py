@@ -12,15 +12,6 @@ from numpy.typing import NDArray
 from wattree.graph.execution_graph import ExecutionGraph, Phase, StageLabel, TaskKind
 from wattree.graph.operator_class import OperatorClass
 
-__all__ = [
-    "JobTasks",
-    "Repeated",
-    "part_of",
-    "repeated",
-    "tasks_of_jobs",
-    "with_links_apart",
-]
-
 Integers = NDArray[np.int64]
 
 #: Columns with one value for each task, and what a gate has there.

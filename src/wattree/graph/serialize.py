@@ -17,8 +17,6 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 from wattree.errors import ModelError
 from wattree.graph.model_graph import ModelGraph
 
-__all__ = ["graph_from_json", "graph_to_json"]
-
 #: Raised when a reader of the version before would misread a file.
 _VERSION: Final = 1
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from wattree.errors import CostError
 
-__all__ = ["volume_factor"]
-
 Ranks = TypeVar("Ranks", int, float, NDArray[np.float64])
 
 

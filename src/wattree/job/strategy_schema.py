@@ -36,23 +36,6 @@ from wattree.strategy import (
     knobs_of,
 )
 
-__all__ = [
-    "ActivationsSpec",
-    "BucketSpec",
-    "ColocationSpec",
-    "MemorySpec",
-    "MovementSpec",
-    "NodeSpec",
-    "OffloadSpec",
-    "OptionsSpec",
-    "PhantomSpec",
-    "PrefetchSpec",
-    "ScheduleSpec",
-    "TablesSpec",
-    "TokenSpec",
-    "TreeSpec",
-]
-
 
 class PrefetchSpec(Section):
     """How far gathers of sharded parameters run ahead of the computation."""

@@ -20,8 +20,6 @@ from wattree.strategy import (
 )
 from wattree.strategy.presets.data import data_parallel
 
-__all__ = ["MOVEMENT_KEYS", "traffic_of", "warn_of_idle_traffic"]
-
 #: Keys of a strategy that make up its `Traffic`, and those that are read as they are.
 MOVEMENT_KEYS = frozenset(MovementSpec.model_fields)
 _PLAIN = set(knobs_of(Traffic)) - {"in_line", "prefetch", "offload"}

@@ -14,8 +14,6 @@ from wattree.cost import (
 from wattree.cost.rates import Rates
 from wattree.lowering.program import ComputeStep, Scale, StepPhase
 
-__all__ = ["attention_costs"]
-
 Floats = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
 from wattree.strategy import Choices, StrategyTree
 
-__all__ = ["ModelProgram", "compile_model", "is_trained"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProgram:

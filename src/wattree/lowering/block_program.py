@@ -23,8 +23,6 @@ from wattree.lowering.spread import ExpertPlace, OwnedOperator
 from wattree.strategy import OWNER, Choices
 from wattree.strategy.parts import is_sample_table, looked_up
 
-__all__ = ["block_program", "frozen"]
-
 _Made = TypeVar("_Made")
 
 

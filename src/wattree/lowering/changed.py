@@ -11,8 +11,6 @@ from wattree.lowering.passes.widest import with_widest_parts
 from wattree.lowering.setting import Setting
 from wattree.strategy import Strategy, StrategyTree
 
-__all__ = ["changed_line", "changed_model", "changed_setting"]
-
 
 def changed_model(
     model: ModelGraph, tree: StrategyTree, degrees: Mapping[str, int]

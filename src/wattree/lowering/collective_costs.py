@@ -20,8 +20,6 @@ from wattree.cost import (
 from wattree.cost.rates import Rates
 from wattree.lowering.program import CollectiveKind
 
-__all__ = ["CollectiveCosts", "collective_costs"]
-
 Floats = NDArray[np.float64]
 
 

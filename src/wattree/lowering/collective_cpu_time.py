@@ -15,8 +15,6 @@ from wattree.lowering.program import CollectiveKind, CollectiveStep, Step
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
 
-__all__ = ["with_collective_cpu_time"]
-
 _AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
 
 

@@ -24,14 +24,6 @@ from wattree.hardware import Cluster
 from wattree.lowering.program import ComputeStep, LocalSize, Scale, StepPhase
 from wattree.strategy import Strategy
 
-__all__ = [
-    "SharedWork",
-    "colocation_misfits",
-    "shared_work",
-    "step_barrier_s",
-    "step_fill",
-]
-
 Floats = NDArray[np.float64]
 
 #: Query positions that a thread block of a fused attention kernel takes (Dao, "FlashAttention-2",

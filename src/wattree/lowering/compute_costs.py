@@ -18,8 +18,6 @@ from wattree.lowering.operator_costs import (
 )
 from wattree.lowering.program import ComputeStep, Scale, StepPhase
 
-__all__ = ["compute_costs", "launches_of", "starts_s"]
-
 Floats = NDArray[np.float64]
 
 

@@ -18,8 +18,6 @@ from wattree.lowering.memory_tier_access import stored_whole, tier2_accesses, ti
 from wattree.lowering.phase_costs import PhaseCosts, phase_costs
 from wattree.lowering.program import BlockProgram, Scale
 
-__all__ = ["BlockCosts", "block_costs"]
-
 Floats = NDArray[np.float64]
 
 

@@ -19,8 +19,6 @@ from wattree.lowering.costs import BlockCosts
 from wattree.lowering.program import BlockProgram, SavedTensor
 from wattree.strategy.schedules import ChunkPlacement
 
-__all__ = ["Entering", "chunk_stages", "entering", "entering_bytes", "with_boundary_copies"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entering:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from wattree.cost import GroupShape
 from wattree.lowering.program import Scale
 
-__all__ = ["GroupShapes", "Placement"]
-
 Floats = NDArray[np.float64]
 
 

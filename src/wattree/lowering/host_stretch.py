@@ -14,8 +14,6 @@ from wattree.lowering.compute_costs import launches_of
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeStep, Scale
 
-__all__ = ["stretch_to_host"]
-
 Floats = NDArray[np.float64]
 
 

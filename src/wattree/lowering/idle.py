@@ -14,8 +14,6 @@ from wattree.strategy import SPATIAL, Offload, Strategy, StrategyOptions
 from wattree.strategy.parts import has_roles, is_sample_table
 from wattree.strategy.presets.spatial import spatial_dim
 
-__all__ = ["has_experts", "idle_choices", "idle_precision"]
-
 #: A choice that touches less than this share of the model's products is told to do little: their
 #: time, and what it could save, is below that of noise between two runs of a job.
 _SLIGHT: Final = 0.05

@@ -14,18 +14,6 @@ from wattree.graph import Operand, Operator
 from wattree.lowering.program import CollectiveKind, LocalSize
 from wattree.strategy import OWNER
 
-__all__ = [
-    "OWNED",
-    "PARTIAL",
-    "REPLICATED",
-    "Conversion",
-    "Layout",
-    "conversions",
-    "expert_position",
-    "layout_of",
-    "local_size",
-]
-
 #: Axis → position of the dim it shards, PARTIAL or OWNED. Absent axes hold replicas.
 Layout = Mapping[str, int]
 

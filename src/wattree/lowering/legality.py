@@ -20,8 +20,6 @@ from wattree.strategy import (
     TreeNode,
 )
 
-__all__ = ["check_fits", "check_ring", "misfits"]
-
 
 def check_fits(
     model: ModelGraph,

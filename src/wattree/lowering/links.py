@@ -16,19 +16,6 @@ from numpy.typing import NDArray
 from wattree.cost import LinkRates
 from wattree.lowering.topology import LinkUse
 
-__all__ = [
-    "LinkClasses",
-    "alone_s",
-    "capacities",
-    "joint_links",
-    "largest_runs",
-    "link_classes",
-    "members_by_link",
-    "rank_rates",
-    "rates_of_ranks",
-    "share_of_one_group",
-]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

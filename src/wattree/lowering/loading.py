@@ -15,15 +15,6 @@ from wattree.lowering.topology import LinkUse, MeshTopology
 from wattree.strategy import Schedule
 from wattree.units import format_bytes
 
-__all__ = [
-    "BUFFERS",
-    "Loading",
-    "check_host_memory",
-    "loading_of",
-    "loading_stages",
-    "storage_links",
-]
-
 Integers = NDArray[np.int64]
 
 #: Input batches on the device: the one in use, and (out of pinned memory) the one that comes.

@@ -11,8 +11,6 @@ from wattree.cost.rates import Rates
 from wattree.lowering.operator_costs import weight_casts
 from wattree.lowering.program import ComputeStep, Scale, StepPhase
 
-__all__ = ["matmul_costs"]
-
 Floats = NDArray[np.float64]
 
 

@@ -14,15 +14,6 @@ from wattree.hardware import Node
 from wattree.lowering.program import BlockProgram, ComputeStep, Scale, Step, StepPhase
 from wattree.strategy import Offload
 
-__all__ = [
-    "expanded_memory",
-    "split_offload",
-    "stored_whole",
-    "tier2_accesses",
-    "tier2_saved_rows",
-    "tier2_share",
-]
-
 Floats = NDArray[np.float64]
 
 #: Of one step: kept activations in expanded memory [B], and where weights are not gathered.

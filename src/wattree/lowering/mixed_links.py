@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from wattree.hardware import Cluster
 from wattree.hardware.places import DevicePlaces
 
-__all__ = ["SharedLinks", "mixed_links"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

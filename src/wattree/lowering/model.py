@@ -19,8 +19,6 @@ from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
 from wattree.strategy import Strategy, StrategyOptions
 
-__all__ = ["check_recomputation", "model_of"]
-
 #: Ways of recomputation that tell products apart by name.
 _OF_TRANSFORMERS = ("selective_operator", "selective_qkv")
 

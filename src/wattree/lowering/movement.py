@@ -14,15 +14,6 @@ from wattree.lowering.streams import Stream
 from wattree.lowering.tiers import Tier
 from wattree.strategy import Offload, Prefetch, Strategy, StrategyOptions, Traffic
 
-__all__ = [
-    "DEFAULT_BUCKET_BYTES",
-    "Movement",
-    "Overlap",
-    "bucket_bytes",
-    "movement_of",
-    "resolved_overlap",
-]
-
 #: PyTorch DDP's default bucket (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
 DEFAULT_BUCKET_BYTES = 25.0 * 2**20
 

@@ -16,12 +16,6 @@ from wattree.lowering.memory_tier_access import split_offload
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Strategy, Traffic
 
-__all__ = [
-    "check_shared_tiers",
-    "check_tier2_tables",
-    "offload_misfits",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

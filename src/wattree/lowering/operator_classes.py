@@ -5,8 +5,6 @@ from __future__ import annotations
 from wattree.graph import OperatorClass, class_of_kind
 from wattree.lowering.program import CollectiveKind, ComputeStep, Step
 
-__all__ = ["class_between_replicas", "class_of_step"]
-
 #: Axes of the mesh that an exchange of activations runs over, the telling one first.
 _OF_AXIS = (
     ("ep", OperatorClass.EXPERT_EXCHANGE),

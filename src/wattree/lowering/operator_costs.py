@@ -23,15 +23,6 @@ from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 from wattree.lowering.program import ComputeStep, LocalSize, Scale, StepPhase
 
-__all__ = [
-    "convolution_costs",
-    "is_convolution",
-    "library_passes",
-    "memory_bound_costs",
-    "runs_alone",
-    "weight_casts",
-]
-
 Floats = NDArray[np.float64]
 
 #: Kinds that only captured operators have; the rest is shared with models written by hand.

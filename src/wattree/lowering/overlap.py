@@ -22,8 +22,6 @@ from wattree.lowering.ring_rows import collapsed_row, ring_rows, ring_span_s
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
 
-__all__ = ["Pipelining", "hidden_under", "phase_rows", "phase_span_s"]
-
 Floats = NDArray[np.float64]
 
 #: Collectives that software cuts into pieces, and those that it cuts if it is told into how many.

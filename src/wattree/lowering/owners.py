@@ -21,8 +21,6 @@ from wattree.lowering.spread import OwnedOperator
 from wattree.lowering.token_load import RankLevels, members_of, port_factors
 from wattree.strategy import Mesh
 
-__all__ = ["Shares", "first_rank_levels", "owner_levels", "owners_of", "shares_of"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -18,8 +18,6 @@ from wattree.lowering.operator_costs import runs_alone
 from wattree.lowering.program import CollectiveKind, CollectiveStep, ComputeStep, Scale, Step
 from wattree.lowering.ring import Ring, buffered_blocks, rings_of
 
-__all__ = ["PhaseCosts", "phase_costs"]
-
 Floats = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from wattree.lowering.changed import changed_model
 from wattree.lowering.setting import Setting
 from wattree.strategy import TIME_SLICED, Strategy
 
-__all__ = ["PlacedJob", "with_changes", "with_processes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedJob:

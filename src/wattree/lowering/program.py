@@ -14,24 +14,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.graph import AttentionMask, Extent, OperatorKind, Window
+from wattree.graph import AttentionMask, Extent, OperatorKind, SlidingWindow
 from wattree.lowering.spread import ExpertPlace, OwnedOperator, WindowPart
-
-__all__ = [
-    "BlockProgram",
-    "CollectiveKind",
-    "CollectiveStep",
-    "ComputeStep",
-    "LocalSize",
-    "Matmul",
-    "ParameterGroup",
-    "Payload",
-    "SavedTensor",
-    "Scale",
-    "Step",
-    "StepPhase",
-    "TokenLoad",
-]
 
 
 class CollectiveKind(StrEnum):
@@ -232,7 +216,7 @@ class ComputeStep:
     writes: tuple[LocalSize, ...] = ()
     weights: tuple[LocalSize, ...] = ()
     row: LocalSize = field(default_factory=LocalSize)
-    window: Window | None = None
+    window: SlidingWindow | None = None
     in_turn: LocalSize | None = None
     matmul: Matmul | None = None
     batch: LocalSize = field(default_factory=LocalSize)

@@ -20,8 +20,6 @@ from wattree.lowering.program import CollectiveStep, Scale
 from wattree.lowering.storage import Storage
 from wattree.lowering.topology import MeshTopology
 
-__all__ = ["RankKind", "RankKinds", "RankPlacement", "axes_sets", "rank_kinds"]
-
 Integers = NDArray[np.int64]
 Axes = tuple[str, ...]
 

@@ -26,8 +26,6 @@ from wattree.lowering.program import (
     StepPhase,
 )
 
-__all__ = ["Ring", "block_shares", "buffered_blocks", "rings_of"]
-
 Floats = NDArray[np.float64]
 
 

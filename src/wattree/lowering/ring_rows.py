@@ -13,8 +13,6 @@ from wattree.lowering.ring import Ring, block_shares
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
 
-__all__ = ["collapsed_row", "ring_rows", "ring_span_s"]
-
 Floats = NDArray[np.float64]
 
 

@@ -6,8 +6,6 @@ from wattree.graph import ModelGraph
 from wattree.lowering.layout import local_size
 from wattree.lowering.program import Scale
 
-__all__ = ["given_bytes", "input_bytes"]
-
 #: Bytes of one token id as loaders hand it to the device (int64).
 _TOKEN_BYTES = 8.0
 

@@ -23,8 +23,6 @@ from wattree.lowering.idle import idle_precision
 from wattree.lowering.model import model_of
 from wattree.lowering.work import model_flop
 
-__all__ = ["Setting", "setting_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:

@@ -16,8 +16,6 @@ from wattree.graph import OperatorKind
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeStep, Step, StepPhase
 
-__all__ = ["SplitBackward", "deferred_steps", "split_backward"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitBackward:

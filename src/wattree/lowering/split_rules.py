@@ -16,16 +16,6 @@ from wattree.strategy import Choices, StrategyOptions, StrategyTree
 from wattree.strategy.parts import column_dim, is_sample_table, row_dim
 from wattree.strategy.presets import tree_of
 
-__all__ = [
-    "SplitRule",
-    "counted_units",
-    "has_attention",
-    "has_split_positions",
-    "illegal_by_rule",
-    "indivisible_units",
-    "split_rules",
-]
-
 Integers = NDArray[np.int64]
 
 

@@ -9,8 +9,6 @@ from wattree.graph import ModelGraph
 from wattree.lowering.block import ModelProgram
 from wattree.strategy import Schedule
 
-__all__ = ["chunk_layers", "cut_chunks", "stage_misfits"]
-
 
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
     """Return layers per chunk in model order, as even as can be.

@@ -37,8 +37,6 @@ from wattree.lowering.topology import MeshTopology
 from wattree.lowering.uneven import uneven_levels
 from wattree.strategy import Offload, Strategy
 
-__all__ = ["LoweredJob", "LoweredStep", "steps_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredStep:

@@ -15,14 +15,6 @@ from wattree.job.optimizers import OPTIMIZER_STATE_BYTES
 from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
 from wattree.strategy import Offload
 
-__all__ = [
-    "Storage",
-    "SyncGroup",
-    "block_storage",
-    "buffer_bytes",
-    "optimizer_state_bytes",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CATEGORIES", "COPY_LOADS", "GATHERED", "GRADIENTS", "STREAMS", "Copy", "Stream"]
-
 #: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
 CATEGORIES = (
     "activations",

@@ -15,8 +15,6 @@ from wattree.hardware import Node
 from wattree.lowering.topology import LinkUse
 from wattree.units import format_bytes
 
-__all__ = ["Tier", "capacity_misfits", "tier_links", "tiers_of"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

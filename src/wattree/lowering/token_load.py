@@ -13,8 +13,6 @@ from wattree.lowering.block import ModelProgram
 from wattree.lowering.program import TokenLoad
 from wattree.strategy import ExpertLoad, Mesh
 
-__all__ = ["RankLevels", "members_of", "port_factors", "rank_levels", "tokens_of"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -13,8 +13,6 @@ from wattree.hardware.places import DevicePlaces, device_places
 from wattree.lowering.mixed_links import SharedLinks, mixed_links
 from wattree.strategy import Mesh
 
-__all__ = ["LinkUse", "MeshTopology"]
-
 Integers = NDArray[np.int64]
 
 

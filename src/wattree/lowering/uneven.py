@@ -10,8 +10,6 @@ from wattree.lowering.placed import PlacedJob
 from wattree.lowering.token_load import RankLevels, rank_levels
 from wattree.strategy import Strategy
 
-__all__ = ["uneven_levels"]
-
 
 def uneven_levels(job: PlacedJob, program: ModelProgram, cluster: Cluster) -> RankLevels | None:
     """Return how unequally the ranks are loaded; None where all do the same.

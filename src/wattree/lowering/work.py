@@ -10,8 +10,6 @@ from wattree.lowering.block import compile_model
 from wattree.lowering.program import ComputeStep, Scale, StepPhase
 from wattree.strategy import StrategyTree
 
-__all__ = ["model_flop"]
-
 #: Backward products that the model needs: dV, dP, dQ, dK.
 _BACKWARD_MATMULS = 2 * FORWARD_MATMULS
 

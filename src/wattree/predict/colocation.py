@@ -9,8 +9,6 @@ from wattree.cost.colocation import alternating, barrier_s, together_s
 from wattree.errors import WattreeError
 from wattree.strategy import BATCH_RULES, FIXED_GLOBAL
 
-__all__ = ["MeasuredStep", "PredictedGain", "predicted_gain"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:

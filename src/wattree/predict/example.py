@@ -9,8 +9,6 @@ from wattree.job import AUTO
 from wattree.lowering.setting import Setting
 from wattree.strategy.parts import is_sample_table
 
-__all__ = ["missing_strategy"]
-
 #: Parameters, gradients and Adam's states of one parameter in mixed precision. Rajbhandari et al.,
 #: "ZeRO", SC 2020, section 3.1. [B]
 _STATE_BYTES: Final = 16.0

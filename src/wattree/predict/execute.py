@@ -15,8 +15,6 @@ from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import Trace
 
-__all__ = ["compilation_of", "executed", "written_out"]
-
 
 def executed(
     setting: Setting, strategy: Strategy, *, fold: bool, detail: bool, rules: Rules

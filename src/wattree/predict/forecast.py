@@ -19,8 +19,6 @@ from wattree.predict.simulate import simulate
 from wattree.strategy import AXES, Strategy, StrategyOptions
 from wattree.trace.run import Run, Work
 
-__all__ = ["forecast_job"]
-
 #: Axes whose ranks hold whole replicas, which is what the stage model knows.
 _REPLICAS = "dp"
 #: Relative difference between traffic simulated and assumed, from which a reader is told.

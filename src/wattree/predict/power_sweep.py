@@ -11,8 +11,6 @@ from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.predict.simulate import simulate
 
-__all__ = ["LimitedStep", "PowerSweep", "power_sweep", "usual_limits_w"]
-
 #: Usual limits: rated power, then every twentieth of it down to three tenths, as far as the
 #: devices draw less at rest by this factor.
 _TWENTIETHS = range(20, 5, -1)

@@ -33,8 +33,6 @@ from wattree.trace.run import (
     Work,
 )
 
-__all__ = ["idle_run_of", "loader_run_of", "run_of"]
-
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

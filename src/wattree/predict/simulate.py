@@ -26,8 +26,6 @@ from wattree.predict.execute import executed, written_out
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.trace import Result, Trace
 
-__all__ = ["Prediction", "predicted", "simulate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:

@@ -24,8 +24,6 @@ from wattree.predict.example import missing_strategy
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
-__all__ = ["EstimatedEnergy", "EstimatedMemory", "StepEstimate", "estimate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatedMemory:

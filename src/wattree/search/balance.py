@@ -19,8 +19,6 @@ from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
 from wattree.strategy import AXES, Schedule, StrategyOptions
 
-__all__ = ["balanced_cuts", "even_stage_layers"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

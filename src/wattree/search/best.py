@@ -27,8 +27,6 @@ from wattree.search.space import Space, enumerate_space
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.units import format_bytes, format_quantity, format_time
 
-__all__ = ["Best", "Estimate", "Known", "best_strategy"]
-
 #: Spaces, and estimates of spaces, that are kept; a million strategies take some 100 MB.
 _MOST_SPACES = 4
 #: Simulated however far the second is behind: two estimates are rarely wrong in one way.

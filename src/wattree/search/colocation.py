@@ -9,8 +9,6 @@ from wattree.predict import Setting
 from wattree.search.limits import Limits
 from wattree.strategy import StrategyOptions
 
-__all__ = ["sharing_limits"]
-
 #: A device that is busier than this has at most a quarter to gain, and less is left of that by
 #: smaller batches: not worth a look unless processes are asked for.
 _BUSY = 0.8

@@ -16,8 +16,6 @@ from wattree.strategy import StrategyOptions
 from wattree.trace import PART_WORDS, Result
 from wattree.units import format_bytes, format_quantity, format_time
 
-__all__ = ["explanation"]
-
 #: Parts of the step as people call them.
 _PARTS = {
     "compute": "compute",

@@ -20,8 +20,6 @@ from wattree.search.placements import accesses_expanded_memory
 from wattree.strategy import StrategyOptions
 from wattree.trace import MemoryFix
 
-__all__ = ["memory_fixes", "with_memory_fixes"]
-
 #: Changes of a strategy by name, each tried alone and then with each other.
 Change = tuple[str, StrategyOptions]
 

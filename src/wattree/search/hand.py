@@ -13,8 +13,6 @@ from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 
-__all__ = ["hand_choices"]
-
 
 def hand_choices(setting: Setting, ranks: int) -> Mapping[str, StrategyOptions]:
     """Return the two most common choices: name → strategy.

@@ -15,8 +15,6 @@ from wattree.search.space import enumerate_space
 from wattree.strategy import options_in_words
 from wattree.units import format_bytes, format_time
 
-__all__ = ["infeasible"]
-
 #: Units of a cap as people give them, largest first. [W]
 _CAP_UNITS = (("MW", 1e6), ("kW", 1e3), ("W", 1.0))
 #: How far to look for a larger cluster that would do.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Limits", "device_counts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

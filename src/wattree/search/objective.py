@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wattree.trace import Result
 
-__all__ = ["OBJECTIVES", "objective_of", "to_digits"]
-
 OBJECTIVES = ("time", "energy", "cost", "carbon")
 
 

@@ -13,8 +13,6 @@ from wattree.strategy import MPS, TIME_SLICED, ULYSSES, StrategyOptions
 from wattree.strategy.parts import has_stack, has_whole_states
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
-__all__ = ["NO_CONTEXT", "plain_options", "recomputations", "sharing_options"]
-
 #: Meshes without context parallelism are listed with this, which is what is not chosen.
 NO_CONTEXT = StrategyOptions().parallelism.context
 #: Ways of context parallelism that software has; `overlapped` is the limit of none. Attention in

@@ -17,8 +17,6 @@ from wattree.strategy import StrategyOptions, StrategyTree
 from wattree.strategy.parts import row_dim
 from wattree.strategy.presets.phantom import phantom_parallel
 
-__all__ = ["ghost_counts", "phantom_options"]
-
 #: Of data-parallel state: what ZeRO-2 and hybrids save between these is not worth their number.
 _SHARDINGS = ("none", "zero1", "zero3")
 _RECOMPUTATIONS = ("none", "full")

@@ -9,8 +9,6 @@ from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
 from wattree.strategy import Offload
 
-__all__ = ["PLACED", "accesses_expanded_memory", "placements_of"]
-
 #: What a placement names, joined by `+`; `device` is the one that puts nothing elsewhere.
 PLACED = ("optimizer", "parameters", "activations", "overflow")
 _DEVICE = "device"

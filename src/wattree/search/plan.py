@@ -31,8 +31,6 @@ from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
 from wattree.strategy import StrategyOptions
 
-__all__ = ["check_objectives", "plan", "search"]
-
 Progress = Callable[[str, int, int], None]
 
 

@@ -10,8 +10,6 @@ from wattree.errors import InfeasibleError
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
 
-__all__ = ["Plan", "RankedStrategy", "nothing_found"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedStrategy:

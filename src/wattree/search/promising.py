@@ -24,8 +24,6 @@ from wattree.search.screen import (
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.trace import Result
 
-__all__ = ["FEWEST", "Search", "in_order", "misses", "ranked_strategy", "search"]
-
 #: Strategies simulated before the search may stop, and after which it stops.
 FEWEST, _MOST = 8, 24
 #: Tasks that simulations may play in all, so that plans of many micro-batches take seconds too.

@@ -17,8 +17,6 @@ from wattree.predict import Setting
 from wattree.search.space import Space
 from wattree.strategy import AXES, StrategyOptions
 
-__all__ = ["Constraints", "ScreenedSpace", "screen"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -39,8 +39,6 @@ from wattree.strategy import (
 from wattree.strategy.presets import schedule_name
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
-__all__ = ["Limits", "Space", "StrategyGroup", "enumerate_space"]
-
 Integers = NDArray[np.int64]
 
 #: Micro-batches are divisors of a replica's share up to this many samples, ...

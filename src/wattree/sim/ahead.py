@@ -9,8 +9,6 @@ from wattree.graph import ExecutionGraph, TaskKind
 from wattree.sim import checks, engine, occupancy, prune, sweep
 from wattree.trace import Trace
 
-__all__ = ["compile_ahead", "kernels_are_compiled"]
-
 _OTHERS = (
     checks._all_sound,  # noqa: SLF001 - kernels are called by their modules alone
     prune._add_up,  # noqa: SLF001

@@ -34,8 +34,6 @@ from dataclasses import dataclass, field
 
 from wattree.errors import UnknownNameError
 
-__all__ = ["ALLOCATORS", "AllocatorPolicy", "CachingAllocator", "allocator_policy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPolicy:

@@ -16,8 +16,6 @@ from wattree.compiled import kernel, part
 from wattree.errors import SimulationError
 from wattree.graph import ExecutionGraph, TaskKind
 
-__all__ = ["check_graph"]
-
 _ROWS = (
     ("stream_offsets", "stream_ids"),
     ("successor_offsets", "successors"),

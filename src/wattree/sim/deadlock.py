@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from wattree.errors import SimulationError
 from wattree.graph import ExecutionGraph
 
-__all__ = ["halt_error"]
-
 Integers = NDArray[np.int64]
 
 _SHOWN = 12  # waits of a cycle, or stuck tasks: more would not be read

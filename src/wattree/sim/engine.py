@@ -24,7 +24,7 @@ from wattree.sim.layout import (
     WITHOUT_WORK,
     Board,
     Columns,
-    Network,
+    FlowNetwork,
     Queue,
     Record,
     columns_of,
@@ -38,8 +38,6 @@ from wattree.sim.policies import check_sharing, flows_under, without_slowdown
 from wattree.sim.rates import begin_work, end_work, settle
 from wattree.sim.rules import EVENT_KINDS, EventKind
 from wattree.trace import Trace
-
-__all__ = ["PLAYER", "execute", "execute_events", "executed"]
 
 _END, _WORK, _START = int(EventKind.END), int(EventKind.WORK), int(EventKind.START)
 
@@ -121,7 +119,7 @@ def executed(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Tra
 def _run(
     columns: Columns,
     board: Board,
-    network: Network,
+    network: FlowNetwork,
     queue: Queue,
     record: _Record,
     is_proteus: bool,
@@ -166,7 +164,7 @@ def _note(record: _Record, task: int, kind: int) -> None:
 
 @part
 def _start(
-    board: Board, network: Network, queue: Queue, record: _Record, task: int, now_s: float
+    board: Board, network: FlowNetwork, queue: Queue, record: _Record, task: int, now_s: float
 ) -> bool:
     """Start a task; return False if it ends at once, before anything else can happen."""
     _note(record, task, _START)
@@ -207,7 +205,7 @@ def _take_slot(board: Board, task: int) -> int:
 
 
 @part
-def _leave(board: Board, network: Network, slot: int) -> None:
+def _leave(board: Board, network: FlowNetwork, slot: int) -> None:
     """Take a task that ends out of everything that runs."""
     if board.slots[slot].phase == AT_WORK:
         end_work(board, network, slot)

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from wattree.compiled import part
 from wattree.sim.layout import Queue
 
-__all__ = ["pop_event", "pop_task", "push_task", "schedule"]
-
 #: No slot, no run.
 NONE = -1
 

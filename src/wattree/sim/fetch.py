@@ -6,8 +6,6 @@ from typing import Any
 
 from wattree.compiled import intrinsic
 
-__all__ = ["fetch_ahead"]
-
 # Arguments of llvm.prefetch: to be read, soon and again, as data.
 _READ, _KEEP, _DATA = 0, 3, 1
 

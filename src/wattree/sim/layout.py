@@ -16,23 +16,6 @@ from wattree.compiled import part
 from wattree.graph import ExecutionGraph
 from wattree.sim.prune import crowdable_flows
 
-__all__ = [
-    "AT_WORK",
-    "BEFORE_WORK",
-    "WITHOUT_WORK",
-    "Board",
-    "Columns",
-    "Network",
-    "Queue",
-    "Record",
-    "columns_of",
-    "empty_board",
-    "empty_network",
-    "empty_queue",
-    "lay_out",
-    "slots_needed",
-]
-
 #: One record of the arrays below, with the fields of its type, which mypy cannot know.
 Record = Any
 
@@ -134,7 +117,7 @@ class Queue(NamedTuple):
     newest: NDArray[np.int64]
 
 
-class Network(NamedTuple):
+class FlowNetwork(NamedTuple):
     """Links, flows on them (`capacity` nodes per slot), and scratch space of the sharing policies.
 
     `busiest_bytes_per_s` is what one of the flows that each task stands for takes on its busiest
@@ -251,14 +234,14 @@ def _busiest(graph: ExecutionGraph) -> NDArray[np.float64]:
     return found
 
 
-def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Network:
+def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> FlowNetwork:
     """Return the links, nothing on them."""
     capacity = int(np.diff(columns.flow_offsets).max(initial=0))
     count = len(graph.link_bandwidth_bytes_per_s)
     links = np.zeros(count, LINK)
     links["bandwidth_bytes_per_s"] = graph.link_bandwidth_bytes_per_s
     links["first"] = links["last"] = -1
-    return Network(
+    return FlowNetwork(
         links=links,
         nodes=np.empty(slots * capacity, NODE),
         capacity=capacity,

@@ -18,8 +18,6 @@ from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, Task
 from wattree.sim.sweep import BINS, CLASSES, Lanes, Occupancy, Role, Scratch, Wait, sweep
 from wattree.trace import Trace
 
-__all__ = ["class_column", "occupancy"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 _CELLS = len(StageLabel) * CLASSES

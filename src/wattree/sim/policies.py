@@ -11,8 +11,6 @@ from wattree.errors import UnknownNameError
 from wattree.graph import ExecutionGraph
 from wattree.sim.rules import SHARING_POLICIES
 
-__all__ = ["check_sharing", "flows_under", "whole_flows", "without_slowdown"]
-
 
 def check_sharing(sharing: str) -> None:
     """Refuse a sharing policy that does not exist.

@@ -13,8 +13,6 @@ from wattree.compiled import kernel
 from wattree.graph import ExecutionGraph
 from wattree.sim.rules import CROWDED_TOLERANCE
 
-__all__ = ["crowdable_flows"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

@@ -11,16 +11,14 @@ import numpy as np
 from wattree.compiled import part
 from wattree.graph import TaskKind
 from wattree.sim.events import schedule
-from wattree.sim.layout import AT_WORK, Board, Network, Queue, Record
+from wattree.sim.layout import AT_WORK, Board, FlowNetwork, Queue, Record
 from wattree.sim.sharing import join_links, leave_links, solve_shares
-
-__all__ = ["begin_work", "end_work", "settle"]
 
 _COMPUTE, _HOST = int(TaskKind.COMPUTE), int(TaskKind.HOST)
 
 
 @part
-def begin_work(board: Board, network: Network, slot: int, now_s: float) -> None:
+def begin_work(board: Board, network: FlowNetwork, slot: int, now_s: float) -> None:
     """Let a task's work begin; its rate is set at the end of the instant."""
     state = board.slots[slot]
     task = board.tasks[state.task]
@@ -37,7 +35,7 @@ def begin_work(board: Board, network: Network, slot: int, now_s: float) -> None:
 
 
 @part
-def end_work(board: Board, network: Network, slot: int) -> None:
+def end_work(board: Board, network: FlowNetwork, slot: int) -> None:
     """Take a task whose work is done off its links and out of the counts."""
     task = board.tasks[board.slots[slot].task]
     _count(board, task, -1, -1)
@@ -75,7 +73,9 @@ def _mark(board: Board, slot: int) -> None:
 
 
 @part
-def settle(board: Board, network: Network, queue: Queue, now_s: float, is_proteus: bool) -> None:
+def settle(
+    board: Board, network: FlowNetwork, queue: Queue, now_s: float, is_proteus: bool
+) -> None:
     """Set the rates that change at the end of an instant, and the ends that follow from them."""
     for i in range(1, board.touched[0] + 1):
         _notice_overlap(board, board.touched[i])

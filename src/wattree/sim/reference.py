@@ -22,8 +22,6 @@ from wattree.sim.policies import check_sharing, without_slowdown
 from wattree.sim.rules import CROWDED_TOLERANCE, EVENT_KINDS, EventKind
 from wattree.trace import Trace
 
-__all__ = ["Flow", "counted_shares", "execute_reference", "fair_shares", "reference_events"]
-
 
 @dataclass(frozen=True, slots=True)
 class Flow:

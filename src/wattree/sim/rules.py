@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["CROWDED_TOLERANCE", "EVENT_KINDS", "SHARING_POLICIES", "EventKind"]
-
 
 class EventKind(IntEnum):
     """What can happen at an instant; the value is the priority among simultaneous events."""

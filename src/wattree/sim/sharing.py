@@ -11,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiled import part
-from wattree.sim.layout import Network, Record
+from wattree.sim.layout import FlowNetwork, Record
 from wattree.sim.rules import CROWDED_TOLERANCE
-
-__all__ = ["join_links", "leave_links", "solve_shares"]
 
 Slots = NDArray[np.void]
 
 
 @part
-def join_links(network: Network, slots: Slots, slot: int, flow: int, flows_end: int) -> None:
+def join_links(network: FlowNetwork, slots: Slots, slot: int, flow: int, flows_end: int) -> None:
     """Put a task that begins its work on its links, behind the flows that are there."""
     state = slots[slot]
     state.busiest_bytes_per_s = 0.0
@@ -40,14 +38,14 @@ def join_links(network: Network, slots: Slots, slot: int, flow: int, flows_end: 
 
 
 @part
-def leave_links(network: Network, slots: Slots, slot: int) -> None:
+def leave_links(network: FlowNetwork, slots: Slots, slot: int) -> None:
     """Take a task that ends off its links."""
     for n in range(slots[slot].nodes, slots[slot].nodes_end):
         _remove(network, n)
 
 
 @part
-def _append(network: Network, n: int) -> None:
+def _append(network: FlowNetwork, n: int) -> None:
     node = network.nodes[n]
     link = network.links[node.link]
     node.previous = link.last
@@ -62,7 +60,7 @@ def _append(network: Network, n: int) -> None:
 
 
 @part
-def _remove(network: Network, n: int) -> None:
+def _remove(network: FlowNetwork, n: int) -> None:
     node = network.nodes[n]
     link = network.links[node.link]
     if node.previous >= 0:
@@ -80,7 +78,7 @@ def _remove(network: Network, n: int) -> None:
 
 
 @part
-def _touch(network: Network, link: int) -> None:
+def _touch(network: FlowNetwork, link: int) -> None:
     if not network.links[link].touched:
         network.links[link].touched = 1
         network.touched[0] += 1
@@ -89,7 +87,7 @@ def _touch(network: Network, link: int) -> None:
 
 @part
 def solve_shares(
-    network: Network, slots: Slots, dirty: NDArray[np.int64], is_proteus: bool
+    network: FlowNetwork, slots: Slots, dirty: NDArray[np.int64], is_proteus: bool
 ) -> None:
     """Bring the shares up to date at the end of an instant; list slots whose share changed."""
     kept = _forget_free_links(network)
@@ -113,7 +111,7 @@ def solve_shares(
 
 
 @part
-def _forget_free_links(network: Network) -> int:
+def _forget_free_links(network: FlowNetwork) -> int:
     """Keep of the touched links those that are crowded, or were; return how many."""
     kept = 0
     for i in range(1, network.touched[0] + 1):
@@ -128,7 +126,7 @@ def _forget_free_links(network: Network) -> int:
 
 
 @part
-def _publish(network: Network, slots: Slots, dirty: NDArray[np.int64]) -> None:
+def _publish(network: FlowNetwork, slots: Slots, dirty: NDArray[np.int64]) -> None:
     for i in range(1, network.members[0] + 1):
         slot = slots[network.members[i]]
         if slot.share != slot.fill:
@@ -140,7 +138,7 @@ def _publish(network: Network, slots: Slots, dirty: NDArray[np.int64]) -> None:
 
 
 @part
-def _collect(network: Network, slots: Slots, slot: int) -> None:
+def _collect(network: FlowNetwork, slots: Slots, slot: int) -> None:
     """List the flows and crowded links that are tied to a flow, itself included."""
     members, crowded = network.members, network.crowded
     members[0] = crowded[0] = 0
@@ -162,7 +160,7 @@ def _collect(network: Network, slots: Slots, slot: int) -> None:
 
 
 @part
-def _visit_slot(network: Network, slots: Slots, slot: int) -> None:
+def _visit_slot(network: FlowNetwork, slots: Slots, slot: int) -> None:
     if slots[slot].visit != network.visit[0]:
         slots[slot].visit = network.visit[0]
         slots[slot].fill = GROWING
@@ -175,7 +173,7 @@ GROWING = -1.0
 
 
 @part
-def _fill(network: Network, slots: Slots) -> None:
+def _fill(network: FlowNetwork, slots: Slots) -> None:
     """Solve the collected flows by progressive filling."""
     growing, level = network.members[0], 0.0
     before = growing + 1
@@ -198,7 +196,7 @@ def _fill(network: Network, slots: Slots) -> None:
 
 
 @part
-def _next_level(network: Network, slots: Slots, level: float) -> float:
+def _next_level(network: FlowNetwork, slots: Slots, level: float) -> float:
     """Return the level at which the next link is full or the next flow at rate 1. [B/s]"""
     lowest = np.inf
     for i in range(1, network.crowded[0] + 1):
@@ -213,7 +211,7 @@ def _next_level(network: Network, slots: Slots, level: float) -> float:
 
 
 @part
-def _level_that_fills(network: Network, slots: Slots, link: Record) -> float:
+def _level_that_fills(network: FlowNetwork, slots: Slots, link: Record) -> float:
     """Return the level at which the growing flows fill a link; infinite if none grows. [B/s]"""
     left_bytes_per_s, growth = link.bandwidth_bytes_per_s, 0.0
     n = link.first
@@ -229,7 +227,7 @@ def _level_that_fills(network: Network, slots: Slots, link: Record) -> float:
 
 
 @part
-def _freeze(network: Network, slots: Slots, first: int, level: float) -> int:
+def _freeze(network: FlowNetwork, slots: Slots, first: int, level: float) -> int:
     """Freeze the flows of a full link at a level and return how many were growing."""
     frozen, n = 0, first
     while n >= 0:
@@ -242,7 +240,7 @@ def _freeze(network: Network, slots: Slots, first: int, level: float) -> int:
 
 
 @part
-def _counted_share(network: Network, slots: Slots, slot: int) -> float:
+def _counted_share(network: FlowNetwork, slots: Slots, slot: int) -> float:
     """Return 1 over the number of flows on a flow's most loaded link.
 
     A link has room for one and is asked for as many as there are on it (`prune.flows_under`).
@@ -256,7 +254,7 @@ def _counted_share(network: Network, slots: Slots, slot: int) -> float:
 
 
 @part
-def _demand(network: Network, first: int) -> float:
+def _demand(network: FlowNetwork, first: int) -> float:
     demand_bytes_per_s, n = 0.0, first
     while n >= 0:
         demand_bytes_per_s += network.nodes[n].bytes_per_s

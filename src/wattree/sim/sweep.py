@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from wattree.compiled import kernel, part
 from wattree.graph import OperatorClass, TaskKind
 
-__all__ = ["BINS", "CLASSES", "Lanes", "Occupancy", "Role", "Scratch", "Wait", "sweep"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

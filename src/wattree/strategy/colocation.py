@@ -8,16 +8,6 @@ from typing import Final
 from wattree.errors import StrategyError
 from wattree.strategy.knob import knob
 
-__all__ = [
-    "BATCH_RULES",
-    "DEVICE_SHARINGS",
-    "FIXED_GLOBAL",
-    "FIXED_PER_PROCESS",
-    "MPS",
-    "TIME_SLICED",
-    "Colocation",
-]
-
 #: The processes of a device share the samples that one would have: the same optimization path.
 FIXED_GLOBAL: Final = "fixed-global"
 #: Each has as many samples as one alone, so the batch grows with their number.

@@ -19,8 +19,6 @@ from wattree.strategy import (
     knobs_of,
 )
 
-__all__ = ["describe"]
-
 
 def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
     """Return a strategy as plain values, as it would be written in a job file for `model`.

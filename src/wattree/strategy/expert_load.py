@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from wattree.errors import StrategyError
 
-__all__ = ["ExpertLoad"]
-
 Floats = NDArray[np.float64]
 
 

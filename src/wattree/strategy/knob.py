@@ -10,8 +10,6 @@ from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from typing import Any, get_type_hints
 
-__all__ = ["Knob", "fields_by_key", "knob", "knobs_of"]
-
 _KNOB = "knob"
 #: Values that say what is left out otherwise: writing one down expects nothing to happen.
 _OFF = (None, False, "none", "data-parallel")

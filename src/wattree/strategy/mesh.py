@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from wattree.errors import StrategyError
 
-__all__ = ["AXES", "Mesh"]
-
 #: Axes a mesh may have, outermost first by custom: the last one lies closest in the topology.
 AXES = ("pp", "dp", "fsdp", "ep", "cp", "tp")
 

@@ -22,8 +22,6 @@ from wattree.strategy.specs import (
 )
 from wattree.strategy.traffic import Traffic
 
-__all__ = ["KNOBS", "StrategyOptions"]
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class StrategyOptions:

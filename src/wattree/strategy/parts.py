@@ -15,28 +15,6 @@ from wattree.graph import (
     TensorRole,
 )
 
-__all__ = [
-    "EmbeddingTable",
-    "column_dim",
-    "column_dims",
-    "dims_by_pattern",
-    "has_roles",
-    "has_stack",
-    "has_whole_states",
-    "is_linear",
-    "is_plain_linear",
-    "is_positionwise",
-    "is_sample_table",
-    "layer_paths",
-    "layer_patterns",
-    "looked_up",
-    "operator_patterns",
-    "row_dim",
-    "row_dims",
-    "tables_of",
-    "weighted_matmuls",
-]
-
 #: Paths of layers of our own families: of a plain stack, and of an encoder and a decoder.
 _OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*")
 

@@ -10,17 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "ACTIVATIONS",
-    "EXCHANGES",
-    "GHOSTS",
-    "PAIR",
-    "RANK",
-    "SHARED",
-    "VARIANTS",
-    "PhantomLayers",
-]
-
 #: A decompressor for each pair of ranks, or one for the sum of the others' ghosts.
 PAIR: Final = "pair"
 SHARED: Final = "shared"

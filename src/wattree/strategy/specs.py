@@ -14,20 +14,6 @@ from wattree.strategy.schedules import PIPELINE_SCHEDULES, PLACEMENTS, Order
 from wattree.strategy.strategy import CUSTOM
 from wattree.strategy.tree import ContextExchange, PositionOrder
 
-__all__ = [
-    "CONTEXTS",
-    "RECOMPUTATIONS",
-    "SCHEDULES",
-    "SHARDINGS",
-    "SPATIAL",
-    "TABLES",
-    "ULYSSES",
-    "MemoryOptions",
-    "ParallelismOptions",
-    "PhantomOptions",
-    "PipelineOptions",
-]
-
 #: `none`: plain data parallelism; `zero1`..`zero3`: optimizer state, gradients, parameters
 #: sharded over all replicas; `hybrid`: parameters sharded over `fsdp`, replicated over `dp`.
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")

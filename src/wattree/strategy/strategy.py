@@ -20,9 +20,6 @@ from wattree.strategy.schedules import (
 from wattree.strategy.traffic import Traffic
 from wattree.strategy.tree import StrategyTree
 
-__all__ = ["CUSTOM", "Schedule", "Strategy"]
-
-
 #: Name of a schedule whose order the user brings.
 CUSTOM = "custom"
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 
 from wattree.strategy.knob import knob
 
-__all__ = ["IN_LINE", "TIERS", "Offload", "Prefetch", "Traffic"]
-
 #: Kinds of communication that can be put in line with the computation.
 IN_LINE = ("gradients", "parameters", "tensor", "context", "experts", "pipeline")
 #: Memories behind the devices: main memory of the host, and what it reaches over CXL.

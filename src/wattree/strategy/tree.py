@@ -15,19 +15,6 @@ from functools import lru_cache
 
 from wattree.strategy.phantom import PhantomLayers
 
-__all__ = [
-    "OWNER",
-    "ActivationStore",
-    "Choices",
-    "ContextExchange",
-    "GatheredStore",
-    "MemoryChoice",
-    "PositionOrder",
-    "StrategyTree",
-    "TreeNode",
-]
-
-
 #: Stands among the dims of `compute` for the operators themselves: an operator that is split over
 #: axes by its `owner` is whole on one of their ranks. Tables of samples are shared out evenly, any
 #: other operator lies on the first rank.

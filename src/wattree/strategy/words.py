@@ -11,8 +11,6 @@ from wattree.strategy.options import KNOBS, StrategyOptions
 from wattree.strategy.phantom import ACTIVATIONS, PAIR
 from wattree.strategy.traffic import Offload
 
-__all__ = ["options_in_words"]
-
 #: What stands before the pipeline; other knobs stand behind it, in the order of their declaration.
 _FIRST: Final = ("sharding", "context", "context_order", "sequence_parallel", "expert_over_tensor")
 

@@ -19,7 +19,7 @@ from wattree.graph import (
     Operator,
     OperatorKind,
     Parameter,
-    Window,
+    SlidingWindow,
 )
 
 BATCH = IterationDim(name="batch", extent=Extent(batch=1))
@@ -54,7 +54,7 @@ def convolution(path: str, reads: str) -> Operator:
         inputs=(Operand(tensor=reads, dims=("batch", "in", "height")),),
         outputs=(Operand(tensor=path, dims=NAMES),),
         parameters=(Parameter(name=f"{path}.weight", dims=("channels", "in"), elements=4096),),
-        window=Window(kernel=(1,), stride=(1,), dilation=(1,)),
+        window=SlidingWindow(kernel=(1,), stride=(1,), dilation=(1,)),
         saved=(reads,),
     )
 

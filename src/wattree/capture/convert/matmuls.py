@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
-from wattree.graph import OperatorKind, Window
+from wattree.graph import OperatorKind, SlidingWindow
 
 _STEMS = {"k": "in", "n": "out", "in": "in", "out": "out"}
 #: What the positions of convolutions and pools of each rank are called.
@@ -112,7 +112,7 @@ def _convolution(trace: NestTrace, operator: RecordedOperator) -> None:
         merged=frozenset({"taps"}),
         outputs_lead=not transposed,
         more={
-            "window": Window(
+            "window": SlidingWindow(
                 kernel=kernel,
                 stride=_numbers(get("stride", 1), rank),
                 dilation=_numbers(get("dilation", 1), rank),

@@ -9,7 +9,7 @@ from wattree.capture.convert.matmuls import SPATIAL
 from wattree.capture.convert.pointwise import aligned, at, target_name
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
-from wattree.graph import OperatorKind, Window
+from wattree.graph import OperatorKind, SlidingWindow
 
 
 def _plain(trace: NestTrace, index: int) -> list[Label]:
@@ -111,7 +111,7 @@ def _pool(trace: NestTrace, operator: RecordedOperator) -> None:
         stems={stem: stem for stem in spatial},
         outputs_lead=True,
         more={
-            "window": Window(
+            "window": SlidingWindow(
                 kernel=kernel,
                 stride=each("stride", list(kernel)),
                 dilation=each("dilation", [1]),

@@ -28,8 +28,6 @@ from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 from wattree.lowering.links import LinkClasses
 from wattree.lowering.streams import CATEGORIES, STREAMS, Stream
 
-__all__ = ["execution_graph", "link_kind"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

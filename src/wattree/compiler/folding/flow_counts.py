@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from wattree.compiler.folding.kernels import Loads, Rows
 
-__all__ = ["flow_counts"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["folded_classes", "uneven_on_links"]
-
 Integers = NDArray[np.int64]
 
 

@@ -14,19 +14,6 @@ from numpy.typing import NDArray
 
 from wattree.compiled import kernel, part
 
-__all__ = [
-    "FROM_TASK",
-    "MERGED",
-    "OWN_CLASS",
-    "Edges",
-    "Expansion",
-    "Loads",
-    "Patterns",
-    "Rows",
-    "Templates",
-    "expand",
-]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

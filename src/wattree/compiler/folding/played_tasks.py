@@ -13,8 +13,6 @@ from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.table import joined
 
-__all__ = ["PlayedTasks", "starts"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

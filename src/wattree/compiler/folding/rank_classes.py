@@ -22,8 +22,6 @@ from wattree.lowering.links import (
 from wattree.lowering.rank_kinds import RankKinds
 from wattree.lowering.topology import LinkUse, MeshTopology
 
-__all__ = ["RanksOfJob", "rank_classes"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

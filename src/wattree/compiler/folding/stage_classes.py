@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["StageClasses", "TransferCosts"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

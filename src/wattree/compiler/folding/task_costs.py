@@ -10,8 +10,6 @@ from wattree.compiler.folding.played_tasks import PlayedTasks
 from wattree.graph import TaskKind
 from wattree.lowering.streams import Stream
 
-__all__ = ["BY_CLASS", "by_class", "cost_rows", "times"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

@@ -27,8 +27,6 @@ from wattree.lowering.rows import Row
 from wattree.lowering.split import split_backward
 from wattree.lowering.streams import Stream
 
-__all__ = ["block_tasks"]
-
 Floats = NDArray[np.float64]
 _Number = Callable[[str, str], int]
 

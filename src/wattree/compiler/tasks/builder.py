@@ -9,8 +9,6 @@ import numpy as np
 from wattree.compiler.tasks.ledger import Line, entries, ledgers
 from wattree.compiler.tasks.table import TaskTable, joined
 
-__all__ = ["TableBuilder"]
-
 
 class TableBuilder:
     """A task table under construction.

@@ -24,22 +24,6 @@ from wattree.lowering.program import CollectiveKind
 from wattree.lowering.storage import Storage, SyncGroup
 from wattree.lowering.streams import GATHERED, GRADIENTS, Stream
 
-__all__ = [
-    "BlockParts",
-    "ChunkContext",
-    "copy_of_saved",
-    "dropped_gradients",
-    "from_first_rank",
-    "gathers",
-    "gradients_of",
-    "reductions",
-    "release",
-    "rows_of_tables",
-    "staging_lines",
-    "sync_tasks",
-    "update_portions",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockParts:

@@ -14,9 +14,7 @@ from wattree.compiler.tasks.micro_batch import (
     chunk_weight_gradient,
 )
 from wattree.compiler.tasks.table import TaskTable
-from wattree.strategy.schedules import Order, Work
-
-__all__ = ["ChunkTables", "Turn", "turns_of"]
+from wattree.strategy.schedules import Order, SlotWork
 
 
 class ChunkTables:
@@ -33,18 +31,18 @@ class ChunkTables:
         self._updates_arrive = context.moves.overlap.parameters and any(
             group.update_axes for block in blocks for group in block.storage.sync
         )
-        works = [Work.FORWARD, Work.BACKWARD]
-        works += [Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT] if split else []
+        works = [SlotWork.FORWARD, SlotWork.BACKWARD]
+        works += [SlotWork.INPUT_GRADIENT, SlotWork.WEIGHT_GRADIENT] if split else []
         for work in works:
             for turn in (True, False):
-                self.of(work, Turn(first=turn and work is Work.FORWARD, last=turn))
+                self.of(work, Turn(first=turn and work is SlotWork.FORWARD, last=turn))
 
-    def of(self, work: Work, turn: Turn) -> TaskTable:
+    def of(self, work: SlotWork, turn: Turn) -> TaskTable:
         """Return the table for a piece of work on a micro-batch."""
         starts_gradients = turn.first and self._context.moves.frees_gradients
-        if work is Work.FORWARD:
+        if work is SlotWork.FORWARD:
             turn = turn._replace(first=turn.first and self._updates_arrive, last=False)
-        elif work is Work.INPUT_GRADIENT:
+        elif work is SlotWork.INPUT_GRADIENT:
             turn = turn._replace(first=False, last=False)
         elif not starts_gradients:
             turn = turn._replace(first=False)
@@ -53,15 +51,15 @@ class ChunkTables:
             self._made[key] = self._make(work, turn)
         return self._made[key]
 
-    def _make(self, work: Work, turn: Turn) -> TaskTable:
+    def _make(self, work: SlotWork, turn: Turn) -> TaskTable:
         blocks, context = self._blocks, self._context
-        if work is Work.FORWARD:
+        if work is SlotWork.FORWARD:
             return chunk_forward(
                 blocks, context, first_micro_batch=turn.first, gathered=turn.gathered
             )
-        if work is Work.INPUT_GRADIENT:
+        if work is SlotWork.INPUT_GRADIENT:
             return chunk_input_gradient(blocks, context, gathered=turn.gathered)
-        if work is Work.WEIGHT_GRADIENT:
+        if work is SlotWork.WEIGHT_GRADIENT:
             return chunk_weight_gradient(
                 blocks, context, last_micro_batch=turn.last, first_micro_batch=turn.first
             )
@@ -97,7 +95,7 @@ def turns_of(order: Order, *, keeps_gathered: bool) -> tuple[Turn, ...]:
     there until the next backward drops them.
     """
     last = {slot.chunk: slot for slot in order if slot.ends}
-    seen: set[tuple[int, Work]] = set()
+    seen: set[tuple[int, SlotWork]] = set()
     there: set[int] = set()
     turns = []
     for slot in order:
@@ -106,14 +104,14 @@ def turns_of(order: Order, *, keeps_gathered: bool) -> tuple[Turn, ...]:
             Turn(
                 first=key not in seen,
                 last=last.get(chunk) == slot,
-                gathered=chunk in there and slot.work is not Work.WEIGHT_GRADIENT,
+                gathered=chunk in there and slot.work is not SlotWork.WEIGHT_GRADIENT,
             )
         )
         seen.add(key)
         if slot.ends:
-            seen |= {(chunk, Work.BACKWARD), (chunk, Work.WEIGHT_GRADIENT)}
-        if keeps_gathered and slot.work is Work.FORWARD:
+            seen |= {(chunk, SlotWork.BACKWARD), (chunk, SlotWork.WEIGHT_GRADIENT)}
+        if keeps_gathered and slot.work is SlotWork.FORWARD:
             there.add(chunk)
-        elif slot.work is not Work.WEIGHT_GRADIENT:
+        elif slot.work is not SlotWork.WEIGHT_GRADIENT:
             there.discard(chunk)
     return tuple(turns)

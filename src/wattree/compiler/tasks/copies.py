@@ -10,8 +10,6 @@ from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 from wattree.lowering.streams import Copy, Stream
 from wattree.lowering.tiers import Tier
 
-__all__ = ["COPIES", "copy_task"]
-
 #: Tier → the copies to it and from it.
 COPIES = {"host": (Copy.TO_HOST, Copy.FROM_HOST), "cxl": (Copy.TO_CXL, Copy.FROM_CXL)}
 

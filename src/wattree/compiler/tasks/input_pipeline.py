@@ -21,8 +21,6 @@ from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 from wattree.lowering.loading import Loading
 from wattree.lowering.streams import CATEGORIES, Copy, Stream
 
-__all__ = ["input_ahead", "input_copies"]
-
 _INPUT = CATEGORIES.index("input")
 Names = Callable[[str], int]
 

@@ -14,25 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ENTRY",
-    "NO_ENTRIES",
-    "Holding",
-    "Item",
-    "Items",
-    "Line",
-    "MemoryLedger",
-    "Piece",
-    "Recorder",
-    "StageLedger",
-    "at_block",
-    "entries",
-    "ledgers",
-    "shifted",
-    "summed",
-    "taken_for_later",
-]
-
 Integers = NDArray[np.int64]
 
 #: One line: at its start or end a task takes (`bytes` > 0) or gives back (< 0) tensors of an item.

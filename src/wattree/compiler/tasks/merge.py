@@ -16,8 +16,6 @@ from wattree.compiler.tasks.table import TaskTable
 from wattree.graph import OperatorClass, TaskKind
 from wattree.lowering.streams import Stream
 
-__all__ = ["merged"]
-
 _SUMMED = ("work_s", "flop", "traffic_bytes")
 
 

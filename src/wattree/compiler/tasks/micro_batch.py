@@ -32,13 +32,6 @@ from wattree.compiler.tasks.update import gradients_out, gradients_taken, update
 from wattree.lowering.storage import SyncGroup
 from wattree.lowering.streams import Stream
 
-__all__ = [
-    "chunk_backward",
-    "chunk_forward",
-    "chunk_input_gradient",
-    "chunk_weight_gradient",
-]
-
 
 def chunk_forward(
     blocks: Sequence[BlockParts],

@@ -16,8 +16,6 @@ from wattree.lowering.tiers import capacity_misfits
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy.schedules import Order, live_by_chunk
 
-__all__ = ["check_capacity", "saved_bytes", "stored_layers", "waiting_bytes"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from wattree.compiler.tasks.table import TaskTable
 from wattree.lowering.streams import Stream
 
-__all__ = ["Pair", "PairedTables"]
-
 Integers = NDArray[np.int64]
 
 

@@ -20,19 +20,8 @@ from wattree.compiler.tasks.stage_program import Send, StageTransfer
 from wattree.compiler.tasks.table import TASK, TaskTable, joined
 from wattree.graph import Phase
 from wattree.lowering.streams import Stream
-from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, Work
+from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, SlotWork
 from wattree.strategy.schedules.placement import Hop
-
-__all__ = [
-    "PlacedSlot",
-    "SlotTransfers",
-    "TableSequence",
-    "place_slots",
-    "receives_of",
-    "return_edges",
-    "sends_of",
-    "slot_edges",
-]
 
 Integers = NDArray[np.int64]
 Pairs = list[tuple[int, int]]
@@ -270,7 +259,7 @@ def slot_edges(
             edges += [(item.row(table.exit), entry) for entry in entries]
         if ahead and (table.prefetch or table.early):
             edges += _prefetch_edges(ahead, item)
-        if ahead and slot.work is Work.WEIGHT_GRADIENT:
+        if ahead and slot.work is SlotWork.WEIGHT_GRADIENT:
             # What starts a weight gradient beside the compute stream waits for the work before it.
             edges += [(ahead[-1], item.row(entry)) for entry in table.entries]
         is_half = following is not None and following.first == item.first

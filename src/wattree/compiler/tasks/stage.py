@@ -36,9 +36,7 @@ from wattree.compiler.tasks.update import gradients_out, table_updates, update_t
 from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 from wattree.lowering.loading import Loading
 from wattree.lowering.streams import Stream
-from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, Work
-
-__all__ = ["Update", "stage_program"]
+from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, SlotWork
 
 Integers = NDArray[np.int64]
 Pairs = list[tuple[int, int]]
@@ -92,7 +90,7 @@ def stage_program(
         pairs: Tables of slots that run side by side.
     """
     begins = [Place(stage, c) not in placement.before for c in range(len(chunks))]
-    firsts = [slot for slot in order if slot.work is Work.FORWARD and begins[slot.chunk]]
+    firsts = [slot for slot in order if slot.work is SlotWork.FORWARD and begins[slot.chunk]]
     tables = TableSequence()
     inputs = _input_tables(tables, context, update, len(firsts))
     transfers = SlotTransfers(stage, placement, transfer, boundary_bytes)

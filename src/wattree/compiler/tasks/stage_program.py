@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from wattree.compiler.tasks.ledger import Piece
 
-__all__ = ["MIRROR", "Send", "StageProgram", "StageTransfer"]
-
 
 class StageTransfer(NamedTuple):
     """A tensor that one chunk sends another: a micro-batch's output, or its input's gradient."""

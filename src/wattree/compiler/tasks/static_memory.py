@@ -14,8 +14,6 @@ from wattree.lowering.movement import Movement
 from wattree.lowering.storage import buffer_bytes
 from wattree.lowering.streams import CATEGORIES
 
-__all__ = ["stage_holdings", "static_bytes"]
-
 Floats = NDArray[np.float64]
 
 

@@ -36,9 +36,7 @@ from wattree.lowering.stages import cut_chunks
 from wattree.lowering.step import LoweredJob, LoweredStep
 from wattree.lowering.topology import LinkUse
 from wattree.strategy import Strategy
-from wattree.strategy.schedules import Work
-
-__all__ = ["BuiltStage", "stages_and_ranks", "with_levels"]
+from wattree.strategy.schedules import SlotWork
 
 #: Tasks of one step that are built at most: some 5 GiB of arrays.
 _MOST_TASKS = 20_000_000
@@ -272,7 +270,7 @@ def _stored(step: LoweredStep, parts: Sequence[BlockParts], level: int) -> list[
 def _splits_backward(strategy: Strategy) -> bool:
     """Whether some stage makes its weight gradients apart."""
     orders = strategy.schedule.orders(strategy.mesh.degree("pp"))
-    return any(slot.work is Work.INPUT_GRADIENT for order in orders for slot in order)
+    return any(slot.work is SlotWork.INPUT_GRADIENT for order in orders for slot in order)
 
 
 def _check_size(step: LoweredStep, parts: Sequence[BlockParts]) -> None:

@@ -11,15 +11,6 @@ from numpy.typing import NDArray
 from wattree.compiler.tasks.ledger import NO_ENTRIES
 from wattree.lowering.streams import COPY_LOADS
 
-__all__ = [
-    "TASK",
-    "BlockTasks",
-    "Names",
-    "TaskTable",
-    "joined",
-    "load_bytes",
-]
-
 #: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
 #: `in_turn`: a collective's ports and network work one after the other, not at the same time.
 TASK = np.dtype(

@@ -13,8 +13,6 @@ from wattree.cost.update import tier2_update_share
 from wattree.lowering.stages import cut_chunks
 from wattree.lowering.step import LoweredJob, LoweredStep
 
-__all__ = ["TierTraffic", "tier_traffic"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierTraffic:

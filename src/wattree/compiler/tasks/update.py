@@ -14,8 +14,6 @@ from wattree.lowering.movement import Movement
 from wattree.lowering.storage import Storage
 from wattree.lowering.streams import CATEGORIES, GRADIENTS, Stream
 
-__all__ = ["gradients_out", "gradients_taken", "table_updates", "update_tasks"]
-
 _PARAMETERS = CATEGORIES.index("parameters")
 
 Names = Callable[[str], int]

@@ -21,8 +21,6 @@ from wattree.lowering.passes.window import halos_of
 from wattree.lowering.program import ComputeStep, StepPhase
 from wattree.strategy.parts import is_sample_table
 
-__all__ = ["backward_steps"]
-
 
 def backward_steps(
     block: Block,

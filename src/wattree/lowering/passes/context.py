@@ -11,8 +11,6 @@ from wattree.graph import Block, Operator, OperatorKind, TensorRole
 from wattree.lowering.passes.propagate import Split
 from wattree.strategy import Choices, ContextExchange, PositionOrder
 
-__all__ = ["exchanges_of", "skewed_axes"]
-
 
 def exchanges_of(
     block: Block, choices: Sequence[Choices]

@@ -13,8 +13,6 @@ from wattree.lowering.program import StepPhase
 from wattree.strategy import ContextExchange, PositionOrder
 from wattree.strategy.parts import is_sample_table
 
-__all__ = ["forward_steps", "looked_up_tensors", "routed_copies"]
-
 
 def forward_steps(
     block: Block,

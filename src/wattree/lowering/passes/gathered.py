@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from wattree.graph import Block
 from wattree.strategy import Choices
 
-__all__ = ["saved_gathers"]
-
 
 def saved_gathers(block: Block, choices: Sequence[Choices]) -> frozenset[str]:
     """Return the tensors that, once gathered, stay whole for the backward of who reads them.

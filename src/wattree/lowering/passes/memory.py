@@ -20,8 +20,6 @@ from wattree.lowering.program import (
 from wattree.strategy import OWNER, Choices
 from wattree.strategy.parts import is_sample_table, looked_up
 
-__all__ = ["parameter_groups", "saved_tensors"]
-
 _GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.RING_GATHER)
 
 

@@ -11,8 +11,6 @@ from wattree.lowering.passes.propagate import Split
 from wattree.lowering.program import ComputeStep, LocalSize, Matmul, StepPhase
 from wattree.strategy import OWNER, PositionOrder
 
-__all__ = ["MATMULS", "compute_step", "together"]
-
 #: Operators whose work is a matmul, plain or implicit.
 MATMULS = frozenset({OperatorKind.MATMUL, OperatorKind.CONVOLUTION})
 

@@ -26,8 +26,6 @@ from wattree.lowering.passes.phantom_layer import PhantomLayer
 from wattree.strategy import RANK, Choices, PhantomLayers, StrategyTree
 from wattree.strategy.parts import column_dim, column_dims, is_linear, row_dim, row_dims
 
-__all__ = ["has_phantoms", "with_phantoms"]
-
 
 def has_phantoms(tree: StrategyTree) -> bool:
     """Return whether a tree changes the model's function."""

@@ -40,8 +40,6 @@ from wattree.graph import (
 from wattree.strategy import ACTIVATIONS, GHOSTS, RANK, SHARED, PhantomLayers
 from wattree.strategy.parts import column_dim, column_dims, row_dim, row_dims
 
-__all__ = ["PhantomLayer"]
-
 
 def _features(name: str, length: float) -> IterationDim:
     """Return a dim that only ranks split, by their own."""

@@ -9,8 +9,6 @@ from wattree.graph import Block, DimRole, Operator, window_dims
 from wattree.lowering.layout import OWNED, PARTIAL, Layout, layout_of
 from wattree.strategy import OWNER, Choices
 
-__all__ = ["Split", "operator_splits", "required_layout"]
-
 #: Iteration dim → axes it is split over, outermost first.
 Split = Mapping[str, tuple[str, ...]]
 

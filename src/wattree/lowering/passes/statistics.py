@@ -9,8 +9,6 @@ from wattree.lowering.passes.propagate import Split
 from wattree.lowering.program import LocalSize
 from wattree.strategy import Choices
 
-__all__ = ["STATISTICS_BYTES", "channels_of", "statistics", "statistics_axes"]
-
 #: Statistics are reduced in fp32, whatever the activations are kept in (torch.nn.SyncBatchNorm).
 STATISTICS_BYTES = 4.0
 

@@ -21,8 +21,6 @@ from wattree.lowering.program import (
 )
 from wattree.strategy import ContextExchange, PositionOrder
 
-__all__ = ["Placed", "StepList", "halo_size", "like"]
-
 #: Share of a batch norm's passes that make its statistics: in forward one of three (the input is
 #: read; then it is read again and the output written), in backward two of five (input and gradient
 #: are read; then both are read again and a gradient is written).

@@ -16,8 +16,6 @@ from dataclasses import replace
 from wattree.graph import Block, IterationDim, ModelGraph, Operator, Parameter, TensorRole
 from wattree.strategy import Choices, StrategyTree
 
-__all__ = ["with_widest_parts"]
-
 #: Whose ranks may have parts of unequal width.
 _AXIS = "tp"
 

@@ -9,8 +9,6 @@ from wattree.graph import Operator, window_dims
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.spread import WindowPart
 
-__all__ = ["Halo", "halos_of", "window_part_misfits", "window_parts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halo:

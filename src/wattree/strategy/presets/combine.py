@@ -28,16 +28,6 @@ from wattree.strategy.specs import SPATIAL
 from wattree.strategy.strategy import Schedule, Strategy
 from wattree.strategy.tree import StrategyTree
 
-__all__ = [
-    "PRESETS",
-    "options_of_preset",
-    "preset_names",
-    "schedule_name",
-    "schedule_of_chunks",
-    "strategy_of",
-    "tree_of",
-]
-
 #: Preset → the options it sets; degrees come from the user (or, for `dp`, from what is left).
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "ddp": {"sharding": "none"},

@@ -21,8 +21,6 @@ from wattree.strategy.presets.spatial import spatial_parallel
 from wattree.strategy.specs import SPATIAL, ULYSSES
 from wattree.strategy.tree import ContextExchange, PositionOrder, StrategyTree, TreeNode
 
-__all__ = ["context_parallel"]
-
 _CORES = ("attention.core", "cross_attention.core")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.tree import MemoryChoice, StrategyTree, TreeNode
 
-__all__ = ["REPLICAS", "data_parallel"]
-
 #: Axes over which whole samples are spread, outermost first.
 REPLICAS = ("dp", "fsdp", "ep")
 

@@ -12,8 +12,6 @@ from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import layer_patterns, operator_patterns
 from wattree.strategy.tree import StrategyTree, TreeNode
 
-__all__ = ["expert_parallel"]
-
 _ROUTING = ("moe.router", "moe.topk", "moe.dispatch", "moe.combine")
 
 

@@ -15,8 +15,6 @@ from wattree.strategy.parts import column_dim, dims_by_pattern, row_dim
 from wattree.strategy.presets.data import REPLICAS
 from wattree.strategy.tree import StrategyTree, TreeNode
 
-__all__ = ["split_matmuls"]
-
 
 def split_matmuls(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits of fully connected layers whose features divide by the replicas."""

@@ -26,8 +26,6 @@ from wattree.strategy.parts import (
 from wattree.strategy.phantom import PhantomLayers
 from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
 
-__all__ = ["check_phantom", "phantom_parallel"]
-
 #: Of our own transformers: the feed-forward part.
 _OWN = ("mlp.up", "mlp.down")
 #: What stands between the feed-forward part, or attention, and the norm of the next layer.

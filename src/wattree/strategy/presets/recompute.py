@@ -18,8 +18,6 @@ from wattree.strategy.parts import (
 )
 from wattree.strategy.tree import ActivationStore, MemoryChoice, StrategyTree, TreeNode
 
-__all__ = ["recomputation"]
-
 _AGAIN = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE))
 _KEEP = TreeNode(memory=MemoryChoice(activations=ActivationStore.KEEP))
 _HALF = TreeNode(memory=MemoryChoice(recompute_share=0.5))

@@ -14,8 +14,6 @@ from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import operator_patterns
 from wattree.strategy.tree import OWNER, StrategyTree, TreeNode
 
-__all__ = ["check_single_process", "samples_of_a_device", "single_process"]
-
 
 def single_process(model: ModelGraph) -> StrategyTree:
     """Return the place of the loss: the first device, for the samples of all."""

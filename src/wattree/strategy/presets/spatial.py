@@ -14,8 +14,6 @@ from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import operator_patterns
 from wattree.strategy.tree import StrategyTree, TreeNode
 
-__all__ = ["spatial_dim", "spatial_parallel"]
-
 _OUTERMOST_FIRST = ("depth", "height", "length", "width")
 
 

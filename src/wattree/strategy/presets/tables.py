@@ -16,8 +16,6 @@ from wattree.strategy.parts import EmbeddingTable, tables_of
 from wattree.strategy.presets.data import REPLICAS
 from wattree.strategy.tree import OWNER, StrategyTree, TreeNode
 
-__all__ = ["sharded_tables"]
-
 
 def sharded_tables(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits of every table."""

@@ -27,8 +27,6 @@ from wattree.strategy.parts import (
 )
 from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
 
-__all__ = ["sequence_parallel", "tensor_parallel"]
-
 _COLUMN = ("attention.qkv", "attention.q_up", "attention.kv_up", "mlp.up", "moe.shared.up")
 _COLUMN_CROSS = ("cross_attention.q", "cross_attention.kv")
 _ROW = ("attention.out", "cross_attention.out", "mlp.down", "moe.shared.down")

@@ -11,7 +11,7 @@ from wattree.strategy.schedules.orders import (
 )
 from wattree.strategy.schedules.placement import PLACEMENTS, ChunkPlacement, Place, looped
 from wattree.strategy.schedules.schedule import Order, PipelineSchedule
-from wattree.strategy.schedules.slot import Slot, Work, read_slot
+from wattree.strategy.schedules.slot import Slot, SlotWork, read_slot
 
 __all__ = [
     "PIPELINE_SCHEDULES",
@@ -21,7 +21,7 @@ __all__ = [
     "PipelineSchedule",
     "Place",
     "Slot",
-    "Work",
+    "SlotWork",
     "check_orders",
     "live_by_chunk",
     "looped",

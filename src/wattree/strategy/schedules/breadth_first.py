@@ -11,8 +11,6 @@ from __future__ import annotations
 from wattree.strategy.schedules.gpipe import gpipe
 from wattree.strategy.schedules.slot import Slot
 
-__all__ = ["breadth_first"]
-
 
 def breadth_first(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return all micro-batches through each chunk in turn, then backward the other way round."""

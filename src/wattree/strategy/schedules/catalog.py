@@ -16,8 +16,6 @@ from wattree.strategy.schedules.zero_bubble_h1 import zero_bubble_h1
 from wattree.strategy.schedules.zero_bubble_h2 import zero_bubble_h2
 from wattree.strategy.schedules.zero_bubble_v import zero_bubble_v
 
-__all__ = ["PIPELINE_SCHEDULES"]
-
 
 def _all(stage: int, stages: int, chunks: int, micro_batches: int) -> int:
     del stage, stages

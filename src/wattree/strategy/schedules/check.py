@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from wattree.strategy.schedules.placement import ChunkPlacement, Place
 from wattree.strategy.schedules.schedule import Order
-from wattree.strategy.schedules.slot import Slot, Work
-
-__all__ = ["live_by_chunk", "most_live", "order_problems"]
+from wattree.strategy.schedules.slot import Slot, SlotWork
 
 #: Problems named at most: one fault in an order often shows in every micro-batch.
 _SHOWN = 8
@@ -65,7 +63,7 @@ def live_by_chunk(order: Order, chunks: int) -> tuple[int, ...]:
     total = most = 0
     at_peak = tuple(live)
     for slot in order:
-        if slot.work is Work.FORWARD:
+        if slot.work is SlotWork.FORWARD:
             live[slot.chunk] += 1
             total += 1
         elif slot.ends:
@@ -110,23 +108,23 @@ def _span(passing: range) -> str:
 
 
 def _too_early(slot: Slot, seen: set[Slot]) -> str | None:
-    if slot.work is Work.FORWARD:
+    if slot.work is SlotWork.FORWARD:
         return None
-    if slot._replace(work=Work.FORWARD) not in seen:
+    if slot._replace(work=SlotWork.FORWARD) not in seen:
         return "comes before its forward"
-    whole = slot._replace(work=Work.BACKWARD)
-    split = slot._replace(work=Work.INPUT_GRADIENT)
-    if slot.work is Work.BACKWARD:
+    whole = slot._replace(work=SlotWork.BACKWARD)
+    split = slot._replace(work=SlotWork.INPUT_GRADIENT)
+    if slot.work is SlotWork.BACKWARD:
         return "comes beside an input gradient; write B, or I and W" if split in seen else None
     if whole in seen:
         return "comes beside a whole backward; write B, or I and W"
-    if slot.work is Work.WEIGHT_GRADIENT and split not in seen:
+    if slot.work is SlotWork.WEIGHT_GRADIENT and split not in seen:
         return "comes before its input gradient"
     return None
 
 
 def _missing(chunk: int, micro_batch: int, seen: set[Slot]) -> list[Slot]:
-    forward, backward, split, weight = (Slot(chunk, micro_batch, work) for work in Work)
+    forward, backward, split, weight = (Slot(chunk, micro_batch, work) for work in SlotWork)
     missing = [] if forward in seen else [forward]
     if split in seen or weight in seen:
         return missing + [piece for piece in (split, weight) if piece not in seen]
@@ -199,7 +197,7 @@ def _wait(
 def _wait_in_words(
     slot: Slot, stage: int, source: Place, orders: Sequence[Order], at: Sequence[int]
 ) -> str:
-    works = (Work.BACKWARD, Work.INPUT_GRADIENT) if slot.backward else (Work.FORWARD,)
+    works = (SlotWork.BACKWARD, SlotWork.INPUT_GRADIENT) if slot.backward else (SlotWork.FORWARD,)
     wanted = next(
         other
         for other in orders[source.stage]

@@ -11,8 +11,6 @@ from __future__ import annotations
 from wattree.strategy.schedules.phases import in_phases, limited
 from wattree.strategy.schedules.slot import Slot
 
-__all__ = ["dual_pipe", "two_sided_phases"]
-
 
 def dual_pipe(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return a stage's work for both directions; stages from the far end mirror those before."""

@@ -10,8 +10,6 @@ from wattree.strategy.schedules.dual_pipe import two_sided_phases
 from wattree.strategy.schedules.phases import in_phases, limited
 from wattree.strategy.schedules.slot import Slot
 
-__all__ = ["dual_pipe_v"]
-
 
 def dual_pipe_v(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return a stage's work on its chunk of the way down and its chunk of the way up."""

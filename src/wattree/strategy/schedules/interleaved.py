@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from wattree.strategy.schedules.slot import Slot, Work
-
-__all__ = ["interleaved"]
+from wattree.strategy.schedules.slot import Slot, SlotWork
 
 
 def interleaved(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return the stage's forwards and backwards, one of each in turn after the warm-up."""
     rounds = _rounds(stages, micro_batches)
-    forward = [Slot(c, m, Work.FORWARD) for batch in rounds for c in range(chunks) for m in batch]
+    forward = [
+        Slot(c, m, SlotWork.FORWARD) for batch in rounds for c in range(chunks) for m in batch
+    ]
     backward = [
-        Slot(c, m, Work.BACKWARD)
+        Slot(c, m, SlotWork.BACKWARD)
         for batch in rounds
         for c in range(chunks - 1, -1, -1)
         for m in batch

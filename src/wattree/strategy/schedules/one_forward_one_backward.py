@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from wattree.strategy.schedules.slot import Slot, Work
-
-__all__ = ["one_forward_one_backward"]
+from wattree.strategy.schedules.slot import Slot, SlotWork
 
 
 def one_forward_one_backward(
@@ -16,8 +14,8 @@ def one_forward_one_backward(
     """
     del chunks
     warm_up = min(stages - stage - 1, micro_batches)
-    order = [Slot(0, m, Work.FORWARD) for m in range(warm_up)]
+    order = [Slot(0, m, SlotWork.FORWARD) for m in range(warm_up)]
     for m in range(micro_batches - warm_up):
-        order += [Slot(0, warm_up + m, Work.FORWARD), Slot(0, m, Work.BACKWARD)]
-    order += [Slot(0, m, Work.BACKWARD) for m in range(micro_batches - warm_up, micro_batches)]
+        order += [Slot(0, warm_up + m, SlotWork.FORWARD), Slot(0, m, SlotWork.BACKWARD)]
+    order += [Slot(0, m, SlotWork.BACKWARD) for m in range(micro_batches - warm_up, micro_batches)]
     return tuple(order)

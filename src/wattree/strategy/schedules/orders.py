@@ -11,8 +11,6 @@ from wattree.strategy.schedules.check import order_problems
 from wattree.strategy.schedules.placement import ChunkPlacement
 from wattree.strategy.schedules.schedule import Order, PipelineSchedule
 
-__all__ = ["check_orders", "pipeline_schedule", "schedule_misfits", "stage_order", "stage_orders"]
-
 
 def pipeline_schedule(name: str) -> PipelineSchedule:
     """Return the schedule called `name`.

@@ -10,30 +10,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from wattree.strategy.schedules.slot import Slot, Work
-
-__all__ = ["in_phases", "limited"]
+from wattree.strategy.schedules.slot import Slot, SlotWork
 
 
 def in_phases(phases: Sequence[tuple[int, str]]) -> list[Slot]:
     """Return the slots of `phases`, each a pattern and how often it is run through."""
-    done: dict[tuple[Work, int], int] = {}
+    done: dict[tuple[SlotWork, int], int] = {}
     waiting: deque[tuple[int, int]] = deque()  # (chunk, micro-batch) of weight gradients
     order = []
     for times, pattern in phases:
         for piece in pattern.replace("&", " &").split() * times:
             beside = piece.startswith("&")
-            work, number = Work(piece[beside]), piece[beside + 1 :]
-            if work is Work.WEIGHT_GRADIENT:
+            work, number = SlotWork(piece[beside]), piece[beside + 1 :]
+            if work is SlotWork.WEIGHT_GRADIENT:
                 order.append(Slot(*waiting.popleft(), work))
                 continue
             chunk = int(number)
             # A backward in one piece and an input gradient take micro-batches from one row.
-            row = (Work.FORWARD if work is Work.FORWARD else Work.BACKWARD), chunk
+            row = (SlotWork.FORWARD if work is SlotWork.FORWARD else SlotWork.BACKWARD), chunk
             micro_batch = done.get(row, 0)
             done[row] = micro_batch + 1
             order.append(Slot(chunk, micro_batch, work, beside))
-            if work is Work.INPUT_GRADIENT:
+            if work is SlotWork.INPUT_GRADIENT:
                 waiting.append((chunk, micro_batch))
     return order
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["PLACEMENTS", "ChunkPlacement", "Place", "folded", "looped", "two_way"]
-
 
 class Place(NamedTuple):
     """A chunk of a stage, by its number on the stage."""

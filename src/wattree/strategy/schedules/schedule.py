@@ -9,8 +9,6 @@ from typing import Protocol
 from wattree.strategy.schedules.placement import ChunkPlacement
 from wattree.strategy.schedules.slot import Slot
 
-__all__ = ["Order", "PipelineSchedule", "StageOrder"]
-
 #: What one stage does, in order.
 Order = tuple[Slot, ...]
 

@@ -6,10 +6,8 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["Slot", "Work", "read_slot"]
 
-
-class Work(StrEnum):
+class SlotWork(StrEnum):
     """What a stage does with a micro-batch, by the letter that stands for it in an order."""
 
     FORWARD = "F"
@@ -24,10 +22,10 @@ class Work(StrEnum):
 
 
 _WORDS = {
-    Work.FORWARD: "forward",
-    Work.BACKWARD: "backward",
-    Work.INPUT_GRADIENT: "input gradient",
-    Work.WEIGHT_GRADIENT: "weight gradient",
+    SlotWork.FORWARD: "forward",
+    SlotWork.BACKWARD: "backward",
+    SlotWork.INPUT_GRADIENT: "input gradient",
+    SlotWork.WEIGHT_GRADIENT: "weight gradient",
 }
 _TEXT = re.compile(r"([FBIW])(\d{1,9})(?:@(\d{1,9}))?")
 
@@ -48,13 +46,13 @@ class Slot(NamedTuple):
 
     chunk: int
     micro_batch: int
-    work: Work
+    work: SlotWork
     beside: bool = False
 
     @property
     def hands_on(self) -> bool:
         """Whether another chunk waits for its result."""
-        return self.work is not Work.WEIGHT_GRADIENT
+        return self.work is not SlotWork.WEIGHT_GRADIENT
 
     @property
     def alone(self) -> Slot:
@@ -64,12 +62,12 @@ class Slot(NamedTuple):
     @property
     def backward(self) -> bool:
         """Whether it belongs to the backward pass."""
-        return self.work is not Work.FORWARD
+        return self.work is not SlotWork.FORWARD
 
     @property
     def ends(self) -> bool:
         """Whether the micro-batch's activations in the chunk are dropped after it."""
-        return self.work in {Work.BACKWARD, Work.WEIGHT_GRADIENT}
+        return self.work in {SlotWork.BACKWARD, SlotWork.WEIGHT_GRADIENT}
 
     def __str__(self) -> str:
         """Return it as an order in a job file spells it: `F3`, or `F3@1` on the second chunk."""
@@ -88,4 +86,4 @@ def read_slot(text: str) -> Slot | None:
     if found is None:
         return None
     work, micro_batch, chunk = found.groups()
-    return Slot(int(chunk or 0), int(micro_batch), Work(work))
+    return Slot(int(chunk or 0), int(micro_batch), SlotWork(work))

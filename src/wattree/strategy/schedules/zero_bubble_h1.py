@@ -9,8 +9,6 @@ from __future__ import annotations
 from wattree.strategy.schedules.phases import in_phases, limited
 from wattree.strategy.schedules.slot import Slot
 
-__all__ = ["zero_bubble_h1"]
-
 
 def zero_bubble_h1(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return a warm-up, pairs, triples with the weight gradient, and what is left of it."""

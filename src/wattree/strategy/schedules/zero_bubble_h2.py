@@ -10,8 +10,6 @@ from __future__ import annotations
 from wattree.strategy.schedules.phases import in_phases, limited
 from wattree.strategy.schedules.slot import Slot
 
-__all__ = ["zero_bubble_h2"]
-
 
 def zero_bubble_h2(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return forwards until the first gradient comes back, pairs, triples, weight gradients.

@@ -11,8 +11,6 @@ from __future__ import annotations
 from wattree.strategy.schedules.phases import in_phases, limited
 from wattree.strategy.schedules.slot import Slot
 
-__all__ = ["zero_bubble_v"]
-
 
 def zero_bubble_v(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return the stage's forwards, input gradients and weight gradients on both chunks."""
