@@ -14,7 +14,7 @@ from wattree.registry import Registry
 @pytest.fixture
 def colors() -> Registry[int]:
     """Return a registry with two entries."""
-    colors: Registry[int] = Registry(kind="colour", group="wattree.colors")
+    colors: Registry[int] = Registry(kind="color", group="wattree.colors")
     colors.register("red")(1)
     colors.register("blue")(2)
     return colors

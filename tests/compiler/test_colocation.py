@@ -113,10 +113,10 @@ def test_elementwise_kernels_fill_no_more_than_a_device(elements: float, units: 
 
 
 REFUSED = {
-    "fsdp": ({"fsdp": 2, "sharding": "zero3"}, "strategy.fsdp: found 2 beside"),
-    "tensor": ({"tp": 2}, "strategy.tp: found 2 beside"),
-    "stages": ({"pp": 2}, "strategy.pp: found 2 beside"),
-    "zero": ({"dp": 2, "sharding": "zero1"}, "strategy.sharding: found 'zero1' beside"),
+    "fsdp": ({"fsdp": 2, "sharding": "zero3"}, "strategy.fsdp: found 2 together with"),
+    "tensor": ({"tp": 2}, "strategy.tp: found 2 together with"),
+    "stages": ({"pp": 2}, "strategy.pp: found 2 together with"),
+    "zero": ({"dp": 2, "sharding": "zero1"}, "strategy.sharding: found 'zero1' together with"),
     "threads": ({"dp": 2, "single_process": True}, "strategy.single_process: found together with"),
     "statistics": ({"sync_batch_norm": True}, "strategy.sync_batch_norm: found together with"),
     "batch": ({"processes_per_device": 3}, "expected a number that divides it"),

@@ -101,7 +101,7 @@ def test_without_the_other_rank_nothing_is_exposed_as_the_page_says() -> None:
     """What sharing costs is the point of the example."""
     graph = example()
     alone = execute(replace(graph, link_bandwidth_bytes_per_s=np.array([14 * GIGA])))
-    said = re.search(r"take (\d\.\d+) s with the latency and .*? beside it (\d\.\d+) s", PROSE)
+    said = re.search(r"take (\d\.\d+) s with the latency and .*? alongside it (\d\.\d+) s", PROSE)
     took = alone.end_s - alone.start_s
 
     assert said is not None

@@ -187,7 +187,7 @@ def test_a_baseline_without_its_input_says_so(name: str) -> None:
     """It is a row with a reason, not a number."""
     run = replace(run_with(0.5, 100.0), utilization={}, rated_w=None)
 
-    with pytest.raises(BaselineError, match=r"utilisation|rated_w"):
+    with pytest.raises(BaselineError, match=r"utilization|rated_w"):
         BASELINES[name].fit([run])(run)
 
 

@@ -297,8 +297,8 @@ def test_a_measurement_that_is_killed_leaves_its_file(recorded: Path, tmp_path: 
         "import sys; from pathlib import Path; from wattree.measure import MeterOptions, "
         "measure_command; from wattree.trace import write_run\n"
         "measure_command([sys.executable, '-c', 'import time; time.sleep(30)'], meters=['replay'],"
-        " options=MeterOptions(replay=sys.argv[1]), interval_s=0.02, keep_every_s=0.2,"
-        " keep=lambda run: write_run(run, sys.argv[2]))"
+        " options=MeterOptions(replay=sys.argv[1]), interval_s=0.02, save_every_s=0.2,"
+        " save=lambda run: write_run(run, sys.argv[2]))"
     )
     process = subprocess.Popen(
         [PYTHON, "-c", program, str(recorded), str(out)],

@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import resource
-from wattree.measure.allocator import keep_freed_memory
-print(keep_freed_memory())
+from wattree.measure.allocator import cache_freed_memory
+print(cache_freed_memory())
 block = bytes(8 << 20)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):

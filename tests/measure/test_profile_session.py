@@ -28,7 +28,7 @@ class FakeCrew:
     asked: ClassVar[list[str]] = []
     delay_s: ClassVar[float] = 0.0
     refuses: ClassVar[str] = ""
-    static_bytes = 1e8
+    resident_bytes = 1e8
 
     def __init__(self, **_: Any) -> None:
         pass

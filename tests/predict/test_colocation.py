@@ -237,7 +237,10 @@ def test_a_batch_that_does_not_split_is_refused_in_one_line() -> None:
         ({"processes_per_device": 0}, "strategy.processes_per_device: found 0"),
         ({"batch_rule": "fixed"}, "strategy.batch_rule: found 'fixed'"),
         ({"device_sharing": "mig"}, "strategy.device_sharing: found 'mig'"),
-        ({"processes_per_device": 2, "tp": 2}, "strategy.tp: found 2 beside processes_per_device"),
+        (
+            {"processes_per_device": 2, "tp": 2},
+            "strategy.tp: found 2 together with processes_per_device",
+        ),
         ({"processes_per_device": 2, "sharding": "zero1"}, "strategy.sharding: found 'zero1'"),
     ],
 )

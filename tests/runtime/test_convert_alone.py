@@ -370,7 +370,7 @@ def test_options_and_second_conversions_are_refused() -> None:
     as_dict: dict[str, Any] = {"ghosts": 1, "plan": "ffn"}
 
     assert refusal(phantomize, module, ghost_activation="relu", color="red", **as_dict) == {
-        "colour": "is no option; expected one of overlap, regather, ghost_activation, ghost_bias",
+        "color": "is no option; expected one of overlap, regather, ghost_activation, ghost_bias",
         "ghost_activation": "has no dense equivalent; use from_dense=False",
     }
     assert refusal(phantomize, module, from_dense=False, calibration=[], **as_dict) == {

@@ -149,7 +149,7 @@ def test_several_runs_come_in_the_order_asked_for(tmp_path: Path) -> None:
             {"meters": [{"domain": "a", "meter": "b", "energy_j": 2}] * 2},
             "meters[1].domain: found 'a' a second time, expected each domain once",
         ),
-        ({"utilisation": {"cpu": 25}}, "utilization.cpu: found 25.0, expected a share between"),
+        ({"utilization": {"cpu": 25}}, "utilization.cpu: found 25.0, expected a share between"),
         (
             {"power": [{"domain": "total", "at_s": [1, 2], "watts": [5, -5]}]},
             "power[0].watts[1]: found -5.0, expected 0 or more; leave out the times",
@@ -191,7 +191,7 @@ def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
         "3 problems",
         "nodes",
         "wall_s",
-        "colour",
+        "color",
     ]
 
 

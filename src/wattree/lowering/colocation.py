@@ -139,7 +139,7 @@ def colocation_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
     colocation = strategy.colocation
     if not colocation.is_several:
         return {}
-    several = f"beside processes_per_device {colocation.processes}"
+    several = f"together with processes_per_device {colocation.processes}"
     whole = f"{several}, whose processes are whole replicas"
     found = {
         f"strategy.mesh.{axis}": f"found {degree} {whole}; expected 1: use dp"

@@ -244,7 +244,7 @@ def _beside_phantoms(options: StrategyOptions) -> dict[str, str]:
 
 def _colocation_misfits(options: StrategyOptions) -> dict[str, str]:
     """Return what does not go with several processes on a device, which are replicas."""
-    several = f"beside processes_per_device {options.colocation.processes}"
+    several = f"together with processes_per_device {options.colocation.processes}"
     found = {
         f"strategy.{axis}": f"found {options.value(axis)} {several}, whose processes are whole "
         "replicas; expected 1: use dp"
