@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.executed import ExecutedStep
-from wattree.accounts.overhead import process_bytes
+from wattree.accounts.overhead import process_bytes, strategy_groups_bytes
 from wattree.cost.expanded import ExpandedMemory, bandwidth_factor
 from wattree.cost.rates import Rates
 from wattree.graph import ModelGraph
@@ -119,9 +119,8 @@ def tier_uses(step: ExecutedStep) -> tuple[TierUse, ...]:
         node = cluster.node
         over = np.zeros(len(trace.peak_bytes))
         if each.name == "cxl":
-            over = step.spilled * process_bytes(
-                trace.peak_bytes, step.setting.calibration, node.device
-            )
+            groups = strategy_groups_bytes(step.strategy, node, step.setting.calibration)
+            over = step.spilled * process_bytes(trace.peak_bytes, step.setting, node.device, groups)
         most = each.placed_bytes + float(over.max())
         every = each.placed_total_bytes + float(over @ trace.graph.class_ranks)
         capacity, whose = tier_capacity(node, each.name)

@@ -13,7 +13,12 @@ from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import with_spill
 from wattree.accounts.live import with_live_tensors
 from wattree.accounts.moment import moment_of_start
-from wattree.accounts.overhead import communicators, overhead_parts, process_bytes, reserved_bytes
+from wattree.accounts.overhead import (
+    overhead_parts,
+    process_bytes,
+    reserved_bytes,
+    strategy_groups_bytes,
+)
 from wattree.trace import MemoryUse, TierUse, Trace
 
 Floats = NDArray[np.float64]
@@ -51,21 +56,18 @@ def peak_memory(step: ExecutedStep) -> PeakMemory:
     shares = np.zeros(len(trace.peak_bytes))
     for number, pool in enumerate(cluster.pools):
         mine, device = class_pools == number, pool.node.device
-        needed = process_bytes(trace.peak_bytes[mine], calibration, device)
+        groups = strategy_groups_bytes(step.strategy, pool.node, calibration)
+        needed = process_bytes(trace.peak_bytes[mine], step.setting, device, groups)
         shares[mine] = needed / device.memory_bytes
     fullest = int(np.argmax(shares))
-    device = cluster.pools[class_pools[fullest]].node.device
+    node = cluster.pools[class_pools[fullest]].node
+    device, groups = node.device, strategy_groups_bytes(step.strategy, node, calibration)
     parts = _at_peak(trace, fullest)
     tensors = float(sum(parts.values()))
     allocated = tensors + calibration.general("memory_allocated_bytes")
-    reserved = float(reserved_bytes(np.array(tensors), calibration))
-    process = float(process_bytes(np.array(tensors), calibration, device))
-    beside = overhead_parts(
-        process - tensors,
-        allocator_bytes=tensors * calibration.general("memory_fragmentation"),
-        groups=communicators(step.compilation),
-        device=device,
-    )
+    reserved = float(reserved_bytes(np.array(tensors), step.setting))
+    process = float(process_bytes(np.array(tensors), step.setting, device, groups))
+    beside = overhead_parts(tensors, step.setting, device, groups)
     for category, size in beside.items():
         parts[category] = parts.get(category, 0.0) + size
     return PeakMemory(

@@ -1,92 +1,74 @@
-"""What a process holds besides its tensors: how much, and which part of it has a source.
+"""What a process holds besides its tensors, by source.
 
-How much is fitted to measured memory (`validation/memory_fit.py`). Buffers of communicators and the
-context are told from that as far as their sources go, and never take more than was fitted.
+Tensors are counted. On top come the allocator's surplus (a share of the tensors and a constant),
+the driver's context, which belongs to the architecture, and the buffers of communicators, which
+belong to the strategy's groups. `validation/memory_fit.py` fits what no source tells.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler import Compilation
 from wattree.cost import Calibration
-from wattree.cost.communicator import Communicator, communicator_bytes, context_bytes
-from wattree.hardware import Device
-from wattree.lowering.program import CollectiveKind, CollectiveStep
+from wattree.cost.communicator import communicator_bytes
+from wattree.hardware import Device, Node
+from wattree.lowering.setting import Setting
+from wattree.strategy import AXES, Strategy
 
 Floats = NDArray[np.float64]
 
-#: A stage sends to the next and the previous one.
-_NEIGHBOURS = 2
+
+def groups_bytes(
+    degrees: Mapping[str, NDArray[np.int64] | int], node: Node, calibration: Calibration
+) -> Floats:
+    """Return what the communicators of a rank hold, for degrees that are numbers or arrays. [B]"""
+    rings, messages = communicator_bytes(degrees, node)
+    return rings * calibration.general("memory_communicators") + messages
 
 
-def communicators(compilation: Compilation) -> tuple[Communicator, ...]:
-    """Return the process groups that a rank communicates in, one per set of mesh axes."""
-    topology = compilation.topology
-    exchanged = {
-        step.axes
-        for program in compilation.program.programs
-        for step in (*program.forward, *program.backward)
-        if isinstance(step, CollectiveStep) and step.kind is CollectiveKind.ALL_TO_ALL
-    }
-    found = [_group(compilation, axes, exchanges=axes in exchanged) for axes in compilation.axes]
-    if topology.mesh.degree("pp") > 1:
-        found.append(_group(compilation, ("pp",), exchanges=True, most_peers=_NEIGHBOURS))
-    return tuple(group for group in found if group.ranks > 1)
-
-
-def _group(
-    compilation: Compilation,
-    axes: tuple[str, ...],
-    *,
-    exchanges: bool,
-    most_peers: int | None = None,
-) -> Communicator:
-    shape = compilation.topology.group(axes)
-    peers = int(shape.inside[0]) - 1
-    return Communicator(
-        name=" x ".join(axes),
-        ranks=int(shape.ranks[0]),
-        peers_inside=peers if most_peers is None else min(peers, most_peers),
-        exchanges=exchanges,
-    )
+def strategy_groups_bytes(strategy: Strategy, node: Node, calibration: Calibration) -> float:
+    """Return what the communicators of one strategy's ranks hold. [B]"""
+    degrees = {axis: strategy.mesh.degree(axis) for axis in AXES}
+    return float(groups_bytes(degrees, node, calibration)[0])
 
 
 def overhead_parts(
-    overhead_bytes: float,
-    *,
-    allocator_bytes: float,
-    groups: tuple[Communicator, ...],
-    device: Device,
+    tensor_bytes: float, setting: Setting, device: Device, groups: float
 ) -> dict[str, float]:
-    """Return the parts of what is fitted, by category; they add up to it. [B]
-
-    Args:
-        overhead_bytes: All that the process holds besides tensors. [B]
-        allocator_bytes: Fragmentation as the calibration has it. [B]
-        groups: Process groups of the rank.
-        device: The rank's.
-    """
-    left = overhead_bytes
-    parts = {}
-    for category, known in (
-        ("allocator", allocator_bytes),
-        ("context", context_bytes(device)),
-        ("communication", sum(communicator_bytes(group, device) for group in groups)),
-    ):
-        parts[category] = min(known, left)
-        left -= parts[category]
-    return parts | {"overhead": left}
+    """Return what comes on top of tensors, by category; arguments as for `process_bytes`. [B]"""
+    return {
+        "allocator": float(reserved_bytes(np.array(tensor_bytes), setting)) - tensor_bytes,
+        "context": setting.calibration.device(device, "memory_context_bytes"),
+        "communication": groups,
+    }
 
 
-def reserved_bytes(tensor_bytes: Floats, calibration: Calibration) -> Floats:
-    """Return what the caching allocator holds for a peak of live tensors. [B]"""
-    kept = tensor_bytes * (1 + calibration.general("memory_fragmentation"))
+def fragmentation(allocator: str, calibration: Calibration) -> float:
+    """Return what an allocator holds in vain, as a share of live tensors."""
+    item = "_expandable" if allocator == "expandable" else ""
+    return calibration.general(f"memory_fragmentation{item}")
+
+
+def reserved_bytes(tensor_bytes: Floats, setting: Setting) -> Floats:
+    """Return what the allocator holds for a peak of live tensors. [B]"""
+    calibration = setting.calibration
+    kept = tensor_bytes * (1 + fragmentation(setting.software.allocator, calibration))
     return np.asarray(kept + calibration.general("memory_reserved_bytes"))
 
 
-def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device) -> Floats:
-    """Return what the driver counts for a peak of live tensors. [B]"""
-    context = calibration.device(device, "memory_context_bytes")
-    return np.asarray(reserved_bytes(tensor_bytes, calibration) + context)
+def process_bytes(
+    tensor_bytes: Floats, setting: Setting, device: Device, groups: Floats | float
+) -> Floats:
+    """Return what the driver counts for a peak of live tensors. [B]
+
+    Args:
+        tensor_bytes: Peak of live tensors. [B]
+        setting: The job's: its constants and its software's allocator.
+        device: The rank's.
+        groups: What its communicators hold. [B]
+    """
+    context = setting.calibration.device(device, "memory_context_bytes")
+    return np.asarray(reserved_bytes(tensor_bytes, setting) + context + groups)

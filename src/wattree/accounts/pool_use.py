@@ -9,7 +9,7 @@ from wattree.accounts.bill import cost_usd
 from wattree.accounts.breakdown import membership_class
 from wattree.accounts.energy_use import StepEnergy
 from wattree.accounts.executed import ExecutedStep
-from wattree.accounts.overhead import process_bytes
+from wattree.accounts.overhead import process_bytes, strategy_groups_bytes
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.trace import PoolUse, Trace
@@ -36,7 +36,8 @@ def pool_uses(step: ExecutedStep, energy: StepEnergy) -> tuple[PoolUse, ...]:
         mine = np.flatnonzero(class_pools == number)
         own = graph.class_ranks[mine]
         device, nodes = pool.node.device, cluster.pool_nodes(step.ranks)[number]
-        peaks = process_bytes(trace.peak_bytes[mine], calibration, device)
+        groups = strategy_groups_bytes(step.strategy, pool.node, calibration)
+        peaks = process_bytes(trace.peak_bytes[mine], step.setting, device, groups)
         peak = float(peaks.max(initial=0.0))
         found.append(
             PoolUse(

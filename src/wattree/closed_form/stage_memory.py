@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.accounts.overhead import process_bytes
+from wattree.accounts.overhead import groups_bytes, process_bytes
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.split_memory import split_live_bytes
@@ -64,11 +64,13 @@ class StageMemory:
         kinds = self.kinds
         if len(self.by_pool) == 1:
             return kinds.most(tensors), np.zeros(len(kinds.pipeline), dtype=np.int64)
-        calibration = self.tables.setting.calibration
+        setting = self.tables.setting
         needs = []
         for tables, share in zip(self.by_pool, kinds.shares, strict=True):
-            device = tables.pool.node.device
-            need = process_bytes(tensors, calibration, device) / device.memory_bytes
+            node = tables.pool.node
+            groups = groups_bytes(tables.degrees.axes, node, setting.calibration)
+            own = np.broadcast_to(groups, kinds.pipeline.shape)[kinds.strategy]
+            need = process_bytes(tensors, setting, node.device, own) / node.device.memory_bytes
             needs.append(np.where(share[kinds.kind] > 0, need, -np.inf))
         pool = np.argmax([kinds.most(need) for need in needs], axis=0)
         need = np.choose(pool[kinds.strategy], needs)

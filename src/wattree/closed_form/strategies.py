@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.expansion import spilled_share, tier_capacity
-from wattree.accounts.overhead import process_bytes
+from wattree.accounts.overhead import groups_bytes, process_bytes
 from wattree.closed_form.cost_table import BlockCostTable, KeptTables
 from wattree.closed_form.degrees import MANY, Degrees
 from wattree.closed_form.pipeline import StageContents, known_schedule, stage_contents
@@ -44,6 +44,7 @@ class Estimates:
     Attributes:
         step_time_s: Its length. [s]
         tensor_bytes: Peak of live tensors on the fullest rank. [B]
+        process_bytes: The same with all that its process holds. [B]
         pool: Pool of its device.
         energy_j: Of the whole job, PUE included. [J]
         peak_power_w: Of the job's nodes while every rank runs the hungriest layer, before PUE.
@@ -54,6 +55,7 @@ class Estimates:
 
     step_time_s: Floats
     tensor_bytes: Floats
+    process_bytes: Floats
     pool: Integers
     energy_j: Floats
     peak_power_w: Floats
@@ -157,6 +159,7 @@ class Screened:
         return Estimates(
             step_time_s=time_s,
             tensor_bytes=memory,
+            process_bytes=_process_bytes(setting, degrees, memory, pools),
             pool=pools,
             energy_j=energy_j,
             peak_power_w=screen.peak_power_w(),
@@ -191,6 +194,15 @@ class Screened:
         return contents
 
 
+def _process_bytes(setting: Setting, degrees: Degrees, tensors: Floats, pools: Integers) -> Floats:
+    """Return what the driver counts on the fullest rank of each strategy. [B]"""
+    needs = []
+    for pool in setting.job.cluster.pools:
+        groups = groups_bytes(degrees.axes, pool.node, setting.calibration)
+        needs.append(process_bytes(tensors, setting, pool.node.device, groups))
+    return np.choose(pools, needs)
+
+
 def _overflow(
     setting: Setting, screen: StepModel, tensors: Floats
 ) -> tuple[Floats, NDArray[np.bool_]]:
@@ -200,7 +212,9 @@ def _overflow(
     """
     cluster, kinds = setting.job.cluster, screen.kinds
     node, offload = cluster.node, screen.tables.options.traffic.offload
-    footprint = process_bytes(tensors, setting.calibration, node.device)
+    groups = groups_bytes(screen.tables.degrees.axes, node, setting.calibration)
+    own = np.broadcast_to(groups, kinds.pipeline.shape)[kinds.strategy]
+    footprint = process_bytes(tensors, setting, node.device, own)
     over = spilled_share(kinds.most(footprint), node.device.memory_bytes, offload)
     if "cxl" not in offload.tiers:
         return over, np.ones(len(over), dtype=bool)

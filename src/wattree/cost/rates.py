@@ -55,6 +55,7 @@ class Rates:
         blocking_s: Time that each kernel adds where launches block, as on CPUs; 0 elsewhere.
         element_bytes: Width of an activation.
         quantized: Linear layers run at 8 or 4 bit and pay for casts.
+        quantized_bytes: Width of what they read, with scales of blocks. [B]
         links: Ports of one device.
         collectives: How collectives are carried out, and where.
         overlap_compute_rate: Rate of compute alongside overlapping communication.
@@ -97,6 +98,7 @@ class Rates:
     blocking_s: float
     element_bytes: float
     quantized: bool
+    quantized_bytes: float
     links: LinkRates
     collectives: CollectiveModel
     overlap_compute_rate: float
@@ -142,6 +144,15 @@ class Rates:
                 convolution, memory_bytes_per_s=convolution.memory_bytes_per_s / factor
             ),
         )
+
+
+#: Bytes of an element of linear layers' operands: MXFP8 has a scale of 8 bits for 32 of them, NVFP4
+#: one for 16 (Open Compute Project, Microscaling Formats 1.0, 2023; NVIDIA Blackwell brief).
+_QUANTIZED_BYTES = {
+    Precision.FP8: 1.0,
+    Precision.MXFP8: 1.0 + 1 / 32,
+    Precision.NVFP4: 0.5 + 1 / 16,
+}
 
 
 def rates_of(
@@ -228,7 +239,8 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         start_s=calibration.general("graph_start_s") if graphed else None,
         blocking_s=0.0 if graphed else blocking,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
-        quantized=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
+        quantized=precision in _QUANTIZED_BYTES,
+        quantized_bytes=_QUANTIZED_BYTES.get(precision, 0.0),
         links=links,
         collectives=CollectiveModel(cluster=cluster.seen_from(pool), requests=collectives),
         overlap_compute_rate=beside[0],

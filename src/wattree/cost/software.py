@@ -63,6 +63,10 @@ class Software:
             modeled yet.
         moe_overlap: The exchange hides behind the compute of another micro-batch. Recorded, not
             modeled yet.
+        saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast
+            (Transformer Engine); otherwise at the width of activations, and are cast again.
+        weighs_activations: Weights of routing are multiplied into what experts compute before
+            their last product, whose output then need not wait for backward.
         moe_fused_experts: Products, activation and quantization of all local experts in one
             kernel.
         cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
@@ -113,6 +117,8 @@ class Software:
     moe_dropless: bool = True
     moe_dispatch: str = "alltoall"
     moe_overlap: bool = False
+    saves_quantized: bool = False
+    weighs_activations: bool = False
     moe_fused_experts: bool = False
     cuda_graphs: str = "none"
     allocator: str = "caching"
@@ -186,6 +192,13 @@ SOFTWARE: Mapping[str, Software] = {
             name="megatron-core",
             title="Megatron-Core / NeMo / Megatron-Bridge",
             overlap_tensor=True,
+            # `grad_reduce_in_fp32=False` in all performance recipes of NeMo 2 and Megatron-Bridge.
+            gradient_bytes=2.0,
+            reduce_bytes=2.0,
+            saves_quantized=True,
+            weighs_activations=True,
+            # `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` of Megatron-Bridge's recipes.
+            allocator="expandable",
             **_MEGATRON,
         ),
         Software(
@@ -219,6 +232,8 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="megatron-te",
             title="Megatron-LM + Transformer Engine, no communication overlap",
+            saves_quantized=True,
+            weighs_activations=True,
             overlap_tensor=False,
             overlap_pipeline=False,
             **_MEGATRON,
@@ -228,7 +243,10 @@ SOFTWARE: Mapping[str, Software] = {
             title="Composer / llm-foundry (PyTorch FSDP1)",
             attention_kernels="ampere",
             reduce_bytes=2.0,
-            loss_bytes_per_logit=12.0,
+            # `loss_fn: fused_crossentropy` by default: beside 16-bit logits only their gradient
+            # (llm-foundry, models/mpt/modeling_mpt.py).
+            loss_bytes_per_logit=2.0,
+            saves_quantized=True,
             **_FSDP,
         ),
         Software(

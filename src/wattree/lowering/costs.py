@@ -14,11 +14,15 @@ from wattree.cost.rates import Rates
 from wattree.lowering.colocation import SharedWork
 from wattree.lowering.groups import GroupShapes
 from wattree.lowering.host_stretch import stretch_to_host
+from wattree.lowering.matmul_costs import is_quantized
 from wattree.lowering.memory_tier_access import stored_whole, tier2_accesses, tier2_saved_rows
 from wattree.lowering.phase_costs import PhaseCosts, phase_costs
-from wattree.lowering.program import BlockProgram, Scale
+from wattree.lowering.program import BlockProgram, ComputeStep, Scale
 
 Floats = NDArray[np.float64]
+
+#: Weighs what experts return, and so keeps it unless weights are multiplied in before.
+_WEIGHED = "moe.combine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,11 @@ def _added(parts: Sequence[SharedWork | None]) -> SharedWork | None:
 
 def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: Software) -> Floats:
     rows = np.zeros((len(program.saved), len(scale.micro_batch)))
+    quantized = frozenset(
+        step.path
+        for step in program.forward
+        if isinstance(step, ComputeStep) and is_quantized(step, rates)
+    )
     for index, tensor in enumerate(program.saved):
         width = rates.element_bytes
         if tensor.kind == "logits":
@@ -93,5 +102,15 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
             width = 0.0 if software.fused_attention else 5.0
         elif tensor.mask_bytes > 0:
             width = tensor.mask_bytes
+        elif software.weighs_activations and tensor.savers == (_WEIGHED,):
+            width = 0.0
+        elif rates.quantized and software.saves_quantized:
+            width = _quantized_width(tensor.savers, quantized, rates)
         rows[index] = scale.value(tensor.size) * width
     return rows
+
+
+def _quantized_width(savers: Sequence[str], quantized: frozenset[str], rates: Rates) -> float:
+    """Return the bytes per element of what waits for products at 8 or 4 bits, and for others."""
+    casts = rates.quantized_bytes if quantized.intersection(savers) else 0.0
+    return casts + (0.0 if savers and quantized.issuperset(savers) else rates.element_bytes)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from wattree.cost import Software, matmul_time_s
 from wattree.cost.convolution import implicit_matmul_time_s
 from wattree.cost.rates import Rates
+from wattree.graph import OperatorKind
 from wattree.lowering.operator_costs import weight_casts
 from wattree.lowering.program import ComputeStep, Scale, StepPhase
 
@@ -18,6 +19,11 @@ Floats = NDArray[np.float64]
 _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
 #: Matmuls that stay at 16 bit when linear layers are quantized.
 _PLAIN_MATMULS = frozenset({"logits", "moe.router"})
+
+
+def is_quantized(step: ComputeStep, rates: Rates) -> bool:
+    """Return whether a product runs at 8 or 4 bits."""
+    return rates.quantized and step.kind is OperatorKind.MATMUL and step.path not in _PLAIN_MATMULS
 
 
 def matmul_costs(
@@ -39,7 +45,7 @@ def matmul_costs(
         # Gradients of the weights are taken for all of them at once.
         turns = scale.value(step.in_turn) if step.phase is not StepPhase.WEIGHT_GRADIENT else 1.0
         m = m / turns
-    quantized = rates.quantized and step.path not in _PLAIN_MATMULS
+    quantized = is_quantized(step, rates)
     elements = groups * (m * k + k * n + m * n)
     traffic = elements * rates.element_bytes
     library = software.library_kernels or rates.convolution.kernels.profiled

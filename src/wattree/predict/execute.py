@@ -7,7 +7,7 @@ import time
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import spilled_share
 from wattree.accounts.fabric import Rules
-from wattree.accounts.overhead import process_bytes
+from wattree.accounts.overhead import process_bytes, strategy_groups_bytes
 from wattree.compiler import Compilation, compile_job
 from wattree.lowering.placed import PlacedJob
 from wattree.lowering.setting import Setting
@@ -81,6 +81,7 @@ def written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strat
 
 def _spilled(setting: Setting, strategy: Strategy, trace: Trace) -> float:
     """Return the share of what is on the fullest device that overflows."""
-    device = setting.job.cluster.node.device
-    footprint = process_bytes(trace.peak_bytes.max(), setting.calibration, device)
-    return float(spilled_share(footprint, device.memory_bytes, strategy.traffic.offload))
+    node = setting.job.cluster.node
+    groups = strategy_groups_bytes(strategy, node, setting.calibration)
+    footprint = process_bytes(trace.peak_bytes.max(), setting, node.device, groups)
+    return float(spilled_share(footprint, node.device.memory_bytes, strategy.traffic.offload))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from wattree.accounts.bill import cost_usd, occupied_nodes
-from wattree.accounts.overhead import process_bytes
 from wattree.closed_form import strategies as closed_form
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
@@ -171,7 +170,7 @@ def _told(setting: Setting, options: StrategyOptions, found: Estimates) -> StepE
         step_time_s=step_s,
         samples_per_s=batch / step_s,
         tokens_per_s=tokens_per_s if setting.has_tokens else None,
-        memory=_memory(setting, found, cluster.pools[int(found.pool[0])].node.device, options),
+        memory=_memory(found, cluster.pools[int(found.pool[0])].node.device, options),
         energy_j=EstimatedEnergy(total=energy_j),
         average_power_w=energy_j / cluster.site.pue / step_s,
         peak_power_w=float(found.peak_power_w[0]),
@@ -180,12 +179,9 @@ def _told(setting: Setting, options: StrategyOptions, found: Estimates) -> StepE
     )
 
 
-def _memory(
-    setting: Setting, found: Estimates, device: Device, options: StrategyOptions
-) -> EstimatedMemory:
+def _memory(found: Estimates, device: Device, options: StrategyOptions) -> EstimatedMemory:
     """Return the memory of the fullest device, less what overflows to where there is room."""
-    whole = float(process_bytes(found.tensor_bytes, setting.calibration, device)[0])
-    whole *= options.colocation.processes
+    whole = float(found.process_bytes[0]) * options.colocation.processes
     has_room = bool(found.tier_fits[0])
     spilled = float(found.spilled[0]) * has_room
     peak = min((1.0 - spilled) * whole, device.memory_bytes) if spilled else whole

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from wattree.accounts.overhead import process_bytes
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
 from wattree.closed_form.strategies import Shared, estimate
@@ -179,8 +178,7 @@ def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
     except StrategyError:
         return False
     device = setting.job.cluster.pools[found.pool[0]].node.device
-    need = process_bytes(found.tensor_bytes, setting.calibration, device)
-    need = need * options.colocation.processes
+    need = found.process_bytes * options.colocation.processes
     left = need[0] * (1.0 - found.spilled[0])
     # Simulation decides close calls.
     return bool(left <= 1.01 * device.memory_bytes and found.tier_fits[0])

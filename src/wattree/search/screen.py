@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
-from wattree.accounts.overhead import process_bytes
 from wattree.closed_form.strategies import Estimates, Shared, estimate
 from wattree.hardware import Cluster
 from wattree.predict import Setting
@@ -169,14 +168,14 @@ def screen(
             done += len(index)
             if progress is not None:
                 progress(done)
-    tensor_bytes = _joined([chunk.tensor_bytes for chunk in found])
+    process_bytes = _joined([chunk.process_bytes for chunk in found])
     pool = _joined([chunk.pool for chunk in found]).astype(np.int64)
     step_time_s = _joined([chunk.step_time_s for chunk in found])
     tier_fits = _joined([chunk.tier_fits for chunk in found]).astype(np.bool_)
     # What overflows is off the device, if there is room for it elsewhere.
     kept = 1.0 - _joined([chunk.spilled for chunk in found]) * tier_fits
     capacity_bytes = _capacities(setting.job.cluster)[pool]
-    memory_bytes = kept * _process_bytes(setting, tensor_bytes, pool) * _processes(space)
+    memory_bytes = kept * process_bytes * _processes(space)
     memory_bytes = np.where(kept < 1.0, np.minimum(memory_bytes, capacity_bytes), memory_bytes)
     energy_j = _joined([chunk.energy_j for chunk in found])
     return ScreenedSpace(
@@ -191,16 +190,6 @@ def screen(
         tier_fits=tier_fits,
         usd_per_j=energy_usd_per_j(setting.job.cluster) or 0.0,
     )
-
-
-def _process_bytes(setting: Setting, tensor_bytes: Floats, pool: Integers) -> Floats:
-    """Return what the driver counts, on the devices of each strategy's fullest pool. [B]"""
-    result = np.zeros_like(tensor_bytes)
-    for number, each in enumerate(setting.job.cluster.pools):
-        mine = pool == number
-        device = each.node.device
-        result[mine] = process_bytes(tensor_bytes[mine], setting.calibration, device)
-    return result
 
 
 def _processes(space: Space) -> Floats:

@@ -1,8 +1,8 @@
 """Fit what frameworks add to live tensors: the allocator's surplus, the context's bytes.
 
 The tensors themselves are counted, not fitted. Three things are added, each seen by one kind of
-measurement: a constant for `allocated`, a share and a constant for `reserved`, and the context of
-an architecture for `process`.
+measurement: a constant for `allocated`, a share and a constant for `reserved`, and a factor of the
+buffers of communicators for `process`, with the driver's context.
 """
 
 from __future__ import annotations
@@ -21,12 +21,9 @@ Floats = NDArray[np.float64]
 _ALLOCATED = "general.memory_allocated_bytes"
 _SHARE = "general.memory_fragmentation"
 _RESERVED = "general.memory_reserved_bytes"
-_CONTEXTS = {
-    "ampere": "architecture.ampere.memory_context_bytes",
-    "volta": "architecture.volta.memory_context_bytes",
-}
+_RINGS = "general.memory_communicators"
 #: Names that `fit_memory` remakes.
-MEMORY_CONSTANTS = (_ALLOCATED, _SHARE, _RESERVED, *_CONTEXTS.values())
+MEMORY_CONSTANTS = (_ALLOCATED, _SHARE, _RESERVED, _RINGS)
 #: Weak pull toward the start, as a share of each constant, so that what no row sees stays put.
 _PRIOR_WEIGHT = 1e-3
 _ROUNDS = 60
@@ -38,14 +35,19 @@ class MemoryRow:
 
     Attributes:
         row: Where it comes from.
-        architecture: Of its device.
+        context_bytes: Of the driver. [B]
+        rings_bytes, messages_bytes: Buffers of communicators as their sources count them. [B]
+        allocator: Of its software.
         kind: `allocated`, `reserved` or `process`.
         measured_bytes: What was measured. [B]
         tensor_bytes: Live tensors at the predicted peak. [B]
     """
 
     row: MeasuredRow
-    architecture: str
+    context_bytes: float
+    rings_bytes: float
+    messages_bytes: float
+    allocator: str
     kind: str
     measured_bytes: float
     tensor_bytes: float
@@ -86,12 +88,18 @@ def fit_memory(rows: Sequence[MemoryRow], start: Calibration) -> Calibration:
 
 def _design(rows: Sequence[MemoryRow]) -> tuple[Floats, Floats]:
     """Return the part that is not fitted, and the coefficients of the constants."""
-    base = np.array([row.tensor_bytes for row in rows])
+    tensors = np.array([row.tensor_bytes for row in rows])
+    base = tensors.copy()
     design = np.zeros((len(rows), len(MEMORY_CONSTANTS)))
     for index, row in enumerate(rows):
-        used = {_ALLOCATED: 1.0} if row.kind == "allocated" else {_SHARE: base[index], _RESERVED: 1}
+        used = {_ALLOCATED: 1.0}
+        if row.kind != "allocated":
+            used = {_SHARE: tensors[index], _RESERVED: 1.0}
+        if row.allocator == "expandable":
+            used.pop(_SHARE, None)
         if row.kind == "process":
-            used[_CONTEXTS[row.architecture]] = 1.0
+            base[index] += row.context_bytes + row.messages_bytes
+            used[_RINGS] = row.rings_bytes
         for name, coefficient in used.items():
             design[index, MEMORY_CONSTANTS.index(name)] = coefficient
     return base, design

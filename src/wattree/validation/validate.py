@@ -8,20 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
-from wattree.cost import Calibration, Constant, load_calibration
+from wattree.cost import Calibration, Constant, load_calibration, software_family
+from wattree.cost.communicator import communicator_bytes
 from wattree.errors import JobError, WattreeError
 from wattree.graph import ModelGraph
 from wattree.job import Job
 from wattree.lowering.model import model_of
 from wattree.predict import Prediction, Setting, predicted, setting_of
-from wattree.strategy import StrategyOptions
+from wattree.strategy import AXES, StrategyOptions
 from wattree.validation.anchored import ANCHORED_SOURCES, anchored_scores
 from wattree.validation.calibrate import CalibrationFit, FitRow, fit, leave_sources_out
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.express import Expressed, express
 from wattree.validation.measurement import RowMeasurement, measurement
 from wattree.validation.memory_fit import (
-    MEMORY_CONSTANTS,
     MemoryRow,
     fit_memory,
     memory_bytes,
@@ -212,23 +212,23 @@ def _quantity(entry: _Entry, prediction: Prediction, constants: Calibration) -> 
     if kind == "average_power_w":
         return prediction.result.average_power_w
     if kind == "peak_memory_bytes":
-        row = _memory_row(entry, prediction)
-        if row.kind == "process" and row.architecture not in _known_contexts():
-            return prediction.peak.process
-        return memory_bytes(row, constants)
+        return memory_bytes(_memory_row(entry, prediction, constants), constants)
     return None
 
 
-def _known_contexts() -> set[str]:
-    return {name.split(".")[1] for name in MEMORY_CONSTANTS if name.startswith("architecture.")}
-
-
-def _memory_row(entry: _Entry, prediction: Prediction) -> MemoryRow:
+def _memory_row(entry: _Entry, prediction: Prediction, constants: Calibration) -> MemoryRow:
     assert entry.expressed is not None
     assert entry.measurement.value is not None
+    job = entry.expressed.job
+    assert isinstance(job.strategy, StrategyOptions)
+    degrees = {axis: job.strategy.value(axis) for axis in AXES}
+    rings, messages = communicator_bytes(degrees, job.cluster.node)
     return MemoryRow(
         row=entry.row,
-        architecture=entry.expressed.job.cluster.node.device.architecture,
+        context_bytes=constants.device(job.cluster.node.device, "memory_context_bytes"),
+        rings_bytes=float(rings[0]),
+        messages_bytes=float(messages[0]),
+        allocator=software_family(job.software).allocator,
         kind=entry.measurement.memory_kind or "process",
         measured_bytes=entry.measurement.value,
         tensor_bytes=prediction.peak.tensors,
@@ -359,9 +359,7 @@ def _memory_fit(
         prediction = predictions.get(entry.row.row_id)
         is_memory = entry.measurement.quantity == "peak_memory_bytes" and entry.row.core
         if is_memory and isinstance(prediction, Prediction):
-            row = _memory_row(entry, prediction)
-            if row.kind != "process" or row.architecture in _known_contexts():
-                rows.append(row)
+            rows.append(_memory_row(entry, prediction, constants))
     if not rows:
         return constants, {}
     errors: dict[str, list[float]] = {}
