@@ -21,6 +21,7 @@ def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
         )
     return (
         *notes,
+        *step.job.assumed,
         *colocation_notes(step),
         *notes_of_loading(step),
         *_idle_pools(step),

@@ -146,6 +146,8 @@ class Job:
         devices: Device of each rank; None puts rank r on device r.
         neighbours: Other jobs on the same cluster, on other devices.
         terms: What it says of money and carbon; prices and intensity are in the cluster too.
+        left_open: Keys of its strategy that it leaves to its software (`wattree.job.usual`).
+        assumed: What it did not say and was assumed, one sentence each.
     """
 
     model: ModelSource
@@ -163,6 +165,8 @@ class Job:
     devices: tuple[int, ...] | None = None
     neighbours: tuple[Neighbour, ...] = ()
     terms: EnergyTerms = field(default_factory=EnergyTerms)
+    left_open: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
     def capped(self, power_limit_w: float) -> Job:
         """Return the job with a cap on every device of the cluster, its neighbours' too. [W]"""

@@ -43,6 +43,7 @@ from wattree.job.problems import Problems, seen
 from wattree.job.schema import DataSpec, JobFile, LoaderSpec
 from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
+from wattree.job.usual import left_open
 from wattree.strategy import Strategy, StrategyOptions
 
 #: No habit of a software counts more bytes per element or logit than this.
@@ -135,6 +136,7 @@ def _job(
         source=source,
         warnings=tuple(problems.warnings),
         devices=None if place is None else _devices(place, strategy),
+        left_open=left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else (),
         **habits,
     )
     if guest is not None:

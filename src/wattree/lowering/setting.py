@@ -19,9 +19,11 @@ from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
 from wattree.job import Job
+from wattree.job.usual import with_usual
 from wattree.lowering.idle import idle_precision
 from wattree.lowering.model import model_of
 from wattree.lowering.work import model_flop
+from wattree.strategy import StrategyOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
     model, software = _compiled(model, software, job.source)
-    job = _with_sizes(job, model)
+    job = _with_usual(_with_sizes(job, model))
     try:
         by_pool = pool_rates(
             job.cluster, software, precision, calibration, collectives=job.collectives
@@ -125,6 +127,14 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         calibration=calibration,
         pool_rates=by_pool,
     )
+
+
+def _with_usual(job: Job) -> Job:
+    """Return the job with what its software's users have where its strategy says nothing."""
+    if not job.left_open or not isinstance(job.strategy, StrategyOptions):
+        return job
+    strategy, words = with_usual(job.strategy, job.software, job.left_open)
+    return replace(job, strategy=strategy, assumed=(*job.assumed, *words))
 
 
 def _with_sizes(job: Job, model: ModelGraph) -> Job:

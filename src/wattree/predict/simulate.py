@@ -23,6 +23,7 @@ from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.example import missing_strategy
 from wattree.predict.execute import executed, written_out
+from wattree.predict.left_open import decided
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.trace import Result, Trace
 
@@ -86,8 +87,11 @@ def simulate(
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "simulate")])
     with naming(job):
-        check_recomputation(job.strategy, setting.model)
-        strategy = written_out(setting, job.strategy)
+        setting = decided(setting)
+        chosen = setting.job.strategy
+        assert not isinstance(chosen, str)
+        check_recomputation(chosen, setting.model)
+        strategy = written_out(setting, chosen)
         prediction = predicted(
             setting,
             strategy,
@@ -104,7 +108,7 @@ def simulate(
             )
             result = with_neighbours(prediction.result, there.effect)
             prediction = replace(prediction, result=result, shared_fabric_step=there)
-    warnings = (*idle_choices(job, setting.model), *setting.warnings)
+    warnings = (*idle_choices(setting.job, setting.model), *setting.warnings)
     trained = changed_setting(setting, strategy).model
     if trained is not setting.model:
         warnings = (changed_line(setting.model, trained), *warnings)

@@ -20,6 +20,7 @@ from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.example import missing_strategy
+from wattree.predict.left_open import decided
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
@@ -97,7 +98,10 @@ def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
         raise JobError(job.source, [missing_strategy(setting, "estimate")])
     model, data = setting.model, job.data
     with naming(job):
-        options = _known(job.strategy, job)
+        setting = decided(setting)
+        chosen = setting.job.strategy
+        assert not isinstance(chosen, str)
+        options = _known(chosen, job)
         check_recomputation(options, model)
         check_fits(
             model,
