@@ -20,12 +20,21 @@ class UsualStrategy:
         sharding: Over replicas.
         sequence_parallel: With tensor parallelism.
         recompute: Ways of recomputation from the cheapest on: the first that fits is taken.
+        selective: What `selective` means to them, likewise.
+        interleaves: Pipelines have virtual stages.
+        offloads: Activations wait in host memory where copies cost no time.
+        graphed_experts: Architectures on which layers of experts are replayed from CUDA graphs
+            but for the experts themselves.
         source: Where that is written.
     """
 
     sharding: str
     sequence_parallel: bool = False
     recompute: tuple[str, ...]
+    selective: tuple[str, ...] = ("selective",)
+    interleaves: bool = False
+    offloads: bool = False
+    graphed_experts: tuple[str, ...] = ()
     source: str
 
 
@@ -37,13 +46,16 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         sharding="zero1",
         sequence_parallel=True,
         recompute=_BLOCKS,
-        source="distributed optimizer and sequence parallelism of NeMo's and Megatron-Bridge's "
-        "recipes",
+        interleaves=True,
+        offloads=True,
+        graphed_experts=("blackwell",),
+        source="recipes of NeMo and Megatron-Bridge",
     ),
     "megatron-te": UsualStrategy(
         sharding="zero1",
         sequence_parallel=True,
         recompute=_BLOCKS,
+        interleaves=True,
         source="--use-distributed-optimizer --sequence-parallel in Megatron-LM's examples",
     ),
     "megatron-lm-2021": UsualStrategy(
@@ -65,11 +77,13 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         sharding="zero3",
         sequence_parallel=True,
         recompute=("selective_operator", "full"),
+        selective=("selective_operator",),
         source="activation_checkpoint.mode = selective in torchtitan's configurations",
     ),
     "pytorch-fsdp-compiled": UsualStrategy(
         sharding="zero3",
         recompute=("none", "block_3", "block_2", "full"),
+        selective=("block_3", "block_2", "full"),
         source="fms-fsdp: selective checkpointing of a share of the blocks",
     ),
     "maxtext": UsualStrategy(
@@ -79,7 +93,9 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
     ),
 }
 #: Keys of a strategy that a family fills.
-_KEYS: Final = ("sharding", "sequence_parallel", "recompute")
+_KEYS: Final = ("sharding", "sequence_parallel", "recompute", "offload")
+#: Those that say how a pipeline runs: either one says all.
+_PIPELINE: Final = ("schedule", "virtual_stages", "stage_layers", "order")
 
 
 def left_open(chosen: Mapping[str, object], software: object) -> tuple[str, ...]:
@@ -91,7 +107,12 @@ def left_open(chosen: Mapping[str, object], software: object) -> tuple[str, ...]
     """
     if software not in USUAL_STRATEGIES or "preset" in chosen:
         return ()
-    return tuple(key for key in _KEYS if key not in chosen)
+    keys = [key for key in _KEYS if key not in chosen]
+    if chosen.get("recompute") == "selective":
+        keys.append("selective")
+    if not any(key in chosen for key in _PIPELINE):
+        keys.append("virtual_stages")
+    return tuple(keys)
 
 
 def with_usual(
@@ -99,23 +120,53 @@ def with_usual(
 ) -> tuple[StrategyOptions, tuple[str, ...]]:
     """Return a strategy with what its software's users have, and what was assumed, in words.
 
+    What memory and time decide is left for later (`ways`); of recomputation the cheapest is taken.
+
     Args:
         options: As written.
         software: Family.
-        keys: What was left open; of recomputation the cheapest is taken.
+        keys: What was left open.
     """
-    usual = USUAL_STRATEGIES[software]
+    usual, present = USUAL_STRATEGIES[software], options.present()
     changes: dict[str, object] = {}
-    present = options.present()
     is_plain = options.fsdp == 1 and not present["colocation"] and not options.phantoms.enabled
     if "sharding" in keys and present["holders"] and is_plain:
         changes["sharding"] = usual.sharding
     if "sequence_parallel" in keys and options.tp > 1 and not options.phantoms.enabled:
         changes["sequence_parallel"] = usual.sequence_parallel
-    if "recompute" in keys:
-        changes["recompute"] = usual.recompute[0]
     changes = {key: value for key, value in changes.items() if options.value(key) != value}
-    if not changes:
-        return options, ()
-    words = ", ".join(f"{key} {value}".replace("True", "true") for key, value in changes.items())
-    return options.changed(**changes), (f"{words}: {usual.source}",)
+    said = in_words(changes, usual.source) if changes else ()
+    if found := ways(software, keys):
+        changes["recompute"] = found[0]
+    return (options.changed(**changes) if changes else options), said
+
+
+def usual_traits(
+    job_traits: Mapping[str, object], software: str, *, architecture: str, has_experts: bool
+) -> dict[str, object]:
+    """Return the traits of software that its users have with such a model on such devices.
+
+    Args:
+        job_traits: Stated, which count before these.
+        software: Family.
+        architecture: Of the devices.
+        has_experts: The model has layers of experts.
+    """
+    usual = USUAL_STRATEGIES[software]
+    if "cuda_graphs" in job_traits or not has_experts or architecture not in usual.graphed_experts:
+        return {}
+    return {"cuda_graphs": "partial"}
+
+
+def ways(software: str, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the ways of recomputation that are open, from the cheapest on."""
+    usual = USUAL_STRATEGIES[software]
+    if "recompute" in keys:
+        return usual.recompute
+    return usual.selective if "selective" in keys else ()
+
+
+def in_words(changes: Mapping[str, object], why: str) -> tuple[str, ...]:
+    """Return one sentence that says what was assumed."""
+    words = ", ".join(f"{key} {str(value).lower()}" for key, value in changes.items())
+    return (f"{words}: {why}",)

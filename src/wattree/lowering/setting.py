@@ -19,8 +19,8 @@ from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
 from wattree.job import Job
-from wattree.job.usual import with_usual
-from wattree.lowering.idle import idle_precision
+from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usual
+from wattree.lowering.idle import has_experts, idle_precision
 from wattree.lowering.model import model_of
 from wattree.lowering.work import model_flop
 from wattree.strategy import StrategyOptions
@@ -104,6 +104,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         CostError: The device has no matrix unit for the precision.
     """
     model = model_of(job) if model is None else model
+    job = _with_usual(job, model)
     software = software_family(job.software, own_family=model.own_family).with_traits(job.traits)
     if job.precision not in _TRAINED_AT:
         raise UnknownNameError(
@@ -112,7 +113,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
     model, software = _compiled(model, software, job.source)
-    job = _with_usual(_with_sizes(job, model))
+    job = _with_sizes(job, model)
     try:
         by_pool = pool_rates(
             job.cluster, software, precision, calibration, collectives=job.collectives
@@ -129,12 +130,25 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
     )
 
 
-def _with_usual(job: Job) -> Job:
-    """Return the job with what its software's users have where its strategy says nothing."""
+def _with_usual(job: Job, model: ModelGraph) -> Job:
+    """Return the job with what its software's users have where it says nothing."""
     if not job.left_open or not isinstance(job.strategy, StrategyOptions):
         return job
     strategy, words = with_usual(job.strategy, job.software, job.left_open)
-    return replace(job, strategy=strategy, assumed=(*job.assumed, *words))
+    traits = usual_traits(
+        job.traits,
+        job.software,
+        architecture=job.cluster.pools[0].node.device.architecture,
+        has_experts=has_experts(model),
+    )
+    if traits:
+        words += in_words(traits, USUAL_STRATEGIES[job.software].source)
+    return replace(
+        job,
+        strategy=strategy,
+        traits={**traits, **job.traits},
+        assumed=(*job.assumed, *words),
+    )
 
 
 def _with_sizes(job: Job, model: ModelGraph) -> Job:

@@ -1,55 +1,158 @@
-"""What a job leaves open and memory decides: the cheapest recomputation that fits."""
+"""What a job leaves open and memory and time decide: virtual stages, offload, recomputation."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from wattree.closed_form import strategies as closed_form
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
 from wattree.errors import StrategyError
-from wattree.job.usual import USUAL_STRATEGIES
+from wattree.job.usual import USUAL_STRATEGIES, in_words, ways
 from wattree.lowering.setting import Setting
-from wattree.strategy import StrategyOptions
+from wattree.strategy import Offload, StrategyOptions
+from wattree.strategy.presets import strategy_of
 
-_KEY = "recompute"
+#: A forward pass takes a third of a step: backward computes twice as much.
+_FORWARD = 1 / 3
 
 
 def decided(setting: Setting) -> Setting:
-    """Return a setting whose job says what it left to memory, and that this was assumed.
+    """Return a setting whose job says what it left to memory and time, and that it was assumed.
 
-    Users recompute what they must and no more: the first of their software's ways whose peak is
-    within the device's memory by the closed form. Where none is, the cheapest stays, and the
-    result says by how much it does not fit.
+    Users tune until it runs: virtual stages are those of the fastest pipeline that fits, what does
+    not fit waits in host memory where copies cost nothing, and else as little as possible is
+    computed again, all by the closed form. Where nothing fits, the cheapest stays, and the result
+    says by how much it does not fit.
 
     Raises:
         StrategyError: The strategy does not fit model or cluster.
     """
-    job = setting.job
-    options, usual = job.strategy, USUAL_STRATEGIES.get(setting.software.name)
-    if _KEY not in job.left_open or usual is None or not isinstance(options, StrategyOptions):
+    job, options = setting.job, setting.job.strategy
+    if not job.left_open or not isinstance(options, StrategyOptions):
         return setting
     if not is_expressible(options, job.cluster):
         return setting
-    degrees, shared = Degrees.of([options], job.data.global_batch), closed_form.Shared()
-    for way in usual.recompute:
-        tried = options.changed(recompute=way)
-        try:
-            found = closed_form.estimate(setting, tried, degrees, shared=shared)
-        except StrategyError:
-            continue
-        device = job.cluster.pools[int(found.pool[0])].node.device
-        need = found.process_bytes * options.colocation.processes
-        if bool(np.all(need <= device.memory_bytes)):
-            return _assuming(setting, tried, way)
+    weighed = _Weighed(setting)
+    for tried in weighed.candidates(options):
+        if weighed.fits(tried):
+            return _assuming(setting, options, weighed.best_stages(tried))
     return setting
 
 
-def _assuming(setting: Setting, options: StrategyOptions, way: str) -> Setting:
-    words = f"recompute {way}: the cheapest way of {setting.software.name} that fits"
+@dataclass(slots=True)
+class _Estimate:
+    """Time and memory of one strategy. [s, B]"""
+
+    step_s: float
+    need_bytes: float
+    capacity_bytes: float
+
+
+class _Weighed:
+    """Strategies of one job, weighed by the closed form."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.shared = setting, closed_form.Shared()
+        self.usual = USUAL_STRATEGIES[setting.job.software]
+        self.found: dict[StrategyOptions, _Estimate | None] = {}
+
+    def candidates(self, options: StrategyOptions) -> Iterator[StrategyOptions]:
+        """Yield what users would try, in order."""
+        job = self.setting.job
+        open_ways = ways(job.software, job.left_open) or (options.memory.recompute,)
+        for number, way in enumerate(open_ways):
+            tried = options.changed(recompute=way)
+            yield tried
+            if number == 0 and (waiting := self._offloaded(tried)):
+                yield waiting
+
+    def fits(self, options: StrategyOptions) -> bool:
+        """Return whether the peak is within the memory of the device."""
+        if options.traffic.offload.tiers:
+            return True  # as much waits in host memory as has to
+        found = self._estimate(options)
+        return found is not None and found.need_bytes <= found.capacity_bytes
+
+    def best_stages(self, options: StrategyOptions) -> StrategyOptions:
+        """Return the same with the virtual stages of the fastest pipeline that fits."""
+        job, known = self.setting.job, self._estimate(options)
+        open_stages = "virtual_stages" in job.left_open and options.pp > 1
+        if not open_stages or not self.usual.interleaves or known is None:
+            return options
+        best, best_s = options, known.step_s
+        for count in _divisions(self.setting.model.layers, options.pp):
+            tried = options.changed(schedule="interleaved", virtual_stages=count)
+            found = self._estimate(tried)
+            if found is not None and self.fits(tried) and found.step_s < best_s:
+                best, best_s = tried, found.step_s
+        return best
+
+    def _offloaded(self, options: StrategyOptions) -> StrategyOptions | None:
+        """Return the same with activations in host memory, where copies hide behind computing."""
+        kept, again = self._estimate(options), self._estimate(options.changed(recompute="full"))
+        is_asked = self.usual.offloads and "offload" in self.setting.job.left_open
+        if not is_asked or options.pp > 1 or kept is None or again is None:
+            return None
+        layers = max(self.setting.model.layers, 1)
+        layer_bytes = (kept.need_bytes - again.need_bytes) / layers
+        excess = kept.need_bytes - kept.capacity_bytes
+        count = math.ceil(excess / layer_bytes) + 1 if layer_bytes > 0 else 0
+        passes = options.replicas * options.pipeline.micro_batch
+        layer_s = kept.step_s * passes / self.setting.job.data.global_batch / layers
+        link = self.setting.job.cluster.node.device.host_link_bytes_per_s
+        if not 0 < count <= layers or layer_bytes / link > _FORWARD * layer_s:
+            return None
+        return options.changed(
+            traffic=replace(options.traffic, offload=Offload(activations="host", layers=count))
+        )
+
+    def _estimate(self, options: StrategyOptions) -> _Estimate | None:
+        """Return time and memory; None where the strategy cannot be or has no closed form."""
+        if options not in self.found:
+            self.found[options] = self._made(options)
+        return self.found[options]
+
+    def _made(self, options: StrategyOptions) -> _Estimate | None:
+        setting, job = self.setting, self.setting.job
+        if not is_expressible(options, job.cluster):
+            return None
+        batch = job.data.global_batch
+        try:
+            strategy_of(options, model=setting.model, global_batch=batch)
+            degrees = Degrees.of([options], batch)
+            found = closed_form.estimate(setting, options, degrees, shared=self.shared)
+        except StrategyError:
+            return None
+        device = job.cluster.pools[int(found.pool[0])].node.device
+        return _Estimate(
+            step_s=float(found.step_time_s[0]),
+            need_bytes=float(found.process_bytes[0]) * options.colocation.processes,
+            capacity_bytes=device.memory_bytes,
+        )
+
+
+def _divisions(layers: int, stages: int) -> list[int]:
+    """Return the virtual stages that cut layers evenly, embedding and loss counted or not."""
+    return [
+        count
+        for count in range(2, layers // stages + 1)
+        if layers % (stages * count) == 0 or (layers + 2) % (stages * count) == 0
+    ]
+
+
+def _assuming(setting: Setting, before: StrategyOptions, options: StrategyOptions) -> Setting:
+    """Return the setting of the job with what was decided."""
     job = setting.job
-    return replace(
-        setting, job=replace(job, strategy=options, assumed=(*job.assumed, words), left_open=())
-    )
+    said: dict[str, object] = {}
+    if ways(job.software, job.left_open):
+        said["recompute"] = options.memory.recompute
+    if options.pipeline.virtual_stages != before.pipeline.virtual_stages:
+        said["virtual_stages"] = options.pipeline.virtual_stages
+    if options.traffic.offload.tiers:
+        said["offload activations of layers"] = options.traffic.offload.layers
+    words = in_words(said, f"the fastest that users of {job.software} have and that fits")
+    assumed = (*job.assumed, *words) if said else job.assumed
+    return replace(setting, job=replace(job, strategy=options, assumed=assumed, left_open=()))
