@@ -202,6 +202,10 @@ SOFTWARE: Mapping[str, Software] = {
             **_MEGATRON,
         ),
         Software(
+            name="generic",
+            title="Any other training software of language models",
+        ),
+        Software(
             name="megatron-lm-2021",
             title="Megatron-LM 2021-22 (unfused attention)",
             fused_attention=False,

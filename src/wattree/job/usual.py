@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from wattree.hardware import Device
 from wattree.strategy import StrategyOptions
 
 
@@ -23,8 +24,8 @@ class UsualStrategy:
         selective: What `selective` means to them, likewise.
         interleaves: Pipelines have virtual stages.
         offloads: Activations wait in host memory where copies cost no time.
-        graphed_experts: Architectures on which layers of experts are replayed from CUDA graphs
-            but for the experts themselves.
+        graphed_experts: Layers of experts are replayed from CUDA graphs, but for the experts
+            themselves, on devices whose host shares its memory with them.
         source: Where that is written.
     """
 
@@ -34,10 +35,12 @@ class UsualStrategy:
     selective: tuple[str, ...] = ("selective",)
     interleaves: bool = False
     offloads: bool = False
-    graphed_experts: tuple[str, ...] = ()
+    graphed_experts: bool = False
     source: str
 
 
+#: From here on a link to the host is one of chips that share their memory (NVLink-C2C), not PCIe.
+_COHERENT_BYTES_PER_S: Final = 200e9
 _BLOCKS: Final = ("none", "block_4", "block_2", "full")
 
 #: Software family → what its users have. Families that are not here leave nothing open.
@@ -48,7 +51,7 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         recompute=_BLOCKS,
         interleaves=True,
         offloads=True,
-        graphed_experts=("blackwell",),
+        graphed_experts=True,
         source="recipes of NeMo and Megatron-Bridge",
     ),
     "megatron-te": UsualStrategy(
@@ -85,6 +88,11 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         recompute=("none", "block_3", "block_2", "full"),
         selective=("block_3", "block_2", "full"),
         source="fms-fsdp: selective checkpointing of a share of the blocks",
+    ),
+    "generic": UsualStrategy(
+        sharding="zero1",
+        recompute=_BLOCKS,
+        source="what most software of language models does",
     ),
     "maxtext": UsualStrategy(
         sharding="zero3",
@@ -142,18 +150,19 @@ def with_usual(
 
 
 def usual_traits(
-    job_traits: Mapping[str, object], software: str, *, architecture: str, has_experts: bool
+    job_traits: Mapping[str, object], software: str, device: Device, *, has_experts: bool
 ) -> dict[str, object]:
     """Return the traits of software that its users have with such a model on such devices.
 
     Args:
         job_traits: Stated, which count before these.
         software: Family.
-        architecture: Of the devices.
+        device: That it runs on.
         has_experts: The model has layers of experts.
     """
     usual = USUAL_STRATEGIES[software]
-    if "cuda_graphs" in job_traits or not has_experts or architecture not in usual.graphed_experts:
+    is_coherent = device.host_link_bytes_per_s >= _COHERENT_BYTES_PER_S
+    if "cuda_graphs" in job_traits or not (has_experts and is_coherent and usual.graphed_experts):
         return {}
     return {"cuda_graphs": "partial"}
 

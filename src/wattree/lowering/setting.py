@@ -138,7 +138,7 @@ def _with_usual(job: Job, model: ModelGraph) -> Job:
     traits = usual_traits(
         job.traits,
         job.software,
-        architecture=job.cluster.pools[0].node.device.architecture,
+        job.cluster.pools[0].node.device,
         has_experts=has_experts(model),
     )
     if traits:

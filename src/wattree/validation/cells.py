@@ -147,11 +147,11 @@ class Cells:
         if precision in (Precision.FP8, Precision.MXFP8, Precision.NVFP4):
             self.assume(f"{precision} in linear layers only; logits and attention in bf16")
 
-    def optimizer(self) -> str:
-        """Return the optimizer as a job names it."""
+    def optimizer(self, *, default: str = "adamw") -> str:
+        """Return the optimizer as a job names it, or what is assumed."""
         printed = (self.row.optimizer or "").lower()
         for known in ("adamw", "adam", "momentum", "sgd", "lion", "adafactor"):
             if known in printed:
                 return known
-        self.assume("optimizer not stated: adamw")
-        return "adamw"
+        self.assume(f"optimizer not stated: {default}")
+        return default

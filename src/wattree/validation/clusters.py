@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
+from wattree.errors import UnknownNameError
 from wattree.hardware import Cluster, Fabric, Node, Site
 from wattree.hardware.load import (
+    canonical_name,
     default_fabric_name,
     load_fabric,
     load_node,
     load_site,
+    node_names,
 )
 from wattree.validation.cells import Cells
 
@@ -33,31 +36,6 @@ class Adapters:
     source: str
 
 
-#: (accelerator, memory as printed in GB or None, devices per node) → catalog node.
-_NODES: Mapping[tuple[str, float | None, int], str] = {
-    ("A10", 24, 1): "8x-a10",
-    ("A100-PCIe", 40, 1): "8x-a100-pcie-40gb",
-    **{("A100-PCIe", 80, devices): "8x-a100-pcie" for devices in (1, 2)},
-    **{("A100-SXM", 40, devices): "dgx-a100-40gb" for devices in (1, 2, 4, 8)},
-    **{("A100-SXM", 80, devices): "dgx-a100" for devices in (1, 2, 4, 8)},
-    ("B200", 180, 8): "dgx-b200",
-    ("B200", None, 8): "dgx-b200",
-    ("GB200", None, 4): "gb200-nvl72",
-    ("H100-SXM", 80, 8): "dgx-h100",
-    ("H100-SXM-96GB-500W", 96, 8): "hgx-h100-96gb-500w",
-    ("RTX-A6000", 48, 1): "workstation-rtx-a6000",
-    ("RTX-A6000", 48, 2): "4x-a6000",
-    ("RTX2080Ti", 11, 1): "workstation-rtx-2080-ti",
-    **{("RTX2080Ti", 11, devices): "8x-rtx-2080-ti" for devices in (2, 4)},
-    ("RTX3090", 24, 1): "workstation-rtx-3090",
-    ("RTX3090", 24, 2): "8x-rtx-3090",
-    **{("V100", 16, devices): "dgx-1" for devices in (1, 4, 8)},
-    ("V100-SXM2", 16, 4): "4x-v100-sxm2-16gb",
-    ("V100-SXM2", 16, 8): "dgx-1",
-    ("V100-SXM2", 32, 4): "4x-v100-sxm2-32gb",
-    ("V100-SXM2", 32, 8): "dgx-1-32gb",
-    ("V100-SXM2", 32, 16): "dgx-2",
-}
 #: Rows are about time and memory; where the machine stands does not matter to them.
 _SITE = "default"
 
@@ -78,10 +56,7 @@ def row_cluster(
     """
     row, devices = cells.row, cells.whole("n_accel")
     per_node = cells.or_assume("accel_per_node", min(8, devices))
-    found = _NODES.get((row.accelerator, row.accel_mem_gb, per_node))
-    if found is None:
-        memory = f" with {row.accel_mem_gb:g} GB" if row.accel_mem_gb else ""
-        raise cells.refusal(f"no catalog node holds {per_node} x {row.accelerator}{memory}")
+    found = _node_name(cells, per_node)
     node, fabric = _from_catalog(found)
     node = _with_adapters(_with_devices(node, min(per_node, devices)), adapters)
     if through_host and node.devices > 1:
@@ -101,6 +76,39 @@ def row_cluster(
         site=_site(),
         power_limit_w=limit_w if limit_w and limit_w < node.device.tdp_w else None,
     )
+
+
+def _node_name(cells: Cells, per_node: int) -> str:
+    """Return the catalog's node of a row: of its device, and of as many or the next more of them.
+
+    Raises:
+        RowError: The catalog has no such device, or no node with so many.
+    """
+    device = _device_name(cells)
+    sized = [(devices, name) for devices, name in _nodes_of(device) if devices >= per_node]
+    if not sized:
+        raise cells.refusal(f"no catalog node holds {per_node} x {device}")
+    return min(sized, key=lambda each: (each[0], not each[1].startswith("dgx"), each[1]))[1]
+
+
+def _device_name(cells: Cells) -> str:
+    """Return the catalog's name of a row's device, by its name and memory as printed."""
+    row = cells.row
+    names = [row.accelerator]
+    if row.accel_mem_gb:
+        names.insert(0, f"{row.accelerator}-{row.accel_mem_gb:g}GB")
+    for name in names:
+        with suppress(UnknownNameError):
+            return canonical_name("device", name)
+    memory = f" with {row.accel_mem_gb:g} GB" if row.accel_mem_gb else ""
+    raise cells.refusal(f"no catalog device is called {row.accelerator}{memory}")
+
+
+@cache
+def _nodes_of(device: str) -> tuple[tuple[int, str], ...]:
+    """Return the catalog's nodes of one kind of device, each with how many it holds."""
+    nodes = ((name, _from_catalog(name)[0]) for name in node_names())
+    return tuple((node.devices, name) for name, node in nodes if node.device.name == device)
 
 
 @cache  # reading a file costs more than expressing a row, and hundreds of rows share a node

@@ -43,7 +43,11 @@ def express(row: MeasuredRow) -> Expressed:
         # A device that is not in the catalog or a strategy that cannot be: the row's fault.
         raise cells.refusal(str(error)) from error
     assert isinstance(job.strategy, StrategyOptions)
-    assert job.strategy.ranks == job.cluster.devices == row.n_accel
+    if not job.strategy.ranks == job.cluster.devices == row.n_accel:
+        raise cells.refusal(
+            f"its degrees make {job.strategy.ranks} ranks on {job.cluster.devices} devices, "
+            f"expected n_accel {row.n_accel}"
+        )
     return Expressed(row=row, job=job, assumptions=tuple(cells.assumptions))
 
 

@@ -61,9 +61,9 @@ class MeasuredRow:
     source_ref: str
     accelerator: str
     n_accel: int | None
-    software: str
     primary_metric: str
     core: bool
+    software: str | None = None
     source_date: str | None = None
     evidence: str | None = None
     task: str | None = None

@@ -24,6 +24,7 @@ class _Architecture:
     source: str
 
 
+_USUAL_VOCAB = 128_256
 _BIASES = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True}
 _DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "embedding_dropout": 0.1}
 _LLAMA = _Architecture(
@@ -35,6 +36,12 @@ _GPT = _Architecture(
     source="github:NVIDIA/Megatron-LM megatron/arguments.py, defaults of 2021",
 )
 
+#: Families that are not listed: as their feed-forward parts suggest.
+_LIKE_LLAMA = _Architecture(keys=_LLAMA.keys, source="gated, so norms and positions as in Llama")
+_LIKE_GPT = _Architecture(
+    keys={"norm": "layer", "activation": "gelu", "positions": "rotary"},
+    source="not gated, so norms and activations as in GPT",
+)
 _ARCHITECTURES: Mapping[str, _Architecture] = {
     "Llama2": _LLAMA,
     "Llama3": _LLAMA,
@@ -100,8 +107,8 @@ def row_model(
         RowError: A size is not stated, or the model family's defaults are not known.
     """
     row = cells.row
-    cells.need("hidden", "ffn_hidden", "seq_len", "gated_mlp", "tied_emb", "model_family")
-    cells.need(*_unless(n_layers=layers, n_heads=heads, vocab=vocab))
+    cells.need("hidden", "ffn_hidden", "seq_len", "gated_mlp", "tied_emb")
+    cells.need(*_unless(n_layers=layers, n_heads=heads))
     layers, heads = layers or cells.whole("n_layers"), heads or cells.whole("n_heads")
     shape: dict[str, Any] = {
         "layers": layers,
@@ -111,7 +118,7 @@ def row_model(
         "head_dim": row.head_dim or cells.whole("hidden") // heads,
         "ffn": cells.whole("ffn_hidden"),
         "gated": row.gated_mlp,
-        "vocab": vocab or cells.whole("vocab"),
+        "vocab": vocab or cells.or_assume("vocab", _USUAL_VOCAB, "that of Llama 3"),
         "tied_embedding": row.tied_emb,
     }
     if padded_vocab is not None:
@@ -134,10 +141,9 @@ def _unless(**given: int | None) -> tuple[str, ...]:
 def _software_defaults(cells: Cells) -> dict[str, Any]:
     family = _ARCHITECTURES.get(str(cells.row.model_family))
     if family is None:
-        known = ", ".join(sorted(_ARCHITECTURES))
-        raise cells.refusal(
-            f"the habits of model family '{cells.row.model_family}' are not known; known: {known}"
-        )
+        like = _LIKE_LLAMA if cells.row.gated_mlp else _LIKE_GPT
+        cells.assume(f"model family '{cells.row.model_family}': {like.source}")
+        return dict(like.keys)
     cells.assume(f"{cells.row.model_family} beyond the printed sizes: {family.source}")
     return dict(family.keys)
 

@@ -15,6 +15,7 @@ from wattree.graph import ModelGraph
 from wattree.job import Job
 from wattree.lowering.model import model_of
 from wattree.predict import Prediction, Setting, predicted, setting_of
+from wattree.predict.left_open import decided
 from wattree.strategy import AXES, StrategyOptions
 from wattree.validation.anchored import ANCHORED_SOURCES, anchored_scores
 from wattree.validation.calibrate import CalibrationFit, FitRow, fit, leave_sources_out
@@ -94,6 +95,7 @@ class _Runner:
     mutual_slowdown: bool = True
     entries: list[_Entry] = field(default_factory=list)
     models: dict[str, ModelGraph] = field(default_factory=dict)
+    whole: dict[str, Job] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -101,13 +103,24 @@ class _Runner:
                 continue  # no job: predicted from other rows
             entry = _Entry(row=row, measurement=measurement(row))
             try:
-                entry.expressed = express(row)
+                entry.expressed = self._decided(express(row))
             except WattreeError as error:
                 entry.reason = str(error)
             else:
                 samples = entry.expressed.job.data.global_batch
                 entry.measurement = measurement(row, samples=samples)
             self.entries.append(entry)
+
+    def _decided(self, expressed: Expressed) -> Expressed:
+        """Return a row whose job says what it left to its software, as `simulate` decides it."""
+        job = expressed.job
+        if not job.left_open:
+            return expressed
+        key = _job_key(job)
+        if key not in self.whole:
+            self.whole[key] = decided(self.setting(job, load_calibration())).job
+        whole = replace(self.whole[key], source=job.source, left_open=())
+        return replace(expressed, job=whole, assumptions=(*expressed.assumptions, *whole.assumed))
 
     def setting(self, job: Job, constants: Calibration) -> Setting:
         """Return the setting of `job`; models are built once."""

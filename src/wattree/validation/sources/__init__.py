@@ -1,24 +1,18 @@
 """One way of expressing rows per source, each in its own file.
 
-A source's convention is what its rows do not print and its code, paper or logs do. It is written
-once here, never per row.
+Rows of every source are read by `generic`; other files add what a publication states beside its
+table, and no more.
 """
 
 from wattree.validation.sources import (
     bigscience,
     deep_learning_examples,
-    dgxc,
-    fms_fsdp,
+    fabrics,
     generic,
     gpu_benchmark,
     jax_toolbox,
     lambda_labs,
-    llm_foundry,
-    megatron_bridge,
-    megatron_lm,
-    simumax,
     timm_benchmark,
-    torchtitan,
 )
 from wattree.validation.sources.registry import SOURCES, Expression
 
@@ -27,16 +21,10 @@ __all__ = [
     "Expression",
     "bigscience",
     "deep_learning_examples",
-    "dgxc",
-    "fms_fsdp",
+    "fabrics",
     "generic",
     "gpu_benchmark",
     "jax_toolbox",
     "lambda_labs",
-    "llm_foundry",
-    "megatron_bridge",
-    "megatron_lm",
-    "simumax",
     "timm_benchmark",
-    "torchtitan",
 ]

@@ -6,7 +6,8 @@ from wattree.job import Job, ModelSource
 from wattree.validation.cells import Cells, RowDegrees
 from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import padded_vocabulary, row_model
-from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
+from wattree.validation.sources.generic import express
+from wattree.validation.sources.registry import SOURCES
 
 #: "8 GPUs per node Using NVLink 4 inter-gpu connects, 4 OmniPath links".
 _JEAN_ZAY = Adapters(
@@ -16,7 +17,6 @@ _JEAN_ZAY = Adapters(
 )
 #: Tokens and rows of the embedding in the same README.
 _VOCAB, _PADDED_VOCAB = 250_680, 250_880
-_SHARDING = {"ZeRO-0": "none", "ZeRO-1": "zero1"}
 
 
 @SOURCES.register("bigscience-tr11-prequel")
@@ -33,7 +33,7 @@ def express_tr11(cells: Cells) -> Job:
         vocab=vocab,
         padded_vocab=_PADDED_VOCAB,
     )
-    return _job(cells, degrees, model)
+    return _job(cells, model)
 
 
 @SOURCES.register("bigscience-1b3-v100")
@@ -42,31 +42,12 @@ def express_1b3(cells: Cells) -> Job:
     degrees = cells.degrees()
     padded = padded_vocabulary(cells.whole("vocab"), tp=degrees.tp)
     cells.assume(f"vocabulary padded to {padded}, a multiple of 128 x tp")
-    return _job(cells, degrees, row_model(cells, padded_vocab=padded))
+    return _job(cells, row_model(cells, padded_vocab=padded))
 
 
-def _job(cells: Cells, degrees: RowDegrees, model: ModelSource) -> Job:
-    row = cells.row
-    cells.need("sharding", "recompute")
-    sharding = _SHARDING.get(str(row.sharding))
-    if sharding is None or row.recompute not in ("none", "full"):
-        raise cells.refusal(
-            f"sharding '{row.sharding}' with recompute '{row.recompute}' has no expression"
-        )
+def _job(cells: Cells, model: ModelSource) -> Job:
     cells.assume("unfused attention; 1F1B without virtual stages; no sequence parallel")
-    cells.assume("gradients reduced in 16 bits after the last micro-batch, not overlapped")
-    return row_job(
-        cells,
-        model=model,
-        cluster=row_cluster(cells, adapters=_JEAN_ZAY),
-        strategy=row_strategy(
-            cells,
-            degrees,
-            sharding=sharding,
-            recompute=str(row.recompute),
-        ),
-        software="megatron-deepspeed",
-    )
+    return express(cells, model=model, cluster=row_cluster(cells, adapters=_JEAN_ZAY))
 
 
 def _layers(cells: Cells, degrees: RowDegrees) -> int:

@@ -1,25 +1,53 @@
-"""Rows of any other source, if they say enough."""
+"""Rows of any source as jobs: the words of their cells in those of job files, and nothing else.
+
+What a row leaves open stays open in its job, and the software's users decide it
+(`wattree.job.usual`), as it is for a job that somebody writes. Files of single sources add what
+their publications state besides the table.
+"""
 
 from __future__ import annotations
 
-from wattree.job import Job
+import re
+from typing import Any
+
+from wattree.hardware import Cluster
+from wattree.job import Job, ModelSource
+from wattree.job.usual import left_open
 from wattree.strategy import StrategyOptions
 from wattree.validation.cells import Cells, RowDegrees
-from wattree.validation.sources.registry import expert_split, row_job, row_strategy
+from wattree.validation.clusters import row_cluster
+from wattree.validation.shapes import row_model
+from wattree.validation.sources.registry import expert_split, row_job
+from wattree.validation.sources.replicas import is_mixed, replicas_job
 
-#: Part of a printed software name, lower case → family; first match wins.
+#: Part of a printed software name, lower case without spaces → family; first match wins.
 _FAMILIES = (
-    ("megatron-deepspeed", "megatron-deepspeed"),
+    ("foundry", "llm-foundry"),
+    ("composer", "llm-foundry"),
+    ("deepspeed", "megatron-deepspeed"),
+    ("bridge", "megatron-core"),
     ("nemo", "megatron-core"),
+    ("transformerengine", "megatron-te"),
     ("megatron-core", "megatron-core"),
-    ("megatron-bridge", "megatron-core"),
     ("megatron-lm", "megatron-lm-2021"),
-    ("llm-foundry", "llm-foundry"),
     ("torchtitan", "torchtitan"),
-    ("fms-fsdp", "pytorch-fsdp-compiled"),
+    ("fms", "pytorch-fsdp-compiled"),
     ("maxtext", "maxtext"),
+    ("pax", "maxtext"),
 )
+#: The same for networks that are no language models.
+_NETWORK_FAMILIES = (
+    ("tensorflow", "tensorflow-xla"),
+    ("paddle", "paddle"),
+    ("jax", "jax"),
+    ("deeplearningexamples", "pytorch-ngc"),
+    ("ngc", "pytorch-ngc"),
+)
+#: Where no family is known.
+_OTHER, _OTHER_NETWORK = "generic", "pytorch"
+#: Part of a printed sharding, lower case → that of a job; what is said not to be stated is open.
 _SHARDING = (
+    ("not stated", None),
     ("hsdp", "hybrid"),
     ("fsdp", "zero3"),
     ("zero-3", "zero3"),
@@ -28,78 +56,127 @@ _SHARDING = (
     ("zero-0", "none"),
     ("ddp", "none"),
 )
+_RECOMPUTE = (
+    (r"^none", "none"),
+    (r"^full", "full"),
+    (r"selective.*op", "selective_operator"),
+    (r"selective.*layer", "block_2"),
+    (r"^selective", "selective"),
+)
+_LANGUAGE = (None, "decoder", "moe")
 
 
-def express(cells: Cells) -> Job:
-    """Return a row as a job, with the habits of its software family.
+def express(
+    cells: Cells, *, model: ModelSource | None = None, cluster: Cluster | None = None
+) -> Job:
+    """Return a row as a job.
+
+    Args:
+        cells: The row.
+        model, cluster: None: what the row's own cells say.
 
     Raises:
-        RowError: The software is of no known family, or the row does not say enough.
+        RowError: The row does not say enough, or contradicts itself.
     """
     row = cells.row
-    family = _first(_FAMILIES, row.software)
-    if family is None:
-        raise cells.refusal(f"software '{row.software}' belongs to no known family")
-    if row.arch_type not in (None, "decoder", "moe"):
+    if row.arch_type not in _LANGUAGE and row.hidden is None:
+        return _network(cells)
+    if row.arch_type not in _LANGUAGE:
         raise cells.refusal(f"architecture '{row.arch_type}' has no expression")
-    cells.need("micro_batch", "global_batch", "n_layers", "n_heads", "vocab")
+    family = _family(cells, _FAMILIES, _OTHER)
     degrees = cells.degrees()
-    strategy = _strategy(cells, degrees, family)
+    keys = _strategy_keys(cells, degrees)
     return row_job(
         cells,
-        strategy=strategy,
+        model=model or row_model(cells),
+        cluster=cluster or row_cluster(cells),
+        strategy=StrategyOptions(**keys),
         software=family,
+        traits=_traits(cells),
+        left_open=left_open(keys, family),
     )
 
 
-def _strategy(cells: Cells, degrees: RowDegrees, family: str) -> StrategyOptions:
+def _strategy_keys(cells: Cells, degrees: RowDegrees) -> dict[str, Any]:
+    """Return the keys of the strategy that a row states."""
+    row = cells.row
     dp, ep = expert_split(cells, degrees)
-    sharding = _sharding(cells, family)
-    shard = cells.whole("fsdp_shard") if sharding == "hybrid" else 1
-    if dp % shard:
-        raise cells.refusal(f"{dp} replicas do not divide into shards of {shard}")
-    return row_strategy(
-        cells,
-        degrees,
-        dp=dp // shard,
-        fsdp=shard,
-        ep=ep,
-        sharding=sharding,
-        sequence_parallel=cells.or_assume(
-            "seq_parallel", degrees.tp > 1 and family in ("megatron-core", "torchtitan")
-        ),
-        recompute=_recompute(cells),
-        schedule="interleaved" if degrees.vp > 1 else "1f1b",
-        virtual_stages=degrees.vp,
-    )
-
-
-def _sharding(cells: Cells, family: str) -> str:
-    printed = cells.row.sharding
-    if printed is not None:
-        found = _first(_SHARDING, printed)
-        if found is None:
-            raise cells.refusal(f"unknown sharding '{printed}'")
-        return found
-    software_defaults = {
-        "megatron-core": "zero1",
-        "megatron-deepspeed": "zero1",
-        "megatron-lm-2021": "none",
+    keys: dict[str, Any] = {
+        **{axis: getattr(degrees, axis) for axis in ("tp", "pp", "cp")},
+        "ep": ep,
+        "micro_batch": cells.or_assume("micro_batch", 1),
     }
-    software_default = software_defaults.get(family, "zero3")
-    cells.assume(f"sharding not stated: {software_default}, the habit of {family}")
-    return software_default
+    sharding = _sharding(cells)
+    shard = 1
+    if row.fsdp_shard is not None and sharding == "zero3" and 1 < row.fsdp_shard < dp:
+        sharding = "hybrid"
+    if sharding == "hybrid":
+        shard = row.fsdp_shard or min(cells.row.accel_per_node or 8, dp)
+        if dp % shard:
+            raise cells.refusal(f"{dp} replicas do not divide into shards of {shard}")
+    keys |= {"dp": dp // shard, "fsdp": shard}
+    if sharding is not None:
+        keys["sharding"] = sharding
+    if row.seq_parallel is not None and degrees.tp > 1:
+        keys["sequence_parallel"] = row.seq_parallel
+    if (recompute := _recompute(cells)) is not None:
+        keys["recompute"] = recompute
+    if degrees.pp > 1 and row.vp is not None:
+        keys["schedule"] = "interleaved" if degrees.vp > 1 else "1f1b"
+        keys["virtual_stages"] = degrees.vp
+    if "async tp" in (row.overlap_fusion or "").lower():
+        keys["overlap_tensor"] = True
+    return keys
 
 
-def _recompute(cells: Cells) -> str:
+def _sharding(cells: Cells) -> str | None:
+    printed = (cells.row.sharding or "not stated").lower()
+    for part, sharding in _SHARDING:
+        if part in printed:
+            return sharding
+    cells.assume(f"sharding '{cells.row.sharding}' not understood: as not stated")
+    return None
+
+
+def _recompute(cells: Cells) -> str | None:
     printed = cells.row.recompute
     if printed is None:
-        cells.assume("recomputation not stated: none")
-        return "none"
-    if printed in ("none", "full", "selective"):
-        return printed
-    raise cells.refusal(f"recompute '{printed}' has no expression")
+        return None
+    for pattern, way in _RECOMPUTE:
+        if re.search(pattern, printed.lower()):
+            return way
+    cells.assume(f"recompute '{printed}' not understood: as not stated")
+    return None
 
 
-def _first(table: tuple[tuple[str, str], ...], text: str) -> str | None:
-    return next((value for part, value in table if part in text.lower()), None)
+def _traits(cells: Cells) -> dict[str, Any]:
+    """Return what a row says of its software besides its name."""
+    said = f"{cells.row.precision or ''} {cells.row.overlap_fusion or ''}".lower()
+    traits: dict[str, Any] = {}
+    if "torch.compile" in said:
+        traits["compiled"] = True
+    if re.search(r"fp32 grad", said):
+        traits |= {"gradient_bytes": 4.0, "reduce_bytes": 4.0}
+    return traits
+
+
+def _network(cells: Cells) -> Job:
+    """Return a row of images or clicks as a job: every device is a replica."""
+    family = _family(cells, _NETWORK_FAMILIES, _OTHER_NETWORK)
+    return replicas_job(
+        cells,
+        software=family,
+        optimizer=cells.optimizer(default="momentum"),
+        traits={"channels_last": is_mixed(cells)} if family.startswith("pytorch") else {},
+    )
+
+
+def _family(cells: Cells, table: tuple[tuple[str, str], ...], other: str) -> str:
+    """Return the software family of a row."""
+    printed = (cells.row.software or "").lower().replace(" ", "")
+    for part, family in table:
+        if part in printed:
+            return family
+    named = f"software '{cells.row.software}'" if printed else "software not stated"
+    cells.assume(f"{named}: {other}")
+    return other

@@ -36,6 +36,7 @@ def row_job(
     model: ModelSource | None = None,
     cluster: Cluster | None = None,
     traits: Mapping[str, Any] | None = None,
+    left_open: tuple[str, ...] = (),
 ) -> Job:
     """Return the job of a row whose strategy is known.
 
@@ -45,6 +46,7 @@ def row_job(
         software: Family.
         model, cluster: None: what the row's own cells say.
         traits: Overrides of the family's defaults.
+        left_open: Keys of the strategy that the row leaves to its software.
 
     Raises:
         RowError: The global batch does not split into whole micro-batches, or the row does not say
@@ -73,24 +75,8 @@ def row_job(
         software=software,
         source=f"row {row.row_id} of {row.source_id}",
         traits=dict(traits or {}),
+        left_open=left_open,
     )
-
-
-def row_strategy(cells: Cells, degrees: RowDegrees, **options: Any) -> StrategyOptions:
-    """Return the strategy of a row's degrees: interleaved where stages are virtual.
-
-    Args:
-        cells: The row.
-        degrees: Its parallel sizes.
-        options: All others, and those that differ.
-    """
-    found = {
-        **{axis: getattr(degrees, axis) for axis in ("dp", "tp", "cp", "pp")},
-        "micro_batch": cells.whole("micro_batch"),
-        "schedule": "interleaved" if degrees.vp > 1 else "1f1b",
-        "virtual_stages": degrees.vp,
-    }
-    return StrategyOptions(**(found | options))
 
 
 def expert_split(cells: Cells, degrees: RowDegrees) -> tuple[int, int]:
