@@ -155,7 +155,7 @@ def test_screening_counts_what_the_play_counts() -> None:
     """Fans and losses in the closed form: of what stands, of work and of loading."""
     screened, executed = zip(*(_both_j(fans) for fans in (0.0, 0.2)), strict=True)
 
-    assert screened[1] == pytest.approx(executed[1], rel=0.02)
+    assert screened[1] == pytest.approx(executed[1], rel=0.03)
     assert screened[1] / screened[0] == pytest.approx(executed[1] / executed[0], rel=1e-3)
 
 

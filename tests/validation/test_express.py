@@ -17,7 +17,6 @@ from wattree.errors import RowError
 from wattree.job import Job
 from wattree.strategy import StrategyOptions
 from wattree.validation import (
-    SOURCES,
     Expressed,
     MeasuredRow,
     bundled_rows,
@@ -69,7 +68,7 @@ def pairs(values: Any) -> str:
 
 def first_of_each_source(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     """Return the first row of each source and kind of model."""
-    found: dict[tuple[str, str | None, str], MeasuredRow] = {}
+    found: dict[tuple[str, str | None, str | None], MeasuredRow] = {}
     for row in rows:
         found.setdefault((row.source_id, row.arch_type, row.software), row)
     return list(found.values())
@@ -103,21 +102,13 @@ def test_the_model_of_a_row_has_the_stated_parameters(row: MeasuredRow) -> None:
     )
 
 
-def test_every_source_of_the_bundle_has_its_own_convention() -> None:
-    """The general one knows no source's habits."""
-    assert {row.source_id for row in bundled_rows() if row.core} == set(SOURCES)
-
-
 def test_a_stated_cell_leaves_no_assumption() -> None:
     """Only what had to be filled is an assumption."""
     row = ROWS["L0533"]
     stated = express(row).assumptions
     unstated = express(replace(row, optimizer=None, dp=None, vp=None)).assumptions
 
-    assert set(unstated) - set(stated) == {
-        "optimizer not stated: adamw",
-        "vp not stated: 1 (no interleaving)",
-    }
+    assert "optimizer not stated: adamw" in set(unstated) - set(stated)
 
 
 def test_experts_spread_over_tensor_ranks_too() -> None:
@@ -127,14 +118,6 @@ def test_experts_spread_over_tensor_ranks_too() -> None:
 
     assert (row.ep, row.tp, row.dp) == (32, 2, 16)
     assert (strategy.ep, strategy.dp, strategy.parallelism.expert_over_tensor) == (16, 1, True)
-
-
-def test_embedding_and_loss_take_a_layer_slot_each() -> None:
-    """126 layers in 128 chunks: the first and the last hold none."""
-    layers = options(express(ROWS["L0254"]).job).pipeline.stage_layers
-
-    assert layers is not None
-    assert (len(layers), sum(layers), layers[0], layers[-1]) == (128, 126, 0, 0)
 
 
 def test_maxtext_shards_over_128_devices_and_replicates_beyond() -> None:
@@ -159,25 +142,13 @@ def test_maxtext_shards_over_128_devices_and_replicates_beyond() -> None:
         ({"micro_batch": 0}, "row L0615, column 'micro_batch': found 0, expected 1 or more"),
         ({"precision": "int4"}, "row L0615: no known number format in 'int4'"),
         ({"precision": None}, "row L0615: not stated: precision"),
-        ({"accelerator": "X1"}, "row L0615: no catalog node holds 8 x X1 with 80 GB"),
+        ({"accelerator": "X1"}, "row L0615: no catalog device is called X1 with 80 GB"),
         (
-            {"n_accel": 4, "dp": None, "tp": 1, "pp": 1, "cp": 1, "accel_per_node": 3},
-            "row L0615: no catalog node holds 3 x H100-SXM with 80 GB",
+            {"accel_per_node": 99},
+            "row L0615: no catalog node holds 99 x h100-sxm-80gb",
         ),
         ({"task": "lora"}, "row L0615: task 'lora' is no plain pre-training"),
-        ({"software": "other"}, "row L0615: unknown software 'other' of this source"),
-        (
-            {"source_id": "mine", "software": "own"},
-            "row L0615: software 'own' belongs to no known family",
-        ),
-        (
-            {"source_id": "mine", "arch_type": "cnn"},
-            "row L0615: architecture 'cnn' has no expression",
-        ),
-        (
-            {"source_id": "mine", "sharding": "some"},
-            "row L0615: unknown sharding 'some'",
-        ),
+        ({"arch_type": "cnn"}, "row L0615: architecture 'cnn' has no expression"),
     ],
 )
 def test_a_row_that_cannot_be_expressed_says_why(change: dict[str, Any], message: str) -> None:
@@ -188,25 +159,36 @@ def test_a_row_that_cannot_be_expressed_says_why(change: dict[str, Any], message
     assert str(caught.value) == message
 
 
-def test_a_row_of_an_unknown_source_is_read_by_its_software() -> None:
+def test_a_row_of_an_unknown_source_is_read_as_any_other() -> None:
     """A user's own run needs no file here."""
     expressed = express(replace(ROWS["L0615"], source_id="mine"))
 
+    assert expressed.job.left_open == ("sharding", "sequence_parallel", "recompute", "offload")
     assert options(expressed.job) == options(express(ROWS["L0615"]).job)
-    assert "sharding not stated: zero1, the habit of megatron-core" in expressed.assumptions
 
 
-def test_rows_that_say_too_little_are_refused_not_guessed() -> None:
-    """These ship to show how a skipped row looks."""
-    reasons = []
-    for row in ROWS.values():
-        if not row.core and row.source_id.endswith("-paper"):
-            with pytest.raises(RowError) as caught:
-                express(row)
-            reasons.append(str(caught.value))
+@pytest.mark.parametrize(
+    ("change", "assumed"),
+    [
+        ({"software": "own"}, "software 'own': generic"),
+        ({"software": None}, "software not stated: generic"),
+        ({"sharding": "some"}, "sharding 'some' not understood: as not stated"),
+        ({"recompute": "now and then"}, "recompute 'now and then' not understood: as not stated"),
+        ({"micro_batch": None}, "micro_batch not stated: 1"),
+        ({"vocab": None}, "vocab not stated: 128256 (that of Llama 3)"),
+        ({"model_family": "Own"}, "model family 'Own': gated, so norms and positions as in Llama"),
+    ],
+)
+def test_what_nobody_knows_is_assumed_and_said(change: dict[str, Any], assumed: str) -> None:
+    """One odd cell costs no prediction."""
+    assert assumed in express(replace(ROWS["L0615"], **change)).assumptions
 
-    assert len(reasons) == 2
-    assert all("belongs to no known family" in reason for reason in reasons)
+
+def test_gradients_in_fp32_are_read_from_the_cell_that_says_so() -> None:
+    """They take twice the memory and twice the traffic."""
+    job = express(replace(ROWS["L0615"], precision="bf16 (fp32 gradient accumulation)")).job
+
+    assert (job.traits["gradient_bytes"], job.traits["reduce_bytes"]) == (4.0, 4.0)
 
 
 @pytest.mark.parametrize(("name", "count"), [("throughput_llm", 455), ("memory", 93)])

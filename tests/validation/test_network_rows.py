@@ -105,7 +105,7 @@ def test_a_rate_of_samples_implies_a_step_time_where_the_source_tells_the_batch(
             "row V0022: found global_batch 300, but 1 x 256 samples give 256",
         ),
         ("V0022", {"precision": None}, "row V0022: not stated: precision"),
-        ("V0022", {"accelerator": "X1"}, "row V0022: no catalog node holds 8 x X1 with 80 GB"),
+        ("V0022", {"accelerator": "X1"}, "row V0022: no catalog device is called X1 with 80 GB"),
         ("V0002", {}, "row V0002: task 'finetune' is no plain pre-training"),
     ],
 )

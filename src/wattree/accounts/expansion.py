@@ -119,7 +119,7 @@ def tier_uses(step: ExecutedStep) -> tuple[TierUse, ...]:
         node = cluster.node
         over = np.zeros(len(trace.peak_bytes))
         if each.name == "cxl":
-            groups = strategy_groups_bytes(step.strategy, node, step.setting.calibration)
+            groups = strategy_groups_bytes(step.strategy, node, step.setting)
             over = step.spilled * process_bytes(trace.peak_bytes, step.setting, node.device, groups)
         most = each.placed_bytes + float(over.max())
         every = each.placed_total_bytes + float(over @ trace.graph.class_ranks)

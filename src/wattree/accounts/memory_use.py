@@ -56,12 +56,12 @@ def peak_memory(step: ExecutedStep) -> PeakMemory:
     shares = np.zeros(len(trace.peak_bytes))
     for number, pool in enumerate(cluster.pools):
         mine, device = class_pools == number, pool.node.device
-        groups = strategy_groups_bytes(step.strategy, pool.node, calibration)
+        groups = strategy_groups_bytes(step.strategy, pool.node, step.setting)
         needed = process_bytes(trace.peak_bytes[mine], step.setting, device, groups)
         shares[mine] = needed / device.memory_bytes
     fullest = int(np.argmax(shares))
     node = cluster.pools[class_pools[fullest]].node
-    device, groups = node.device, strategy_groups_bytes(step.strategy, node, calibration)
+    device, groups = node.device, strategy_groups_bytes(step.strategy, node, step.setting)
     parts = _at_peak(trace, fullest)
     tensors = float(sum(parts.values()))
     allocated = tensors + calibration.general("memory_allocated_bytes")

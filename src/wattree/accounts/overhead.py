@@ -22,17 +22,19 @@ Floats = NDArray[np.float64]
 
 
 def groups_bytes(
-    degrees: Mapping[str, NDArray[np.int64] | int], node: Node, calibration: Calibration
+    degrees: Mapping[str, NDArray[np.int64] | int], node: Node, setting: Setting
 ) -> Floats:
     """Return what the communicators of a rank hold, for degrees that are numbers or arrays. [B]"""
+    if not setting.has_experts:  # then `ep` is one more axis of replicas
+        degrees = {**degrees, "dp": degrees["dp"] * degrees["ep"], "ep": 1}
     rings, messages = communicator_bytes(degrees, node)
-    return rings * calibration.general("memory_communicators") + messages
+    return rings * setting.calibration.general("memory_communicators") + messages
 
 
-def strategy_groups_bytes(strategy: Strategy, node: Node, calibration: Calibration) -> float:
+def strategy_groups_bytes(strategy: Strategy, node: Node, setting: Setting) -> float:
     """Return what the communicators of one strategy's ranks hold. [B]"""
     degrees = {axis: strategy.mesh.degree(axis) for axis in AXES}
-    return float(groups_bytes(degrees, node, calibration)[0])
+    return float(groups_bytes(degrees, node, setting)[0])
 
 
 def overhead_parts(

@@ -25,7 +25,7 @@ def pool_uses(step: ExecutedStep, energy: StepEnergy) -> tuple[PoolUse, ...]:
         step: The step.
         energy: Its energy.
     """
-    trace, cluster, calibration = step.trace, step.cluster, step.setting.calibration
+    trace, cluster = step.trace, step.cluster
     class_pools = step.compilation.class_pools
     if not cluster.is_mixed:
         return ()
@@ -36,7 +36,7 @@ def pool_uses(step: ExecutedStep, energy: StepEnergy) -> tuple[PoolUse, ...]:
         mine = np.flatnonzero(class_pools == number)
         own = graph.class_ranks[mine]
         device, nodes = pool.node.device, cluster.pool_nodes(step.ranks)[number]
-        groups = strategy_groups_bytes(step.strategy, pool.node, calibration)
+        groups = strategy_groups_bytes(step.strategy, pool.node, step.setting)
         peaks = process_bytes(trace.peak_bytes[mine], step.setting, device, groups)
         peak = float(peaks.max(initial=0.0))
         found.append(

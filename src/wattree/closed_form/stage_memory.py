@@ -68,7 +68,7 @@ class StageMemory:
         needs = []
         for tables, share in zip(self.by_pool, kinds.shares, strict=True):
             node = tables.pool.node
-            groups = groups_bytes(tables.degrees.axes, node, setting.calibration)
+            groups = groups_bytes(tables.degrees.axes, node, setting)
             own = np.broadcast_to(groups, kinds.pipeline.shape)[kinds.strategy]
             need = process_bytes(tensors, setting, node.device, own) / node.device.memory_bytes
             needs.append(np.where(share[kinds.kind] > 0, need, -np.inf))

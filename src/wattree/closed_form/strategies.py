@@ -198,7 +198,7 @@ def _process_bytes(setting: Setting, degrees: Degrees, tensors: Floats, pools: I
     """Return what the driver counts on the fullest rank of each strategy. [B]"""
     needs = []
     for pool in setting.job.cluster.pools:
-        groups = groups_bytes(degrees.axes, pool.node, setting.calibration)
+        groups = groups_bytes(degrees.axes, pool.node, setting)
         needs.append(process_bytes(tensors, setting, pool.node.device, groups))
     return np.choose(pools, needs)
 
@@ -212,7 +212,7 @@ def _overflow(
     """
     cluster, kinds = setting.job.cluster, screen.kinds
     node, offload = cluster.node, screen.tables.options.traffic.offload
-    groups = groups_bytes(screen.tables.degrees.axes, node, setting.calibration)
+    groups = groups_bytes(screen.tables.degrees.axes, node, setting)
     own = np.broadcast_to(groups, kinds.pipeline.shape)[kinds.strategy]
     footprint = process_bytes(tensors, setting, node.device, own)
     over = spilled_share(kinds.most(footprint), node.device.memory_bytes, offload)

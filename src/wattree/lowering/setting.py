@@ -72,6 +72,13 @@ class Setting:
         return self.job.data.has_sequence and not any(t.startswith(IDLE_SEQUENCE) for t in warnings)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether the model has experts that ranks can share; looked up once."""
+        if "experts" not in self._known:
+            self._known["experts"] = float(has_experts(self.model))
+        return bool(self._known["experts"])
+
+    @property
     def powers(self) -> tuple[DevicePower, ...]:
         """What the devices of each pool draw."""
         return tuple(rates.power for rates in self.pool_rates)

@@ -11,6 +11,8 @@ from wattree.hardware import Cluster, Fabric, Node, Site
 from wattree.hardware.load import (
     canonical_name,
     default_fabric_name,
+    device_names,
+    load_device,
     load_fabric,
     load_node,
     load_site,
@@ -85,7 +87,9 @@ def _node_name(cells: Cells, per_node: int) -> str:
         RowError: The catalog has no such device, or no node with so many.
     """
     device = _device_name(cells)
-    sized = [(devices, name) for devices, name in _nodes_of(device) if devices >= per_node]
+    sized: list[tuple[int, str]] = []
+    for like in (_nodes_of(device), _nodes_near(device)):
+        sized = sized or [(devices, name) for devices, name in like if devices >= per_node]
     if not sized:
         raise cells.refusal(f"no catalog node holds {per_node} x {device}")
     return min(sized, key=lambda each: (each[0], not each[1].startswith("dgx"), each[1]))[1]
@@ -109,6 +113,19 @@ def _nodes_of(device: str) -> tuple[tuple[int, str], ...]:
     """Return the catalog's nodes of one kind of device, each with how many it holds."""
     nodes = ((name, _from_catalog(name)[0]) for name in node_names())
     return tuple((node.devices, name) for name, node in nodes if node.device.name == device)
+
+
+@cache
+def _nodes_near(name: str) -> tuple[tuple[int, str], ...]:
+    """Return nodes of other boards of the same architecture, with as much memory."""
+    device = load_device(name)
+    return tuple(
+        found
+        for other in device_names()
+        if (near := load_device(other)).architecture == device.architecture
+        and near.memory_bytes == device.memory_bytes
+        for found in _nodes_of(other)
+    )
 
 
 @cache  # reading a file costs more than expressing a row, and hundreds of rows share a node
