@@ -46,6 +46,9 @@ PowerCap = Annotated[
 Deadline = Annotated[
     str | None, option("T", "Longest time for all training.steps, in s or with a unit: '36 h'.")
 ]
+Margin = Annotated[
+    str, option("P", "Share of each device's memory to keep free, such as '5 %' or 0.")
+]
 Top = Annotated[int, typer.Option(metavar="N", min=1, help="Strategies to show.")]
 AllowApproximate = Annotated[
     bool,
@@ -66,6 +69,7 @@ class PlanRequest:
     max_devices: MaxDevices = None
     power_cap: PowerCap = None
     deadline: Deadline = None
+    margin: Margin = "5 %"
     top: Top = 10
     allow_approximate: AllowApproximate = False
     calibration: Calibration = None
@@ -94,6 +98,7 @@ def plan(request: PlanRequest) -> None:
         "max_devices": request.max_devices,
         "power_cap_w": quantity_option("--power-cap", request.power_cap, "w", may_be_bare=True),
         "deadline_s": quantity_option("--deadline", request.deadline, "s", may_be_bare=True),
+        "margin": _share(request.margin),
         "top": request.top,
         "allow_approximate": request.allow_approximate,
         "calibration": request.calibration,
@@ -114,6 +119,17 @@ def plan(request: PlanRequest) -> None:
     deliver(found.as_json(), request.json_path, lambda console: show_plan(found, console))
     if found.best is None:
         raise typer.Exit(2)
+
+
+def _share(text: str) -> float:
+    number = text.strip().removesuffix("%").strip()
+    try:
+        found = float(number) / (100.0 if "%" in text else 1.0)
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found < 1.0:
+        raise JobError("--margin", [f"found '{text}', expected a share such as '5 %' or 0.05"])
+    return found
 
 
 def _pair(text: str | None) -> tuple[str, str] | None:

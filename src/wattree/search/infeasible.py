@@ -76,7 +76,8 @@ def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints
         need, capacity = float(screened.memory_bytes[index]), float(screened.capacity_bytes[index])
         return [
             f"  nearest: {options_in_words(screened.options(index))}, which needs "
-            f"{format_bytes(need)} on each device of {format_bytes(capacity)}",
+            f"{format_bytes(need)} on each device of {format_bytes(capacity)}"
+            + (f", {constraints.margin:.0%} kept free" if constraints.margin else ""),
             f"  what would help: {_more_nodes(setting, constraints)}, devices with more memory, "
             "a shorter data.sequence_length, or an optimizer with less state (adamw8bit, lion)",
         ]

@@ -33,6 +33,10 @@ from wattree.strategy import StrategyOptions
 
 Progress = Callable[[str, int, int], None]
 
+#: Share of memory that strategies leave free unless someone says otherwise: predicted peaks are
+#: off by 4 % in the mean (docs/accuracy.md).
+DEFAULT_MARGIN = 0.05
+
 
 def plan(
     job: Job,
@@ -42,6 +46,7 @@ def plan(
     max_devices: int | None = None,
     power_cap_w: float | None = None,
     deadline_s: float | None = None,
+    margin: float = DEFAULT_MARGIN,
     top: int = 10,
     allow_approximate: bool = False,
     calibration: Path | None = None,
@@ -57,6 +62,7 @@ def plan(
         max_devices: Use no more devices.
         power_cap_w: Highest power of the job's nodes at any moment, before PUE. [W]
         deadline_s: Longest time for all of `training.steps`. [s]
+        margin: Share of each device's memory to keep free, for what a prediction of memory misses.
         top: Strategies to return.
         allow_approximate: Also try strategies that train another function than the job's model:
             those with phantom layers. Each result says so (`Result.function`).
@@ -77,6 +83,7 @@ def plan(
     constraints = Constraints(
         power_cap_w=power_cap_w,
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
+        margin=_checked_margin(margin),
     )
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
     seek = _Seek(
@@ -235,6 +242,12 @@ def _check_whole(job: Job) -> None:
             "simulate what is found in its place"
         ],
     )
+
+
+def _checked_margin(margin: float) -> float:
+    if not 0.0 <= margin < 1.0:
+        raise JobError("--margin", [f"found {margin:g}, expected a share from 0 to below 1"])
+    return margin
 
 
 def _rank_counts(

@@ -182,7 +182,9 @@ class _Simulated:
 
 def misses(result: Result, constraints: Constraints) -> str | None:
     """Return the constraint that a simulated strategy misses, if there is one."""
-    if not result.memory.fits and not constraints.any_memory:
+    memory = result.memory
+    has_room = memory.fits and memory.peak_bytes <= constraints.usable(memory.capacity_bytes)
+    if not has_room and not constraints.any_memory and not _overflows(result):
         return OUT_OF_MEMORY
     if constraints.power_cap_w is not None and result.peak_power_w > constraints.power_cap_w:
         return OVER_POWER
@@ -192,6 +194,11 @@ def misses(result: Result, constraints: Constraints) -> str | None:
     if most_usd is not None and result.cost_usd is not None and result.cost_usd > most_usd:
         return OVER_BUDGET
     return None
+
+
+def _overflows(result: Result) -> bool:
+    """Return whether a device is filled on purpose: what does not fit lies behind it."""
+    return result.memory.fits and bool(result.tiers)
 
 
 def in_order(entries: Iterable[RankedStrategy], objective: str) -> tuple[RankedStrategy, ...]:

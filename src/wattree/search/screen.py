@@ -38,6 +38,7 @@ class Constraints:
         step_time_s: Longest step; None for no deadline. [s]
         cost_usd: Most that a step may cost; None for no budget. [USD]
         any_memory: Nothing is rejected for its memory.
+        margin: Share of each device's memory that stays free.
     """
 
     memory_bytes: float | None = None
@@ -45,6 +46,11 @@ class Constraints:
     step_time_s: float | None = None
     cost_usd: float | None = None
     any_memory: bool = False
+    margin: float = 0.0
+
+    def usable(self, capacity_bytes: float) -> float:
+        """Return what a strategy may take of a device's memory. [B]"""
+        return (1.0 - self.margin) * capacity_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +125,8 @@ class ScreenedSpace:
             return np.ones(len(self), dtype=bool)
         most = constraints.memory_bytes
         capacity = self.capacity_bytes if most is None else np.minimum(self.capacity_bytes, most)
-        return np.asarray((self.memory_bytes <= capacity) & self.tier_fits)
+        room = (1.0 - constraints.margin) * capacity
+        return np.asarray((self.memory_bytes <= room) & self.tier_fits)
 
     def rejections(self, constraints: Constraints) -> dict[str, NDArray[np.bool_]]:
         """Return reason → strategies that it rejects; each strategy has one reason at most."""
