@@ -19,7 +19,6 @@ from benchmarks.frame import Measure, Options, Section
 from wattree.energy import ClockCurve, Mixture, under_limit
 from wattree.hardware import Device, load_device
 from wattree.validation.anchored import (
-    ANCHORED_SOURCES,
     anchored_device,
     anchored_scores,
     anchors_of,
@@ -32,9 +31,11 @@ Floats = NDArray[np.float64]
 _TARGETS = {"average_power_w": 0.06, "step_time_s": 0.08, "energy_j": None}
 _NAMES = {"average_power_w": "average power", "step_time_s": "step time", "energy_j": "energy"}
 
+_SOURCE = "zeus-nsdi23-trace"
+
 
 def _rows(path: Path) -> list[MeasuredRow]:
-    return [row for row in read_rows(path) if row.source_id in ANCHORED_SOURCES and row.core]
+    return [row for row in read_rows(path) if row.source_id == _SOURCE and row.core]
 
 
 def rows_under_limits(options: Options) -> list[MeasuredRow]:
@@ -53,7 +54,7 @@ def section(options: Options) -> Section | None:
     if not path.is_file():
         return None
     scores = anchored_scores(
-        [row for row in read_rows(path) if row.source_id in ANCHORED_SOURCES], options.calibration
+        [row for row in read_rows(path) if row.source_id == _SOURCE], options.calibration
     )
     scored = [each for entries in scores.values() for each in entries if each.counts]
     measures, beside = [], []

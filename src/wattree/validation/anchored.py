@@ -15,22 +15,45 @@ import numpy as np
 from wattree.cost import Calibration
 from wattree.cost.device_power import device_mixture
 from wattree.energy import under_limit
-from wattree.errors import WattreeError
+from wattree.errors import RowError, WattreeError
 from wattree.hardware import load_device
 from wattree.units import JOULES_PER_KWH
+from wattree.validation.cells import Cells
+from wattree.validation.clusters import device_name
 from wattree.validation.rows import MeasuredRow
 from wattree.validation.score import Scored
 
-#: Source → accelerator as printed → catalog name. V100 of Zeus: the variant is not stated; its
-#: highest limit is 250 W, the rated power of the PCIe part.
-ANCHORED_SOURCES: Mapping[str, Mapping[str, str]] = {
-    "zeus-nsdi23-trace": {"V100": "v100-pcie-16gb", "A40": "a40"},
-}
+#: Source → accelerator as printed → catalog name, where the name alone does not say which board.
+#: V100 of Zeus: its highest limit is 250 W, the rated power of the PCIe part.
+_BOARDS: Mapping[str, Mapping[str, str]] = {"zeus-nsdi23-trace": {"V100": "v100-pcie-16gb"}}
 
 
 def anchored_device(row: MeasuredRow) -> str | None:
-    """Return the catalog name of a row's device where its source has runs under limits."""
-    return ANCHORED_SOURCES.get(row.source_id, {}).get(row.accelerator)
+    """Return the catalog name of a row's device; None where the catalog has none so called."""
+    board = _BOARDS.get(row.source_id, {}).get(row.accelerator)
+    if board is not None:
+        return board
+    try:
+        return device_name(Cells(row))
+    except RowError:
+        return None
+
+
+def under_limits(rows: Sequence[MeasuredRow]) -> frozenset[str]:
+    """Return the ids of rows whose run was measured under several power limits."""
+    limits: dict[tuple[object, ...], set[float]] = {}
+    for row in rows:
+        if row.power_limit_w is not None and row.avg_power_w:
+            limits.setdefault(_run(row), set()).add(row.power_limit_w)
+    several = {run for run, found in limits.items() if len(found) > 1}
+    return frozenset(
+        row.row_id for row in rows if row.power_limit_w is not None and _run(row) in several
+    )
+
+
+def _run(row: MeasuredRow) -> tuple[object, ...]:
+    """Return what rows of one run share."""
+    return row.source_id, row.accelerator, row.model_name, row.global_batch
 
 
 def anchors_of(rows: Sequence[MeasuredRow]) -> dict[str, MeasuredRow]:
@@ -38,8 +61,7 @@ def anchors_of(rows: Sequence[MeasuredRow]) -> dict[str, MeasuredRow]:
     groups: dict[tuple[object, ...], list[MeasuredRow]] = {}
     for row in rows:
         if row.power_limit_w is not None and row.avg_power_w:
-            key = row.source_id, row.accelerator, row.model_name, row.global_batch
-            groups.setdefault(key, []).append(row)
+            groups.setdefault(_run(row), []).append(row)
     found = {}
     for mine in groups.values():
         highest_w = max(row.power_limit_w or 0.0 for row in mine)

@@ -86,7 +86,7 @@ def _node_name(cells: Cells, per_node: int) -> str:
     Raises:
         RowError: The catalog has no such device, or no node with so many.
     """
-    device = _device_name(cells)
+    device = device_name(cells)
     sized: list[tuple[int, str]] = []
     for like in (_nodes_of(device), _nodes_near(device)):
         sized = sized or [(devices, name) for devices, name in like if devices >= per_node]
@@ -95,7 +95,7 @@ def _node_name(cells: Cells, per_node: int) -> str:
     return min(sized, key=lambda each: (each[0], not each[1].startswith("dgx"), each[1]))[1]
 
 
-def _device_name(cells: Cells) -> str:
+def device_name(cells: Cells) -> str:
     """Return the catalog's name of a row's device, by its name and memory as printed."""
     row = cells.row
     names = [row.accelerator]

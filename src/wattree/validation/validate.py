@@ -17,7 +17,7 @@ from wattree.lowering.model import model_of
 from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.predict.left_open import decided
 from wattree.strategy import AXES, StrategyOptions
-from wattree.validation.anchored import ANCHORED_SOURCES, anchored_scores
+from wattree.validation.anchored import anchored_scores, under_limits
 from wattree.validation.calibrate import CalibrationFit, FitRow, fit, leave_sources_out
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.express import Expressed, express
@@ -96,10 +96,12 @@ class _Runner:
     entries: list[_Entry] = field(default_factory=list)
     models: dict[str, ModelGraph] = field(default_factory=dict)
     whole: dict[str, Job] = field(default_factory=dict)
+    limited: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        self.limited = under_limits(self.rows)
         for row in self.rows:
-            if row.source_id in ANCHORED_SOURCES:
+            if row.row_id in self.limited:
                 continue  # no job: predicted from other rows
             entry = _Entry(row=row, measurement=measurement(row))
             try:
@@ -171,11 +173,11 @@ class _Runner:
         left_out: Mapping[str, Mapping[str, float]],
     ) -> Validation:
         own = iter([self._score(entry, predictions, constants) for entry in self.entries])
-        limited = [row for row in self.rows if row.source_id in ANCHORED_SOURCES]
+        limited = [row for row in self.rows if row.row_id in self.limited]
         anchored = anchored_scores(limited, constants)
         scored = []
         for row in self.rows:
-            mine = anchored[row.row_id] if row.source_id in ANCHORED_SOURCES else [next(own)]
+            mine = anchored[row.row_id] if row.row_id in self.limited else [next(own)]
             scored += mine
         return Validation(
             scored=tuple(scored),
