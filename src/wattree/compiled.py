@@ -93,7 +93,7 @@ class Kernel(Generic[P, R]):
 
     def is_compiled(self) -> bool:
         """Return whether machine code is kept and up to date."""
-        names = cached_names(self._source, f"{self.name}.*.o")
+        names = cached_names(self._source, f"{self.name}.")
         return any(cached(self._source, name, self._key()) is not None for name in names)
 
     def _entry(
