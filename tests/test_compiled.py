@@ -58,6 +58,24 @@ def test_a_kernel_is_compiled_once_for_all_processes_and_again_when_a_constant_c
     assert third == "True [0.0, 2.0, 0.0] True True"
 
 
+def test_where_private_parts_of_numba_are_others_it_compiles_with_documented_ones(
+    tmp_path: Path,
+) -> None:
+    """Results are the same; nothing is kept, and a warning says so."""
+    gone = (
+        "import wattree.compiled\n"
+        "def gone(*_):\n    raise AttributeError('_final_module')\n"
+        "wattree.compiled._compiled = gone\n"
+    )
+    module = tmp_path / "small.py"
+    module.write_text(_MODULE.format(factor=2).replace("FACTOR =", f"{gone}FACTOR =", 1))
+    words = [sys.executable, str(module)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "True [0.0, 1.0, 0.0] False True"
+    assert "RuntimeWarning: __main__.add: machine code cannot be kept" in done.stderr
+
+
 def test_what_is_kept_is_found_for_its_key_and_unspoilt_only(tmp_path: Path) -> None:
     """Machine code that is cut short must not be run."""
     store(tmp_path / "a.py", "name", "key", b"content")

@@ -3,8 +3,9 @@
 Everything is fetched when first used, so that `import wattree` takes no time and loads no driver.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from wattree.lazy import fetching as _fetching
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.capture import Recording, capture_module
@@ -83,13 +84,13 @@ _HOMES = {
     "validate": "wattree.validation",
 }
 
+_fetch = _fetching(__name__, _HOMES)
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return _fetch(name)
 
 
 def __dir__() -> list[str]:

@@ -32,11 +32,12 @@ def cached(source: Path, name: str, key: str) -> bytes | None:
     return None
 
 
-def cached_names(source: Path, pattern: str) -> Iterator[str]:
-    """Yield the names, of any key, that match a pattern."""
+def cached_names(source: Path, beginning: str) -> Iterator[str]:
+    """Yield the names, of any key, that begin so."""
     for folder in _folders(source):
         with contextlib.suppress(OSError):
-            yield from sorted(path.name for path in folder.glob(pattern))
+            names = [path.name for path in folder.iterdir()]
+            yield from sorted(name for name in names if name.startswith(beginning))
 
 
 def store(source: Path, name: str, key: str, content: bytes) -> None:

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,10 @@ _PART = {**_KERNEL, "forceinline": True}
 _RESULTS: dict[object, type | None] = {"None": None, "bool": bool, "int": int}
 #: Functions that are compiled into kernels → whether they write instructions themselves.
 _PARTS: dict[object, bool] = {}
+_NOT_KEPT = (
+    "{}: machine code cannot be kept with this numba ({}), so every process compiles it; the "
+    "numba of constraints.txt is known to do"
+)
 #: Kernels are compiled here once another process has taken so long that it must have come to harm.
 _PATIENCE_S = 120.0
 #: Kernels that other processes compile, by the names of their files.
@@ -75,25 +80,39 @@ class Kernel(Generic[P, R]):
         self._source = Path(function.__code__.co_filename).resolve()
         self._result = _RESULTS[function.__annotations__["return"]]
         self._entries: dict[tuple[object, ...], Callable[..., int]] = {}
+        self._plain: Callable[..., object] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the compiled function."""
         assert not kwargs, "machine code has no names of arguments"
+        if self._plain is not None:
+            return self._of_plain(args)
         kinds: list[object] = []
         values: list[int | float | None] = []
         for argument in args:
             _flatten(argument, kinds, values)
         entry = self._entries.get(tuple(kinds))
         if entry is None:
-            entry = self._entries[tuple(kinds)] = self._entry(str(kinds), values, args)
+            try:
+                entry = self._entries[tuple(kinds)] = self._entry(str(kinds), values, args)
+            except Exception as error:  # noqa: BLE001 - of private parts that came and went
+                why = f"{type(error).__name__}: {error}"
+                warnings.warn(_NOT_KEPT.format(self.name, why), RuntimeWarning, stacklevel=2)
+                self._plain = _plain(self._function, {})
+                return self._of_plain(args)
         result = (ctypes.c_int64 * 1)()
         if entry(result, ctypes.byref(ctypes.c_void_p()), *values):
             raise ArithmeticError(f"{self.name}: a division by zero or another fault of the kernel")
         return cast("R", self._result and self._result(result[0]))
 
+    def _of_plain(self, args: tuple[object, ...]) -> R:
+        assert self._plain is not None
+        found = self._plain(*args)
+        return cast("R", self._result and self._result(found))
+
     def is_compiled(self) -> bool:
         """Return whether machine code is kept and up to date."""
-        names = cached_names(self._source, f"{self.name}.*.o")
+        names = cached_names(self._source, f"{self.name}.")
         return any(cached(self._source, name, self._key()) is not None for name in names)
 
     def _entry(
@@ -197,7 +216,7 @@ def _compiled(function: FunctionType, args: tuple[object, ...]) -> bytes:
     """Return the name of a function's machine code, and the code."""
     numba = _numba()
     types = tuple(map(_type, args))
-    dispatcher = numba.njit(**_KERNEL)(_with_parts(function, {}))
+    dispatcher = numba.njit(**_KERNEL)(_with_parts(function, {}, _inlined))
     dispatcher.compile(types)
     compiled = dispatcher.overloads[types]
     library = compiled.library
@@ -209,19 +228,31 @@ def _compiled(function: FunctionType, args: tuple[object, ...]) -> bytes:
     return bytes(compiled.fndesc.llvm_func_name.encode() + b"\n" + code)
 
 
+def _plain(function: FunctionType, done: dict[object, object]) -> Any:
+    """Return a function compiled as numba does it, with nothing but its documented parts."""
+    return _numba().njit(_with_parts(function, done, _plain))
+
+
 def _is_linked(name: str) -> bool:
     """Return whether any process of Python has a function, as that of the C library."""
     return hasattr(ctypes.CDLL(None), name)
 
 
-def _with_parts(function: FunctionType, done: dict[object, object]) -> FunctionType:
+def _inlined(function: FunctionType, done: dict[object, object]) -> Any:
+    return _numba().njit(**_PART)(_with_parts(function, done, _inlined))
+
+
+def _with_parts(
+    function: FunctionType,
+    done: dict[object, object],
+    compiled: Callable[[FunctionType, dict[object, object]], object],
+) -> FunctionType:
     """Return a function that calls compiled parts where it called marked functions."""
-    numba = _numba()
     names = dict(function.__globals__)
     for name, each in _parts_of(function):
         if each not in done:
-            compiler = numba.extending.intrinsic if _PARTS[each] else numba.njit(**_PART)
-            done[each] = compiler(each if _PARTS[each] else _with_parts(each, done))
+            is_own = _PARTS[each]
+            done[each] = _numba().extending.intrinsic(each) if is_own else compiled(each, done)
         names[name] = done[each]
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 

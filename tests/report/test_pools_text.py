@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_told_with_device_and_stage(tmp_path: Path) -> None
     """On the error stream where the JSON takes the other."""
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps(JOB), encoding="utf-8")
-    done = CliRunner().invoke(app, ["simulate", str(path), "--json", "-"])
+    done = CliRunner().invoke(app(), ["simulate", str(path), "--json", "-"])
 
     assert done.exit_code == 2
     assert "does not fit in memory: stage 1.0 on v100-sxm2-16gb (4 ranks) needs" in done.stderr

@@ -9,41 +9,25 @@ import gc
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
-from wattree.cli.catalog import catalog
-from wattree.cli.design import design
-from wattree.cli.energy import energy
-from wattree.cli.export import export
-from wattree.cli.launch import launch
-from wattree.cli.measure import measure
-from wattree.cli.plan import plan
-from wattree.cli.profile import profile
-from wattree.cli.replay import replay
-from wattree.cli.simulate import simulate
-from wattree.cli.train import train
-from wattree.cli.validate import validate
+from wattree.cli.dataclass_code import kept_dataclass_code
 from wattree.errors import WattreeError
 
 DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
-app = typer.Typer(
-    name="wattree",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,  # `main` says what a user needs to know
-    rich_markup_mode=None,  # plain help: the same in a pipe, a log and a terminal, and faster
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+#: Commands in the order of the help, each in a module of its name.
+_COMMANDS = (
+    *("plan", "design", "simulate", "profile", "train", "validate", "catalog", "export"),
+    *("replay", "energy", "launch", "measure"),
 )
-for command in (plan, design, simulate, profile, train, validate, catalog, export, replay):
-    app.command()(command)
-app.add_typer(energy)
-# The options of the measured command are its own.
-app.command(context_settings={"allow_interspersed_args": False})(launch)
-app.command(context_settings={"allow_interspersed_args": False})(measure)
+#: What follows the options of these is the command that they run, with options of its own.
+_RUNNING_OTHERS = ("launch", "measure")
 
 
 def _show_version(wanted: bool) -> None:
@@ -54,8 +38,31 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def options(
+def app(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the command line as far as `words` need it: one command, or all for help and errors.
+
+    Making all of them takes longer than some of them run.
+    """
+    made = typer.Typer(
+        name="wattree",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,  # `main` says what a user needs to know
+        rich_markup_mode=None,  # plain help: the same in a pipe, a log and a terminal, and faster
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    made.callback()(_options)
+    for name in words[:1] if words and words[0] in _COMMANDS else _COMMANDS:
+        command = getattr(import_module(f"wattree.cli.{name}"), name)
+        if isinstance(command, typer.Typer):
+            made.add_typer(command)
+        else:
+            settings = {"allow_interspersed_args": name not in _RUNNING_OTHERS}
+            made.command(context_settings=settings)(command)
+    return made
+
+
+def _options(
     version: Annotated[
         bool,
         typer.Option(
@@ -77,19 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Words after the program's name; None for those of the process.
     """
+    words = sys.argv[1:] if arguments is None else list(arguments)
     # A command makes what it keeps: the collector finds nothing, and most often while importing.
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(1_000_000, 50, 100)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that has no "×" shows "?" instead
             stream.reconfigure(errors="replace")
-    sys.exit(run(arguments))
+    with kept_dataclass_code(words[0]) if words and words[0] in _COMMANDS else nullcontext():
+        code = run(words)
+    sys.exit(code)
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
-    words = None if arguments is None else list(arguments)
+    words = list(arguments)
     try:
-        code = app(args=words, prog_name="wattree", standalone_mode=False, obj=words)
+        code = app(words)(args=words, prog_name="wattree", standalone_mode=False, obj=words)
     except WattreeError as error:
         typer.echo(f"wattree: {error}", err=True)
         return MISTAKE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,15 +66,15 @@ class StepModel:
         in_line = 0.0 * gather  # traffic that nothing hides
         if not overlap.hides_forward_gathers:
             in_line, gather = in_line + gather, 0.0 * gather
-        buckets = self._buckets()
         if not overlap.hides_backward_gathers:
             in_line, again = in_line + again, 0.0 * again
             # A gather that waits for the block before starts with its bucket, and shares links.
             if overlap.hides_gradients and overlap.reshard_after_forward:
-                in_line = in_line + buckets.crowding
+                in_line = in_line + self._buckets().crowding
         if not overlap.hides_gradients:
             # In line, all are waited for. Otherwise the next block waits for a bucket, but what
             # comes after a chunk does not wait for its last one.
+            buckets = self._buckets()
             share = buckets.inner / np.maximum(buckets.whole, 1e-30)
             exposed = every * (1.0 if overlap.gradients else share)
             in_line, every = in_line + exposed, every - exposed
@@ -131,8 +132,9 @@ class StepModel:
         if "every" in self._sums.nothing:
             nothing = np.zeros(len(self._sums.storage))
             return Buckets(nothing, nothing, nothing)
+        of_chunk = cache(lambda programs: buckets_of(self.tables, programs))  # most are alike
         by_kind = [
-            np.sum([buckets_of(self.tables, programs) for programs in chunks], axis=0)
+            np.sum([of_chunk(programs) for programs in chunks], axis=0)
             for contents in self.kinds.helds
             for chunks in contents.programs
         ]

@@ -10,7 +10,6 @@ from typing import Any
 from wattree.errors import HardwareError, UnitError
 from wattree.hardware.device import Device
 from wattree.hardware.fields import Fields, unknown_key
-from wattree.hardware.imports import NVLINK_BYTES_PER_S, read_topology
 from wattree.hardware.network import Link, Network, cable
 from wattree.hardware.node import ScaleUp
 from wattree.hardware.topologies import check_connected, device_name
@@ -104,6 +103,9 @@ def check_wiring(links: list[Link], *, devices: int) -> None:
 
 
 def _topology(path: Path, device: Device, scale_up: ScaleUp) -> tuple[Link, ...]:
+    # Imported here: most clusters name no such file.
+    from wattree.hardware.imports import NVLINK_BYTES_PER_S, read_topology
+
     between = scale_up.socket_bandwidth_bytes_per_s or device.host_link_bytes_per_s
     capability = _CAPABILITY.get(device.architecture)
     # Of a device without NVLink the cells name none, so that its rate is not asked for.

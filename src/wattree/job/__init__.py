@@ -1,6 +1,6 @@
 """Jobs: YAML in, typed values out. The readers load pydantic, so they are fetched when used."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattree.job.ffn import ACTIVATIONS, CROSS_ENTROPY, LOSSES, Ffn
 from wattree.job.inputs import InputDeclaration, read_declaration
@@ -18,6 +18,7 @@ from wattree.job.job import (
 from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.naming import naming
 from wattree.job.ranges import ranges
+from wattree.lazy import fetching as _fetching
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.job.cluster import with_power_limit
@@ -51,17 +52,12 @@ __all__ = [
     "with_power_limit",
 ]
 
-_LAZY = {
-    "job_from_mapping": "wattree.job.load",
-    "job_schema": "wattree.job.schema",
-    "load_job": "wattree.job.load",
-    "with_power_limit": "wattree.job.cluster",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__ = _fetching(
+    __name__,
+    {
+        "job_from_mapping": "wattree.job.load",
+        "job_schema": "wattree.job.schema",
+        "load_job": "wattree.job.load",
+        "with_power_limit": "wattree.job.cluster",
+    },
+)

@@ -54,7 +54,7 @@ class RankKinds:
 
     def of_stage(self, ranks: Integers) -> tuple[int, ...]:
         """Return the kinds among some ranks, ascending."""
-        return tuple(np.unique(self.of_rank[ranks]).tolist())
+        return tuple(np.flatnonzero(np.bincount(self.of_rank[ranks])).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

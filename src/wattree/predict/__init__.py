@@ -1,8 +1,8 @@
 """Predictions: the one place where capture, compiler, executor and energy meet."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from wattree.lazy import fetching as _fetching
 from wattree.lowering.model import check_recomputation, model_of
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.power_sweep import LimitedStep, PowerSweep, power_sweep, usual_limits_w
@@ -38,17 +38,14 @@ __all__ = [
     "usual_limits_w",
 ]
 
-_LAZY = {
-    "Degrees": "wattree.closed_form.degrees",
-    "Estimates": "wattree.closed_form.strategies",
-    "Shared": "wattree.closed_form.strategies",
-    "StepEstimate": "wattree.predict.step_estimate",
-    "estimate": "wattree.predict.step_estimate",
-    "forecast_job": "wattree.predict.forecast",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__ = _fetching(
+    __name__,
+    {
+        "Degrees": "wattree.closed_form.degrees",
+        "Estimates": "wattree.closed_form.strategies",
+        "Shared": "wattree.closed_form.strategies",
+        "StepEstimate": "wattree.predict.step_estimate",
+        "estimate": "wattree.predict.step_estimate",
+        "forecast_job": "wattree.predict.forecast",
+    },
+)

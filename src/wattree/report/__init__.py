@@ -1,7 +1,8 @@
 """Results as text, JSON and timelines."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wattree.lazy import fetching as _fetching
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.report.json_output import json_text, write_json
@@ -22,19 +23,16 @@ __all__ = [
     "write_trace",
 ]
 
-_LAZY = {
-    "chrome_trace": "wattree.report.perfetto",
-    "json_text": "wattree.report.json_output",
-    "show_plan": "wattree.report.plan_text",
-    "show_power_sweep": "wattree.report.power_sweep_text",
-    "show_result": "wattree.report.result_text",
-    "strategy_in_words": "wattree.report.words",
-    "write_json": "wattree.report.json_output",
-    "write_trace": "wattree.report.perfetto",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__ = _fetching(
+    __name__,
+    {
+        "chrome_trace": "wattree.report.perfetto",
+        "json_text": "wattree.report.json_output",
+        "show_plan": "wattree.report.plan_text",
+        "show_power_sweep": "wattree.report.power_sweep_text",
+        "show_result": "wattree.report.result_text",
+        "strategy_in_words": "wattree.report.words",
+        "write_json": "wattree.report.json_output",
+        "write_trace": "wattree.report.perfetto",
+    },
+)

@@ -3,10 +3,10 @@
 Nothing here loads torch before a layer or a group is asked for.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wattree.errors import MissingExtraError as _MissingExtraError
+from wattree.lazy import fetching as _fetching
 from wattree.runtime.shards import peers_of, shard_offsets, shard_widths
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
@@ -67,7 +67,7 @@ __all__ = [
     "write_shards",
 ]
 
-_LAZY = {
+_HOMES = {
     "Adjustment": "wattree.runtime.convert",
     "ColumnParallelLinear": "wattree.runtime.layers",
     "CutKind": "wattree.runtime.convert",
@@ -93,12 +93,12 @@ _LAZY = {
     "write_shards": "wattree.runtime.convert",
 }
 
+_fetch = _fetching(__name__, _HOMES)
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_LAZY[name]), name)
+        return _fetch(name)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "torch":
             raise

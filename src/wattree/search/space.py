@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ from wattree.strategy import (
     StrategyOptions,
     Traffic,
 )
-from wattree.strategy.presets import schedule_name
+from wattree.strategy.presets import schedule_of_chunks
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
 Integers = NDArray[np.int64]
@@ -79,7 +80,7 @@ class StrategyGroup:
             **of_axis,
             micro_batch=int(degrees.micro_batch[index]),
             virtual_stages=virtual,
-            schedule=schedule_name(self.common.changed(virtual_stages=virtual)),
+            schedule=schedule_of_chunks(self.common.pipeline.schedule, virtual),
         )
 
 
@@ -141,13 +142,14 @@ def enumerate_space(
     legal = _legal_by_kind(meshes, every_options, setting, rejected)
     groups = []
     shared = Shared()
+    virtual_stages = cache(partial(_virtual_stages, setting=setting, limits=limits))
     for options in every_options:
         chosen = _distinct(meshes[legal[_kind(options)]], options, limits)
         parts = options.colocation.shares_of_batch
         if parts > 1:
             chosen = chosen[setting.job.data.global_batch % (_replicas(chosen) * parts) == 0]
         if len(chosen):
-            groups.append(_expanded(chosen, options, setting, limits))
+            groups.append(_expanded(chosen, options, setting, limits, virtual_stages))
             if setting.job.cluster.is_mixed and limits.cuts and not limits.phantom:
                 cuts = balanced_cuts(setting, options, groups[-1].degrees, shared)
                 groups += [StrategyGroup(common=cut, degrees=degrees) for cut, degrees in cuts]
@@ -309,7 +311,11 @@ def _distinct(meshes: Integers, options: StrategyOptions, limits: Limits) -> Int
 
 
 def _expanded(
-    meshes: Integers, options: StrategyOptions, setting: Setting, limits: Limits
+    meshes: Integers,
+    options: StrategyOptions,
+    setting: Setting,
+    limits: Limits,
+    virtual_stages: Callable[[int, str], Sequence[int]],
 ) -> StrategyGroup:
     """Return the meshes with every micro-batch size and number of virtual stages."""
     batch = options.colocation.process_batch(setting.job.data.global_batch)
@@ -325,7 +331,7 @@ def _expanded(
     stages = _column(meshes, "pp")
     row, virtual = _with_choices(
         stages,
-        {int(p): _virtual_stages(int(p), options, setting, limits) for p in np.unique(stages)},
+        {int(p): virtual_stages(int(p), options.pipeline.schedule) for p in np.unique(stages)},
     )
     return StrategyGroup(
         common=options,
@@ -365,18 +371,16 @@ def _micro_batch_sizes(share: int, limits: Limits, *, has_tokens: bool) -> list[
     return every if has_tokens or share == every[-1] else [*every, share]
 
 
-def _virtual_stages(
-    stages: int, options: StrategyOptions, setting: Setting, limits: Limits
-) -> list[int]:
+def _virtual_stages(stages: int, schedule: str, *, setting: Setting, limits: Limits) -> list[int]:
     """Return the numbers of chunks per stage that leave no chunk without work."""
     found = []
     wanted: Sequence[int] = range(1, (setting.model.layers + 2) // stages + 1)
-    if stages == 1 or options.pipeline.schedule not in {"1f1b", "breadth-first"}:
+    if stages == 1 or schedule not in {"1f1b", "breadth-first"}:
         wanted = (1,)
     elif limits.virtual_stages is not None:
         wanted = (1, *(v for v in limits.virtual_stages if v > 1))
     for virtual in wanted:
-        name = schedule_name(options.changed(virtual_stages=virtual))
+        name = schedule_of_chunks(schedule, virtual)
         # Without a pipeline the schedule does not matter, so such meshes are always listed.
         if stages > 1 and name not in limits.schedules:
             continue

@@ -169,7 +169,7 @@ def _batches(counts: NDArray[Any], spans: Integers, asked: NDArray[np.bool_]) ->
     reached = np.maximum.accumulate(spans[chosen, 1])
     is_apart = np.concatenate(([False], spans[chosen[1:], 0] > reached[:-1]))
     number = np.cumsum(counts[chosen]) // _BATCH + len(counts) * np.cumsum(is_apart)
-    for batch in np.unique(number):
+    for batch in dict.fromkeys(number.tolist()):
         yield chosen[number == batch]
 
 

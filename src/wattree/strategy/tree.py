@@ -8,6 +8,7 @@ set the same item, the one with more segments wins, then the one with fewer wild
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -230,12 +231,16 @@ def _reaching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
     )
 
 
+#: Most segments are names. Only others are worth a pattern's while.
+_LITERAL = re.compile(r"[^*?\[]*").fullmatch
+
+
 def _applies(pattern: str, segments: list[str]) -> bool:
     if not pattern:
         return True
     wanted = pattern.split(".")
     return len(wanted) <= len(segments) and all(
-        want in ("*", have) or fnmatch.fnmatchcase(have, want)
+        want in ("*", have) or (not _LITERAL(want) and fnmatch.fnmatchcase(have, want))
         for want, have in zip(wanted, segments, strict=False)
     )
 
