@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXCUSED = frozenset({"gpu", "root", "shared"})
 
 #: What every run but `make soak` tries of the examples of a property: one of so many.
-SHARE = 4
+SHARE = 8
 
 # Examples may be slow on a busy machine, which is no defect: hence no deadline. In CI the examples
 # are the same on every run, so that a red run can be repeated.

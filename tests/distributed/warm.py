@@ -2,8 +2,8 @@
 
 `warm_python()` is the path of a program to call in place of `sys.executable`: it lets a process
 that has loaded PyTorch fork one that does what `python WORDS` does, hands it its own standard
-streams, environment and processors, passes signals on, and ends as that one ends. What such a
-program starts with `sys.executable` is warm again. Other limits and namespaces are not passed on.
+streams, environment, processors and network, passes signals on, and ends as that one ends. What
+such a program starts with `sys.executable` is warm again. Other limits are not passed on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import functools
 import importlib
@@ -40,7 +41,9 @@ import json
 told = json.dumps([words, dict(os.environ), os.getcwd(), sorted(os.sched_getaffinity(0))]).encode()
 end = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 end.connect({place!r})
-end.sendmsg([b"%12d" % len(told)], [(1, _socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+spaces = [os.open("/proc/self/ns/" + name, os.O_RDONLY) for name in ("net", "mnt")]
+files = array.array("i", [0, 1, 2, *spaces])
+end.sendmsg([b"%12d" % len(told)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
 end.sendall(told)
 pid = int(end.recv(12))
 passed = signal.SIGKILL
@@ -117,16 +120,20 @@ def _answer(end: socket.socket, program: str) -> None:
     for number in (signal.SIGCHLD, signal.SIGIO):
         signal.signal(number, signal.SIG_DFL)
     os.setsid()
-    streams = array.array("i")
-    head, ((_, _, given),), _, _ = end.recvmsg(12, socket.CMSG_SPACE(3 * streams.itemsize))
-    streams.frombytes(given)
+    files = array.array("i")
+    head, ((_, _, given),), _, _ = end.recvmsg(12, socket.CMSG_SPACE(5 * files.itemsize))
+    files.frombytes(given)
     told = b""
     while len(told) < int(head):
         told += end.recv(int(head) - len(told))
     words, variables, folder, processors = json.loads(told)
-    for number, stream in enumerate(streams):
+    for name, space in zip(("net", "mnt"), files[3:], strict=True):
+        if os.fstat(space).st_ino != Path(f"/proc/self/ns/{name}").stat().st_ino:
+            assert ctypes.CDLL(None).setns(space, 0) == 0
+    for number, stream in enumerate(files[:3]):
         os.dup2(stream, number)
-        os.close(stream)
+    for number in files:
+        os.close(number)
     # Those of the process that this was forked from know whether theirs could be sought.
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
