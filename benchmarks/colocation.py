@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks import (
-    colocation_faults,
     colocation_gain,
     colocation_launch,
     colocation_reduce,
@@ -20,11 +19,9 @@ from benchmarks.frame import Options, Section, print_sections, section_parser
 
 #: Name → section; one that returns None lacks what it needs.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
-    "exactness": lambda _: colocation_reduce.exactness(),
     "bytes": lambda _: colocation_reduce.crossing(),
     "throughput": lambda _: colocation_reduce.throughput(),
     "gain": lambda _: colocation_gain.gains(),
-    "faults": lambda _: colocation_faults.faults(),
     "overhead": lambda _: colocation_launch.overhead(),
 }
 

@@ -1,4 +1,4 @@
-"""Gradients of processes that share a device: throughput, bytes between devices, exactness.
+"""Gradients of processes that share a device: throughput, bytes between devices.
 
 Sections for `benchmarks.colocation`.
 """
@@ -11,7 +11,6 @@ import statistics
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -54,55 +53,6 @@ def throughput() -> Section:
         "that ends last; gradients by time.",
     )
     return Section(title="Reduction on the CPU", figures=(figure,), notes=notes)
-
-
-def exactness() -> Section:
-    """Return how far averages and training are from one another and from one process."""
-    every = run_ranks(4, "tests/runtime/reduce_cases.py:everything", limit_s=300)
-    paths, gradients = every[0]["paths"], every[0]["gradients"]
-    alone = paths["alone"]
-    figures = [
-        _at_most(f"4 steps, {way}: parameters against one process", paths[way], alone, 1e-10)
-        for way in ("hierarchical", "one device", "flat", "accumulated", "uneven, by samples")
-    ]
-    figures += [
-        _at_most(
-            "4 steps, batch norm shared: parameters against one process",
-            paths["batch norm"],
-            paths["alone, batch norm"],
-            1e-10,
-        ),
-        _at_most(
-            "hierarchical against flat, float64",
-            gradients["hierarchical float64"],
-            gradients["flat float64"],
-            1e-12,
-        ),
-        _same(
-            "hierarchical against flat, whole numbers",
-            [gradients["hierarchical whole"] == gradients["flat whole"]],
-        ),
-        _same(
-            "repeated from run to run, and the same on all ranks",
-            [
-                paths["hierarchical"] == paths["again"],
-                paths["flat"] == paths["flat again"],
-                *(each["paths"] == paths for each in every),
-            ],
-        ),
-    ]
-    joined = every[0]["joined"]
-    figures += [
-        _at_most(
-            f"ranks with 1 to 4 batches under join(), {method}: against DDP itself",
-            [*joined[f"{method}, True"], *joined[f"{method}, False"]],
-            [*joined["None, True"], *joined["None, False"]],
-            1e-12,
-        )
-        for method in ("hierarchical", "flat")
-    ]
-    notes = ("2 devices of 2 processes over gloo, float64; relative to the largest value.",)
-    return Section(title="Exactness of averages", figures=tuple(figures), notes=notes)
 
 
 def crossing() -> Section | None:
@@ -180,13 +130,3 @@ def _two_hosts() -> Iterator[list[str]]:
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
-
-
-def _at_most(measure: str, found: Any, wanted: Any, most: float) -> Figure:
-    apart = np.abs(np.asarray(found) - np.asarray(wanted)).max() / np.abs(np.asarray(wanted)).max()
-    return Figure(measure, f"<= {most:.0e}", f"{apart:.1e}", apart <= most)
-
-
-def _same(measure: str, every: Sequence[bool]) -> Figure:
-    found = "bit for bit" if all(every) else "differs"
-    return Figure(measure, "bit for bit", found, all(every))

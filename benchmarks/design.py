@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarks import design_rate, design_report, design_shape, design_tiers
+from benchmarks import design_rate, design_shape
 from benchmarks.frame import Options, Section, print_sections, section_parser
 
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "rate": design_rate.rate,
     "optimum": design_rate.optimum,
-    "tiers": design_tiers.section,
     "time": design_shape.complete,
     "shape": design_shape.transformer,
     "dlrm": design_shape.dlrm,
     "energy": design_shape.energy,
     "options": design_shape.options,
-    "ray": design_rate.ray,
-    "kills": design_rate.kills,
-    "page": design_report.section,
 }
 
 

@@ -15,13 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
-    energy_account,
     energy_clocks,
     energy_gemm,
     energy_nodes,
     energy_overhead,
-    energy_series,
-    energy_simpler,
     energy_training,
     energy_zeus,
     mlperf_steps,
@@ -37,9 +34,6 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "scaling": energy_nodes.scaling,
     "steps": mlperf_steps.section,
     "training": energy_training.section,
-    "simpler": energy_simpler.section,
-    "series": energy_series.section,
-    "account": energy_account.section,
     "overhead": energy_overhead.section,
 }
 #: Fits of constants; those not named here are not made from these tables.

@@ -13,10 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import (
-    phantom_exactness,
     phantom_links,
     phantom_overhead,
-    phantom_payload,
     phantom_predicted,
     phantom_steps,
 )
@@ -24,8 +22,6 @@ from benchmarks.frame import Options, Section, print_sections, section_parser
 
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
-    "exactness": phantom_exactness.section,
-    "payload": phantom_payload.section,
     "overhead": phantom_overhead.section,
     "links": phantom_links.section,
     "steps": phantom_steps.section,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Generator
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXCUSED = frozenset({"gpu", "root", "shared"})
 
 #: What every run but `make soak` tries of the examples of a property: one of so many.
-SHARE = 4
+SHARE = 8
 
 # Examples may be slow on a busy machine, which is no defect: hence no deadline. In CI the examples
 # are the same on every run, so that a red run can be repeated.
@@ -55,6 +56,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
         if item.get_closest_marker("root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage among what tests make, not in the libraries and tests that are loaded."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _try_fewer(items: list[pytest.Item]) -> None:

@@ -42,25 +42,9 @@ def label(x: int, y: int, words: str) -> str:
     return f"<text x='{x}' y='{y}' font-size='12' fill='{SOFT}'>{escape(words)}</text>"
 
 
-def picture() -> str:
-    """Return the whole drawing."""
-    title = (
-        "How data flows: a job names model, strategy and cluster; they are compiled, played and "
-        "reported"
-    )
-    head = (
-        "<marker id='head' viewBox='0 0 10 10' refX='9' refY='5' markerWidth='8' markerHeight='8' "
-        f"orient='auto'><path d='M0,0 L10,5 L0,10 z' fill='{INK}'/></marker>"
-    )
-    opening = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' "
-        f"width='{WIDTH}' height='{HEIGHT}' {FONT} role='img' aria-labelledby='title'>"
-    )
-    parts = [
-        opening,
-        f"<title id='title'>{title}</title>",
-        f"<defs>{head}</defs>",
-        f"<rect width='{WIDTH}' height='{HEIGHT}' fill='#fbfcfd'/>",
+def line() -> list[str]:
+    """Return the way from a job to its result."""
+    return [
         box(20, 120, 120, "job.yaml", "what, how, where", is_value=True),
         # model, strategy, cluster
         box(180, 30, 120, "capture", "name → operators", is_value=False),
@@ -98,7 +82,12 @@ def picture() -> str:
         arrow((965, 266), (965, 328), (852, 328)),
         box(890, 390, 150, "report", "text, JSON, Perfetto", is_value=False),
         arrow((850, 340), (870, 340), (870, 418), (888, 418)),
-        # loops outside the line
+    ]
+
+
+def loops() -> list[str]:
+    """Return what lies outside the line, and what shapes mean."""
+    return [
         box(160, 390, 140, "measured rows", "published runs", is_value=True),
         box(340, 390, 140, "validation", "compare, fit", is_value=False),
         arrow((300, 418), (338, 418)),
@@ -111,6 +100,30 @@ def picture() -> str:
         label(604, 107, "screen, then simulate"),
         label(20, 484, "round: a value of a named type, printed, saved and tested alone"),
         label(550, 484, "square: a package; the package predict joins them into one call"),
+    ]
+
+
+def picture() -> str:
+    """Return the whole drawing."""
+    title = (
+        "How data flows: a job names model, strategy and cluster; they are compiled, played and "
+        "reported"
+    )
+    head = (
+        "<marker id='head' viewBox='0 0 10 10' refX='9' refY='5' markerWidth='8' markerHeight='8' "
+        f"orient='auto'><path d='M0,0 L10,5 L0,10 z' fill='{INK}'/></marker>"
+    )
+    opening = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' "
+        f"width='{WIDTH}' height='{HEIGHT}' {FONT} role='img' aria-labelledby='title'>"
+    )
+    parts = [
+        opening,
+        f"<title id='title'>{title}</title>",
+        f"<defs>{head}</defs>",
+        f"<rect width='{WIDTH}' height='{HEIGHT}' fill='#fbfcfd'/>",
+        *line(),
+        *loops(),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"

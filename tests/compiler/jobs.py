@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from tests.sim.reference import execute_reference
 from wattree.capture.transformer import TransformerShape, build_transformer
 from wattree.compiler import Compilation, compile_job
 from wattree.cost import Software, load_calibration, software_family
@@ -18,7 +19,7 @@ from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_n
 from wattree.lowering import ModelProgram, PlacedJob, Scale, compile_model
 from wattree.lowering.program import CollectiveStep
 from wattree.lowering.storage import SyncGroup, block_storage, optimizer_state_bytes
-from wattree.sim import execute, execute_reference
+from wattree.sim import execute
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 

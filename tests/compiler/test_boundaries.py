@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import WIDTH, Job
 from tests.search.jobs import setting
+from tests.sim.reference import reference_events
 from wattree.capture import freeze, load_model
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
@@ -19,7 +20,7 @@ from wattree.lowering.dataflow import chunk_stages, with_boundary_copies
 from wattree.lowering.program import BlockProgram
 from wattree.lowering.stages import cut_chunks
 from wattree.predict import predicted
-from wattree.sim import execute, reference_events
+from wattree.sim import execute
 from wattree.strategy import StrategyOptions
 
 MIB = 2.0**20

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import HEADS, HIDDEN, SEQUENCE, WIDTH, Job, dense
+from tests.sim.reference import reference_events
 from wattree.errors import StrategyError
 from wattree.graph import OperatorKind
 from wattree.lowering.phase_costs import PhaseCosts
@@ -27,7 +28,7 @@ from wattree.lowering.ring import Ring, rings_of
 from wattree.lowering.ring_rows import ring_rows, ring_span_s
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
-from wattree.sim import execute, reference_events
+from wattree.sim import execute
 from wattree.strategy import (
     ContextExchange,
     Mesh,

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, mixture, small_cluster
+from tests.sim.reference import reference_events
 from wattree.cost.algorithms import Call, Routes, contiguous_group, link_loads, schedule_of
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.hardware.topologies import device_name, switch_fabric
 from wattree.lowering.token_load import port_factors
-from wattree.sim import execute, reference_events
+from wattree.sim import execute
 from wattree.strategy import ExpertLoad, StrategyOptions
 
 EP = 4

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_fold import check_equal
+from tests.sim.reference import execute_reference
 from wattree.accounts.live import live_tensors
 from wattree.graph import ExecutionGraph
 from wattree.hardware import ACCESS, Cluster, MemoryTier
-from wattree.sim import execute, execute_reference
+from wattree.sim import execute
 from wattree.strategy import (
     CONTEXTS,
     IN_LINE,

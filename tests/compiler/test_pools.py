@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, cut_node, dense, mixed_cluster, mixture
 from tests.compiler.test_fold import check_equal, seen
+from tests.sim.reference import execute_reference
 from wattree.cost import load_calibration, software_family
 from wattree.cost.rates import pool_rates
 from wattree.cost.requests import COMPILED_KINDS, CollectiveRequests, Request, kinds_of
@@ -18,7 +19,6 @@ from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.hardware import Cluster, Node, Precision, load_node
 from wattree.sim import execute
-from wattree.sim.reference import execute_reference
 from wattree.strategy import ExpertLoad, Mesh, Offload, StrategyOptions, Traffic
 
 H100, A100 = cut_node("dgx-h100", 4), cut_node("dgx-a100", 4)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, small_cluster
 from tests.compiler.test_links import SLOW_BYTES_PER_S, oversubscribed, shared_adapters
+from tests.sim.reference import reference_events
 from wattree.compiler import compile_jobs, link_kind
 from wattree.cost import load_calibration
 from wattree.cost.rates import rates_of
@@ -28,7 +29,7 @@ from wattree.graph import (
 )
 from wattree.hardware import Cluster, Precision
 from wattree.lowering import PlacedJob
-from wattree.sim import execute, execute_events, reference_events
+from wattree.sim import execute, execute_events
 from wattree.strategy import StrategyOptions
 from wattree.trace import Trace
 

@@ -9,12 +9,13 @@ import pytest
 
 from tests.compiler.jobs import Job, small_cluster
 from tests.compiler.vision import dlrm, mlp, vgg
+from tests.sim.reference import reference_events
 from wattree.cost import load_calibration
 from wattree.cost.rates import pool_rates
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph, Phase, TaskKind
 from wattree.hardware import Precision
-from wattree.sim import execute, reference_events
+from wattree.sim import execute
 from wattree.strategy import (
     Mesh,
     Offload,

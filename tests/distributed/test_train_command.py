@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.distributed.ranks import Forked, start_python
+from tests.distributed.warm import warm_python
 
 pytestmark = pytest.mark.slow
 
@@ -160,9 +161,9 @@ def test_launchers_start_its_ranks(job: Path, launcher: str, *, soaking: bool) -
     """As many as the job has; others are told."""
     mpirun = shutil.which("mpirun")
     commands = {
-        "srun": [sys.executable, "-c", _SRUN, "-n", "2", sys.executable, "-m", "wattree"],
+        "srun": [sys.executable, "-c", _SRUN, "-n", "2", warm_python(), "-m", "wattree"],
         "torchrun": [
-            sys.executable,
+            warm_python(),
             "-m",
             "torch.distributed.run",
             "--standalone",
@@ -177,7 +178,7 @@ def test_launchers_start_its_ranks(job: Path, launcher: str, *, soaking: bool) -
             "--oversubscribe",
             "-n",
             "2",
-            sys.executable,
+            warm_python(),
             "-m",
             "wattree",
         ],

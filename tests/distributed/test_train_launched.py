@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed.ranks import Forked, start_python
 from wattree.runtime.colocation.clean import clear_orphans
 from wattree.runtime.colocation.processes import end
 from wattree.runtime.colocation.state import state_root, states_in
@@ -45,22 +45,16 @@ def home() -> Iterator[dict[str, str]]:
         clear_orphans(root)
 
 
-def _train(home: dict[str, str], folder: Path, steps: int, *options: str) -> subprocess.Popen[str]:
+def _train(home: dict[str, str], folder: Path, steps: int, *options: str) -> Forked:
     job = folder / f"{steps}.yaml"
     job.write_text(JOB.format(steps=steps, dir=folder / "saved"))
-    return subprocess.Popen(
-        [sys.executable, "-m", "wattree", "train", str(job), "--device", "cpu", *options],
-        env=home,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["-m", "wattree", "train", str(job), "--device", "cpu", *options]
+    return start_python(words, Path(os.devnull), home, errors=folder / "said.txt")
 
 
 def _losses(home: dict[str, str], folder: Path, steps: int) -> list[float]:
     done = _train(home, folder, steps, "--json", str(folder / "result.json"))
-    _, said = done.communicate(timeout=120)
-    assert done.returncode == 0, said
+    assert done.wait(timeout=120) == 0, (folder / "said.txt").read_text()
     result = json.loads((folder / "result.json").read_text())
     losses: list[float] = result["training"]["losses"]
     return losses
@@ -81,9 +75,9 @@ def test_a_job_that_was_killed_goes_on_from_its_checkpoint(
     victim = next(each.process for each in state.recorded() if each.what == "rank 1")
     since_s = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
-    _, said = launcher.communicate(timeout=30)
+    assert launcher.wait(timeout=30) == 1
     assert time.monotonic() - since_s < 10
-    assert "wattree: rank 1 was killed by signal 9 (SIGKILL)" in said
+    assert "wattree: rank 1 was killed by signal 9 (SIGKILL)" in (killed / "said.txt").read_text()
     assert not state.folder.exists()
     assert state.segments() == []
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.sim.reference import execute_reference
 from tests.strategies import TaskSpec, graph_of
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import execute, execute_reference
+from wattree.sim import execute
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "executor.md").read_text(encoding="utf-8")
 EXAMPLE = PAGE.split("## An example by hand\n")[1].split("\n## ")[0]

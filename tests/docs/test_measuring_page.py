@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.distributed.warm import warm_python
 from wattree.trace import read_run
 
 EXAMPLE = re.compile(
@@ -30,7 +30,7 @@ def test_the_example_prints_and_writes_its_stages(root: Path, tmp_path: Path) ->
     """As a new user would try it: one line, run it, see the three stages."""
     pytest.importorskip("torch")
     done = subprocess.run(
-        [sys.executable, root / "examples" / "measured-training" / "train.py"],
+        [warm_python(), root / "examples" / "measured-training" / "train.py"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(root / "src")},
         capture_output=True,

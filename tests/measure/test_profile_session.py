@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
+from tests.distributed.warm import warm_python
 from tests.measure import profiles
 from wattree.errors import RunError
 from wattree.measure.profile import profile, session
@@ -219,8 +221,10 @@ def test_points_are_distinct_and_cover_the_shapes_of_small_networks() -> None:
 def ranks() -> Any:
     """Return two real ranks."""
     pytest.importorskip("torch")
-    with Crew(ranks=2, threads=1, accelerator=False) as crew:
-        yield crew
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "executable", warm_python())
+        with Crew(ranks=2, threads=1, accelerator=False) as crew:
+            yield crew
 
 
 @pytest.mark.parametrize(
@@ -257,9 +261,10 @@ def test_real_ranks_measure(ranks: Crew, point: ProfilePoint) -> None:
     assert all(0 <= took < 60 for took in found.busy_s)
 
 
-def test_a_rank_that_ends_is_named() -> None:
+def test_a_rank_that_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """No hang, and the others end, too."""
     pytest.importorskip("torch")
+    monkeypatch.setattr(sys, "executable", warm_python())
     with Crew(ranks=1, threads=1, accelerator=False) as crew:
         crew._workers[0].kill()
         crew._workers[0].wait()

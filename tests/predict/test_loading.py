@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.predict.loader_queue import Queue, steady_period_s
+from tests.sim.reference import execute_reference
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
@@ -30,7 +31,6 @@ from wattree.predict import Prediction, setting_of, simulate
 from wattree.report import show_result
 from wattree.search import plan
 from wattree.sim import execute
-from wattree.sim.reference import execute_reference
 from wattree.strategy import StrategyOptions
 
 DENSE = {

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, small_cluster
+from tests.property.exposure import exposure
+from tests.sim.reference import _Executor
 from tests.strategies import TaskSpec, execution_graphs, graph_of
-from wattree.accounts.exposure import exposure
 from wattree.closed_form.overlap_slowdown import OverlapSlowdown
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.sim import execute
-from wattree.sim.reference import _Executor
 from wattree.strategy import StrategyOptions
 
 ROUNDING = 1e-9

@@ -195,6 +195,7 @@ def test_clicking_a_cell_selects_its_points(opened: Opened) -> None:
     for expected in ("4 selected", "0 selected"):
         page.mouse.click(*pointed_at(page, "heat", across=1 / 6, down=1 / 4))
         until(page, f"document.querySelector('#status').textContent.includes('{expected}')")
+        assert expected in page.text_content("#status")
         # Clicks closer together are one double click, by the clock of the page.
         canvas = "document.querySelector('#heat .canvas')"
         until(page, f"Date.now() - {canvas}._mouseDownTime > {canvas}._context.doubleClickDelay")

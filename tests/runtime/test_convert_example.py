@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
+
+from tests.distributed.warm import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = "examples/phantom_convert/convert.py"
@@ -22,7 +23,7 @@ def test_more_ghosts_lose_less_and_tuning_wins_back() -> None:
     program = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     example = [EXAMPLE, "--ghosts", "0", "2", "32", "--steps", "150"]
     done = subprocess.run(
-        [sys.executable, *program, *example, "--tune", "20"],
+        [warm_python(), *program, *example, "--tune", "20"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -58,7 +59,7 @@ def test_what_it_lacks_is_said_without_a_traceback(before: str, notes: str) -> N
     program = f"import runpy, sys; {before}runpy.run_path({EXAMPLE!r}, run_name='__main__')"
     alone = {key: value for key, value in os.environ.items() if key != "RANK"}
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [warm_python(), "-c", program],
         cwd=ROOT,
         env=alone,
         capture_output=True,

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 
 import numpy as np
 
+from tests.distributed.warm import warm_python
 from wattree.errors import RunError
 from wattree.runtime.colocation import ColocatedProcess
 from wattree.runtime.patches import FOLDER, PARTS
@@ -78,7 +79,7 @@ def run(
             **as_dict.variables(),
             **(variables or {}),
         }
-        command = [sys.executable, str(SCRIPT), "--out", str(folder / "found"), *arguments]
+        command = [warm_python(), str(SCRIPT), "--out", str(folder / "found"), *arguments]
         children.append(
             subprocess.Popen(
                 command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -170,7 +171,8 @@ def test_what_would_go_wrong_ends_a_script(
     """With a line, and no stack of what changed torch."""
     both = run(tmp_path, 1, 2, *arguments, variables=variables)
 
-    assert both.codes == [2, 2]
+    assert both.codes[0] == 2
+    assert both.codes[1] in {1, 2}  # by itself, or as its peer is gone
     assert both.errors.endswith(message)
 
 
@@ -252,7 +254,7 @@ for _ in range(3):
     optimizer.step()
 """
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [warm_python(), "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
 
     assert ended.stderr.count("no model is wrapped with DistributedDataParallel") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tests.distributed.warm import warm_python
 from wattree.errors import RunError
 from wattree.report.tune_text import show_choice
 from wattree.runtime.launch.options import LaunchOptions
@@ -222,7 +222,7 @@ def test_trials_need_a_host_by_itself() -> None:
 def _trials(*words: str) -> Trials:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return Trials(
-        lambda _: [sys.executable, str(SCRIPT), *words],
+        lambda _: [warm_python(), str(SCRIPT), *words],
         TrialOptions(launch=LaunchOptions(device="cpu"), seconds=0.3, limit_s=60.0),
         environment=environment,
         say=[].append,

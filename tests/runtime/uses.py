@@ -309,11 +309,6 @@ def four_ranks() -> dict[str, Any]:
     }
 
 
-def dense_and_checked() -> dict[str, Any]:
-    """Return what needs neither the compiler nor another module."""
-    return {"any dense": any_dense(), "checked": checked()}
-
-
 def generated() -> dict[str, float]:
     """Return by how much machine code of a compiler differs."""
     torch.manual_seed(1)

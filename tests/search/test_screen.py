@@ -23,7 +23,7 @@ def test_estimates_are_close_to_simulations(model: str, *, soaking: bool) -> Non
     job = setting(model=model, batch=32)
     space = enumerate_space(job)
     screened = screen(job, space)
-    sample = random.Random(3).sample(range(len(space)), 25 if soaking else 10)
+    sample = random.Random(3).sample(range(len(space)), 25 if soaking else 6)
 
     results = [predicted(job, screened.options(index)).result for index in sample]
 
@@ -102,7 +102,7 @@ def test_screening_in_groups_equals_one_at_a_time(*, soaking: bool) -> None:
     job = setting(model="qwen3-30b-a3b", nodes=2, batch=32)
     space = enumerate_space(job)
     screened = screen(job, space)
-    sample = random.Random(5).sample(range(len(space)), 40 if soaking else 8)
+    sample = random.Random(5).sample(range(len(space)), 40 if soaking else 4)
     shared = Shared()
 
     for index in sample:

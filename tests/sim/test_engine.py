@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.sim.reference import execute_reference
 from tests.strategies import TaskSpec, flow, graph_of
 from wattree.errors import SimulationError, UnknownNameError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import execute, execute_events, execute_reference
+from wattree.sim import execute, execute_events
 from wattree.sim.rules import EVENT_KINDS, EventKind
 from wattree.trace import Trace
 

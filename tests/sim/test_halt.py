@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sim import reference
+from tests.sim.reference import execute_reference
 from tests.strategies import TaskSpec, execution_graphs, graph_of
 from wattree.errors import SimulationError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import engine, execute, execute_reference, reference
+from wattree.sim import engine, execute
 from wattree.sim.rules import SHARING_POLICIES
 from wattree.trace import Trace
 

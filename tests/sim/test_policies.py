@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.sim.reference import execute_reference
 from tests.strategies import TaskSpec, flow, graph_of
 from wattree.graph import TaskKind
-from wattree.sim import execute, execute_reference
+from wattree.sim import execute
 from wattree.trace import Trace
 
 COLLECTIVE, COMPUTE, HOST = TaskKind.COLLECTIVE, TaskKind.COMPUTE, TaskKind.HOST

@@ -1,4 +1,4 @@
-"""Rows of whole nodes, simpler models and forecasts: known answers, and targets where rows are."""
+"""Rows of whole nodes: known answers, and targets where rows are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from benchmarks import energy, energy_nodes, energy_series, energy_simpler, energy_training
+from benchmarks import energy, energy_nodes, energy_training
 from benchmarks.frame import Figure, Measure, Options
 from benchmarks.mlperf_runs import DEVICES, Load, NodeRow
 from benchmarks.node_power import (
@@ -25,14 +25,15 @@ from benchmarks.node_power import (
 )
 from wattree.cost import load_calibration
 from wattree.cost.device_power import device_power
-from wattree.energy.baselines import BASELINES
 from wattree.hardware import Precision, load_device
 from wattree.trace.run import RunOrigin
+from wattree.trace.run_file import read_runs
 from wattree.validation import MeasuredRow
 
 POWER = device_power(load_device("h100-sxm-80gb"), Precision.FP16, load_calibration())
 TRUE = NodeConstants(host_w=1400.0, training=3.0, conversion=1.025)
 EXPECTED = 2.0
+RECORDED = Path(__file__).parents[2] / "validation" / "runs"
 
 
 def row(nodes: int, samples_per_s: float, *, scope: str = "AC", batch: int = 1024) -> NodeRow:
@@ -168,17 +169,6 @@ def test_conversion_is_told_from_runs_read_on_both_sides() -> None:
     assert conversion_of(both[:1]) == 1.0
 
 
-def test_a_row_as_a_run_keeps_its_power_and_its_stages_are_its_length() -> None:
-    """So that every model of energy takes it."""
-    found = energy_simpler.as_training_run(run(row(8, 6000.0), math=0.2, computing=0.8, trains=0.9))
-
-    assert found.average_w == pytest.approx(8 * 5000.0)
-    assert sum(use.exposed_s for use in found.stages.values()) == pytest.approx(found.wall_s)
-    assert found.utilization["accelerator"] == pytest.approx(0.72)
-    by_time = BASELINES["time"].fit([found])
-    assert by_time(found) == pytest.approx(found.energy_j)
-
-
 def test_whole_nodes_are_within_what_the_project_promises(shared: Path) -> None:
     """All rows, benchmarks left out of the fit, and eight nodes from one at the logged rate."""
     options = Options(shared=shared, calibration=load_calibration())
@@ -213,37 +203,9 @@ def test_simulate_alone_is_near_where_devices_are_at_work(shared: Path) -> None:
     assert max(others) < 0.05
 
 
-def test_simpler_models_are_behind_where_more_nodes_wait(shared: Path) -> None:
-    """From one node to eight, and wherever the table says otherwise it names the row."""
-    section = energy_simpler.section(Options(shared=shared, calibration=load_calibration()))
-
-    assert section is not None
-    to_eight = {
-        m.name.removeprefix("1 node to 8: "): m.figure
-        for m in section.measures
-        if m.name.startswith("1 node to 8: ")
-    }
-    ours = to_eight.pop("MC² stages")
-    assert len(to_eight) == len(BASELINES)
-    assert ours < min(to_eight.values())
-    assert any("not ahead on" in note for note in section.notes)
-
-
-def test_forecasts_of_known_series_come_near_what_can_be_known() -> None:
-    """Autoregression follows phases that smoothing cannot; of a level no one is off."""
-    pytest.importorskip("statsmodels")
-    policy = energy_series.POLICIES[0]
-    phases = energy_series.forecasts(energy_series.known_series("two phases in turn"), "p", policy)
-    level = energy_series.forecasts(energy_series.known_series("level"), "l", policy)
-
-    assert abs(phases["ar"].error) < 0.02 < abs(phases["ses"].error)
-    assert all(abs(each.error) < 0.01 for each in level.values())
-    assert energy_series.known_series("level") == energy_series.known_series("level")
-
-
 def test_recorded_runs_are_marked_as_estimates_and_name_no_machine() -> None:
     """At least three, with power to forecast."""
-    runs = energy_series.recorded_runs()
+    runs = list(read_runs(sorted(RECORDED.glob("*.json"))))
 
     assert len(runs) >= 3
     assert {found.origin for found in runs} == {RunOrigin.ESTIMATED}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import gpu_colocation
+from tests.distributed.warm import warm_python
 
 
 def test_it_measures_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One network, tiny: every way has a line with figures, and the file names what it ran on."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "executable", warm_python())
     out = tmp_path / "found.json"
     words = ["--device", "cpu", "--only", "mlp", "--sizes", "8", "--batch", "8", "--workers", "0"]
     words += ["--processes", "1", "2", "--seconds", "0.2", "--out", str(out)]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from benchmarks.phantom_contestants import TENSOR_KINDS, Contestant, iso_width, payload_bytes
 from benchmarks.phantom_network import PREFIX, netlab_of, running_ranks
 from tests.distributed.ranks import run_ranks
+from tests.distributed.warm import warm_python
 
 pytest.importorskip("torch")
 from tests.validation.phantom_cases import contestants
@@ -101,8 +102,11 @@ def _namespaces() -> list[str]:
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_interfaces_count_the_payload_and_its_headers(netlab: Path) -> None:
+def test_interfaces_count_the_payload_and_its_headers(
+    netlab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Messages of 256 KiB: 0.7 % of headers, acknowledgements of the other direction beside."""
+    monkeypatch.setattr(sys, "executable", warm_python())
     ghosts = Contestant(kind="phantom", width=1024, depth=2, batch=256, ghosts=256)
     cases = {"phantom": ghosts, "rows": replace(ghosts, kind="rows", ghosts=0)}
     with running_ranks(netlab, size=4, rate_mbit_per_s=200.0) as ranks:

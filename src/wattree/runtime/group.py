@@ -111,7 +111,7 @@ class Group:
             Result `((size - 1) k, …)`, blocks in the order of `peers`.
         """
         rows = part.shape[0]
-        self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
+        self.traffic.add("all_gather", (self.size - 1) * part.nbytes)
         if self._is_pairwise(part):
             buffer = part.new_empty((len(self.peers) * rows, *part.shape[1:]))
             into = dict(zip(self.peers, buffer.split(rows), strict=True))
@@ -149,7 +149,7 @@ class Group:
         Returns:
             Result `(rows, columns)`: the sum of what the peers hold for this rank, in rank order.
         """
-        block_bytes = rows * _bytes(buffer[0])
+        block_bytes = rows * buffer[0].nbytes
         self.traffic.add("reduce_scatter", (self.size - 1) * block_bytes)
         if self._is_pairwise(buffer):
             # Received in ascending order, so that sums do not depend on who is asked.
@@ -177,10 +177,9 @@ class Group:
             Result `(sum(sizes), …)`, in rank order.
         """
         buffer = part.new_empty((sum(sizes), *part.shape[1:]))
-        self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
+        self.traffic.add("all_gather", (self.size - 1) * part.nbytes)
         if self.size > 1 and not self._is_pairwise(part):
-            work = self._native_gather(part, buffer, sizes)
-            return Pending(self, [work], lambda: buffer, place)
+            return Pending(self, [self._native_gather(part, buffer, sizes)], lambda: buffer, place)
         blocks = buffer.split(list(sizes))
         blocks[self.rank].copy_(part)
         into = {peer: blocks[peer] for peer in self.peers}
@@ -191,7 +190,7 @@ class Group:
     ) -> Gathering | NativeGathering:
         """Start an all-gather as `all_gather`, whose parts can be used as they arrive."""
         buffer = part.new_empty((sum(sizes), *part.shape[1:]))
-        self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
+        self.traffic.add("all_gather", (self.size - 1) * part.nbytes)
         if self._is_pairwise(part):
             return Gathering(self, part, buffer, sizes, place)
         return NativeGathering(self, buffer, self._native_gather(part, buffer, sizes), place)
@@ -209,7 +208,7 @@ class Group:
         """
         buffer = like.new_empty(tuple(shape))
         others = buffer.shape[0] - sizes[self.rank]
-        self.traffic.add("reduce_scatter", others * _bytes(buffer[:1]))
+        self.traffic.add("reduce_scatter", others * buffer[:1].nbytes)
         if self._is_pairwise(buffer):
             return Scattering(self, buffer, sizes, place)
         return NativeScattering(
@@ -220,7 +219,7 @@ class Group:
         """Start a sum over ranks, in place; the result is `tensor`."""
         if self.size == 1:
             return Pending(self, [], lambda: tensor, place)
-        self.traffic.add("all_reduce", round(2 * (self.size - 1) * _bytes(tensor) / self.size))
+        self.traffic.add("all_reduce", round(2 * (self.size - 1) * tensor.nbytes / self.size))
         with self._explained("all-reduce", place):
             work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
         pending = TransferWork(work, "all-reduce", self._holds(tensor))
@@ -356,8 +355,7 @@ class Group:
 
     def _native_gather(self, part: Tensor, buffer: Tensor, sizes: Sequence[int]) -> TransferWork:
         if len(set(sizes)) == 1:
-            names = ("all_gather_single", "all_gather_into_tensor")
-            work = _single(*names, buffer, part, self.process_group)
+            work = _single("all_gather_single", "all_gather_into_tensor", buffer, part, self)
         else:
             blocks = list(buffer.split(list(sizes)))
             work = dist.all_gather(blocks, part, group=self.process_group, async_op=True)
@@ -367,12 +365,11 @@ class Group:
         blocks = list(whole.split(list(sizes)))
         result = torch.empty_like(blocks[self.rank])
         if len(set(sizes)) == 1:
-            names = ("reduce_scatter_single", "reduce_scatter_tensor")
-            work = _single(*names, result, whole, self.process_group)
+            work = _single("reduce_scatter_single", "reduce_scatter_tensor", result, whole, self)
         else:
             work = dist.reduce_scatter(result, blocks, group=self.process_group, async_op=True)
-        pending = TransferWork(work, "reduce-scatter", self._holds(whole))
-        return Pending(self, [pending], lambda: result, place)
+        started = [TransferWork(work, "reduce-scatter", self._holds(whole))]
+        return Pending(self, started, lambda: result, place)
 
     def _check_agreement(self, found: Sequence[Mapping[str, Any]], place: str) -> None:
         keys = {key for facts in found for key in facts if not key.startswith("own_")}
@@ -396,11 +393,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 # The names of torch >= 2.13, and those of older ones that it warns of.
-def _single(new: str, old: str, out: Tensor, whole: Tensor, group: Any) -> Any:
+def _single(new: str, old: str, out: Tensor, whole: Tensor, group: Group) -> Any:
     call = getattr(dist, new, None) or getattr(dist, old)
-    return call(out, whole, group=group, async_op=True)
+    return call(out, whole, group=group.process_group, async_op=True)

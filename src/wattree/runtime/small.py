@@ -21,7 +21,7 @@ _MOST_BYTES = 64 * 1024
 def is_small(out: Mapping[int, Tensor]) -> bool:
     """Return whether messages, all of one size, are better exchanged at once."""
     one = next(iter(out.values()))
-    return one.device.type == "cpu" and one.numel() * one.element_size() <= _MOST_BYTES
+    return one.device.type == "cpu" and one.nbytes <= _MOST_BYTES
 
 
 def start_at_once(

@@ -2,7 +2,7 @@
 
 An instant is handled as a whole: first everything that happens at it, in the order of rule 5,
 then rates once, and only of tasks whose surroundings changed. No memory is allocated and no
-Python runs between the first event and the last. `wattree.sim.reference` is its plain twin.
+Python runs between the first event and the last. Its plain twin is `tests/sim/reference.py`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from benchmarks.netlab import (
     load_scenario,
     predict,
 )
+from tests.sim.reference import execute_reference
 from wattree.errors import HardwareError, JobError
-from wattree.sim import execute, execute_reference
+from wattree.sim import execute
 
 #: Links that carry payload only, no credit, no latency: times follow from bytes alone.
 IDEAL = Machine(

@@ -19,6 +19,7 @@ from torch import nn
 from tests.capture.convert.test_structure import graph_of
 from tests.compiler.jobs import WIDTH, Job
 from tests.search import jobs
+from tests.sim.reference import reference_events
 from wattree.capture import capture_module
 from wattree.capture.convert import model_graph
 from wattree.closed_form.degrees import Degrees
@@ -27,7 +28,7 @@ from wattree.cost import load_calibration
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.predict import setting_of
 from wattree.predict.simulate import predicted
-from wattree.sim import execute, reference_events
+from wattree.sim import execute
 from wattree.strategy import AXES, StrategyOptions
 
 BATCH = 16

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from tests.capture.convert.test_structure import operators
 from tests.compiler.jobs import Job
+from tests.sim.reference import reference_events
 from wattree.capture import capture_module
 from wattree.capture.convert import model_graph
 from wattree.graph import ModelGraph, OperatorKind, TensorRole
-from wattree.sim import execute, reference_events
+from wattree.sim import execute
 from wattree.strategy import StrategyOptions
 
 VOCABULARY, HIDDEN, LENGTH = 4096, 64, 16

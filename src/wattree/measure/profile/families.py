@@ -352,17 +352,15 @@ def _moved(times: Sequence[Times]) -> Floats:
 
 def _sent(times: Times, ranks: int) -> float:
     """Return what a port sends of a collective. [B]"""
-    factor = volume_factor(times.point.name, ranks)
-    return float(factor) * times.point.size_bytes
+    return float(volume_factor(times.point.name, ranks)) * times.point.size_bytes
 
 
 def _tried(
     rates: ConvolutionRates, p: Parameters, precision: str, bandwidth: float
 ) -> ConvolutionRates:
     """Return the rates with the parameters of a trial."""
-    found = replace(
-        rates, matmul=p[f"share.{precision}"], element_bytes=float(element_bytes(precision))
-    )
+    size = float(element_bytes(precision))
+    found = replace(rates, matmul=p[f"share.{precision}"], element_bytes=size)
     if "ramp" not in p:
         return found
     # Above 1 nothing is aliased: the fit is to feel no edge there.

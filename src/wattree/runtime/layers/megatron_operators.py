@@ -63,7 +63,7 @@ class _Reduced:
         self._whole = left.new_empty(left.shape[0], right.shape[1])
         count = 1
         if operator.overlap:
-            whole_bytes = self._whole.numel() * self._whole.element_size()
+            whole_bytes = self._whole.nbytes
             count = max(1, min(_MOST_CHUNKS, whole_bytes // _LEAST_BYTES, left.shape[0]))
         self._pending = []
         chunks = zip(left.chunk(count), self._whole.chunk(count), strict=True)

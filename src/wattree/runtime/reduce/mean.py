@@ -59,7 +59,7 @@ def averaged_(
 
 def all_reduce_bytes(total: Tensor, ranks: int) -> int:
     """Return what each of `ranks` sends in an all-reduce that moves the least. [B]"""
-    return round(2 * (ranks - 1) * total.numel() * total.element_size() / ranks)
+    return round(2 * (ranks - 1) * total.nbytes / ranks)
 
 
 def sum_rounded_once_(

@@ -48,7 +48,7 @@ class RankAccount:
 
 def ring_bytes(module: nn.Module, replicas: int) -> float:
     """Return what a rank sends to reduce its gradients over replicas, in a ring. [B]"""
-    elements = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    elements = sum(p.nbytes for p in module.parameters() if p.requires_grad)
     return all_reduce_sent_bytes(elements, replicas)
 
 

@@ -1,0 +1,161 @@
+"""A Python that has PyTorch loaded, for tests that start programs as their users do.
+
+`warm_python()` is the path of a program to call in place of `sys.executable`: it lets a process
+that has loaded PyTorch fork one that does what `python WORDS` does, hands it its own standard
+streams, environment, processors and network, passes signals on, and ends as that one ends. What
+such a program starts with `sys.executable` is warm again. Other limits are not passed on.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import functools
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from tests.distributed.ranks import _PRELOADED, _VARIABLES, ROOT, _as_python
+
+__all__ = ["warm_python"]
+
+#: What is called in place of Python: small, as it is started for every process.
+_CLIENT = """#!{python} -IS
+import _socket, array, os, signal, sys
+words = sys.argv[1:]
+while words and words[0] in ("-u", "-B"):
+    del words[0]
+if not words or (words[0].startswith("-") and words[0] not in ("-c", "-m")):
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+import json
+told = json.dumps([words, dict(os.environ), os.getcwd(), sorted(os.sched_getaffinity(0))]).encode()
+end = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+end.connect({place!r})
+spaces = [os.open("/proc/self/ns/" + name, os.O_RDONLY) for name in ("net", "mnt")]
+files = array.array("i", [0, 1, 2, *spaces])
+end.sendmsg([b"%12d" % len(told)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
+end.sendall(told)
+pid = int(end.recv(12))
+passed = signal.SIGKILL
+def pass_on(number, _):
+    global passed
+    passed = number
+    os.kill(pid, number)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, pass_on)
+code = end.recv(12)
+if not code:
+    signal.signal(passed, signal.SIG_DFL) if passed != signal.SIGKILL else None
+    os.kill(os.getpid(), passed)
+os._exit(int(code))
+"""
+
+
+@functools.cache
+def warm_python() -> str:
+    """Return the path of the program; the process that it asks is started at the first call."""
+    folder = tempfile.TemporaryDirectory()
+    program, place = Path(folder.name) / "python", Path(folder.name) / "socket"
+    program.write_text(_CLIENT.format(python=sys.executable, place=str(place)))
+    program.chmod(0o700)
+    serve = f"from tests.distributed.warm import serve; serve({str(place)!r}, {str(program)!r})"
+    server = subprocess.Popen(
+        [sys.executable, "-c", serve],
+        cwd=ROOT,
+        env={**os.environ, **_VARIABLES},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+    def stop() -> None:
+        server.communicate()  # it ends when this end is closed, and its time is counted here
+        folder.cleanup()
+
+    atexit.register(stop)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    return str(program)
+
+
+def serve(place: str, program: str) -> None:
+    """Fork a process for everyone who asks, until standard input is closed."""
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    asked = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    asked.bind(place)
+    asked.listen(64)
+    signal.signal(signal.SIGCHLD, lambda *_: _reap())
+    # Whoever made this process ends: so does it, by a signal that it does not catch.
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    signal.signal(signal.SIGIO, lambda *_: sys.exit())
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        end, _ = asked.accept()
+        if os.fork() == 0:
+            asked.close()
+            _answer(end, program)
+        end.close()
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _answer(end: socket.socket, program: str) -> None:
+    """Be the Python that was asked for."""
+    for number in (signal.SIGCHLD, signal.SIGIO):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    files = array.array("i")
+    head, ((_, _, given),), _, _ = end.recvmsg(12, socket.CMSG_SPACE(5 * files.itemsize))
+    files.frombytes(given)
+    told = b""
+    while len(told) < int(head):
+        told += end.recv(int(head) - len(told))
+    words, variables, folder, processors = json.loads(told)
+    for name, space in zip(("net", "mnt"), files[3:], strict=True):
+        if os.fstat(space).st_ino != Path(f"/proc/self/ns/{name}").stat().st_ino:
+            assert ctypes.CDLL(None).setns(space, 0) == 0
+    for number, stream in enumerate(files[:3]):
+        os.dup2(stream, number)
+    for number in files:
+        os.close(number)
+    # Those of the process that this was forked from know whether theirs could be sought.
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+    os.chdir(folder)
+    os.sched_setaffinity(0, processors)
+    sys.executable = program
+    end.sendall(b"%12d" % os.getpid())
+    # The other end says no more: that it can be read means that it is gone, and this ends.
+    fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
+    import torch
+
+    torch.set_num_threads(int(variables.get("OMP_NUM_THREADS", os.cpu_count())))
+    paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
+    here = {"-c": [""], "-m": [folder]}.get(words[0], [str(Path(words[0]).resolve().parent)])
+    sys.path[:] = [*here, *paths, *(path for path in sys.path if path)]
+    with mock.patch.dict(os.environ, variables, clear=True):
+        sys.modules.pop("sitecustomize", None)
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module("sitecustomize")
+    code = _as_python(words, variables)
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    end.sendall(b"%12d" % code)
+    os._exit(code)
