@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from wattree.compiler.folding.flow_counts import flow_counts
 from wattree.compiler.folding.kernels import (
     FROM_TASK,
-    MERGED,
-    OWN_CLASS,
     Edges,
     Expansion,
     Loads,
     Rows,
     Templates,
     expand,
+    sort_edges,
 )
 from wattree.compiler.folding.played_tasks import PlayedTasks, starts
 from wattree.compiler.folding.stage_classes import StageClasses
@@ -268,43 +267,30 @@ def _added_up(rows: Rows) -> Rows:
 
 def _edges(tasks: PlayedTasks) -> Edges:
     """Return the edges among tasks, each row in order: own class, merged, to other stages."""
-    before, after = [], []
-    for base, program in zip(tasks.first_task, tasks.programs, strict=False):
-        before.append(program.edges[:, 0] + base)
-        after.append(program.edges[:, 1] + base)
-    inside = sum(len(part) for part in before)
-    via = [np.full(inside, OWN_CLASS, dtype=np.int64)]
+    inside = np.concatenate([program.edges for program in tasks.programs])
+    counts = [len(program.edges) for program in tasks.programs]
+    inside += np.repeat(tasks.first_task[:-1], counts)[:, None]
+    across = np.array(_transfers(tasks), dtype=np.int64).reshape(-1, 3)
     shared = tasks.copies < tasks.width
-    if shared.any():
-        via[0][shared[np.concatenate(before)] & shared[np.concatenate(after)]] = MERGED
-    for sent, waiting, row in _transfers(tasks):
-        before.append(sent)
-        after.append(waiting)
-        via.append(np.full(len(sent), row, dtype=np.int64))
-    rows, kinds = np.concatenate(before), np.concatenate(via)
-    rank = np.where(kinds == OWN_CLASS, 0, np.where(kinds == MERGED, 1, 2))
-    order = np.argsort(rows * 3 + rank, kind="stable")
-    return Edges(
-        offsets=starts(np.bincount(rows, minlength=len(tasks.row))),
-        after=np.concatenate(after)[order],
-        via=kinds[order],
+    edges = Edges(
+        offsets=np.zeros(len(tasks.row) + 1, dtype=np.int64),
+        after=np.empty(len(inside) + len(across), dtype=np.int64),
+        via=np.empty(len(inside) + len(across), dtype=np.int64),
         peers=np.stack([_peers(tasks.classes, heading) for heading in _HEADINGS]),
     )
+    sort_edges(inside, across, shared if shared.any() else shared[:0], edges)
+    return edges
 
 
-def _transfers(tasks: PlayedTasks) -> list[tuple[Integers, Integers, int]]:
+def _transfers(tasks: PlayedTasks) -> list[tuple[int, int, int]]:
     """Return transfers, what waits for each in another stage, and the row of `peers`."""
-    result = []
-    for base, program in zip(tasks.first_task, tasks.programs, strict=False):
-        by_target: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for send in program.sends:
-            for entry in tasks.programs[send.stage].receives[send.transfer]:
-                by_target.setdefault((send.stage, send.heading), []).append((send.task, entry))
-        for (target, heading), found in by_target.items():
-            sends, entries = np.array(found, dtype=np.int64).T
-            row = 1 + _HEADINGS.index(heading)
-            result.append((sends + base, entries + tasks.first_task[target], row))
-    return result
+    first = tasks.first_task.tolist()
+    return [
+        (send.task + base, entry + first[send.stage], 1 + _HEADINGS.index(send.heading))
+        for base, program in zip(first, tasks.programs, strict=False)
+        for send in program.sends
+        for entry in tasks.programs[send.stage].receives[send.transfer]
+    ]
 
 
 def _peers(classes: Sequence[StageClasses], heading: int) -> Integers:

@@ -136,6 +136,41 @@ class Rows(NamedTuple):
 
 
 @kernel
+def sort_edges(inside: Integers, across: Integers, shared: NDArray[np.bool_], edges: Edges) -> None:
+    """Put edges in order by the task before: inside stages, merged ones behind, then across stages.
+
+    Args:
+        inside: Pairs of tasks of one stage, `(E, 2)`.
+        across: Rows (before, after, row of `peers` from 1), `(A, 3)`.
+        shared: Tasks that classes share an instance of, `(T,)`; empty if there are none.
+        edges: Filled in place.
+    """
+    at = edges.offsets
+    for e in range(len(inside)):
+        at[inside[e, 0] + 1] += 1
+    for e in range(len(across)):
+        at[across[e, 0] + 1] += 1
+    for t in range(1, len(at)):
+        at[t] += at[t - 1]
+    # From here on an offset tells where the next edge of its task goes.
+    for merged in range(1 + (len(shared) > 0)):
+        for e in range(len(inside)):
+            before, after = inside[e, 0], inside[e, 1]
+            if merged == (len(shared) > 0 and shared[before] and shared[after]):
+                edges.after[at[before]] = after
+                edges.via[at[before]] = MERGED if merged else OWN_CLASS
+                at[before] += 1
+    for e in range(len(across)):
+        before = across[e, 0]
+        edges.after[at[before]] = across[e, 1]
+        edges.via[at[before]] = across[e, 2]
+        at[before] += 1
+    for t in range(len(at) - 1, 0, -1):
+        at[t] = at[t - 1]
+    at[0] = 0
+
+
+@kernel
 def expand(job: Expansion, streams: int, rows: Rows) -> None:
     """Fill the rows of all instances, given how many streams a rank has."""
     templates, patterns = job.templates, job.patterns
