@@ -25,7 +25,7 @@ def provenance_of(step: ExecutedStep) -> Mapping[str, Evidence]:
     graph = trace.graph
     busy = trace.end_s - trace.start_s
     computing = busy * (graph.kind == TaskKind.COMPUTE)
-    moving = busy * np.isin(graph.kind, (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
+    moving = busy * ((graph.kind == TaskKind.COLLECTIVE) | (graph.kind == TaskKind.TRANSFER))
     moving[graph.stage == StageLabel.MATERIALS] = 0.0  # rests on what the job says of loading
     width = precision_class(matrix_precision(job.precision))
     family = calibration.evidence(f"family.{software.name}.math", "pooled.math")

@@ -105,5 +105,5 @@ def _executed_flop(trace: Trace) -> float:
     graph = trace.graph
     compute = graph.kind == TaskKind.COMPUTE
     first_stream = graph.stream_ids[graph.stream_offsets[:-1][compute]]
-    ranks = graph.class_ranks[graph.stream_class[first_stream]]
-    return float((graph.flop[compute] * ranks).sum())
+    ranks = graph.class_ranks[graph.stream_class]
+    return float((graph.flop[compute] * ranks[first_stream]).sum())
