@@ -22,13 +22,14 @@ def membership_class(trace: Trace) -> tuple[Integers, Integers]:
 
 def tasks_of(trace: Trace, rank_class: int) -> Integers:
     """Return the tasks that a rank class takes part in, ascending."""
-    task, owner = membership_class(trace)
-    return _distinct(task[owner == rank_class])
+    graph = trace.graph
+    places = np.flatnonzero((graph.stream_class == rank_class)[graph.stream_ids])
+    return _distinct(np.searchsorted(graph.stream_offsets, places, side="right") - 1)
 
 
 def _distinct(row: Integers) -> Integers:
     """Return a row without repeats: a task that is on several streams comes as often in turn."""
-    return row[np.diff(row, prepend=-1) != 0]
+    return np.asarray(row[np.diff(row, prepend=-1) != 0])
 
 
 def tasks_by_class(trace: Trace, classes: int) -> list[Integers]:
@@ -42,14 +43,6 @@ def tasks_by_class(trace: Trace, classes: int) -> list[Integers]:
     ends = np.cumsum(np.bincount(owner, minlength=classes))
     rows = np.split(task[order], ends[:-1])
     return [_distinct(row) for row in rows]
-
-
-def slowest_class(trace: Trace) -> int:
-    """Return the class whose compute stream is busy longest, the first of equals."""
-    task, owner = membership_class(trace)
-    busy = (trace.end_s - trace.start_s) * (trace.graph.kind == TaskKind.COMPUTE)
-    total = np.bincount(owner, weights=busy[task], minlength=len(trace.graph.class_ranks))
-    return int(np.argmax(total))
 
 
 def starved_span(trace: Trace) -> Floats:

@@ -174,8 +174,8 @@ def _directions(
             continue
         apart = bool((tasks.records[kind.load][transfers & (costs == FROM_TASK)] > 0).any())
         for row in range(len(BY_CLASS)):
-            _, task, owner = tasks.instances_of((transfers & (costs == row))[tasks.row])
-            size = tasks.records["wire_bytes"][tasks.row[task]]
+            record, owner, _ = tasks.owners_of(np.flatnonzero(transfers & (costs == row)))
+            size = tasks.records["wire_bytes"][record]
             apart |= bool((by_class(tasks, row, kind.load)[owner] * size > 0).any())
         result += [(kind, way) for way in ((_OUT, _IN) if apart else (_BOTH,))]
     return result
@@ -211,20 +211,21 @@ def _expanded(
     sends = (loads.of_record > 0).any(axis=(0, 2)) | (costs != FROM_TASK)
     templates = Templates(
         first=tasks.first,
-        pattern=tasks.pattern,
         record=tasks.row,
+        pattern=tasks.pattern,
         base=tasks.class_base[tasks.stage_of_record],
         stream=tasks.records["stream"].astype(np.int64),
         costs=costs,
         uses_links=sends & (tasks.records["kind"] != TaskKind.COMPUTE),
     )
-    width, count = tasks.width, tasks.instances
-    most_edges = int((np.diff(edges.offsets) * width).sum())
-    most_flows = int(width[templates.uses_links[tasks.row]].sum()) * len(directions)
+    count, times = tasks.instances, np.bincount(tasks.row, minlength=len(tasks.records))
+    width = np.diff(tasks.class_base)
+    most_edges = int((np.diff(edges.offsets[tasks.first_task]) * width).sum())
+    most_flows = int((times * tasks.width)[templates.uses_links].sum()) * len(directions)
     # What is not filled costs no memory: the system gives pages when they are written.
     rows = Rows(
         stream_offsets=np.zeros(count + 1, dtype=np.int64),
-        stream_ids=np.empty(int(width.sum()), dtype=np.int64),
+        stream_ids=np.empty(int((times * tasks.width).sum()), dtype=np.int64),
         successor_offsets=np.zeros(count + 1, dtype=np.int64),
         successors=np.empty(most_edges, dtype=np.int64),
         flow_offsets=np.zeros(count + 1, dtype=np.int64),
@@ -267,18 +268,18 @@ def _added_up(rows: Rows) -> Rows:
 
 def _edges(tasks: PlayedTasks) -> Edges:
     """Return the edges among tasks, each row in order: own class, merged, to other stages."""
-    inside = np.concatenate([program.edges for program in tasks.programs])
-    counts = [len(program.edges) for program in tasks.programs]
-    inside += np.repeat(tasks.first_task[:-1], counts)[:, None]
+    programs = [program.edges for program in tasks.programs]
+    inside = np.concatenate(
+        [edges + first for edges, first in zip(programs, tasks.first_task.tolist(), strict=False)]
+    )
     across = np.array(_transfers(tasks), dtype=np.int64).reshape(-1, 3)
-    shared = tasks.copies < tasks.width
     edges = Edges(
         offsets=np.zeros(len(tasks.row) + 1, dtype=np.int64),
         after=np.empty(len(inside) + len(across), dtype=np.int64),
         via=np.empty(len(inside) + len(across), dtype=np.int64),
         peers=np.stack([_peers(tasks.classes, heading) for heading in _HEADINGS]),
     )
-    sort_edges(inside, across, shared if shared.any() else shared[:0], edges)
+    sort_edges(inside, across, tasks.row, tasks.copies < tasks.width, edges)
     return edges
 
 
