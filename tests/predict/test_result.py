@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.samples import sample_trace
-from wattree.accounts.breakdown import slowest_class, time_parts
+from wattree.accounts.breakdown import time_parts
+from wattree.accounts.class_sums import class_sums
 from wattree.job import job_from_mapping
 from wattree.predict import Prediction, simulate
 from wattree.trace import Result
@@ -112,7 +113,7 @@ def test_time_is_put_under_its_heading() -> None:
 
 def test_the_slowest_class_is_the_one_that_computes_longest() -> None:
     """The second class computes for two seconds, the first for less."""
-    assert slowest_class(sample_trace()) == 1
+    assert class_sums(sample_trace()).slowest == 1
 
 
 def test_pipelines_have_bubbles_and_single_stages_have_none() -> None:

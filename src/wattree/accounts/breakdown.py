@@ -15,16 +15,21 @@ Integers = NDArray[np.int64]
 def membership_class(trace: Trace) -> tuple[Integers, Integers]:
     """Return (task, rank class) of every membership of a task in a stream."""
     graph = trace.graph
-    counts = np.diff(graph.stream_offsets)
-    return np.repeat(np.arange(graph.tasks), counts), graph.stream_class[graph.stream_ids]
+    counts, task = np.diff(graph.stream_offsets), np.arange(graph.tasks)
+    task = task if (counts == 1).all() else np.repeat(task, counts)
+    return task, graph.stream_class[graph.stream_ids]
 
 
 def tasks_of(trace: Trace, rank_class: int) -> Integers:
     """Return the tasks that a rank class takes part in, ascending."""
-    task, owner = membership_class(trace)
-    takes_part = np.zeros(trace.graph.tasks, dtype=bool)  # np.unique would sort or hash
-    takes_part[task[owner == rank_class]] = True
-    return np.flatnonzero(takes_part)
+    graph = trace.graph
+    places = np.flatnonzero((graph.stream_class == rank_class)[graph.stream_ids])
+    return _distinct(np.searchsorted(graph.stream_offsets, places, side="right") - 1)
+
+
+def _distinct(row: Integers) -> Integers:
+    """Return a row without repeats: a task that is on several streams comes as often in turn."""
+    return np.asarray(row[np.diff(row, prepend=-1) != 0])
 
 
 def tasks_by_class(trace: Trace, classes: int) -> list[Integers]:
@@ -37,17 +42,7 @@ def tasks_by_class(trace: Trace, classes: int) -> list[Integers]:
     order = np.argsort(owner.astype(small), kind="stable")
     ends = np.cumsum(np.bincount(owner, minlength=classes))
     rows = np.split(task[order], ends[:-1])
-    # A task that is on several streams of a class comes as often, side by side.
-    return [row[np.diff(row, prepend=-1) != 0] for row in rows]
-
-
-def slowest_class(trace: Trace) -> int:
-    """Return the class whose compute stream is busy longest, the first of equals."""
-    task, owner = membership_class(trace)
-    compute = trace.graph.kind[task] == TaskKind.COMPUTE
-    busy = (trace.end_s - trace.start_s)[task[compute]]
-    total = np.bincount(owner[compute], weights=busy, minlength=len(trace.graph.class_ranks))
-    return int(np.argmax(total))
+    return [_distinct(row) for row in rows]
 
 
 def starved_span(trace: Trace) -> Floats:

@@ -4,40 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
 from wattree.accounts.bill import energy_usd_per_j
+from wattree.accounts.class_sums import ClassSums
 from wattree.accounts.executed import ExecutedStep
 from wattree.cost import device_names, matrix_precision
 from wattree.cost.precisions import precision_class
-from wattree.graph import StageLabel, TaskKind
 from wattree.job import Job
-from wattree.trace import Evidence, Trace
+from wattree.trace import Evidence
 
 _ORDER = ("measured", "fitted", "pooled", "datasheet")
 
 
-def provenance_of(step: ExecutedStep) -> Mapping[str, Evidence]:
+def provenance_of(step: ExecutedStep, sums: ClassSums) -> Mapping[str, Evidence]:
     """Return quantity → evidence, weighted by the time of the tasks it rests on."""
-    trace, job = step.trace, step.job
+    job, class_pools = step.job, step.compilation.class_pools
     calibration, software = step.setting.calibration, step.setting.software
-    graph = trace.graph
-    busy = trace.end_s - trace.start_s
-    computing = busy * (graph.kind == TaskKind.COMPUTE)
-    moving = busy * np.isin(graph.kind, (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
-    moving[graph.stage == StageLabel.MATERIALS] = 0.0  # rests on what the job says of loading
     width = precision_class(matrix_precision(job.precision))
     family = calibration.evidence(f"family.{software.name}.math", "pooled.math")
     shares: dict[str, float] = {}
     notes: dict[str, None] = {}
-    total = max(float((computing + moving).sum()), 1e-30)
-    pool_of_task = _pool_of_task(trace, step.compilation.class_pools)
+    total = max(float((sums.computing_s + sums.moving_s).sum()), 1e-30)
     for number, pool in enumerate(job.cluster.pools):
-        device, mine = pool.node.device, pool_of_task == number
+        device, mine = pool.node.device, class_pools == number
         matmul = calibration.evidence(*device_names(device, f"matmul.{width}"))
         link = calibration.evidence(*device_names(device, "bus_efficiency"))
-        for kind, seconds in ((matmul, computing), (link, moving)):
+        for kind, seconds in ((matmul, sums.computing_s), (link, sums.moving_s)):
             shares[kind] = shares.get(kind, 0.0) + float(seconds[mine].sum()) / total
         notes[f"matrix rates of {device.name}: {matmul}; links: {link}"] = None
     if job.data.loader is not None:
@@ -82,12 +73,6 @@ def _of_the_hosts(job: Job) -> Evidence:
         )
         notes[f"host of {node.name}: {'; '.join(parts)}"] = None
     return Evidence(evidence="datasheet", share={"datasheet": 1.0}, note="; ".join(notes))
-
-
-def _pool_of_task(trace: Trace, class_pools: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the pool of the first rank class that takes part in each task."""
-    graph = trace.graph
-    return class_pools[graph.stream_class[graph.stream_ids[graph.stream_offsets[:-1]]]]
 
 
 def _of_the_site(job: Job) -> dict[str, Evidence]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattree.accounts.bill import occupied_nodes
-from wattree.accounts.breakdown import slowest_class, tasks_of, time_parts
+from wattree.accounts.breakdown import tasks_of, time_parts
+from wattree.accounts.class_sums import class_sums
 from wattree.accounts.crowding import crowded_s, shared_links
 from wattree.accounts.energy_use import StepEnergy, step_energy
 from wattree.accounts.fabric import FabricExecution, Rules, SharedFabric
@@ -225,7 +226,7 @@ def _execute(executed: FabricExecution, energy: StepEnergy) -> NeighbourExecutio
 
 
 def _exposed_s(trace: Trace) -> float:
-    return time_parts(trace, slowest_class(trace)).exposed_communication
+    return time_parts(trace, class_sums(trace).slowest).exposed_communication
 
 
 def _job(job: Job, alone_s: float, steps_s: Sequence[float]) -> NeighbourJob:
@@ -291,7 +292,7 @@ def _longer_s(alone: Trace, executions: Sequence[FabricExecution]) -> dict[str, 
 def _communication_s(trace: Trace) -> dict[str, float]:
     """Return how long communication of the slowest rank is under way, by name. [s]"""
     graph = trace.graph
-    mine = tasks_of(trace, slowest_class(trace))
+    mine = tasks_of(trace, class_sums(trace).slowest)
     mine = mine[np.isin(graph.kind[mine], _COMMUNICATION)]
     lasts = (trace.end_s - trace.start_s)[mine]
     totals = np.bincount(graph.name_ids[mine], weights=lasts, minlength=len(graph.names))

@@ -6,31 +6,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.bill import cost_usd
-from wattree.accounts.breakdown import membership_class
+from wattree.accounts.class_sums import ClassSums
 from wattree.accounts.energy_use import StepEnergy
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.overhead import process_bytes, strategy_groups_bytes
-from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
-from wattree.trace import PoolUse, Trace
+from wattree.trace import PoolUse
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def pool_uses(step: ExecutedStep, energy: StepEnergy) -> tuple[PoolUse, ...]:
+def pool_uses(step: ExecutedStep, energy: StepEnergy, sums: ClassSums) -> tuple[PoolUse, ...]:
     """Return what the pools of a mixed cluster do; nothing where all nodes are alike.
 
     Args:
         step: The step.
         energy: Its energy.
+        sums: What the tasks of each rank class add up to.
     """
     trace, cluster = step.trace, step.cluster
     class_pools = step.compilation.class_pools
     if not cluster.is_mixed:
         return ()
     graph, step_s = trace.graph, step.step_s
-    computing_s = _computing_s(trace)
     found = []
     for number, pool in enumerate(cluster.pools):
         mine = np.flatnonzero(class_pools == number)
@@ -50,7 +49,7 @@ def pool_uses(step: ExecutedStep, energy: StepEnergy) -> tuple[PoolUse, ...]:
                 peak_memory_bytes=peak,
                 memory_capacity_bytes=device.memory_bytes,
                 memory_fits=peak <= device.memory_bytes,
-                computing=_mean(computing_s[mine], own) / step_s if step_s > 0 else 0.0,
+                computing=_mean(sums.computing_s[mine], own) / step_s if step_s > 0 else 0.0,
                 energy_j=energy.by_pool[number],
                 cost_usd=_cost_usd(cluster, number, nodes, step_s, energy.by_pool[number]),
             )
@@ -73,15 +72,6 @@ def peak_flop_per_s(cluster: Cluster, ranks: int, precision: Precision) -> float
     return sum(
         devices * pool.node.device.matrix_peak_flop_per_s(precision) for pool, devices in used
     )
-
-
-def _computing_s(trace: Trace) -> Floats:
-    """Return how long a rank of each class computes. [s]"""
-    task, owner = membership_class(trace)
-    computes = trace.graph.kind[task] == TaskKind.COMPUTE
-    busy_s = (trace.end_s - trace.start_s)[task[computes]]
-    classes = len(trace.graph.class_ranks)
-    return np.asarray(np.bincount(owner[computes], weights=busy_s, minlength=classes), np.float64)
 
 
 def _mean(values: Floats, weights: Integers) -> float:

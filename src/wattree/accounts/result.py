@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wattree.accounts.bill import cost_usd, embodied_gco2e, with_bill
-from wattree.accounts.breakdown import slowest_class, time_parts
+from wattree.accounts.breakdown import time_parts
+from wattree.accounts.class_sums import class_sums
 from wattree.accounts.colocation import colocation_use
 from wattree.accounts.energy_use import StepEnergy
 from wattree.accounts.evidence import provenance_of
@@ -16,11 +17,10 @@ from wattree.accounts.materials import materials_use
 from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.notes import assumptions_of
 from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
-from wattree.graph import TaskKind
 from wattree.hardware import Cluster
 from wattree.lowering.changed import changed_setting
 from wattree.strategy.described import describe
-from wattree.trace import Result, SimulationSize, Trace
+from wattree.trace import Result, SimulationSize
 
 
 def result_of(
@@ -47,7 +47,10 @@ def result_of(
     needed = trained.model_flop * (batch / job.data.global_batch)
     available = step_s * peak_flop_per_s(cluster, ranks, setting.precision)
     carbon = cluster.site.carbon_gco2e_per_j
-    parts = time_parts(step.trace, slowest_class(step.trace))
+    sums = class_sums(step.trace)
+    parts = time_parts(step.trace, sums.slowest)
+    # Of all ranks: what the model needs, recomputation and redundant work.
+    executed_flop = float((sums.flop * step.trace.graph.class_ranks).sum())
     tiers = tier_uses(step)
     return Result(
         model=setting.model.name,
@@ -59,7 +62,7 @@ def result_of(
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / ranks,
         mfu=needed / available,
-        hfu=max(_executed_flop(step.trace), needed) / available,
+        hfu=max(executed_flop, needed) / available,
         mfu_precision=setting.precision.value,
         model_flop_per_step=needed,
         parameters=trained.model.parameters,
@@ -72,10 +75,10 @@ def result_of(
         cost_usd=cost_usd(cluster, nodes, step_s, energy.use.total),
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
-        provenance=provenance_of(step),
+        provenance=provenance_of(step, sums),
         simulation=_size(step),
         assumptions=assumptions_of(step, rules),
-        pools=pool_uses(step, energy),
+        pools=pool_uses(step, energy, sums),
         power=energy.over_time if step.detail else None,
         materials=materials_use(step, parts.exposed_materials),
         tiers=tiers,
@@ -98,12 +101,3 @@ def _used(cluster: Cluster, nodes: Sequence[float]) -> str:
     """Return what people call the nodes that a job uses."""
     used = zip(nodes, cluster.pools, strict=True)
     return " + ".join(f"{nodes:.10g} x {pool.node.name}" for nodes, pool in used if nodes)
-
-
-def _executed_flop(trace: Trace) -> float:
-    """Matrix FLOP of all ranks: what the model needs, recomputation and redundant work."""
-    graph = trace.graph
-    compute = graph.kind == TaskKind.COMPUTE
-    first_stream = graph.stream_ids[graph.stream_offsets[:-1][compute]]
-    ranks = graph.class_ranks[graph.stream_class[first_stream]]
-    return float((graph.flop[compute] * ranks).sum())

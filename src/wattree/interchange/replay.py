@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from wattree.accounts.breakdown import slowest_class, time_parts
+from wattree.accounts.breakdown import time_parts
+from wattree.accounts.class_sums import class_sums
 from wattree.cost import at_precision, load_calibration, software_family
 from wattree.cost.rates import rates_of
 from wattree.errors import CostError, JobError, SimulationError, UnknownNameError
@@ -172,7 +173,7 @@ def replay(
     except SimulationError as error:
         raise SimulationError(f"{place}: {error}") from error
     ended = time.perf_counter()
-    slowest = slowest_class(trace)
+    slowest = class_sums(trace).slowest
     return Replay(
         source=str(place),
         times_from=read.times_from,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import Block, BlockDataflow, Made, ModelGraph
-from wattree.lowering.block_program import block_program, frozen
+from wattree.lowering.block_program import Asked, block_program, frozen
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.propagate import operator_splits, required_layout
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
@@ -68,6 +69,11 @@ class ModelProgram:
         return tuple(dict.fromkeys(at for p in self.programs for at in p.expert_places))
 
 
+@lru_cache(maxsize=32)  # strategies often differ in degrees and micro-batches alone
+def _kept(asked: Asked[ModelProgram]) -> ModelProgram:
+    return asked.make()
+
+
 def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
     """Return the programs of every block of `model` under `tree`.
 
@@ -81,6 +87,11 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
     Raises:
         StrategyError: The tree does not fit the model.
     """
+    key = (id(model), tuple(tree.nodes), tree, active)
+    return _kept(Asked(key, lambda: _compiled_model(model, tree, active)))
+
+
+def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
     choices = _choices_by_instance(model, tree)
     dataflow = BlockDataflow(model)
     layouts = _layouts(model, dataflow, choices, active)

@@ -43,20 +43,25 @@ class _Compiled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked(Generic[_Made]):
-    """Something to make, known by what it depends on; what the key names by id, `make` holds."""
+class Asked(Generic[_Made]):
+    """Something to make, known by what it depends on; what the key names by id, `make` holds.
+
+    Attributes:
+        key: What it depends on.
+        make: Makes it.
+    """
 
     key: tuple[object, ...]
     make: Callable[[], _Made] = field(compare=False)
 
 
 @lru_cache(maxsize=1024)  # strategies differ in what few of their blocks see
-def _compiled(asked: _Asked[_Compiled]) -> _Compiled:
+def _compiled(asked: Asked[_Compiled]) -> _Compiled:
     return asked.make()
 
 
 @lru_cache(maxsize=1024)
-def _with_parameters(asked: _Asked[BlockProgram]) -> BlockProgram:
+def _with_parameters(asked: Asked[BlockProgram]) -> BlockProgram:
     return asked.make()
 
 
@@ -80,7 +85,7 @@ def block_program(
     layouts = frozen(given), frozen(boundary_layouts), elsewhere, input_gradient
     key = (id(block), tuple(told[id(c)] for c in choices), active, layouts, instance.path)
     compiled = _compiled(
-        _Asked(
+        Asked(
             key,
             lambda: _block_steps(
                 block,
@@ -97,7 +102,7 @@ def block_program(
     _, lies, splits = compiled
     stored = tuple((c.parameters, c.gradients, c.optimizer) for c in choices)
     program = _with_parameters(
-        _Asked(
+        Asked(
             (id(compiled), stored),
             lambda: replace(
                 compiled.program, parameters=parameter_groups(block, splits, choices, lies)

@@ -13,10 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiled import kernel, part
-from wattree.graph import ExecutionGraph
+from wattree.graph import ExecutionGraph, TaskKind
 from wattree.sim.checks import check_graph
 from wattree.sim.deadlock import halt_error
-from wattree.sim.events import pop_event, pop_task, push_task, schedule
+from wattree.sim.events import (
+    first_slot,
+    is_only_event,
+    pop_event,
+    pop_task,
+    push_task,
+    replace_first,
+    schedule,
+)
 from wattree.sim.fetch import fetch_ahead
 from wattree.sim.layout import (
     AT_WORK,
@@ -40,6 +48,7 @@ from wattree.sim.rules import EVENT_KINDS, EventKind
 from wattree.trace import Trace
 
 _END, _WORK, _START = int(EventKind.END), int(EventKind.WORK), int(EventKind.START)
+_COMPUTE = int(TaskKind.COMPUTE)
 
 
 class _Record(NamedTuple):
@@ -129,6 +138,8 @@ def _run(
     now_s = 0.0
     while True:
         if queue.order[0] > 0 and queue.time_s[1] == now_s:  # ends before starts
+            if not is_proteus and _continue(columns.successors, board, network, queue, record):
+                continue
             slot = pop_event(queue)
             if board.slots[slot].phase == BEFORE_WORK:
                 _note(record, board.slots[slot].task, _WORK)
@@ -240,6 +251,57 @@ def _meet(board: Board, task: int) -> None:
     board.unmet[task] -= 1
     if board.unmet[task] == 0:
         push_task(board.ready, task)
+
+
+@part
+def _continue(
+    successors: NDArray[np.int64], board: Board, network: FlowNetwork, queue: Queue, record: _Record
+) -> bool:
+    """Let the next computation of a stream take over from one that ends; return whether it can.
+
+    It can where nothing else happens at the instant, and the two wait for each other alone: so
+    what runs alongside stays as it is, and with it the rate, to the last bit.
+    """
+    slot = first_slot(queue)
+    pending = board.ready[0] + board.dirty[0] + board.touched[0] + network.touched[0]
+    if pending > 0 or board.slots[slot].phase != AT_WORK or not is_only_event(queue):
+        return False
+    state = board.slots[slot]
+    following = _only_follower(successors, board, state.task)
+    if following < 0:
+        return False
+    now_s, spec = queue.time_s[1], board.tasks[following]
+    _note(record, state.task, _END)
+    record.end_s[state.task] = now_s
+    if board.tasks[state.task].free_bytes != 0.0:
+        _free(board, state.task)
+    board.unmet[following] = 0
+    _note(record, following, _START)
+    record.start_s[following] = now_s
+    if spec.alloc_bytes != 0.0:
+        _allocate(board, following)
+    _fetch_following(board, record, spec)
+    state.task = following
+    state.remaining_s = spec.work_s
+    state.since_s = now_s
+    replace_first(queue, following, now_s + spec.work_s / state.rate)
+    return True
+
+
+@part
+def _only_follower(successors: NDArray[np.int64], board: Board, task: int) -> int:
+    """Return the computation that starts when one ends, if nothing else waits for it; else -1."""
+    spec = board.tasks[task]
+    if spec.kind != _COMPUTE or spec.seats_end - spec.seats != 1:
+        return -1
+    following, count = board.seats[spec.seats].after, spec.successors_end - spec.successors
+    if following < 0 or count > 1 or board.unmet[following] != 1 + count:
+        return -1
+    other = board.tasks[following]
+    is_next = count == 0 or successors[spec.successors] == following
+    is_plain = other.kind == _COMPUTE and other.seats_end - other.seats == 1
+    works_at_once = other.latency_s == 0.0 and other.work_s > 0.0
+    return following if is_next and is_plain and works_at_once else -1
 
 
 @part

@@ -46,9 +46,38 @@ def schedule(queue: Queue, slot: int, order: int, time_s: float) -> None:
 @part
 def pop_event(queue: Queue) -> int:
     """Remove the first event and return its slot."""
-    slot: int = queue.runs[queue.run[1]].first
+    slot = first_slot(queue)
     _withdraw(queue, slot)
     return slot
+
+
+@part
+def first_slot(queue: Queue) -> int:
+    """Return the slot of the first event, which stays."""
+    slot: int = queue.runs[queue.run[1]].first
+    return slot
+
+
+@part
+def is_only_event(queue: Queue) -> bool:
+    """Return whether no other event comes at the time of the first."""
+    if queue.events[first_slot(queue)].next != NONE:
+        return False
+    for child in range(2, min(queue.order[0], 3) + 1):
+        if queue.time_s[child] == queue.time_s[1]:
+            return False
+    return True
+
+
+@part
+def replace_first(queue: Queue, order: int, time_s: float) -> None:
+    """Move the first event, alone at its time, to a later one, under another order."""
+    if not time_s < np.inf:
+        time_s = np.inf
+    number = queue.run[1]
+    queue.events[queue.runs[number].first].order = order
+    queue.newest[0] = number
+    _sink(queue, 1, time_s, order, number)
 
 
 @part

@@ -146,9 +146,9 @@ def _distinguishing_paths(model: ModelGraph, patterns: Sequence[str]) -> list[st
     """
     seen: set[str] = set()
     chosen = []
+    named = {p[:end] for p in patterns for end, sign in enumerate(f"{p}.") if sign == "."}
     for instance in model.instances:
-        named = any(p == instance.path or p.startswith(f"{instance.path}.") for p in patterns)
-        if named or instance.block not in seen:
+        if instance.path in named or instance.block not in seen:
             seen.add(instance.block)
             chosen.append(instance)
     return [f"{i.path}.{o.path}" for i in chosen for o in model.blocks[i.block].operators]

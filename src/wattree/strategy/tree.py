@@ -137,6 +137,10 @@ class StrategyTree:
 
     nodes: Mapping[str, TreeNode]
 
+    def __hash__(self) -> int:
+        """Return the same number for equal trees; their choices, mappings, have none."""
+        return hash(frozenset(self.nodes))
+
     def matching(self, path: str) -> tuple[str, ...]:
         """Return the patterns that apply to the operator at `path`, weakest first."""
         return _matching(tuple(self.nodes), path)

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from wattree.compiler.folding.flow_counts import flow_counts
 from wattree.compiler.folding.kernels import (
     FROM_TASK,
-    MERGED,
-    OWN_CLASS,
     Edges,
     Expansion,
     Loads,
     Rows,
     Templates,
     expand,
+    sort_edges,
 )
 from wattree.compiler.folding.played_tasks import PlayedTasks, starts
 from wattree.compiler.folding.stage_classes import StageClasses
@@ -175,8 +174,8 @@ def _directions(
             continue
         apart = bool((tasks.records[kind.load][transfers & (costs == FROM_TASK)] > 0).any())
         for row in range(len(BY_CLASS)):
-            _, task, owner = tasks.instances_of((transfers & (costs == row))[tasks.row])
-            size = tasks.records["wire_bytes"][tasks.row[task]]
+            record, owner, _ = tasks.owners_of(np.flatnonzero(transfers & (costs == row)))
+            size = tasks.records["wire_bytes"][record]
             apart |= bool((by_class(tasks, row, kind.load)[owner] * size > 0).any())
         result += [(kind, way) for way in ((_OUT, _IN) if apart else (_BOTH,))]
     return result
@@ -212,20 +211,21 @@ def _expanded(
     sends = (loads.of_record > 0).any(axis=(0, 2)) | (costs != FROM_TASK)
     templates = Templates(
         first=tasks.first,
-        pattern=tasks.pattern,
         record=tasks.row,
+        pattern=tasks.pattern,
         base=tasks.class_base[tasks.stage_of_record],
         stream=tasks.records["stream"].astype(np.int64),
         costs=costs,
         uses_links=sends & (tasks.records["kind"] != TaskKind.COMPUTE),
     )
-    width, count = tasks.width, tasks.instances
-    most_edges = int((np.diff(edges.offsets) * width).sum())
-    most_flows = int(width[templates.uses_links[tasks.row]].sum()) * len(directions)
+    count, times = tasks.instances, np.bincount(tasks.row, minlength=len(tasks.records))
+    width = np.diff(tasks.class_base)
+    most_edges = int((np.diff(edges.offsets[tasks.first_task]) * width).sum())
+    most_flows = int((times * tasks.width)[templates.uses_links].sum()) * len(directions)
     # What is not filled costs no memory: the system gives pages when they are written.
     rows = Rows(
         stream_offsets=np.zeros(count + 1, dtype=np.int64),
-        stream_ids=np.empty(int(width.sum()), dtype=np.int64),
+        stream_ids=np.empty(int((times * tasks.width).sum()), dtype=np.int64),
         successor_offsets=np.zeros(count + 1, dtype=np.int64),
         successors=np.empty(most_edges, dtype=np.int64),
         flow_offsets=np.zeros(count + 1, dtype=np.int64),
@@ -268,43 +268,30 @@ def _added_up(rows: Rows) -> Rows:
 
 def _edges(tasks: PlayedTasks) -> Edges:
     """Return the edges among tasks, each row in order: own class, merged, to other stages."""
-    before, after = [], []
-    for base, program in zip(tasks.first_task, tasks.programs, strict=False):
-        before.append(program.edges[:, 0] + base)
-        after.append(program.edges[:, 1] + base)
-    inside = sum(len(part) for part in before)
-    via = [np.full(inside, OWN_CLASS, dtype=np.int64)]
-    shared = tasks.copies < tasks.width
-    if shared.any():
-        via[0][shared[np.concatenate(before)] & shared[np.concatenate(after)]] = MERGED
-    for sent, waiting, row in _transfers(tasks):
-        before.append(sent)
-        after.append(waiting)
-        via.append(np.full(len(sent), row, dtype=np.int64))
-    rows, kinds = np.concatenate(before), np.concatenate(via)
-    rank = np.where(kinds == OWN_CLASS, 0, np.where(kinds == MERGED, 1, 2))
-    order = np.argsort(rows * 3 + rank, kind="stable")
-    return Edges(
-        offsets=starts(np.bincount(rows, minlength=len(tasks.row))),
-        after=np.concatenate(after)[order],
-        via=kinds[order],
+    programs = [program.edges for program in tasks.programs]
+    inside = np.concatenate(
+        [edges + first for edges, first in zip(programs, tasks.first_task.tolist(), strict=False)]
+    )
+    across = np.array(_transfers(tasks), dtype=np.int64).reshape(-1, 3)
+    edges = Edges(
+        offsets=np.zeros(len(tasks.row) + 1, dtype=np.int64),
+        after=np.empty(len(inside) + len(across), dtype=np.int64),
+        via=np.empty(len(inside) + len(across), dtype=np.int64),
         peers=np.stack([_peers(tasks.classes, heading) for heading in _HEADINGS]),
     )
+    sort_edges(inside, across, tasks.row, tasks.copies < tasks.width, edges)
+    return edges
 
 
-def _transfers(tasks: PlayedTasks) -> list[tuple[Integers, Integers, int]]:
+def _transfers(tasks: PlayedTasks) -> list[tuple[int, int, int]]:
     """Return transfers, what waits for each in another stage, and the row of `peers`."""
-    result = []
-    for base, program in zip(tasks.first_task, tasks.programs, strict=False):
-        by_target: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for send in program.sends:
-            for entry in tasks.programs[send.stage].receives[send.transfer]:
-                by_target.setdefault((send.stage, send.heading), []).append((send.task, entry))
-        for (target, heading), found in by_target.items():
-            sends, entries = np.array(found, dtype=np.int64).T
-            row = 1 + _HEADINGS.index(heading)
-            result.append((sends + base, entries + tasks.first_task[target], row))
-    return result
+    first = tasks.first_task.tolist()
+    return [
+        (send.task + base, entry + first[send.stage], 1 + _HEADINGS.index(send.heading))
+        for base, program in zip(first, tasks.programs, strict=False)
+        for send in program.sends
+        for entry in tasks.programs[send.stage].receives[send.transfer]
+    ]
 
 
 def _peers(classes: Sequence[StageClasses], heading: int) -> Integers:

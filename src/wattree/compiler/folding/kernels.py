@@ -30,8 +30,8 @@ class Templates(NamedTuple):
 
     Attributes:
         first: Number of the first instance of a task.
-        pattern: Number of a task's pattern.
         record: What a task is: its place in all that follow.
+        pattern: Number of its pattern.
         base: First rank class of the stage, of all stages' classes.
         stream: Stream of the rank.
         costs: Row of `Loads.by_class`, or `FROM_TASK`.
@@ -39,8 +39,8 @@ class Templates(NamedTuple):
     """
 
     first: Integers
-    pattern: Integers
     record: Integers
+    pattern: Integers
     base: Integers
     stream: Integers
     costs: Integers
@@ -136,13 +136,52 @@ class Rows(NamedTuple):
 
 
 @kernel
+def sort_edges(
+    inside: Integers, across: Integers, record: Integers, shared: NDArray[np.bool_], edges: Edges
+) -> None:
+    """Put edges in order by the task before: inside stages, merged ones behind, then across stages.
+
+    Args:
+        inside: Pairs of tasks of one stage, `(E, 2)`.
+        across: Rows (before, after, row of `peers` from 1), `(A, 3)`.
+        record: What each task is, `(T,)`.
+        shared: Whether classes share an instance of its tasks, `(R,)`.
+        edges: Filled in place.
+    """
+    at = edges.offsets
+    for e in range(len(inside)):
+        at[inside[e, 0] + 1] += 1
+    for e in range(len(across)):
+        at[across[e, 0] + 1] += 1
+    for t in range(1, len(at)):
+        at[t] += at[t - 1]
+    # From here on an offset tells where the next edge of its task goes.
+    for merged in range(1 + shared.any()):
+        for e in range(len(inside)):
+            before, after = inside[e, 0], inside[e, 1]
+            if merged == (shared[record[before]] and shared[record[after]]):
+                edges.after[at[before]] = after
+                edges.via[at[before]] = MERGED if merged else OWN_CLASS
+                at[before] += 1
+    for e in range(len(across)):
+        before = across[e, 0]
+        edges.after[at[before]] = across[e, 1]
+        edges.via[at[before]] = across[e, 2]
+        at[before] += 1
+    for t in range(len(at) - 1, 0, -1):
+        at[t] = at[t - 1]
+    at[0] = 0
+
+
+@kernel
 def expand(job: Expansion, streams: int, rows: Rows) -> None:
     """Fill the rows of all instances, given how many streams a rank has."""
     templates, patterns = job.templates, job.patterns
     stream_end = successor_end = flow_end = 0
     for t in range(len(templates.first)):
         instance = templates.first[t]
-        pattern, record = templates.pattern[t], templates.record[t]
+        record = templates.record[t]
+        pattern = templates.pattern[record]
         for copy in range(patterns.copies_at[pattern], patterns.copies_at[pattern + 1] - 1):
             for m in range(patterns.member_offsets[copy], patterns.member_offsets[copy + 1]):
                 rank_class = templates.base[record] + patterns.members[m]
@@ -166,7 +205,7 @@ def _succeed(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     for e in range(edges.offsets[t], edges.offsets[t + 1]):
         via = edges.via[e]
         first = templates.first[edges.after[e]]
-        inverse = patterns.inverse_at[templates.pattern[edges.after[e]]]
+        inverse = patterns.inverse_at[templates.pattern[templates.record[edges.after[e]]]]
         if via == MERGED and merged_from < 0:
             merged_from = filled
         for m in range(patterns.member_offsets[copy], patterns.member_offsets[copy + 1]):
@@ -206,7 +245,7 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     begin, end = job.patterns.member_offsets[copy], job.patterns.member_offsets[copy + 1]
     record, row = job.templates.record[t], filled
     base, costs = job.templates.base[record], job.templates.costs[record]
-    instance = job.templates.first[t] + copy - job.patterns.copies_at[job.templates.pattern[t]]
+    instance = job.templates.first[t] + copy - job.patterns.copies_at[job.templates.pattern[record]]
     levels = len(loads.of_record)
     for d in range(len(loads.inward)):
         load_bytes = loads.of_record[0, record, d]

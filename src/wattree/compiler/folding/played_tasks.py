@@ -30,8 +30,9 @@ class PlayedTasks:
         first_task, class_base: First task and class of each stage, and their numbers.
         patterns: Who shares an instance.
         last_member: The class whose figures an instance takes, by copy of a pattern.
-        pattern, copies, first: Pattern, instances and first instance of each task, `(T,)`.
-        stage: Of each task, `(T,)`.
+        pattern, copies: Pattern and instances of the tasks that are a record, `(R,)`.
+        first: First instance of each task, `(T,)`.
+        is_single: Whether each stage has one class, so that each task is executed once.
     """
 
     def __init__(self, programs: Sequence[StageProgram], classes: Sequence[StageClasses]) -> None:
@@ -44,79 +45,85 @@ class PlayedTasks:
             records = [p.levels[at] if at < len(p.levels) else p.records for p in programs]
             self.by_level.append(joined(records))
         self.stage_of_record = np.repeat(np.arange(len(programs)), sizes)
-        self.row = np.concatenate([program.rows for program in programs])
-        self.row += np.repeat(starts(sizes)[:-1], counts)
+        before = zip(programs, starts(sizes)[:-1].tolist(), strict=True)
+        self.row = np.concatenate([program.rows + first for program, first in before])
         self.level = np.concatenate([stage.level for stage in classes])
         self.first_task = starts(counts)
         self.class_base = starts([len(stage.ranks) for stage in classes])
-        self.stage = np.repeat(np.arange(len(programs)), counts)
         orbits = [_orbits(stage) for stage in classes]
         self.patterns = _patterns([orbit for stage in orbits for orbit in stage])
         ends = self.patterns.member_offsets[1:]
         self.last_member = self.patterns.members[np.maximum(ends, 1) - 1]
-        pattern = self._pattern_of_record([len(stage) for stage in orbits])
-        copies = (np.diff(self.patterns.copies_at) - 1)[pattern]
-        self.pattern: Integers = pattern[self.row]
-        self.copies: Integers = copies[self.row]
-        self._is_single = bool((copies == 1).all())
-        self.first = starts(self.copies)[:-1]
+        self.pattern = self._pattern_of_record([len(stage) for stage in orbits])
+        self.copies: Integers = (np.diff(self.patterns.copies_at) - 1)[self.pattern]
+        self.is_single = int(self.class_base[-1]) == len(programs)
+        self.first = (
+            np.arange(len(self.row)) if self.is_single else starts(self.copies[self.row])[:-1]
+        )
         self._played: tuple[Integers, Integers] | None = None  # level and record of instances
 
     @property
     def instances(self) -> int:
         """How many tasks are executed."""
-        return int(self.copies.sum())
+        return len(self.row) if self.is_single else int(self.copies[self.row].sum())
 
     @property
     def width(self) -> Integers:
-        """Classes of each task's stage, `(T,)`."""
-        return np.diff(self.class_base)[self.stage]
+        """Classes of each record's stage, `(R,)`."""
+        return np.diff(self.class_base)[self.stage_of_record]
 
     def column(self, name: str, factor: Floats | None = None) -> NDArray[Any]:
         """Return a field for every instance, times a factor of its record."""
         if len(self.by_level) == 1:
             values = self.records[name] if factor is None else self.records[name] * factor
             values = np.ascontiguousarray(values)[self.row]
-            return values if self._is_single else np.repeat(values, self.copies)
+            return values if self.is_single else np.repeat(values, self.copies[self.row])
         if self._played is None:
-            _, task, owner = self.instances_of(np.ones(len(self.row), dtype=bool))
-            self._played = self.level[owner], self.row[task]
+            _, record, owner = self.instances_of(np.ones(len(self.records), dtype=bool))
+            self._played = self.level[owner], record
         values = np.stack([records[name] for records in self.by_level])
         return np.asarray((values if factor is None else values * factor)[self._played])
 
     def micro_batches(self) -> Integers:
         """Return the micro-batch of every instance."""
         values = np.concatenate([program.micro_batches for program in self.programs])
-        return np.repeat(values.astype(np.int64), self.copies)
+        values = values.astype(np.int64)
+        return values if self.is_single else np.repeat(values, self.copies[self.row])
 
     def copy_of_instance(self) -> Integers:
         """Return the copy of its pattern that each instance is, `(I,)`."""
-        before = self.patterns.copies_at[self.pattern] - self.first
-        return np.arange(self.instances) + np.repeat(before, self.copies)
+        before = self.patterns.copies_at[self.pattern[self.row]] - self.first
+        return np.asarray(np.arange(self.instances) + np.repeat(before, self.copies[self.row]))
 
     def instances_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
-        """Return the instances of chosen tasks: number, task, class whose figures it takes."""
-        tasks = np.flatnonzero(chosen)
-        copies = self.copies[tasks]
-        task = np.repeat(tasks, copies)
-        copy = np.arange(len(task)) - np.repeat(starts(copies)[:-1], copies)
-        member = self.last_member[self.patterns.copies_at[self.pattern[task]] + copy]
-        return self.first[task] + copy, task, self.class_base[self.stage[task]] + member
+        """Return the instances of tasks of chosen records: number, record, class whose figures."""
+        tasks = np.flatnonzero(chosen[self.row])
+        record, owner, copy = self.owners_of(self.row[tasks])
+        return np.repeat(self.first[tasks], self.copies[self.row[tasks]]) + copy, record, owner
 
-    def mixed(self) -> NDArray[np.bool_]:
-        """Return which tasks are of stages with several levels of ranks, `(T,)`."""
-        return np.array([bool(program.levels) for program in self.programs])[self.stage]
+    def owners_of(self, records: Integers) -> tuple[Integers, Integers, Integers]:
+        """Return the instances of one task of each record: record, class whose figures, copy."""
+        copies = self.copies[records]
+        record = np.repeat(records, copies)
+        copy = np.arange(len(record)) - np.repeat(starts(copies)[:-1], copies)
+        member = self.last_member[self.patterns.copies_at[self.pattern[record]] + copy]
+        return record, self.class_base[self.stage_of_record[record]] + member, copy
 
     def members_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
-        """Return every (instance, task, class) of chosen tasks, by instance."""
-        tasks = np.flatnonzero(chosen)
-        width = self.width[tasks]
+        """Return every (instance, record, class) of tasks of chosen records, by instance."""
+        tasks = np.flatnonzero(chosen[self.row])
+        width = self.width[self.row[tasks]]
         task = np.repeat(tasks, width)
         place = np.arange(len(task)) - np.repeat(starts(width)[:-1], width)
-        at = self.patterns.inverse_at[self.pattern[task]]
+        record = self.row[task]
+        at = self.patterns.inverse_at[self.pattern[record]]
         member = self.patterns.members[at + place]
         instance = self.first[task] + self.patterns.inverse[at + member]
-        return instance, task, self.class_base[self.stage[task]] + member
+        return instance, record, self.class_base[self.stage_of_record[record]] + member
+
+    def mixed(self) -> NDArray[np.bool_]:
+        """Return which records are of stages with several levels of ranks, `(R,)`."""
+        return np.array([bool(program.levels) for program in self.programs])[self.stage_of_record]
 
     def _pattern_of_record(self, patterns: Sequence[int]) -> Integers:
         """Collectives go by the orbits of their axes, everything else by classes."""

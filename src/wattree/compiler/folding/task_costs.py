@@ -57,16 +57,14 @@ def times(tasks: PlayedTasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
     work_s = tasks.column("work_s", slowed)
     wire_bytes = tasks.column("wire_bytes")
     if not alike.all():
-        instance, _, owner = tasks.instances_of(~alike[tasks.row])
+        instance, _, owner = tasks.instances_of(~alike)
         work_s[instance] *= np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
-    if (mixed := tasks.mixed()).any():
-        _slowest_member(tasks, mixed, latency_s, work_s)
-    for row in range(len(BY_CLASS)):
-        instance, task, owner = tasks.instances_of((costs == row)[tasks.row])
+    if len(tasks.by_level) > 1:
+        _slowest_member(tasks, tasks.mixed(), latency_s, work_s)
+    for row in np.unique(costs[costs != FROM_TASK]).tolist():
+        instance, record, owner = tasks.instances_of(costs == row)
         latency_s[instance] = by_class(tasks, row, "latency_s")[owner]
-        work_s[instance] = (
-            by_class(tasks, row, "work_s")[owner] * records["wire_bytes"][tasks.row[task]]
-        )
+        work_s[instance] = by_class(tasks, row, "work_s")[owner] * records["wire_bytes"][record]
     return latency_s, work_s, wire_bytes
 
 
@@ -74,8 +72,8 @@ def _slowest_member(
     tasks: PlayedTasks, mixed: NDArray[np.bool_], latency_s: Floats, work_s: Floats
 ) -> None:
     """Give tasks of several levels of ranks the time of their slowest member, in place."""
-    instance, task, owner = tasks.members_of(mixed)
-    kind, row = tasks.level[owner], tasks.row[task]
+    instance, row, owner = tasks.members_of(mixed)
+    kind = tasks.level[owner]
     first = np.flatnonzero(np.diff(instance, prepend=-1))
     latency = np.stack([records["latency_s"] for records in tasks.by_level])[kind, row]
     work = np.stack([records["work_s"] for records in tasks.by_level])[kind, row]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiled import kernel
 from wattree.compiler.tasks.chunk_tables import ChunkTables, turns_of
 from wattree.compiler.tasks.ledger import Piece
 from wattree.compiler.tasks.pairs import PairedTables
@@ -26,6 +27,9 @@ from wattree.strategy.schedules.placement import Hop
 Integers = NDArray[np.int64]
 Pairs = list[tuple[int, int]]
 
+#: In place of a micro-batch: those that the tasks of a table name.
+_AS_IT_IS = -2
+
 
 class TableSequence:
     """Tables one behind another, each kept once however often it comes.
@@ -38,10 +42,10 @@ class TableSequence:
         self._tables: list[TaskTable] = []
         self._numbers: dict[int, int] = {}  # by identity, of tables that are kept
         self._order: list[int] = []
-        self._micro_batches: list[int | None] = []
+        self._micro_batches: list[int] = []
         self.count = 0
 
-    def append(self, table: TaskTable, micro_batch: int | None = None) -> int:
+    def append(self, table: TaskTable, micro_batch: int = _AS_IT_IS) -> int:
         """Append a table, of one micro-batch or as it is; return the number of its first task."""
         number = self._numbers.setdefault(id(table), len(self._tables))
         if number == len(self._tables):
@@ -56,49 +60,77 @@ class TableSequence:
         """Return the tasks of every table once."""
         return joined([table.tasks for table in self._tables])
 
-    def rows(self) -> Integers:
-        """Return which of the records each task is."""
-        rows, _ = self._spread([len(table.tasks) for table in self._tables])
-        return rows
-
-    def edges(self) -> Integers:
-        """Return the edges inside all tables, by the task that comes first."""
-        tasks = np.array([len(table.tasks) for table in self._tables], dtype=np.int64)
-        first = _starts(tasks[self._order])[:-1]
-        rows, counts = self._spread([len(table.edges) for table in self._tables])
-        edges = np.concatenate([_sorted(table.edges) for table in self._tables])[rows]
-        edges += np.repeat(first, counts)[:, None]
-        return edges
-
-    def micro_batches(self, placed: Sequence[PlacedSlot]) -> NDArray[np.int32]:
-        """Return the micro-batch of every task, given the slots, pairs of which share a table."""
-        known = np.array([m or 0 for m in self._micro_batches], dtype=np.int32)
-        counts = np.array([len(table.tasks) for table in self._tables])[self._order]
-        found = np.repeat(known, counts)
-        first = _starts(counts)
-        for place, micro_batch in enumerate(self._micro_batches):
-            if micro_batch is None:
-                own = self._tables[self._order[place]].tasks["micro_batch"]
-                found[first[place] : first[place + 1]] = own
+    def repeated(self, placed: Sequence[PlacedSlot]) -> RepeatedTables:
+        """Return the tasks and edges of all tables, given the slots, pairs of which share one."""
+        sizes = [len(table.tasks) for table in self._tables]
+        edges = [_sorted(table.edges) for table in self._tables]
+        tables = _Tables(
+            task_offsets=_starts(sizes),
+            edge_offsets=_starts([len(part) for part in edges]),
+            edges=np.concatenate(edges),
+            micro_batch=np.concatenate([table.tasks["micro_batch"] for table in self._tables]),
+        )
+        order = np.array(self._order, dtype=np.int64)
+        found = RepeatedTables(
+            rows=np.empty(self.count, dtype=np.int64),
+            micro_batches=np.empty(self.count, dtype=np.int32),
+            edges=np.empty((int(np.diff(tables.edge_offsets)[order].sum()), 2), dtype=np.int64),
+        )
+        _repeat(tables, order, np.array(self._micro_batches, dtype=np.int64), found)
         for item in placed:
             if item.rows is not None:
-                found[item.first + item.rows] = item.slot.micro_batch
+                found.micro_batches[item.first + item.rows] = item.slot.micro_batch
         return found
 
-    def _spread(self, sizes: Sequence[int]) -> tuple[Integers, Integers]:
-        """Return rows of all tables, in their order, in a column of each once; and their counts."""
-        lengths = np.array(sizes, dtype=np.int64)
-        counts = lengths[self._order]
-        shift = _starts(lengths)[:-1][self._order] - _starts(counts)[:-1]
-        return np.arange(counts.sum()) + np.repeat(shift, counts), counts
+
+class RepeatedTables(NamedTuple):
+    """All tasks of a sequence of tables.
+
+    Attributes:
+        rows: Which of the records each task is.
+        micro_batches: Of each task.
+        edges: Index pairs inside all tables, in their order.
+    """
+
+    rows: Integers
+    micro_batches: NDArray[np.int32]
+    edges: Integers
+
+
+class _Tables(NamedTuple):
+    """Each table once: where tasks and edges begin, the edges, the tasks' own micro-batches."""
+
+    task_offsets: Integers
+    edge_offsets: Integers
+    edges: Integers
+    micro_batch: NDArray[np.int32]
+
+
+@kernel
+def _repeat(
+    tables: _Tables, order: Integers, micro_batches: Integers, found: RepeatedTables
+) -> None:
+    """Write down the tables in their order."""
+    task = edge = 0
+    for place in range(len(order)):
+        table, micro_batch, first = order[place], micro_batches[place], task
+        for row in range(tables.task_offsets[table], tables.task_offsets[table + 1]):
+            found.rows[task] = row
+            own = micro_batch == _AS_IT_IS
+            found.micro_batches[task] = tables.micro_batch[row] if own else micro_batch
+            task += 1
+        for row in range(tables.edge_offsets[table], tables.edge_offsets[table + 1]):
+            found.edges[edge, 0] = tables.edges[row, 0] + first
+            found.edges[edge, 1] = tables.edges[row, 1] + first
+            edge += 1
 
 
 def _sorted(edges: Integers) -> Integers:
     return edges[np.argsort(edges[:, 0], kind="stable")]
 
 
-def _starts(counts: Integers) -> Integers:
-    return np.concatenate(([0], np.cumsum(counts)))
+def _starts(counts: Sequence[int]) -> Integers:
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
 
 class PlacedSlot(NamedTuple):

@@ -107,16 +107,16 @@ def stage_program(
         sends.append(Send(ends[0], placement.stages - 1 - stage, 0, MIRROR))
     last = _tail([block for held in blocks for block in held], context, update)
     ends.append(tables.append(last))
-    records, rows = tables.records(), tables.rows()
-    lasting = np.where(records["phase"] == Phase.PREFETCH, np.int8(-1), records["stream"])[rows]
-    extra += [edge for end in ends for edge in _tail_edges(lasting, end)]
+    records, repeated = tables.records(), tables.repeated(placed)
+    lasting = np.where(records["phase"] == Phase.PREFETCH, np.int8(-1), records["stream"])
+    extra += [edge for end in ends for edge in _tail_edges(lasting[repeated.rows[:end]])]
     if blocking_transfers:
-        extra += _blocking_edges(records["stream"][rows], sends)
+        extra += _blocking_edges(records["stream"][repeated.rows], sends)
     return StageProgram(
         records=records,
-        rows=rows,
-        micro_batches=tables.micro_batches(placed),
-        edges=np.concatenate([tables.edges(), np.array(extra, dtype=np.int64).reshape(-1, 2)]),
+        rows=repeated.rows,
+        micro_batches=repeated.micro_batches,
+        edges=np.concatenate([repeated.edges, np.array(extra, dtype=np.int64).reshape(-1, 2)]),
         sends=tuple(sends),
         receives=receives,
         pieces=(*(item.piece for item in placed), Piece(ends[-1], None, 0, 0, last.ledger)),
@@ -218,17 +218,16 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
     return TaskTable(tasks=tasks, edges=chain, ledger=entries(lines))
 
 
-def _tail_edges(streams: NDArray[np.int8], tail: int) -> Pairs:
+def _tail_edges(before: NDArray[np.int8]) -> Pairs:
     """The step's end waits for the last task on each stream before it.
 
     Not for what later steps need, which may go on until the end of all tasks: the next step begins
     when all of them are done: those have -1 for their stream.
     """
-    before = streams[:tail][::-1]
-    last = {
-        stream: int(np.argmax(before == stream)) for stream in range(before.max(initial=-1) + 1)
-    }
-    return [(tail - 1 - back, tail) for stream, back in last.items() if before[back] == stream]
+    behind = before[::-1]
+    tail, streams = len(before), range(before.max(initial=-1) + 1)
+    back = {stream: int(np.argmax(behind == stream)) for stream in streams}
+    return [(tail - 1 - at, tail) for stream, at in back.items() if behind[at] == stream]
 
 
 def _blocking_edges(streams: NDArray[np.int8], sends: Sequence[Send]) -> Pairs:

@@ -1,4 +1,4 @@
-"""The orders of all stages under a schedule, built and checked once."""
+"""The orders of all stages under a schedule, built once; those that users bring are checked."""
 
 from __future__ import annotations
 
@@ -36,24 +36,14 @@ def stage_order(name: str, *, stage: int, stages: int, chunks: int, micro_batche
 
 @lru_cache(maxsize=64)  # a search asks for few shapes again and again
 def stage_orders(name: str, *, stages: int, chunks: int, micro_batches: int) -> tuple[Order, ...]:
-    """Return what every stage does, checked.
+    """Return what every stage does; no schedule of the catalog breaks a rule of `check_orders`.
 
     Raises:
         UnknownNameError: There is no such schedule.
-        StrategyError: The orders break a dependency, deadlock or keep more than promised.
     """
-    schedule = pipeline_schedule(name)
-    orders = tuple(
-        stage_order(name, stage=s, stages=stages, chunks=chunks, micro_batches=micro_batches)
-        for s in range(stages)
-    )
-    check_orders(
-        orders,
-        schedule.placement(stages, chunks),
-        micro_batches,
-        bounds=[schedule.most_live(s, stages, chunks, micro_batches) for s in range(stages)],
-    )
-    return orders
+    order = pipeline_schedule(name).order
+    shape = {"stages": stages, "chunks": chunks, "micro_batches": micro_batches}
+    return tuple(order(stage=stage, **shape) for stage in range(stages))
 
 
 def check_orders(
