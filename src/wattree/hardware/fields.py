@@ -87,7 +87,7 @@ class Fields:
         return found
 
     def label(self, key: str) -> str:
-        """Return a cited word of small letters, digits and dashes; empty where the key is absent."""
+        """Return a cited word of small letters, digits and dashes, empty without the key."""
         self._known.add(key)
         value = self._cited(key, key) if key in self._mapping else ""
         if value == "" or (isinstance(value, str) and _LABEL.fullmatch(value)):
