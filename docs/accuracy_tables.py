@@ -11,7 +11,13 @@ import sys
 from pathlib import Path
 
 import wattree
-from wattree.validation import Validation, summary_markdown, worst, worst_markdown
+from wattree.validation import (
+    Validation,
+    hold_out_markdown,
+    summary_markdown,
+    worst,
+    worst_markdown,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Marker in docs/accuracy.md → files of rows.
@@ -31,6 +37,7 @@ def main() -> None:
         for marker, names in FILES.items():
             validation = wattree.validate([folder / name for name in names])
             _fill(page, marker, _tables(validation, worst_rows=30))
+        _fill(page, "accuracy-held-out", hold_out_markdown(validation.hold_outs))
 
 
 def _tables(validation: Validation, *, worst_rows: int) -> str:

@@ -121,10 +121,10 @@ def test_large_products_come_near_the_rate() -> None:
 
 
 def test_a_wave_that_is_hardly_filled_costs_as_much_as_a_full_one() -> None:
-    """One tile more than there are units doubles the time (wave quantization)."""
+    """One tile more than there are units: another wave, of smaller tiles (wave quantization)."""
     full, over = (matmul_s(128 * rows, 128, 65_536) for rows in (100, 101))
 
-    assert over > 1.5 * full
+    assert over > 1.3 * full
 
 
 def test_misaligned_rows_pay_the_penalty() -> None:

@@ -260,3 +260,14 @@ def test_one_device_loads_quickly() -> None:
         taken_s.append(time.perf_counter() - start_s)
 
     assert statistics.median(taken_s) < 0.05
+
+
+def test_every_gpu_names_its_die_and_who_says_so() -> None:
+    """Constants are shared by die: one without would be taken for the mean of all."""
+    devices = [load_device(name) for name in device_names()]
+
+    assert [
+        device.name
+        for device in devices
+        if device.kind == "gpu" and not (device.die and device.sources.get("die"))
+    ] == []

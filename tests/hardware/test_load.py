@@ -183,7 +183,7 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
         "  compute_units: found 80, expected {value: …, source: …}\n"
         "  tdp.source: found 'shet', expected a key of 'sources' (sheet) or 'estimate: <reason>'\n"
         "  memory_bandwith: unknown key; did you mean 'memory_bandwidth'? expected aliases, "
-        "architecture, compute_units, host_link, idle, kind, matrix_peak, memory, "
+        "architecture, compute_units, die, host_link, idle, kind, matrix_peak, memory, "
         "memory_bandwidth, name, sources, tdp, title, vector_peak, vendor"
     )
 

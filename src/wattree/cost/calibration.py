@@ -1,9 +1,15 @@
 """Constants of the cost models: named, with units and the evidence they rest on.
 
-Names are dotted paths. `device.<name>.…` belongs to one device type, `architecture.<name>.…` to
-all devices of one, `family.<name>.…` to one software family, `pooled.…` stands in for devices and
-families without their own, `general.…` holds for all. A name without an entry falls back to its
-pooled one, and the evidence says so.
+Names are dotted paths. `device.<name>.…` belongs to one device type, `die.<name>.…` to all products
+of one die, `architecture.<name>.…` to all devices of one, `family.<name>.…` to one software family,
+`pooled.…` stands in for devices and families without their own, `general.…` holds for all. A device
+without an entry falls back to that of its die, its architecture, and all, in this order, and the
+evidence says so.
+
+What products of matrices reach is a share of peak that depends on how much power a board has for
+each FLOP of its peak. The entries of a die, an architecture and all therefore come with the
+`board_j_per_flop` of the boards they were found on, and are scaled for others:
+`share * (own / theirs) ** exponent`, up to what is reached where power is no limit.
 """
 
 from __future__ import annotations
@@ -12,7 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from wattree.errors import CostError
-from wattree.hardware import Device
+from wattree.hardware import Device, Precision
+
+#: Board power over 16-bit peak of the boards behind the shares of products at a level. [J/FLOP]
+BOARD_ITEM = "board_j_per_flop"
 
 #: Constants that only devices have on which `wattree profile` timed things; `cost.rates` says what
 #: is done without them.
@@ -69,12 +78,19 @@ class Calibration:
     left_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def device(self, device: Device, item: str) -> float:
-        """Return constant `item` of a device type, of its architecture or pooled if it has none."""
-        return self.constants[self._name(*device_names(device, item))].value
+        """Return constant `item` of a device type; of its die, architecture or all if it has none.
+
+        Shares of products (and attention, which consists of them) that are not the device's own
+        are scaled for its board's power.
+        """
+        name = self._name(*device_names(device, item))
+        value = self.constants[name].value
+        powered = item.startswith("matmul.") or item == "attention"
+        return self._for_board(value, device, name) if powered else value
 
     def own(self, device: Device, item: str, default: float) -> float:
-        """Return a constant that only devices (or architectures) profiled for it have."""
-        for name in device_names(device, item)[:2]:
+        """Return a constant that only devices (or dies, architectures) profiled for it have."""
+        for name in device_names(device, item)[:-1]:
             if name in self.constants:
                 return self.constants[name].value
         return default
@@ -91,7 +107,7 @@ class Calibration:
         """Return the evidence of the first of `names` that exists."""
         for name in names:
             if name in self.constants:
-                shared = name.startswith(("pooled.", "architecture."))
+                shared = name.startswith(("pooled.", "architecture.", "die."))
                 return "pooled" if shared else self.constants[name].evidence
         return "datasheet"
 
@@ -102,6 +118,23 @@ class Calibration:
         }
         return replace(self, constants={**self.constants, **changed})
 
+    def _for_board(self, share: float, device: Device, name: str) -> float:
+        """Return the share of peak that constant `name`, of other boards, means for a device."""
+        level, _, rest = name.partition(".")
+        owner = "" if level == "pooled" else f".{rest.partition('.')[0]}"
+        theirs = self.constants.get(f"{level}{owner}.{BOARD_ITEM}")
+        own = board_j_per_flop(device)
+        if level == "device" or theirs is None or own is None:
+            return share
+        ratio = own / theirs.value
+        is_attention = name.endswith(".attention")
+        # More power than on the measured board buys less than less power costs; attention, which
+        # waits for exponentials, never draws what products do.
+        near = level == "die" and ratio < 1.0 and not is_attention
+        exponent = self.general(f"power_exponent.{'die' if near else 'pooled'}")
+        most = self.general("attention_most" if is_attention else "matmul_most")
+        return float(min(share * ratio**exponent, max(share, most)))
+
     def _name(self, *names: str) -> str:
         for name in names:
             if name in self.constants:
@@ -109,10 +142,19 @@ class Calibration:
         raise CostError(f"{self.source}: no constant {' or '.join(names)}")
 
 
-def device_names(device: Device, item: str) -> tuple[str, str, str]:
+def board_j_per_flop(device: Device) -> float | None:
+    """Return a board's power over its 16-bit peak; None without such a peak. [J/FLOP]"""
+    peaks = device.peak_flop_per_s
+    peak = peaks.get(Precision.BF16) or peaks.get(Precision.FP16)
+    return device.tdp_w / peak if peak else None
+
+
+def device_names(device: Device, item: str) -> tuple[str, ...]:
     """Return the names under which a device's constant is looked up, in order."""
+    of_die = (f"die.{device.die}.{item}",) if device.die else ()
     return (
         f"device.{device.name}.{item}",
+        *of_die,
         f"architecture.{device.architecture}.{item}",
         f"pooled.{item}",
     )

@@ -18,7 +18,7 @@ _SHIPPED = Path(__file__).with_name("calibration.yaml")
 _KEYS = ("base", "constants", "left_out", "profile")
 _ENTRY_KEYS = ("value", "evidence", "source", "spread")
 _EVIDENCE = ("measured", "fitted", "pooled", "chosen")
-_SCOPES = ("device", "architecture", "family", "pooled", "general")
+_SCOPES = ("device", "die", "architecture", "family", "pooled", "general")
 _FAMILY_ITEMS = ("math", "elementwise", "launch_s", "step_overhead_s")
 _LISTED, _MOST = 20, 1e30
 
@@ -128,11 +128,12 @@ class _Names:
                 general.add(rest)
             elif scope == "pooled":
                 of_device.add(rest)
-            elif scope in {"device", "architecture"}:
+            elif scope in {"device", "die", "architecture"}:
                 of_device.add(rest.partition(".")[2])
         of_device -= set(_FAMILY_ITEMS)
         self._items: Mapping[str, set[str]] = {
             "device": of_device,
+            "die": of_device,
             "architecture": of_device,
             "family": set(_FAMILY_ITEMS),
             "pooled": of_device | set(_FAMILY_ITEMS),

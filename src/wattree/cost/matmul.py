@@ -7,11 +7,13 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Output tiles of cuBLAS-class kernels with their rate relative to the largest, from fits of a
-#: tile-and-wave model to measured bf16 products on A100, H100, H200 and B200.
-_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (128, 64, 0.78), (64, 64, 0.6))
-#: Contraction length at which a tile reaches half its rate (same fits).
-_RAMP_K = 200.0
+#: Output tiles of cuBLAS-class kernels with their rate relative to the largest. Products measured
+#: on six GPUs take hardly longer by the tile of 128 x 64 than by larger ones (persistent kernels
+#: overlap the ends of tiles); of these shapes and rates the error is least
+#: (python -m benchmarks.products).
+_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 64, 1.0), (64, 64, 0.9))
+#: Contraction length at which a tile reaches half its rate (same fits; the same for 16 and 8 bit).
+_RAMP_K = 165.0
 #: Above this many waves the last, partial one is averaged: kernels interleave tiles.
 _WAVES_AVERAGED = 8.0
 

@@ -272,21 +272,31 @@ def _products(
 ) -> dict[str, Any]:
     """Return the fields of `Rates` for products and attention. [FLOP/s]"""
     math = calibration.family(software.name, "math")
-    linear = device.matrix_peak_flop_per_s(precision)
-    linear *= calibration.device(device, f"matmul.{precision_class(precision)}") * math
+    linear = _product_rate(device, precision, calibration) * math
     if precision is Precision.MXFP8:
         linear *= calibration.general("block_scaling_rate")
     peak = device.matrix_peak_flop_per_s(plain)
     attention = peak * calibration.device(device, "attention")
     if software.attention_kernels == "ampere" and device.architecture == "hopper":
         attention *= calibration.general("old_attention_rate")
-    plain_rate = peak * calibration.device(device, f"matmul.{precision_class(plain)}") * math
+    plain_rate = _product_rate(device, plain, calibration) * math
     return {
         "linear_flop_per_s": linear,
         "plain_flop_per_s": plain_rate,
         "peak_flop_per_s": peak,
         "attention_flop_per_s": attention,
     }
+
+
+def _product_rate(device: Device, precision: Precision, calibration: Calibration) -> float:
+    """Return what large products of a training step reach, whatever the software. [FLOP/s]"""
+    width = precision_class(precision)
+    alone = calibration.device(device, f"matmul.{width}")
+    return (
+        device.matrix_peak_flop_per_s(precision)
+        * alone
+        * calibration.device(device, f"training.{width}")
+    )
 
 
 def _experts(software: Software, calibration: Calibration) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Device:
         host_link_bytes_per_s: One direction to the host (PCIe, C2C). [B/s]
         tdp_w: Rated power. A rating, not a measurement. [W]
         idle_w: Power at rest, memory clocked. [W]
+        die: Chip that the product is made with, such as `gh100`; products of one die share what
+            was measured on one of them. Empty: not known.
         sources: Field → where its value comes from.
     """
 
@@ -54,6 +56,7 @@ class Device:
     host_link_bytes_per_s: float
     tdp_w: float
     idle_w: float
+    die: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

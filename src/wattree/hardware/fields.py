@@ -6,6 +6,7 @@ is in `load`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from wattree.errors import JobError, UnitError, nearest
 from wattree.units import UNITS, parse_quantity
 
 _CITED = frozenset({"value", "source"})
+_LABEL = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 #: What a source says that is no one's publication; the reason follows.
 _ESTIMATE = "estimate:"
 
@@ -83,6 +85,16 @@ class Fields:
             hint = f"; did you mean '{guess}'?" if guess else ""
             self._add(key, f"found '{found}', expected {_one_of(choices)}{hint}")
         return found
+
+    def label(self, key: str) -> str:
+        """Return a cited word of small letters, digits and dashes, empty without the key."""
+        self._known.add(key)
+        value = self._cited(key, key) if key in self._mapping else ""
+        if value == "" or (isinstance(value, str) and _LABEL.fullmatch(value)):
+            return value
+        if value is not None:
+            self._add(f"{key}.value", f"{_found(value)}, expected a word such as 'gh100'")
+        return ""
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of texts, empty where the key is absent."""

@@ -159,6 +159,7 @@ def load_device(name_or_path: str | Path | Description) -> Device:
         **_titled(fields),
         "vendor": fields.text("vendor"),
         "architecture": fields.text("architecture"),
+        "die": fields.label("die"),
         "kind": fields.text("kind", _DEVICE_KINDS),
         **fields.figures(_DEVICE_MEMORY),
         "peak_flop_per_s": _read_peaks(fields),

@@ -20,6 +20,8 @@ from wattree.validation.score import (
 )
 from wattree.validation.sources import SOURCES
 from wattree.validation.table import (
+    HoldOutLine,
+    hold_out_markdown,
     skipped_table,
     summary_markdown,
     summary_table,
@@ -36,6 +38,7 @@ __all__ = [
     "ROWS_FILE_LIMIT_BYTES",
     "SOURCES",
     "Expressed",
+    "HoldOutLine",
     "MeasuredRow",
     "RowMeasurement",
     "Scored",
@@ -43,6 +46,7 @@ __all__ = [
     "Validation",
     "bundled_rows",
     "express",
+    "hold_out_markdown",
     "measurement",
     "read_rows",
     "skipped_table",

@@ -37,10 +37,10 @@ _ROW_NOISE = 0.05
 _HUBER = 4.0
 _STEP = 0.02
 _ROUNDS = 4
+#: Rounds that derive anew; the others keep the derivatives.
+_LINEARIZED = (0, 2)
 #: Derivatives below which a row is taken not to depend on a constant.
 _NEGLIGIBLE = 1e-4
-#: Logarithmic steps of constants below which estimates are not made again.
-_MOVED = 0.005
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,12 +98,14 @@ class CalibrationFit:
     Attributes:
         calibration: With the fitted constants in place.
         spread: Posterior standard deviation of each fitted logarithm.
-        jacobian: Of log step time by log constant, `(rows, constants)`.
+        logs: Log estimated step times of the rows.
+        jacobian: Their derivatives by log constants, `(rows, constants)`.
         priors: Of the constants, in the order of the Jacobian's columns.
     """
 
     calibration: Calibration
     spread: Mapping[str, float]
+    logs: Floats
     jacobian: Floats
     priors: Mapping[str, Prior]
 
@@ -130,7 +132,10 @@ def fit(
     calibration = start
     jacobian = np.full((len(rows), len(names)), np.nan)
     for done in range(rounds):
-        logs, jacobian = _linearized(rows, calibration, jacobian, names)
+        if done in _LINEARIZED:
+            logs, jacobian = _linearized(rows, calibration, jacobian, names)
+        else:
+            logs = estimated_logs(rows, calibration)
         theta = _solve(rows, logs, jacobian, weights, calibration=calibration, priors=priors)
         calibration = calibration.replaced(dict(zip(names, np.exp(theta), strict=True)))
         if progress is not None:
@@ -139,57 +144,45 @@ def fit(
     return CalibrationFit(
         calibration=calibration,
         spread=dict(zip(names, spread, strict=True)),
+        logs=estimated_logs(rows, calibration),
         jacobian=jacobian,
         priors=priors,
     )
 
 
-def leave_sources_out(
+def estimated_logs(rows: Sequence[FitRow], calibration: Calibration) -> Floats:
+    """Return the logarithms of the rows' estimated step times."""
+    return np.log([row.estimate_s(calibration) for row in rows])
+
+
+def solve_without(
     rows: Sequence[FitRow],
     full: CalibrationFit,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> dict[str, Calibration]:
-    """Return, for each source, a calibration fitted without its rows.
+    seen: NDArray[np.bool_],
+    gone: frozenset[str] = frozenset(),
+) -> Calibration:
+    """Return the calibration that a fit to the rows `seen` finds, by the full fit's Jacobian.
 
-    Starts from the priors' side of the full fit: two Gauss-Newton steps with the left-out rows
-    removed, the second on the full fit's Jacobian (the model is close to linear in logarithms).
+    Args:
+        rows: All rows.
+        full: Fit to all of them.
+        seen: Which ones count.
+        gone: Constants that are not fitted.
     """
-    result = {}
-    sources = sorted({row.expressed.row.source_id for row in rows})
-    logs = np.log([row.estimate_s(full.calibration) for row in rows])
-    for done, source in enumerate(sources):
-        keep = np.array([row.expressed.row.source_id != source for row in rows])
-        kept = [row for row, inside in zip(rows, keep, strict=True) if inside]
-        weights, jacobian, left = row_weights(kept), full.jacobian[keep], full.calibration
-        here = logs[keep]
-        for again in (True, False):
-            theta = _solve(kept, here, jacobian, weights, calibration=left, priors=full.priors)
-            before, values = left, dict(zip(full.priors, map(float, np.exp(theta)), strict=True))
-            left = before.replaced(values)
-            if again:
-                moved = [
-                    name
-                    for name, value in values.items()
-                    if abs(math.log(value / before.constants[name].value)) > _MOVED
-                ]
-                here = _again(kept, here, left, moved)
-        result[source] = left
-        if progress is not None:
-            progress("leaving sources out", done + 1, len(sources))
-    return result
-
-
-def _again(
-    rows: Sequence[FitRow], logs: Floats, calibration: Calibration, moved: Sequence[str]
-) -> Floats:
-    """Return log estimates, made again for rows that depend on constants that moved."""
-    return np.array(
-        [
-            math.log(row.estimate_s(calibration)) if any(_touches(n, row) for n in moved) else log
-            for row, log in zip(rows, logs, strict=True)
-        ]
+    names = list(full.priors)
+    stay = np.array([name not in gone for name in names])
+    priors = {name: full.priors[name] for name in names if name not in gone}
+    kept = [row for row, inside in zip(rows, seen, strict=True) if inside]
+    theta = _solve(
+        kept,
+        full.logs[seen],
+        full.jacobian[seen][:, stay],
+        row_weights(kept),
+        calibration=full.calibration,
+        priors=priors,
     )
+    return full.calibration.replaced(dict(zip(priors, map(float, np.exp(theta)), strict=True)))
 
 
 def row_weights(rows: Sequence[FitRow]) -> Floats:
@@ -222,7 +215,12 @@ def _touches(name: str, row: FitRow) -> bool:
     scope, rest = name.split(".", 1)
     job = row.expressed.job
     device = job.cluster.node.device
-    scopes = {"device": device.name, "family": job.software, "architecture": device.architecture}
+    scopes = {
+        "device": device.name,
+        "die": device.die,
+        "family": job.software,
+        "architecture": device.architecture,
+    }
     if scope in scopes:
         return rest.startswith(f"{scopes[scope]}.")
     if name == "general.replicate_s":
@@ -245,22 +243,37 @@ def _solve(
     names = tuple(priors)
     measured = np.log([row.measured_s for row in rows])
     theta = np.log([calibration.constants[name].value for name in names])
-    prior = np.log([priors[name].value for name in names])
-    precision = np.array([priors[name].spread for name in names]) ** -2.0
+    precision, pull = _prior_normal(priors)
     target = measured - logs + jacobian @ theta
     solution = theta
     for _ in range(30):  # iteratively reweighted: Huber's loss
         residual = np.abs(target - jacobian @ solution) / _ROW_NOISE
         robust = np.where(residual > _HUBER, _HUBER / np.maximum(residual, 1e-12), 1.0)
         w = weights * robust / _ROW_NOISE**2
-        normal = (jacobian * w[:, None]).T @ jacobian + np.diag(precision)
-        right = (jacobian * w[:, None]).T @ target + precision * prior
+        normal = (jacobian * w[:, None]).T @ jacobian + precision
+        right = (jacobian * w[:, None]).T @ target + pull
         solution = np.linalg.solve(normal, right)
     # Long steps leave the region where the linearization holds.
     return np.asarray(theta + np.clip(solution - theta, -0.7, 0.7))
 
 
+def _prior_normal(priors: Mapping[str, Prior]) -> tuple[Floats, Floats]:
+    """Return matrix and right side of the priors' normal equations.
+
+    A constant with a parent is pulled to a multiple of it, and pulls it in turn: partial pooling,
+    which is all that is needed of a hierarchical model while everything is linear and normal.
+    """
+    names = list(priors)
+    contrast = np.eye(len(names))
+    for row, prior in enumerate(priors.values()):
+        if prior.parent is not None:
+            contrast[row, names.index(prior.parent)] = -1.0
+    weight = np.array([prior.spread for prior in priors.values()]) ** -2.0
+    at = np.log([prior.value for prior in priors.values()])
+    return (contrast.T * weight) @ contrast, (contrast.T * weight) @ at
+
+
 def _posterior(jacobian: Floats, weights: Floats, priors: Mapping[str, Prior]) -> Floats:
-    precision = np.array([prior.spread for prior in priors.values()]) ** -2.0
-    normal = (jacobian * (weights / _ROW_NOISE**2)[:, None]).T @ jacobian + np.diag(precision)
+    precision, _ = _prior_normal(priors)
+    normal = (jacobian * (weights / _ROW_NOISE**2)[:, None]).T @ jacobian + precision
     return np.asarray(np.sqrt(np.diag(np.linalg.inv(normal))))

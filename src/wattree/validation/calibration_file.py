@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,8 +13,8 @@ _HEAD = """\
 # Constants of the cost models, by dotted name. Evidence: `measured` was read off measurements,
 # `fitted` is remade by `wattree validate --fit` from published training rows, `chosen` is a stated
 # assumption. `source` of a fitted constant is what its start value rests on, `spread` the standard
-# deviation of its logarithm after the fit. Devices are named as in the catalog; `architecture`
-# and `pooled` stand in for devices without constants of their own.
+# deviation of its logarithm after the fit. Devices are named as in the catalog; `die`,
+# `architecture` and `pooled` stand in, in this order, for devices without constants of their own.
 """
 
 
@@ -25,12 +26,15 @@ def write_calibration(
     Args:
         path: Where to.
         calibration: The constants.
-        left_out: Quantity → source → mean absolute error when that source was left out of the fit.
+        left_out: Quantity, or kind of hold-out → what was left out of the fit → mean absolute
+            error on its rows.
     """
     lines = [_HEAD, *constant_lines(calibration.constants), ""]
-    lines.append("# Mean absolute error of each source's rows when the fit never saw them.")
+    lines.append(
+        "# Mean absolute error of rows that the fit never saw, by what was left out of it."
+    )
     lines.append("left_out:")
     for quantity, sources in left_out.items():
-        lines.append(f"  {quantity}:")
-        lines += [f"    {source}: {error:.4f}" for source, error in sources.items()]
+        lines.append(f"  {json.dumps(quantity)}:")
+        lines += [f"    {json.dumps(name)}: {error:.4f}" for name, error in sources.items()]
     write_atomic(path, "\n".join(lines) + "\n")

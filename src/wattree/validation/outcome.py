@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Group
@@ -16,10 +16,25 @@ from wattree.validation.score import (
     summary_json,
     worst,
 )
-from wattree.validation.table import skipped_table, summary_table, worst_table
+from wattree.validation.table import (
+    HoldOutLine,
+    hold_out_table,
+    skipped_table,
+    summary_table,
+    worst_table,
+)
 
+#: What is held out of a fit to all rows.
+NOTHING = "nothing"
+_HELD_OUT = "step_time_s, held out"
 #: Rows in the list of largest errors on a terminal.
 _WORST_SHOWN = 10
+
+
+def hold_out_key(kind: str, *, is_network: bool) -> str:
+    """Return the key under which calibrations record one kind of hold-out; empty: nothing."""
+    group = "networks" if is_network else "language models"
+    return f"{_HELD_OUT}, {group}, {kind or NOTHING}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +70,25 @@ class Validation:
             found[ALL_SOURCES] = sum(found[name] * counts[name] for name in found) / rows
         return found
 
+    @property
+    def hold_outs(self) -> list[HoldOutLine]:
+        """Return how well fits predict rows that they have not seen, as the calibration has it."""
+        found = []
+        for key, errors in self.left_out.items():
+            head, _, rest = key.partition(f"{_HELD_OUT}, ")
+            if head or not rest:
+                continue
+            group, _, kind = rest.rpartition(", ")
+            whole = {name: errors[f"{ALL_SOURCES}, {name}"] for name in ("mean", "median")}
+            each = {name: error for name, error in errors.items() if "all, " not in name}
+            worst_name = max(each, key=each.__getitem__)
+            found.append(
+                HoldOutLine(
+                    rows=group, held_out=kind, **whole, worst=worst_name, error=each[worst_name]
+                )
+            )
+        return found
+
     def as_json(self) -> dict[str, Any]:
         """Return the object that `--json` writes."""
         return {
@@ -64,6 +98,7 @@ class Validation:
                 for entry in self.scored
             ],
             "summary": summary_json(self.summary),
+            "hold_outs": [asdict(line) for line in self.hold_outs],
             "mean_abs_error_source_left_out": {
                 quantity: self.left_out_of(quantity) for quantity in self.summary
             },
@@ -79,6 +114,7 @@ class Validation:
             )
             for quantity, sources in self.summary.items()
         ]
+        tables += [hold_out_table(self.hold_outs)] if self.hold_outs else []
         found = worst(self.scored, count=_WORST_SHOWN)
         tables += [worst_table(found)] if found else []
         skipped = [entry for entry in self.scored if entry.skipped is not None]

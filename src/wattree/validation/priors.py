@@ -14,16 +14,18 @@ class Prior:
         value: Start value.
         spread: Standard deviation of its logarithm.
         source: Where the start value comes from.
+        parent: Constant that `value` is a multiple of: that of the level above. None: it is
+            absolute.
     """
 
     value: float
     spread: float
     source: str
+    parent: str | None = None
 
 
-#: Spread of what a device reaches in matmuls: sustained clocks under a power limit and
-#: libraries' kernels differ by tens of per cent from the best published product.
-_DEVICE_SPREAD = 0.3
+#: Spread of what training adds to products alone, for all and around that for one die.
+_TRAINING_SPREAD, _DIE_SPREAD = 0.1, 0.03
 #: Spread of what a family adds to that: the libraries are the same, only gaps differ.
 _FAMILY_SPREAD = 0.03
 #: Spread of fused attention's rate around 0.88 of what tables of measured kernels approach at
@@ -41,34 +43,32 @@ def _of(table: Mapping[str, tuple[float, float, str]]) -> dict[str, Prior]:
 
 
 def _device_priors() -> dict[str, Prior]:
-    gemm = "0.9 of the best achieved 16-bit product (published shape searches)"
-    fitted8 = "0.85 of the best achieved fp8 product"
     prefill = "0.88 of measured forward attention (AI Configurator tables, 2026)"
-    table = {
-        "device.a100-sxm-80gb.matmul.bf16": (0.79, _DEVICE_SPREAD, gemm),
-        "device.h100-sxm-80gb.matmul.bf16": (0.71, _DEVICE_SPREAD, gemm),
-        "device.h100-sxm-96gb-500w.matmul.bf16": (
-            0.60,
-            _DEVICE_SPREAD,
-            "0.88 of the 700 W part's clock",
-        ),
-        "device.b200-sxm-180gb.matmul.bf16": (0.66, _DEVICE_SPREAD, gemm),
-        "device.gb200.matmul.bf16": (0.65, _DEVICE_SPREAD, gemm),
-        "device.h100-sxm-80gb.matmul.fp8": (0.62, _DEVICE_SPREAD, fitted8),
-        "device.h100-sxm-96gb-500w.matmul.fp8": (0.55, _DEVICE_SPREAD, fitted8),
-        "device.b200-sxm-180gb.matmul.fp8": (0.64, _DEVICE_SPREAD, fitted8),
-        "device.gb200.matmul.fp8": (0.61, _DEVICE_SPREAD, fitted8),
-        "device.gb200.matmul.nvfp4": (0.48, _DEVICE_SPREAD, "0.8 of the fp8 share"),
-        "architecture.ampere.attention": (0.43, _ATTENTION_SPREAD, prefill),
-        "architecture.hopper.attention": (0.55, _ATTENTION_SPREAD, prefill),
-        "device.h100-sxm-96gb-500w.attention": (
-            0.47,
-            _ATTENTION_SPREAD,
-            "0.86 of the 700 W part's clock",
-        ),
-        "architecture.blackwell.attention": (0.48, _ATTENTION_SPREAD, prefill),
-    }
-    return _of(table)
+    gaps = "products of a step against products alone: nothing lost but gaps"
+    above = "as for all dies"
+    found = _of(
+        {
+            "die.ga100.attention": (0.43, _ATTENTION_SPREAD, prefill),
+            "die.gh100.attention": (0.55, _ATTENTION_SPREAD, prefill),
+            "die.gb100.attention": (0.48, _ATTENTION_SPREAD, prefill),
+            "general.power_exponent.die": (
+                1.0,
+                0.2,
+                "clock of a B300's products under limits, 450 to 900 W: 1.06 (gpu-power-lab)",
+            ),
+            "pooled.training.bf16": (0.95, _TRAINING_SPREAD, gaps),
+            "pooled.training.fp8": (1.0, _TRAINING_SPREAD, gaps),
+        }
+    )
+    for width, dies in {"bf16": ("ga100", "gh100", "gb100"), "fp8": ("gh100", "gb100")}.items():
+        for die in dies:
+            found[f"die.{die}.training.{width}"] = Prior(
+                value=1.0, spread=_DIE_SPREAD, source=above, parent=f"pooled.training.{width}"
+            )
+    found["pooled.training.nvfp4"] = Prior(
+        value=1.0, spread=_TRAINING_SPREAD, source="as at 8 bit", parent="pooled.training.fp8"
+    )
+    return found
 
 
 def _other_priors() -> dict[str, Prior]:
@@ -83,21 +83,14 @@ def _other_priors() -> dict[str, Prior]:
             "FlashAttention 2 against 3 on H100: 35 % and 75 % of peak (Shah et al., 2024)",
         ),
         "general.overlap_compute_rate": (0.80, 0.03, "NCCL holds some 20 of 132 SMs"),
-        "general.overlap_communication_rate": (
-            0.91,
-            0.05,
-            "gamma of 0.1 for GPT on V100 (examples of the Proteus code, 2024)",
-        ),
         "general.head_misalignment": (6.0, 0.5, seen),
         "general.moe_permute_factor": (1.5, 0.4, seen),
         "general.moe_exchange_factor": (1.1, 0.3, "alpha-beta, some imbalance"),
         "general.moe_host_s": (0.0045, 0.3, seen),
-        "general.moe_host_graphed_s": (0.002, 0.5, seen),
         "general.moe_fused_rate": (0.35, 0.4, seen),
         "pooled.step_overhead_s": (0.02, _UNKNOWN_SPREAD, seen),
-        "general.straggling_per_doubling": (0.005, _UNKNOWN_SPREAD, seen),
+        "general.straggling_per_doubling": (0.005, 0.3, seen),
         "general.network_efficiency": (0.92, 0.03, "nccl-tests over InfiniBand and RoCE"),
-        "pooled.launch_s": (6e-6, 0.4, "PyTorch launch on current hosts"),
         "family.megatron-deepspeed.elementwise": (1.7, 0.15, eager),
         "family.megatron-lm-2021.elementwise": (1.2, 0.15, "fused softmax, bias and dropout"),
         "family.llm-foundry.elementwise": (1.7, 0.15, eager),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.markup import escape
 from rich.table import Table
@@ -23,6 +24,29 @@ _Cells = tuple[str, ...]
 _SUMMARY_HEAD = ("source", "rows", "mean", "median", "p90", "bias", "pairs right", "skipped")
 _LEFT_OUT_HEAD = ("mean, source left out",)
 _WORST_HEAD = ("row", "source", "model", "devices", "measured", "predicted", "error")
+
+
+_HOLD_OUT_HEAD = ("rows", "held out", "mean", "median", "worst")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldOutLine:
+    """Errors on rows that a fit has not seen.
+
+    Attributes:
+        rows: Kind of rows.
+        held_out: What the fit never saw, one after the other.
+        mean, median: Of the absolute errors of all rows.
+        worst: The one with the largest mean error.
+        error: Its mean absolute error.
+    """
+
+    rows: str
+    held_out: str
+    mean: float
+    median: float
+    worst: str
+    error: float
 
 
 def summary_table(
@@ -67,6 +91,31 @@ def worst_table(entries: Iterable[Scored]) -> Table:
 def worst_markdown(entries: Iterable[Scored]) -> str:
     """Return the same table as markdown."""
     return _markdown(_WORST_HEAD, [_worst_cells(entry) for entry in entries], left=3)
+
+
+def hold_out_table(lines: Sequence[HoldOutLine]) -> Table:
+    """Return the errors on rows that a fit has not seen, one line for each kind of hold-out."""
+    table = Table(title="Step time, error on rows held out of the fit (as the calibration has it)")
+    for name in _HOLD_OUT_HEAD:
+        table.add_column(name, justify="right" if name in {"mean", "median"} else "left")
+    for line in lines:
+        table.add_row(*map(escape, _hold_out_cells(line)))
+    return table
+
+
+def hold_out_markdown(lines: Sequence[HoldOutLine]) -> str:
+    """Return the same table as markdown."""
+    return _markdown(_HOLD_OUT_HEAD, map(_hold_out_cells, lines), left=2)
+
+
+def _hold_out_cells(line: HoldOutLine) -> _Cells:
+    return (
+        line.rows,
+        line.held_out,
+        _percent(line.mean),
+        _percent(line.median),
+        f"{line.worst}: {_percent(line.error)}",
+    )
 
 
 def skipped_table(entries: Iterable[Scored]) -> Table:

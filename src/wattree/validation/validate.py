@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.cost import Calibration, Constant, load_calibration, software_family
 from wattree.cost.communicator import communicator_bytes
+from wattree.cost.products import with_levels
 from wattree.errors import JobError, WattreeError
 from wattree.graph import ModelGraph
 from wattree.job import Job
@@ -18,19 +20,20 @@ from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.predict.left_open import decided
 from wattree.strategy import AXES, StrategyOptions
 from wattree.validation.anchored import anchored_scores, under_limits
-from wattree.validation.calibrate import CalibrationFit, FitRow, fit, leave_sources_out
+from wattree.validation.calibrate import CalibrationFit, FitRow, fit
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.express import Expressed, express
+from wattree.validation.hold_outs import held_out_errors, pooled_means
 from wattree.validation.measurement import RowMeasurement, measurement
 from wattree.validation.memory_fit import (
     MemoryRow,
     fit_memory,
     memory_bytes,
 )
-from wattree.validation.outcome import Validation
+from wattree.validation.outcome import NOTHING, Validation, hold_out_key
 from wattree.validation.priors import FITTED, FITTED_NETWORKS, Prior
 from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows
-from wattree.validation.score import Scored
+from wattree.validation.score import ALL_SOURCES, Scored
 
 Progress = Callable[[str, int, int], None]
 
@@ -271,9 +274,14 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
         result = fit(rows, constants, _GROUPS[is_network], progress=runner.progress)
         constants = result.calibration
         results.append(result)
-        left_out.setdefault("step_time_s", {}).update(
-            _left_out_times(rows, result, runner.progress)
-        )
+        seen = np.exp(result.logs) / np.array([row.measured_s for row in rows]) - 1.0
+        held = held_out_errors(rows, result, progress=runner.progress)
+        left_out["step_time_s"] = left_out.get("step_time_s", {}) | _means(held["source"])
+        for kind, errors in {"": {NOTHING: seen}, **held}.items():
+            left_out[hold_out_key(kind, is_network=is_network)] = _means(errors) | {
+                f"{ALL_SOURCES}, {name}": float(each(np.abs(_joined(errors))))
+                for name, each in (("mean", np.mean), ("median", np.median))
+            }
     memory, memory_errors = _memory_fit(runner, predictions, constants)
     constants = _recorded(memory, results)
     left_out.setdefault("peak_memory_bytes", {}).update(memory_errors)
@@ -329,8 +337,8 @@ def _with_priors(constants: Calibration, groups: Sequence[Mapping[str, Prior]]) 
     )
 
 
-#: Items of which devices without a constant of their own take the mean of the fitted ones.
-_POOLED = ("matmul.bf16", "matmul.fp8", "matmul.nvfp4", "attention")
+def _joined(errors: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
+    return np.concatenate([np.asarray(each) for each in errors.values()])
 
 
 def _recorded(constants: Calibration, results: Sequence[CalibrationFit]) -> Calibration:
@@ -340,30 +348,7 @@ def _recorded(constants: Calibration, results: Sequence[CalibrationFit]) -> Cali
         name: replace(constant, spread=spreads.get(name, constant.spread))
         for name, constant in constants.constants.items()
     }
-    for item in _POOLED:
-        own = [table[name].value for name in spreads if name.endswith(f".{item}")]
-        if not own:
-            continue  # none of them was fitted this time
-        table[f"pooled.{item}"] = Constant(
-            value=float(np.exp(np.mean(np.log(own)))),
-            evidence="fitted",
-            source="geometric mean of the fitted devices",
-            spread=float(np.std(np.log(own))),
-        )
-    return replace(constants, constants=table)
-
-
-def _left_out_times(
-    rows: Sequence[FitRow], result: CalibrationFit, progress: Progress
-) -> dict[str, float]:
-    """Return the mean absolute error of each source's rows after a fit to all others."""
-    errors: dict[str, list[float]] = {}
-    calibrations = leave_sources_out(rows, result, progress=progress)
-    for row in rows:
-        source = row.expressed.row.source_id
-        error = abs(row.estimate_s(calibrations[source]) / row.measured_s - 1)
-        errors.setdefault(source, []).append(error)
-    return _means(errors)
+    return pooled_means(with_levels(replace(constants, constants=table)))
 
 
 def _memory_fit(
@@ -390,4 +375,4 @@ def _memory_fit(
 
 
 def _means(errors: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {source: float(np.mean(values)) for source, values in errors.items()}
+    return {source: float(np.mean(np.abs(values))) for source, values in errors.items()}

@@ -1,0 +1,220 @@
+"""Products of matrices against measurements: what each device reaches, and what others say of it.
+
+    python -m benchmarks.products [DIR] [--write CALIBRATION]
+
+DIR holds `gemm_lowprec.parquet` (by default `../shared/opdata`; pandas and pyarrow come with the
+extra `fit`). Rows are products of 200 us and more with 1,024 rows and more, the geometric mean over
+the libraries that ran a shape. Where board power was sampled, loops lasted long enough for the
+clock to settle, and only those rows count. The others are short: on boards with little power for
+their peak they run at clocks that do not last, by a factor that comes from devices that have both.
+
+A device's constant is the share of its datasheet's peak that makes the median error nil. A die has
+the geometric mean of its devices, all have that of the dies, each with the board power behind it.
+`--write` puts the constants into a calibration and keeps the rest of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.frame import SHARED
+from wattree.cost import Calibration, Constant, load_calibration, matmul_time_s
+from wattree.cost.precisions import precision_class
+from wattree.cost.products import with_levels
+from wattree.hardware import Device, Precision, load_device
+from wattree.validation.calibration_file import write_calibration
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+
+DEVICES: Mapping[str, str] = {
+    "A100-SXM4-80GB": "a100-sxm-80gb",
+    "Arc-Pro-B60": "arc-pro-b60",
+    "B200-SXM": "b200-sxm-180gb",
+    "GB200": "gb200",
+    "H100-SXM-80GB": "h100-sxm-80gb",
+    "H200-SXM": "h200-sxm-141gb",
+    "L40S": "l40s",
+    "RTX-PRO-6000-BSE": "rtx-pro-6000-server",
+}
+#: Precision of each kind of rows and the width of its operands; results have two bytes.
+_DTYPES: Mapping[str, tuple[Precision, float]] = {
+    "bf16": (Precision.BF16, 2.0),
+    "fp8": (Precision.FP8, 1.0),
+    "nvfp4": (Precision.NVFP4, 0.5),
+}
+_LEFT_OUT = ("B200-SXM", "trtllm-1.3.0rc15")  # a partial run: 2,560 columns at most
+_LEAST_US, _LEAST_ROWS = 200.0, 1024
+#: The casts of activations that libraries time with the products of 8 bit and less: read at 16 bit
+#: for the largest value and again to cast, written and read at 8. [B/element]
+_CAST_BYTES = 6
+#: Board power over 16-bit peak below which short runs outrun what lasts. [W per TFLOP/s]
+_BOUND_W = 0.8
+#: Short over lasting rates of such boards: short runs on H100 over long ones on H200, which has the
+#: same die and power, in one library.
+_BOOST = 1.15
+#: Library whose 8-bit products are timed with the casts of an eager framework, token by token.
+_EAGER_CASTS = ("fp8", "vllm")
+_SOURCE = "measured products (AI Configurator tables, 2026; python -m benchmarks.products)"
+#: Standard deviation of a device's share between libraries and versions.
+_SPREAD = 0.06
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """Measured products of one device and number format; arrays of one length.
+
+    Attributes:
+        device: That ran them.
+        dtype: As the table has it.
+        m, n, k: Shapes.
+        time_s: Measured. [s]
+        boost: Factor of the rate by which the runs are faster than lasting ones.
+    """
+
+    device: Device
+    dtype: str
+    m: Floats
+    n: Floats
+    k: Floats
+    time_s: Floats
+    boost: Floats
+
+    @property
+    def item(self) -> str:
+        """Return the constant that the products determine."""
+        return f"matmul.{precision_class(_DTYPES[self.dtype][0])}"
+
+    def errors(self, share: float, calibration: Calibration) -> Floats:
+        """Return log predicted over measured time, if products reach `share` of peak."""
+        precision, width = _DTYPES[self.dtype]
+        device = self.device
+        memory = device.memory_bandwidth_bytes_per_s * calibration.general("memory_efficiency")
+        time_s = matmul_time_s(
+            m=self.m,
+            n=self.n,
+            k=self.k,
+            groups=np.ones_like(self.m),
+            flop_per_s=self.boost * device.matrix_peak_flop_per_s(precision) * share,
+            compute_units=device.compute_units,
+            traffic_bytes=(self.m + self.n) * self.k * width + 2.0 * self.m * self.n,
+            memory_bytes_per_s=memory,
+        )
+        if width < 2.0:
+            time_s = time_s + _CAST_BYTES * self.m * self.k / memory
+        return np.asarray(np.log(time_s / self.time_s))
+
+    def share(self, calibration: Calibration) -> float:
+        """Return the share of peak at which the median error is nil."""
+        low, high = 0.05, 2.0
+        for _ in range(30):
+            middle = (low * high) ** 0.5
+            slow = np.median(self.errors(middle, calibration)) > 0
+            low, high = (middle, high) if slow else (low, middle)
+        return low
+
+
+def read_products(path: Path, *, most: int = 2500) -> list[Products]:
+    """Return the rows of a table by device and number format, `most` of each."""
+    import pandas as pd
+
+    names = ["gpu", "framework", "dtype", "m", "n", "k", "latency_us", "power_w"]
+    rows = pd.read_parquet(path, columns=names, filters=[("m", ">=", _LEAST_ROWS)])
+    rows = rows[rows.dtype.isin(list(_DTYPES)) & rows.gpu.isin(list(DEVICES))]
+    rows = rows[(rows.gpu != _LEFT_OUT[0]) | (rows.framework != _LEFT_OUT[1])]
+    groups = rows.groupby(["gpu", "dtype"], observed=True)
+    return [_products(gpu, dtype, each, most) for (gpu, dtype), each in groups]
+
+
+def _products(gpu: str, dtype: str, rows: pd.DataFrame, most: int) -> Products:
+    shape = ["m", "n", "k"]
+    eager = rows.framework.astype(str).str.startswith(_EAGER_CASTS[1])
+    if dtype == _EAGER_CASTS[0] and not eager.all():
+        rows = rows[~eager]
+    sampled = rows.power_w.notna()
+    rows = rows[sampled | ~sampled.groupby([rows[name] for name in shape]).transform("any")]
+    rows = rows.assign(log=np.log(rows.latency_us), short=rows.power_w.isna())
+    found = rows.groupby(["framework", *shape], observed=True)[["log", "short"]].median()
+    found = found.groupby(shape).mean().reset_index()
+    found = found[found.log >= np.log(_LEAST_US)]
+    found = found.sample(min(most, len(found)), random_state=1)
+    device = load_device(DEVICES[gpu])
+    watts = device.tdp_w / device.matrix_peak_flop_per_s(Precision.BF16) * 1e12
+    boost = np.where(found.short > 0, _BOOST if watts < _BOUND_W else 1.0, 1.0)
+    return Products(
+        device=device,
+        dtype=dtype,
+        time_s=np.exp(found.log.to_numpy()) * 1e-6,
+        boost=boost,
+        **{name: found[name].to_numpy(dtype=np.float64) for name in shape},
+    )
+
+
+def fitted(products: Sequence[Products], calibration: Calibration) -> Calibration:
+    """Return `calibration` with the shares of these products, at every level."""
+    own = {
+        f"device.{each.device.name}.{each.item}": Constant(
+            value=share, evidence="measured", source=_SOURCE, spread=_SPREAD
+        )
+        for each in products
+        if (share := each.share(calibration)) <= 1.0  # beyond, it is no share of that peak
+    }
+    return with_levels(replace(calibration, constants={**calibration.constants, **own}))
+
+
+def table(products: Sequence[Products], calibration: Calibration) -> Table:
+    """Return errors by device and format: with its own share, and with those of the others."""
+    found = Table("device", "format", "rows", "share", "bias", "mean", "others'", "bias", "mean")
+    sums: dict[str, list[float]] = {}
+    for each in products:
+        name = f"device.{each.device.name}."
+        others = {
+            key: value for key, value in calibration.constants.items() if not key.startswith(name)
+        }
+        left = with_levels(replace(calibration, constants=others))
+        cells = []
+        for kind, constants in (("own", calibration), ("others", left)):
+            if kind == "others" and not any(
+                key.startswith("device.") and key.endswith(f".{each.item}") for key in others
+            ):
+                cells += ["-"] * 3
+                continue
+            share = constants.device(each.device, each.item)
+            errors = each.errors(share, constants)
+            mean = float(np.mean(np.abs(np.expm1(errors))))
+            sums.setdefault(kind, []).append(mean)
+            cells += [f"{share:.3f}", f"{np.expm1(np.median(errors)):+.1%}", f"{mean:.1%}"]
+        found.add_row(each.device.name, each.dtype, str(len(each.m)), *cells)
+    means = [f"{np.mean(values):.1%}" for values in sums.values()]
+    found.add_row("mean", "", "", "", "", means[0], "", "", means[1])
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the shares and their errors; write them on request."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("dir", nargs="?", type=Path, default=SHARED / "opdata")
+    parser.add_argument("--write", type=Path, metavar="CALIBRATION")
+    options = parser.parse_args(arguments)
+    products = read_products(options.dir / "gemm_lowprec.parquet")
+    calibration = fitted(products, load_calibration(options.write))
+    Console(width=120).print(table(products, calibration))
+    if options.write:
+        write_calibration(options.write, calibration, calibration.left_out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

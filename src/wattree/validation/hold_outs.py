@@ -1,0 +1,154 @@
+"""Errors on rows that a fit has not seen: by source, device, scale, model family, and at random.
+
+Each hold-out solves the linearised fit again without its rows, with the Jacobian of the full fit
+(the model is close to linear in logarithms), and estimates its rows anew with what comes out. A
+device goes with all that was learned on it: its constants, those of its die and architecture where
+no other measured device shares them, and their priors; its rows are estimated through the look-up
+that ships, as those of a device that nobody has measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import Calibration
+from wattree.cost.products import with_levels
+from wattree.hardware import Device, load_device
+from wattree.validation.calibrate import CalibrationFit, FitRow, solve_without
+
+Mask = NDArray[np.bool_]
+
+#: Devices of the rows that are fitted, and of those that are held out, where scale is.
+_FEW, _MANY = 64, 128
+_FOLDS = 5
+_SEED = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldOut:
+    """Rows that a fit does not see.
+
+    Attributes:
+        kind: `source`, `device`, `scale`, `model`, `model family` or `random`.
+        name: Which one.
+        seen, held: Rows that are fitted, and rows that are predicted.
+        device: That is unknown to the fit; None unless `kind` is.
+    """
+
+    kind: str
+    name: str
+    seen: Mask
+    held: Mask
+    device: Device | None = None
+
+
+def hold_outs(rows: Sequence[FitRow]) -> Iterator[HoldOut]:
+    """Yield what is held out in turn."""
+    for kind, labels in _labels(rows).items():
+        for name in sorted(set(labels)):
+            held = np.array([label == name for label in labels])
+            if held.all():
+                continue  # nothing to fit to
+            device = load_device(name) if kind == "device" else None
+            yield HoldOut(kind=kind, name=name, seen=~held, held=held, device=device)
+    counts = np.array([row.expressed.job.cluster.devices for row in rows])
+    seen, held = counts <= _FEW, counts >= _MANY
+    if seen.any() and held.any():
+        name = f"{_MANY} devices and more"
+        yield HoldOut(kind="scale", name=name, seen=seen, held=held)
+
+
+def _labels(rows: Sequence[FitRow]) -> dict[str, list[str]]:
+    keys = sorted({row.key for row in rows}, key=repr)
+    folds = np.random.default_rng(_SEED).permutation(len(keys)) % _FOLDS
+    fold = dict(zip(keys, folds.tolist(), strict=True))  # repeats of a configuration together
+    return {
+        "source": [row.expressed.row.source_id for row in rows],
+        "device": [row.expressed.job.cluster.node.device.name for row in rows],
+        "model": [str(row.expressed.row.model_name) for row in rows],
+        "model family": [_family(row) for row in rows],
+        "random": [f"fold {fold[row.key] + 1}" for row in rows],
+    }
+
+
+def _family(row: FitRow) -> str:
+    return str(row.expressed.row.model_family or row.expressed.row.model_name)
+
+
+def held_out_errors(
+    rows: Sequence[FitRow],
+    full: CalibrationFit,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, dict[str, list[float]]]:
+    """Return kind → what was held out → relative errors of its rows."""
+    cases = list(hold_outs(rows))
+    found: dict[str, dict[str, list[float]]] = {}
+    for done, case in enumerate(cases):
+        gone = _learned_on(case.device, rows, full) if case.device else frozenset()
+        calibration = solve_without(rows, full, seen=case.seen, gone=gone)
+        if gone:
+            calibration = _without(calibration, gone)
+        errors = [
+            row.estimate_s(calibration) / row.measured_s - 1.0
+            for row, is_held in zip(rows, case.held, strict=True)
+            if is_held
+        ]
+        found.setdefault(case.kind, {})[case.name] = errors
+        if progress is not None:
+            progress("holding rows out", done + 1, len(cases))
+    return found
+
+
+def _learned_on(device: Device, rows: Sequence[FitRow], full: CalibrationFit) -> frozenset[str]:
+    """Return the constants that are known from one device alone."""
+    others = [row.expressed.job.cluster.node.device for row in rows]
+    others += _measured(full.calibration)
+    others = [other for other in others if other.name != device.name]
+    scopes = [f"device.{device.name}."]
+    if all(other.die != device.die for other in others):
+        scopes.append(f"die.{device.die}.")
+    if all(other.architecture != device.architecture for other in others):
+        scopes.append(f"architecture.{device.architecture}.")
+    return frozenset(name for name in full.calibration.constants if name.startswith(tuple(scopes)))
+
+
+def _measured(calibration: Calibration) -> list[Device]:
+    """Return the devices with measured products."""
+    names = {
+        name.removeprefix("device.").partition(".matmul.")[0]
+        for name, constant in calibration.constants.items()
+        if name.startswith("device.") and ".matmul." in name and constant.evidence == "measured"
+    }
+    return [load_device(name) for name in sorted(names)]
+
+
+def _without(calibration: Calibration, gone: frozenset[str]) -> Calibration:
+    kept = {name: each for name, each in calibration.constants.items() if name not in gone}
+    return pooled_means(with_levels(replace(calibration, constants=kept)))
+
+
+#: Items of which devices without a constant of their own take the mean of the fitted ones.
+_MEANS = ("attention",)
+
+
+def pooled_means(calibration: Calibration) -> Calibration:
+    """Return `calibration` with the means of what was fitted to some dies, for all others."""
+    table = dict(calibration.constants)
+    for item in _MEANS:
+        own = [
+            each.value
+            for name, each in table.items()
+            if name.startswith("die.") and name.endswith(f".{item}") and each.evidence == "fitted"
+        ]
+        if own:
+            table[f"pooled.{item}"] = replace(
+                table[f"pooled.{item}"],
+                value=float(np.exp(np.mean(np.log(own)))),
+                spread=float(np.std(np.log(own))),
+            )
+    return replace(calibration, constants=table)

@@ -1,0 +1,98 @@
+"""Constants that products of one die share, and what their boards make of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattree.cost import Calibration, device_names, load_calibration
+from wattree.cost.calibration import board_j_per_flop
+from wattree.cost.products import PRODUCT_ITEMS, with_levels
+from wattree.hardware import load_device
+
+SHIPPED = load_calibration()
+
+
+def named(calibration: Calibration, device: str, item: str) -> str:
+    """Return the constant that a device's is taken from."""
+    names = device_names(load_device(device), item)
+    return next(name for name in names if name in calibration.constants)
+
+
+@pytest.mark.parametrize(
+    ("device", "die"),
+    [
+        ("a100-sxm-40gb", "ga100"),
+        ("a100-pcie-80gb", "ga100"),
+        ("a800-sxm-80gb", "ga100"),
+        ("h100-pcie-80gb", "gh100"),
+        ("h100-nvl-94gb", "gh100"),
+        ("h800-sxm-80gb", "gh100"),
+        ("h20-96gb", "gh100"),
+        ("gh200-96gb", "gh100"),
+        ("b300-sxm-288gb", "gb110"),
+        ("gb300", "gb110"),
+        ("l40", "ad102"),
+    ],
+)
+def test_a_product_that_nobody_measured_finds_its_die(device: str, die: str) -> None:
+    """A mean over all devices knows less of it than a product with the same chip."""
+    assert named(SHIPPED, device, "matmul.bf16") == f"die.{die}.matmul.bf16"
+
+
+def test_memory_alone_changes_no_rate_of_products() -> None:
+    """An A100 of 40 GB has the die and the board power of one of 80 GB."""
+    small, large = (load_device(f"a100-sxm-{size}gb") for size in (40, 80))
+
+    assert SHIPPED.device(small, "matmul.bf16") == pytest.approx(
+        SHIPPED.device(large, "matmul.bf16")
+    )
+
+
+@pytest.mark.parametrize("device", ["h100-pcie-80gb", "h100-nvl-94gb", "h100-sxm-96gb-500w"])
+def test_a_board_with_less_power_reaches_less_of_its_peak(device: str) -> None:
+    """Its clock gives way sooner: 0.46 to 0.51 W a TFLOP/s against 0.71."""
+    own = SHIPPED.device(load_device(device), "matmul.bf16")
+
+    assert own < SHIPPED.constants["die.gh100.matmul.bf16"].value
+
+
+@given(power=st.floats(0.3, 4.0))
+def test_shares_stay_shares_whatever_a_board_draws(power: float) -> None:
+    """Where power is no limit, units and kernels are."""
+    device = load_device("h800-sxm-80gb")
+    share = SHIPPED.device(replace(device, tdp_w=power * device.tdp_w), "matmul.bf16")
+
+    assert 0.0 < share <= SHIPPED.general("matmul_most")
+
+
+def test_a_device_without_16_bit_units_is_not_scaled() -> None:
+    """It has no board power for each FLOP of a peak that it lacks."""
+    device = load_device("gtx-1080-ti")
+
+    assert board_j_per_flop(device) is None
+    assert SHIPPED.device(device, "matmul.bf16") == SHIPPED.constants["pooled.matmul.bf16"].value
+
+
+def test_levels_follow_from_the_devices_below() -> None:
+    """What ships is what `with_levels` makes of it: no second hand-written figure of a die."""
+    again = with_levels(SHIPPED)
+
+    for name, constant in SHIPPED.constants.items():
+        if name.endswith(PRODUCT_ITEMS):
+            assert again.constants[name].value == pytest.approx(constant.value, rel=1e-4), name
+
+
+def test_without_its_own_a_die_leaves_its_devices_to_the_rest() -> None:
+    """As for a product that came out after the tables."""
+    kept = {
+        name: constant
+        for name, constant in SHIPPED.constants.items()
+        if not name.startswith("device.a100-sxm-80gb.matmul.")
+    }
+    left = with_levels(replace(SHIPPED, constants=kept))
+
+    assert named(left, "a100-sxm-80gb", "matmul.bf16") == "pooled.matmul.bf16"
