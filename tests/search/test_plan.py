@@ -253,8 +253,8 @@ def test_the_explanation_has_no_differences_of_nothing() -> None:
     told = explanation(given, "energy", ranked, {})[1]
 
     assert told == (
-        "It beats the runner-up (other) by 0.6 %, 90 kJ against 90.5 kJ: 500 J less for work and "
-        "traffic."
+        "It beats the runner-up (other) by 0.6 % (with 54 % probability), 90 kJ against 90.5 kJ: "
+        "500 J less for work and traffic."
     )
 
 

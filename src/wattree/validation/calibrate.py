@@ -130,12 +130,12 @@ def fit(
     calibration = start
     jacobian = np.full((len(rows), len(names)), np.nan)
     for done in range(rounds):
-        logs, jacobian = _linearized(rows, calibration, jacobian, names)
-        theta = _solve(rows, logs, jacobian, weights, calibration=calibration, priors=priors)
+        logs, jacobian = linearized(rows, calibration, jacobian, names)
+        theta = solved(rows, logs, jacobian, weights, calibration=calibration, priors=priors)
         calibration = calibration.replaced(dict(zip(names, np.exp(theta), strict=True)))
         if progress is not None:
             progress("fitting", done + 1, rounds)
-    spread = _posterior(jacobian, weights, priors)
+    spread = posterior(jacobian, weights, priors)
     return CalibrationFit(
         calibration=calibration,
         spread=dict(zip(names, spread, strict=True)),
@@ -164,7 +164,7 @@ def leave_sources_out(
         weights, jacobian, left = row_weights(kept), full.jacobian[keep], full.calibration
         here = logs[keep]
         for again in (True, False):
-            theta = _solve(kept, here, jacobian, weights, calibration=left, priors=full.priors)
+            theta = solved(kept, here, jacobian, weights, calibration=left, priors=full.priors)
             before, values = left, dict(zip(full.priors, map(float, np.exp(theta)), strict=True))
             left = before.replaced(values)
             if again:
@@ -198,8 +198,13 @@ def row_weights(rows: Sequence[FitRow]) -> Floats:
     return np.array([counts[row.key] ** -_REPEAT_EXPONENT for row in rows])
 
 
-def _linearized(
-    rows: Sequence[FitRow], calibration: Calibration, before: Floats, names: Sequence[str]
+def linearized(
+    rows: Sequence[FitRow],
+    calibration: Calibration,
+    before: Floats,
+    names: Sequence[str],
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Floats, Floats]:
     """Return log estimates and their derivatives by log constants.
 
@@ -214,6 +219,8 @@ def _linearized(
             known = abs(before[index, column]) < _NEGLIGIBLE
             if not known and _touches(name, row):
                 jacobian[index, column] = (math.log(row.estimate_s(moved)) - logs[index]) / _STEP
+        if progress is not None:
+            progress("deriving", column + 1, len(names))
     return logs, jacobian
 
 
@@ -232,7 +239,7 @@ def _touches(name: str, row: FitRow) -> bool:
     return bool(row.expressed.row.n_experts) or ".moe_" not in name
 
 
-def _solve(
+def solved(
     rows: Sequence[FitRow],
     logs: Floats,
     jacobian: Floats,
@@ -260,7 +267,8 @@ def _solve(
     return np.asarray(theta + np.clip(solution - theta, -0.7, 0.7))
 
 
-def _posterior(jacobian: Floats, weights: Floats, priors: Mapping[str, Prior]) -> Floats:
+def posterior(jacobian: Floats, weights: Floats, priors: Mapping[str, Prior]) -> Floats:
+    """Return the standard deviations of the constants' logarithms after the fit."""
     precision = np.array([prior.spread for prior in priors.values()]) ** -2.0
     normal = (jacobian * (weights / _ROW_NOISE**2)[:, None]).T @ jacobian + np.diag(precision)
     return np.asarray(np.sqrt(np.diag(np.linalg.inv(normal))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from wattree.cost import Calibration, constant_lines
+from wattree.cost import Calibration, constant_lines, residual_lines
 from wattree.files import write_atomic
 
 _HEAD = """\
@@ -14,6 +14,11 @@ _HEAD = """\
 # assumption. `source` of a fitted constant is what its start value rests on, `spread` the standard
 # deviation of its logarithm after the fit. Devices are named as in the catalog; `architecture`
 # and `pooled` stand in for devices without constants of their own.
+"""
+_RESIDUALS = """\
+# What the constants leave of the errors on rows left out of the fit, by class of evidence: standard
+# deviations of logarithms that put 80 % of the rows inside their intervals; and the software
+# families that have measured rows at all.
 """
 
 
@@ -33,4 +38,6 @@ def write_calibration(
     for quantity, sources in left_out.items():
         lines.append(f"  {quantity}:")
         lines += [f"    {source}: {error:.4f}" for source, error in sources.items()]
+    if calibration.residuals.spreads:
+        lines += ["", *_RESIDUALS.splitlines(), *residual_lines(calibration.residuals)]
     write_atomic(path, "\n".join(lines) + "\n")

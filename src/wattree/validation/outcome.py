@@ -12,11 +12,12 @@ from wattree.validation.score import (
     ALL_SOURCES,
     Scored,
     Summary,
+    interval_coverage,
     summaries,
     summary_json,
     worst,
 )
-from wattree.validation.table import skipped_table, summary_table, worst_table
+from wattree.validation.table import coverage_table, skipped_table, summary_table, worst_table
 
 #: Rows in the list of largest errors on a terminal.
 _WORST_SHOWN = 10
@@ -64,6 +65,13 @@ class Validation:
                 for entry in self.scored
             ],
             "summary": summary_json(self.summary),
+            "interval_coverage": {
+                quantity: {
+                    name: {"inside": inside, "rows": rows}
+                    for name, (inside, rows) in classes.items()
+                }
+                for quantity, classes in interval_coverage(self.scored).items()
+            },
             "mean_abs_error_source_left_out": {
                 quantity: self.left_out_of(quantity) for quantity in self.summary
             },
@@ -79,6 +87,8 @@ class Validation:
             )
             for quantity, sources in self.summary.items()
         ]
+        covered = interval_coverage(self.scored)
+        tables += [coverage_table(covered)] if covered else []
         found = worst(self.scored, count=_WORST_SHOWN)
         tables += [worst_table(found)] if found else []
         skipped = [entry for entry in self.scored if entry.skipped is not None]

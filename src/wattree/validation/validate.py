@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from wattree.accounts.interval import interval, memory_spread
 from wattree.cost import Calibration, Constant, load_calibration, software_family
 from wattree.cost.communicator import communicator_bytes
 from wattree.errors import JobError, WattreeError
@@ -21,6 +22,7 @@ from wattree.validation.anchored import anchored_scores, under_limits
 from wattree.validation.calibrate import CalibrationFit, FitRow, fit, leave_sources_out
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.express import Expressed, express
+from wattree.validation.left_out import POOLED_ITEMS, FittedRows
 from wattree.validation.measurement import RowMeasurement, measurement
 from wattree.validation.memory_fit import (
     MemoryRow,
@@ -202,13 +204,35 @@ class _Runner:
             value = _quantity(entry, prediction, constants)
             if value is None:
                 reason = f"{entry.measurement.quantity} is not predicted for such rows"
-        return Scored(
+        scored = Scored(
             row=entry.row,
             quantity=entry.measurement.quantity,
             measured=entry.measurement.value,
             predicted=value,
             skipped=reason,
         )
+        if value is None or not isinstance(prediction, Prediction):
+            return scored
+        span, evidence = self._interval(entry, prediction, value, constants)
+        return replace(scored, interval=span, evidence=evidence)
+
+    def _interval(
+        self, entry: _Entry, prediction: Prediction, value: float, constants: Calibration
+    ) -> tuple[tuple[float, float] | None, str]:
+        """Return the interval of a row's quantity, and what is known of such rows.
+
+        Memory is as the tool of the row reads it.
+        """
+        result, quantity = prediction.result, entry.measurement.quantity
+        if quantity != "peak_memory_bytes":
+            return result.interval.get(quantity), result.evidence_class
+        assert entry.expressed is not None
+        setting = self.setting(entry.expressed.job, constants)
+        kind = entry.measurement.memory_kind or "process"
+        spread = memory_spread(setting, prediction.peak.tensors / value, kind)
+        families = constants.residuals.rows.get("memory.peak_bytes", ())
+        software = "measured" if setting.software.name in families else "generic"
+        return interval(value, spread), f"{kind}, {software}"
 
 
 def _job_key(job: Job) -> str:
@@ -258,6 +282,7 @@ _GROUPS: Mapping[bool, Mapping[str, Prior]] = {False: FITTED, True: FITTED_NETWO
 def _fitted(runner: _Runner, output: Path) -> Validation:
     """Fit, leave sources out, write the calibration, and return the rows scored with it."""
     shipped, by_group = load_calibration(), _fit_rows(runner)
+    _refuse_few(by_group)
     constants = _with_priors(shipped, [_GROUPS[is_network] for is_network in by_group])
     predictions = runner.predictions(constants)
     results: list[CalibrationFit] = []
@@ -281,8 +306,37 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
     return runner.validation(constants, left_out)
 
 
+def fitted_groups(
+    rows: Sequence[MeasuredRow], constants: Calibration, *, progress: Progress
+) -> Iterator[FittedRows]:
+    """Yield the rows that each fit is made of, as `constants` predict them.
+
+    Args:
+        rows: Measured rows.
+        constants: That were fitted to them.
+        progress: Called with (stage, done, total).
+    """
+    runner = _Runner(rows, progress)
+    predictions = runner.predictions(constants)
+    for is_network, members in _fit_rows(runner).items():
+        found: list[tuple[FitRow, Prediction]] = []
+        for row in members:
+            prediction = predictions[row.expressed.row.row_id]
+            if isinstance(prediction, Prediction):
+                row.ratio = prediction.result.step_time_s / row.estimate_s(constants)
+                found.append((row, prediction))
+        priors = {n: p for n, p in _GROUPS[is_network].items() if n in constants.constants}
+        yield FittedRows(
+            rows=[row for row, _ in found],
+            calibration=constants,
+            priors=priors,
+            parts=[prediction.result.interval_parts for _, prediction in found],
+            kinds=[p.result.evidence_class.partition(",")[0] for _, p in found],
+        )
+
+
 def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
-    """Return whether they are networks → the rows to fit; refuse too few for their constants."""
+    """Return whether they are networks → the rows to fit."""
     groups: dict[bool, list[FitRow]] = {}
     for entry in runner.entries:
         if (
@@ -297,6 +351,11 @@ def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
                 setting=lambda c, job=entry.expressed.job: runner.setting(job, c),  # type: ignore[misc]
             )
             groups.setdefault(entry.expressed.job.model.transformer is None, []).append(row)
+    return groups
+
+
+def _refuse_few(groups: Mapping[bool, Sequence[FitRow]]) -> None:
+    """Refuse to fit constants to fewer rows than there are constants."""
     for is_network, rows in groups.items() or [(False, [])]:
         if len(rows) < len(_GROUPS[is_network]):
             kind = "networks" if is_network else "language models"
@@ -304,7 +363,6 @@ def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
             many = len(_GROUPS[is_network])
             message = f"{found} {many}: as many as there are constants; name more row files"
             raise JobError("--fit", [message])
-    return groups
 
 
 def _with_priors(constants: Calibration, groups: Sequence[Mapping[str, Prior]]) -> Calibration:
@@ -329,10 +387,6 @@ def _with_priors(constants: Calibration, groups: Sequence[Mapping[str, Prior]]) 
     )
 
 
-#: Items of which devices without a constant of their own take the mean of the fitted ones.
-_POOLED = ("matmul.bf16", "matmul.fp8", "matmul.nvfp4", "attention")
-
-
 def _recorded(constants: Calibration, results: Sequence[CalibrationFit]) -> Calibration:
     """Put the posterior spread beside each fitted constant, and means where devices lack one."""
     spreads = {name: spread for result in results for name, spread in result.spread.items()}
@@ -340,7 +394,7 @@ def _recorded(constants: Calibration, results: Sequence[CalibrationFit]) -> Cali
         name: replace(constant, spread=spreads.get(name, constant.spread))
         for name, constant in constants.constants.items()
     }
-    for item in _POOLED:
+    for item in POOLED_ITEMS:
         own = [table[name].value for name in spreads if name.endswith(f".{item}")]
         if not own:
             continue  # none of them was fitted this time
