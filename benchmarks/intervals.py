@@ -1,10 +1,10 @@
-"""How often 80 % intervals of step times hold on measured rows left out, and their residuals.
+"""How often 80 % intervals of time and memory hold on measured rows left out, and their residuals.
 
     python -m benchmarks.intervals [DIR] [--calibration P] [--fit P] [--json P]
 
-DIR holds `throughput_llm.csv` and `throughput_vision_dlrm.csv`; without it the bundled rows are
-used. Rows are left out by source, device, scale, model family and at random. `--fit P` writes the
-calibration with residuals that put 80 % of the rows of each class inside.
+DIR holds `throughput_llm.csv`, `throughput_vision_dlrm.csv` and `memory.csv`; without it the
+bundled rows are used. Rows are left out by source, device, scale, model family and at random.
+`--fit P` writes the calibration with residuals that put 80 % of the rows of each class inside.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ from wattree.validation.coverage import (
     fitted_spreads,
     pairs_of,
 )
-from wattree.validation.left_out import LeftOutError, left_out_errors
+from wattree.validation.left_out import LeftOutError, left_out_errors, measured_by
+from wattree.validation.memory_coverage import (
+    fitted_memory_spreads,
+    left_out_memory,
+    memory_coverages,
+)
 from wattree.validation.rows import bundled_rows, read_rows
-from wattree.validation.validate import fitted_groups
+from wattree.validation.validate import fitted_groups, memory_rows
 
-FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv")
+FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv", "memory.csv")
 COMMAND = "python -m benchmarks.intervals DIR --fit"
 
 
@@ -46,12 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = []
     for fitted in fitted_groups(rows, constants, progress=_progress):
         errors += list(left_out_errors(fitted, _progress))
+    measured = memory_rows(rows, constants, progress=_progress)
+    memory = left_out_memory([row for _, row in measured], constants)
     spreads = dict(constants.residuals.spreads)
     if options.fit is not None:
-        spreads |= fitted_spreads(errors)
+        spreads |= fitted_spreads(errors) | fitted_memory_spreads(memory)
         spreads["step_time_s.pair"] = fitted_pair_spread(_pairs(errors))
-        write_calibration(options.fit, _with(constants, spreads, errors), constants.left_out)
-    show(coverages(errors, spreads), spreads, options.json_path)
+        write_calibration(
+            options.fit,
+            _with(constants, spreads, errors, {family for family, _ in measured}),
+            constants.left_out,
+        )
+    found = coverages(errors, spreads) + memory_coverages(memory, spreads)
+    show(found, spreads, options.json_path)
     return 0
 
 
@@ -76,10 +88,13 @@ def _pairs(errors: Sequence[LeftOutError]) -> list[tuple[float, float]]:
 
 
 def _with(
-    constants: Calibration, spreads: dict[str, float], errors: Sequence[LeftOutError]
+    constants: Calibration,
+    spreads: dict[str, float],
+    errors: Sequence[LeftOutError],
+    memory_software: set[str],
 ) -> Calibration:
-    families = {each.row.expressed.job.software for each in errors}
-    known = dict(constants.residuals.rows) | {"step_time_s": tuple(sorted(families))}
+    known = {**constants.residuals.rows, **measured_by(e.facts for e in errors).as_rows()}
+    known["memory_software"] = tuple(sorted(memory_software))
     return replace(constants, residuals=Residuals(spreads=spreads, rows=known, command=COMMAND))
 
 
@@ -97,7 +112,7 @@ def show(found: Sequence[Coverage], spreads: dict[str, float], json_path: str | 
         for each in found
     ]
     head = ("hold-out", "evidence", "rows", "inside", "spread", "error")
-    table = plain_table("80 % intervals of step times", head, lines, left=2)
+    table = plain_table("80 % intervals", head, lines, left=2)
     show_report(
         {"coverage": [asdict(each) for each in found], "spreads": spreads},
         json_path,

@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from wattree.accounts import shares as names
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.known import EvidenceClass, JobFacts, Measured, kind_of, measured_of
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
-from wattree.cost import Calibration, Found
+from wattree.cost import Found
 from wattree.cost.precisions import precision_class
-from wattree.graph import OperatorKind
 from wattree.hardware import Device
-from wattree.lowering.block import ModelProgram
-from wattree.lowering.program import ComputeStep
 from wattree.lowering.setting import Setting
 from wattree.trace import EnergyUse, IntervalPart, TimeParts
 
@@ -36,32 +34,11 @@ DEVIATIONS = 1.2815515655446004
 _UNSTATED = {"measured": 0.05, "fitted": 0.05, "pooled": 0.2, "chosen": 0.2}
 #: The same of rates that no calibration has: figures of the job or of a datasheet.
 _DATASHEET = 0.2
+#: Spreads of the step time by what is usual but was not stated (chosen; recomputation costs up to a
+#: third of the step and is left out in part of the runs).
+_LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02}
 #: Part of `interval_parts` that no constant has.
 RESIDUAL, LEFT_OPEN = "residual", "left_open"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceClass:
-    """What is known of jobs like this one.
-
-    Attributes:
-        kind: `language`, `experts` or `network`.
-        level: At which the look-up found the rates that most of the step rests on.
-        software: `measured` or `generic`.
-    """
-
-    kind: str
-    level: str
-    software: str
-
-    @property
-    def label(self) -> str:
-        """The three in words."""
-        return f"{self.kind}, {self.level}, {self.software}"
-
-
-#: Levels of a device's constants, nearest first.
-LEVELS = ("device", "die", "architecture", "pooled")
 
 
 def constants_of(setting: Setting, device: Device) -> Mapping[str, tuple[Found | None, ...]]:
@@ -96,81 +73,76 @@ def constants_of(setting: Setting, device: Device) -> Mapping[str, tuple[Found |
     }
 
 
-def spread_of(found: Found | None, calibration: Calibration) -> float:
-    """Return the standard deviation of a constant's logarithm, wider the farther it comes from."""
+def spread_of(
+    found: Found | None, device: str, measured: Measured, spreads: Mapping[str, float]
+) -> float:
+    """Return the standard deviation of a constant's logarithm, wider the farther it comes from.
+
+    Args:
+        found: The constant.
+        device: Type of device that it is used for.
+        measured: What has rows.
+        spreads: Residuals by class.
+    """
     if found is None:
         return _DATASHEET
     own = found.constant.spread or _UNSTATED.get(found.constant.evidence, _DATASHEET)
-    return math.hypot(own, calibration.residuals.spreads.get(f"step_time_s.level.{found.level}", 0))
+    return math.hypot(own, spreads.get(f"step_time_s.level.{measured.level(found, device)}", 0.0))
 
 
-def kind_of(setting: Setting, program: ModelProgram) -> str:
-    """Return the kind of a job's model: `language`, `experts` or `network`."""
-    if not setting.model.own_family:
-        return "network"
-    return "experts" if _has_experts(program) else "language"
-
-
-def evidence_class_of(
-    kind: str,
-    shares: Mapping[str, float],
-    constants: Mapping[str, tuple[Found | None, ...]],
-    *,
-    measured: bool,
-) -> EvidenceClass:
-    """Return what is known of a job, whose software has `measured` rows or none."""
-    rates = (names.PRODUCTS, names.ATTENTION, names.CONVOLUTION)
-    most = max(rates, key=lambda name: shares.get(name, 0.0))
-    found = constants[most][0]
-    level = found.level if found is not None else LEVELS[-1]
-    return EvidenceClass(
-        kind=kind,
-        level=level if level in LEVELS else LEVELS[-1],
-        software="measured" if measured else "generic",
+def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
+    """Return what the class of evidence of a job follows from."""
+    return JobFacts(
+        kind=kind_of(setting.model),
+        vocabulary=float(setting.model.vocabulary),
+        software=setting.software.name,
+        device=device.name,
+        devices=devices,
     )
 
 
-def _has_experts(program: ModelProgram) -> bool:
-    return any(
-        isinstance(step, ComputeStep) and step.kind is OperatorKind.PERMUTE
-        for block in program.programs
-        for step in block.forward
+def left_open_spreads(assumed: Iterable[str]) -> tuple[float, ...]:
+    """Return spreads of the step time by what a job left to its software.
+
+    Args:
+        assumed: Sentences such as `sharding zero3, recompute full: source`.
+    """
+    words = [sentence.partition(":")[0] for sentence in assumed]
+    return tuple(
+        spread for key, spread in _LEFT_OPEN_SPREADS.items() if any(key in each for each in words)
     )
 
 
 def interval_parts(
+    setting: Setting,
+    facts: JobFacts,
     shares: Mapping[str, float],
     constants: Mapping[str, tuple[Found | None, ...]],
-    known: EvidenceClass,
-    calibration: Calibration,
-    *,
-    left_open: Iterable[float] = (),
-) -> dict[str, IntervalPart]:
-    """Return what the interval of a step time rests on, by class of constants.
+) -> tuple[dict[str, IntervalPart], EvidenceClass]:
+    """Return what the interval of a step time rests on, by class of constants, and what is known.
 
     Args:
+        setting: The job's.
+        facts: Of the job.
         shares: Of the step time, by class of constants.
         constants: That stand for each class.
-        known: Of jobs like this one.
-        calibration: With the residuals.
-        left_open: Spreads of what the job does not say, each by itself.
     """
+    residuals = setting.calibration.residuals
+    measured, spreads = measured_of(residuals), residuals.spreads
     found = {
         name: IntervalPart(
             share=share,
-            spread=math.hypot(*(spread_of(each, calibration) for each in constants[name])),
+            spread=math.hypot(
+                *(spread_of(each, facts.device, measured, spreads) for each in constants[name])
+            ),
         )
         for name, share in shares.items()
     }
-    spreads = calibration.residuals.spreads
-    left = math.hypot(
-        spreads.get(f"step_time_s.kind.{known.kind}", 0.0),
-        spreads.get(f"step_time_s.software.{known.software}", 0.0),
-    )
-    found[RESIDUAL] = IntervalPart(share=1.0, spread=left)
-    if alternatives := tuple(left_open):
+    known = facts.known(measured, shares, constants)
+    found[RESIDUAL] = IntervalPart(share=1.0, spread=known.residual(spreads))
+    if alternatives := left_open_spreads(setting.job.assumed):
         found[LEFT_OPEN] = IntervalPart(share=1.0, spread=math.hypot(*alternatives))
-    return found
+    return found, known
 
 
 def deviation(parts: Mapping[str, IntervalPart]) -> float:
@@ -185,7 +157,7 @@ def interval(value: float, spread: float) -> tuple[float, float]:
 
 
 #: Spread of what a process holds besides tensors.
-_OVERHEAD_SPREAD = 0.25
+OVERHEAD_SPREAD = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +183,6 @@ def intervals_of(
     *,
     parts: TimeParts,
     slowest: int,
-    left_open: Iterable[float] = (),
 ) -> Intervals:
     """Return the intervals of a step's figures.
 
@@ -222,17 +193,13 @@ def intervals_of(
         figures: Quantity → value; None where it is unknown.
         parts: Where the step goes on the slowest rank class.
         slowest: That class.
-        left_open: Spreads of the step time by what the job does not say, each by itself.
     """
     setting = step.setting
     pool = step.cluster.pools[int(step.compilation.class_pools[slowest])]
     constants = constants_of(setting, pool.node.device)
     shares = time_shares(step, parts, slowest)
-    kind = kind_of(setting, step.compilation.program)
-    families = setting.calibration.residuals.rows.get("step_time_s", ())
-    measured = setting.software.name in families
-    known = evidence_class_of(kind, shares, constants, measured=measured)
-    found = interval_parts(shares, constants, known, setting.calibration, left_open=left_open)
+    facts = facts_of(setting, pool.node.device, step.ranks)
+    found, known = interval_parts(setting, facts, shares, constants)
     spreads = _spreads(step, energy, peak, figures, time_spread=deviation(found))
     return Intervals(
         of={
@@ -281,19 +248,52 @@ def _spreads(
 
 def power_spread(setting: Setting, device: Device) -> float:
     """Return the spread of power by its constants, at the level at which they are found."""
-    item = f"power_math.{precision_class(setting.precision)}"
-    found = setting.calibration.found_for_device(device, item)
-    level = "device" if found is not None and found.level == "device" else "pooled"
+    items = ("power_training", f"power_math.{precision_class(setting.precision)}")
+    found = [setting.calibration.found_for_device(device, item) for item in items]
+    own = any(each is not None and each.level == "device" for each in found)
+    level = "device" if own else "pooled"
     return setting.calibration.residuals.spreads.get(f"average_power_w.{level}", _DATASHEET)
+
+
+def has_memory_rows(setting: Setting) -> bool:
+    """Return whether memory was measured with the job's software."""
+    return setting.software.name in setting.calibration.residuals.rows.get("memory_software", ())
 
 
 def memory_spread(setting: Setting, tensor_share: float, kind: str = "process") -> float:
     """Return the spread of a peak of memory of which `tensor_share` is tensors."""
     residuals = setting.calibration.residuals
-    known = setting.software.name in residuals.rows.get("memory.peak_bytes", ())
-    software = f"memory.peak_bytes.software.{'measured' if known else 'generic'}"
+    known = "measured" if has_memory_rows(setting) else "generic"
+    software = f"memory.peak_bytes.software.{known}"
     return math.hypot(
         residuals.spreads.get(f"memory.peak_bytes.{kind}", 0.0),
         residuals.spreads.get(software, 0.0),
-        max(1.0 - tensor_share, 0.0) * _OVERHEAD_SPREAD,
+        max(1.0 - tensor_share, 0.0) * OVERHEAD_SPREAD,
     )
+
+
+def estimated_intervals(
+    setting: Setting, device: Device, devices: float, figures: Mapping[str, float | None]
+) -> dict[str, tuple[float, float]]:
+    """Return intervals of a closed form's figures, which knows no parts of a step.
+
+    All of the step is taken to rest on products (of networks: convolutions), energy and money to
+    be as unsure as time and power together.
+
+    Args:
+        setting: The job's.
+        device: Of the slowest ranks.
+        devices: That it uses.
+        figures: Quantity → value; None where it is unknown.
+    """
+    facts, constants = facts_of(setting, device, devices), constants_of(setting, device)
+    shares = {names.CONVOLUTION if facts.kind == "network" else names.PRODUCTS: 1.0}
+    parts, _ = interval_parts(setting, facts, shares, constants)
+    time, power = deviation(parts), power_spread(setting, device)
+    spreads = dict.fromkeys(("step_time_s", "samples_per_s", "tokens_per_s", "cost_usd"), time)
+    spreads |= dict.fromkeys(("energy_j", "carbon_gco2e"), math.hypot(time, power))
+    spreads["average_power_w"] = power
+    spreads["memory.peak_bytes"] = memory_spread(setting, 1.0)
+    return {
+        name: interval(value, spreads[name]) for name, value in figures.items() if value is not None
+    }

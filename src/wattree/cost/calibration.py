@@ -42,11 +42,14 @@ RESIDUAL_NAMES = (
     *(f"step_time_s.kind.{kind}" for kind in ("language", "experts", "network")),
     *(f"step_time_s.level.{level}" for level in ("device", "die", "architecture", "pooled")),
     *(f"step_time_s.software.{known}" for known in ("measured", "generic")),
+    *(f"step_time_s.model.{known}" for known in ("known", "new")),
+    *(f"step_time_s.size.{known}" for known in ("within", "beyond")),
     "step_time_s.pair",
     *(f"memory.peak_bytes.{kind}" for kind in ("allocated", "reserved", "process")),
     *(f"memory.peak_bytes.software.{known}" for known in ("measured", "generic")),
     "average_power_w.device",
     "average_power_w.pooled",
+    *(f"anchored.{quantity}" for quantity in ("step_time_s", "average_power_w", "energy_j")),
 )
 
 
@@ -96,7 +99,8 @@ class Residuals:
     Attributes:
         spreads: Class of evidence → standard deviation of the logarithm of what is left, of a
             normal distribution that has 80 % where the errors have it.
-        rows: Quantity → software families (memory: and architectures) with measured rows.
+        rows: What has measured rows: `software`, `devices`, `models` (kind and vocabulary), the
+            `largest` job in devices, and `memory_software`.
         command: That remakes them.
     """
 

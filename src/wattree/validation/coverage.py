@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.accounts.interval import DEVIATIONS, LEVELS, PROBABILITY
+from wattree.accounts.interval import DEVIATIONS, PROBABILITY
+from wattree.accounts.known import LEVELS
 from wattree.validation.left_out import LeftOutError
 
 Floats = NDArray[np.float64]
@@ -54,11 +55,7 @@ def deviation_of(each: LeftOutError, spreads: Mapping[str, float]) -> float:
         * math.hypot(part.spread, spreads.get(f"{_TIME}.level.{each.levels.get(name)}", 0.0))
         for name, part in each.parts.items()
     ]
-    return math.hypot(
-        *own,
-        spreads.get(f"{_TIME}.kind.{each.known.kind}", 0.0),
-        spreads.get(f"{_TIME}.software.{each.known.software}", 0.0),
-    )
+    return math.hypot(*own, each.known.residual(spreads))
 
 
 def fitted_spreads(errors: Sequence[LeftOutError]) -> dict[str, float]:
@@ -69,7 +66,7 @@ def fitted_spreads(errors: Sequence[LeftOutError]) -> dict[str, float]:
     for _ in range(_ROUNDS):
         for name, chosen in members.items():
             own = [errors[i] for i in chosen]
-            spreads[name] = _fitting(
+            spreads[name] = fitting_spread(
                 np.abs([each.error for each in own]),
                 weights[chosen],
                 lambda spread, own=own, name=name: np.array(  # type: ignore[misc]
@@ -82,18 +79,22 @@ def fitted_spreads(errors: Sequence[LeftOutError]) -> dict[str, float]:
 def _members(errors: Sequence[LeftOutError]) -> dict[str, list[int]]:
     """Return class of evidence → the rows that its spread is fitted to.
 
-    Rows of devices with constants of their own and of measured software say what is left of each
-    kind of model; the others, what is added farther away.
+    Jobs like measured ones say what is left of each kind of model; the others, what is added by the
+    first of what is not measured: device, software, size, model.
     """
     found: dict[str, list[int]] = defaultdict(list)
     for i, each in enumerate(errors):
-        far = each.known.level if each.known.level != LEVELS[0] else None
-        if each.known.software == "generic":
+        known = each.known
+        if known.level != LEVELS[0]:
+            found[f"{_TIME}.level.{known.level}"].append(i)
+        elif known.software == "generic":
             found[f"{_TIME}.software.generic"].append(i)
-        elif far is not None and each.hold_out == "device":
-            found[f"{_TIME}.level.{far}"].append(i)
+        elif known.size == "beyond":
+            found[f"{_TIME}.size.beyond"].append(i)
+        elif known.model == "new" and known.kind == "language":
+            found[f"{_TIME}.model.new"].append(i)
         else:
-            found[f"{_TIME}.kind.{each.known.kind}"].append(i)
+            found[f"{_TIME}.kind.{known.kind}"].append(i)
     return {name: rows for name, rows in found.items() if len(rows) >= _LEAST_ROWS}
 
 
@@ -105,7 +106,7 @@ def _weights(errors: Sequence[LeftOutError]) -> Floats:
     return np.array([1.0 / counts[each.hold_out] for each in errors])
 
 
-def _fitting(errors: Floats, weights: Floats, deviations: Callable[[float], Floats]) -> float:
+def fitting_spread(errors: Floats, weights: Floats, deviations: Callable[[float], Floats]) -> float:
     """Return the spread with which 80 % of the errors, by weight, lie in their intervals."""
     low, high = 0.0, _MOST
 
@@ -125,14 +126,14 @@ def _fitting(errors: Floats, weights: Floats, deviations: Callable[[float], Floa
 
 
 def _ordered(spreads: Mapping[str, float]) -> dict[str, float]:
-    """Return the spreads, none of a farther level below that of a nearer one."""
-    found = dict(spreads)
-    widest = 0.0
-    for level in LEVELS:
-        name = f"{_TIME}.level.{level}"
-        widest = max(widest, found.get(name, 0.0))
-        found[name] = widest
-    return found
+    """Return the spreads, none of a farther level below that of a nearer one.
+
+    A level without rows lies between its neighbours; the nearest adds nothing.
+    """
+    names = [f"{_TIME}.level.{level}" for level in LEVELS]
+    own = {0: 0.0} | {i: spreads[name] for i, name in enumerate(names) if name in spreads}
+    widths = np.interp(range(len(names)), list(own), list(own.values()))
+    return {**spreads, **dict(zip(names, np.maximum.accumulate(widths).tolist(), strict=True))}
 
 
 def fitted_pair_spread(pairs: Sequence[tuple[float, float]]) -> float:
@@ -143,7 +144,7 @@ def fitted_pair_spread(pairs: Sequence[tuple[float, float]]) -> float:
     """
     errors = np.abs([error for error, _ in pairs])
     own = np.array([spread for _, spread in pairs])
-    return _fitting(errors, np.ones(len(pairs)), lambda spread: np.hypot(own, spread))
+    return fitting_spread(errors, np.ones(len(pairs)), lambda spread: np.hypot(own, spread))
 
 
 def coverages(errors: Iterable[LeftOutError], spreads: Mapping[str, float]) -> list[Coverage]:

@@ -9,19 +9,14 @@ constants and their priors, so that the look-up finds what other devices have.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.accounts.interval import (
-    RESIDUAL,
-    EvidenceClass,
-    constants_of,
-    evidence_class_of,
-    spread_of,
-)
+from wattree.accounts.interval import constants_of, spread_of
+from wattree.accounts.known import EvidenceClass, JobFacts, Measured
 from wattree.cost import Calibration, Constant
 from wattree.trace import IntervalPart
 from wattree.validation.calibrate import FitRow, linearized, posterior, row_weights, solved
@@ -42,6 +37,7 @@ class LeftOutError:
 
     Attributes:
         row: The row.
+        facts: Of its job.
         hold_out: By what it was left out: `source`, `device`, `scale`, `family` or `random`.
         error: Logarithm of predicted over measured step time.
         parts: What the interval of the prediction rests on, without residuals and levels.
@@ -50,6 +46,7 @@ class LeftOutError:
     """
 
     row: FitRow
+    facts: JobFacts
     hold_out: str
     error: float
     parts: Mapping[str, IntervalPart]
@@ -66,14 +63,14 @@ class FittedRows:
         calibration: Constants of the fit.
         priors: Of what was fitted.
         parts: Of each row's prediction.
-        kinds: `language`, `experts` or `network`, of each row.
+        facts: Of each row's job.
     """
 
     rows: Sequence[FitRow]
     calibration: Calibration
     priors: Mapping[str, Prior]
     parts: Sequence[Mapping[str, IntervalPart]]
-    kinds: Sequence[str]
+    facts: Sequence[JobFacts]
 
 
 def left_out_errors(
@@ -86,14 +83,21 @@ def left_out_errors(
     groups = list(_groups(rows))
     for done, (hold_out, left, fitted_on) in enumerate(groups):
         without = _without(fitted, logs, jacobian, fitted_on)
-        kept = {_family_of(rows[i]) for i in np.flatnonzero(fitted_on).tolist()}
+        kept = measured_by([fitted.facts[i] for i in np.flatnonzero(fitted_on).tolist()])
         for index in np.flatnonzero(left).tolist():
             yield _error(fitted, index, hold_out, without, kept)
         progress("leaving rows out", done + 1, len(groups))
 
 
-def _family_of(row: FitRow) -> str:
-    return row.expressed.job.software
+def measured_by(facts: Iterable[JobFacts]) -> Measured:
+    """Return what has rows, of the jobs that were measured."""
+    jobs = list(facts)
+    return Measured(
+        software=frozenset(job.software for job in jobs),
+        devices=frozenset(job.device for job in jobs),
+        models=frozenset((job.kind, job.vocabulary) for job in jobs),
+        largest=max((job.devices for job in jobs), default=0.0),
+    )
 
 
 def _groups(rows: Sequence[FitRow]) -> Iterator[tuple[str, NDArray[np.bool_], NDArray[np.bool_]]]:
@@ -146,7 +150,7 @@ def _error(
     index: int,
     hold_out: str,
     without: Calibration,
-    families: set[str],
+    measured: Measured,
 ) -> LeftOutError:
     row = fitted.rows[index]
     if hold_out == "device":
@@ -155,28 +159,28 @@ def _error(
     predicted = math.log(row.estimate_s(without))
     setting = row.setting(without)
     constants = constants_of(setting, row.expressed.job.cluster.node.device)
-    plain = replace(without, residuals=replace(without.residuals, spreads={}))
+    facts = fitted.facts[index]
     shares = {n: p.share for n, p in fitted.parts[index].items() if n in constants}
     return LeftOutError(
         row=row,
+        facts=facts,
         hold_out=hold_out,
         error=predicted - math.log(row.measured_s),
         parts={
             name: IntervalPart(
                 share=share,
-                spread=math.hypot(*(spread_of(each, plain) for each in constants[name])),
+                spread=math.hypot(
+                    *(spread_of(each, facts.device, measured, {}) for each in constants[name])
+                ),
             )
             for name, share in shares.items()
-            if name != RESIDUAL
         },
         levels={
-            name: found[0].level
+            name: measured.level(found[0], facts.device)
             for name in shares
             if (found := constants[name]) and found[0] is not None
         },
-        known=evidence_class_of(
-            fitted.kinds[index], shares, constants, measured=_family_of(row) in families
-        ),
+        known=facts.known(measured, shares, constants),
     )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from wattree.accounts.interval import interval, memory_spread
+from wattree.accounts.interval import facts_of, has_memory_rows, interval, memory_spread
+from wattree.accounts.known import JobFacts
 from wattree.cost import Calibration, Constant, load_calibration, software_family
 from wattree.cost.communicator import communicator_bytes
 from wattree.errors import JobError, WattreeError
@@ -230,8 +231,7 @@ class _Runner:
         setting = self.setting(entry.expressed.job, constants)
         kind = entry.measurement.memory_kind or "process"
         spread = memory_spread(setting, prediction.peak.tensors / value, kind)
-        families = constants.residuals.rows.get("memory.peak_bytes", ())
-        software = "measured" if setting.software.name in families else "generic"
+        software = "measured" if has_memory_rows(setting) else "generic"
         return interval(value, spread), f"{kind}, {software}"
 
 
@@ -331,8 +331,13 @@ def fitted_groups(
             calibration=constants,
             priors=priors,
             parts=[prediction.result.interval_parts for _, prediction in found],
-            kinds=[p.result.evidence_class.partition(",")[0] for _, p in found],
+            facts=[_facts(row, constants) for row, _ in found],
         )
+
+
+def _facts(row: FitRow, constants: Calibration) -> JobFacts:
+    cluster = row.expressed.job.cluster
+    return facts_of(row.setting(constants), cluster.node.device, cluster.devices)
 
 
 def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
@@ -420,15 +425,32 @@ def _left_out_times(
     return _means(errors)
 
 
-def _memory_fit(
+def memory_rows(
+    rows: Sequence[MeasuredRow], constants: Calibration, *, progress: Progress
+) -> list[tuple[str, MemoryRow]]:
+    """Return software and row of memory, as `constants` predict its tensors; arguments as above."""
+    runner = _Runner([row for row in rows if row.mem_gib_per_gpu], progress)
+    found = _memory_rows(runner, runner.predictions(constants), constants)
+    software = {e.row.row_id: e.expressed.job.software for e in runner.entries if e.expressed}
+    return [(software[row.row.row_id], row) for row in found]
+
+
+def _memory_rows(
     runner: _Runner, predictions: Mapping[str, Prediction | str], constants: Calibration
-) -> tuple[Calibration, dict[str, float]]:
+) -> list[MemoryRow]:
     rows = []
     for entry in runner.entries:
         prediction = predictions.get(entry.row.row_id)
         is_memory = entry.measurement.quantity == "peak_memory_bytes" and entry.row.core
         if is_memory and isinstance(prediction, Prediction):
             rows.append(_memory_row(entry, prediction, constants))
+    return rows
+
+
+def _memory_fit(
+    runner: _Runner, predictions: Mapping[str, Prediction | str], constants: Calibration
+) -> tuple[Calibration, dict[str, float]]:
+    rows = _memory_rows(runner, predictions, constants)
     if not rows:
         return constants, {}
     errors: dict[str, list[float]] = {}
