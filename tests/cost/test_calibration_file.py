@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wattree.cost import SHIPPED_BASE, constant_lines, load_calibration
+from wattree.cost import SHIPPED_BASE, constant_lines, load_calibration, residual_lines
 from wattree.errors import JobError
 from wattree.hardware import load_device
 
@@ -107,3 +107,45 @@ def test_no_constants_at_all(tmp_path: Path) -> None:
 
     with pytest.raises(JobError, match=r"(?s)model: is unknown.*constants: is missing"):
         load_calibration(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            "step_time_s.pair: -0.1",
+            "spreads.step_time_s.pair: found -0.1, expected a number from 0",
+        ),
+        ("step_time_s.pair: wide", "spreads.step_time_s.pair: found 'wide', expected a number"),
+        ("step_time_s.kind.langauge: 0.1", "is unknown; did you mean 'step_time_s.kind.language'?"),
+    ],
+)
+def test_residuals_that_cannot_be(tmp_path: Path, line: str, problem: str) -> None:
+    """A spread below nothing would make intervals that hold nothing."""
+    body = f"base: shipped\nconstants: {{}}\nresiduals:\n  spreads:\n    {line}\n"
+    with pytest.raises(JobError) as caught:
+        load_calibration(written(tmp_path, body))
+
+    assert any(problem in each for each in caught.value.problems)
+
+
+def test_a_constant_with_a_negative_spread(tmp_path: Path) -> None:
+    """Of a constant too."""
+    line = "constants:\n  general.kernel_s: {value: 1e-6, spread: -0.2}\n"
+    with pytest.raises(
+        JobError, match=r"kernel_s\.spread: found -0.2, expected a number from 0 to 5"
+    ):
+        load_calibration(written(tmp_path, f"base: shipped\n{line}"))
+
+
+def test_residuals_lie_over_those_that_ship(tmp_path: Path) -> None:
+    """Classes that a file leaves out keep theirs, and lines read back."""
+    shipped = load_calibration().residuals
+    body = "base: shipped\nconstants: {}\nresiduals: {spreads: {step_time_s.pair: 0.125}}\n"
+    found = load_calibration(written(tmp_path, body)).residuals
+
+    assert found.spreads == {**shipped.spreads, "step_time_s.pair": 0.125}
+    assert found.rows == shipped.rows
+    lines = "\n".join(residual_lines(found))
+    again = load_calibration(written(tmp_path, f"base: shipped\nconstants: {{}}\n{lines}\n"))
+    assert again.residuals.spreads == pytest.approx(found.spreads, rel=1e-3)

@@ -232,6 +232,8 @@ def test_json_has_the_fields_that_were_promised() -> None:
         "measured": 1.0,
         "predicted": 1.5,
         "error": 0.5,
+        "interval": None,
+        "evidence": "",
         "skipped": None,
         "anchor": False,
         "source_id": "one",
@@ -246,4 +248,5 @@ def test_json_has_the_fields_that_were_promised() -> None:
         "pairs": 0,
         "pairs_ordered_right": 0.0,
         "skipped": 0,
+        "inside": None,
     }

@@ -7,16 +7,21 @@ from collections.abc import Mapping
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.class_sums import ClassSums
 from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.memory_use import PeakMemory
 from wattree.cost import device_names, matrix_precision
 from wattree.cost.precisions import precision_class
 from wattree.job import Job
-from wattree.trace import Evidence
+from wattree.trace import EnergyUse, Evidence
 
-_ORDER = ("measured", "fitted", "pooled", "datasheet")
+_ORDER = ("measured", "counted", "fitted", "chosen", "pooled", "datasheet")
+#: Constants of the power that work draws; that of products has its precision in its name.
+_POWER = ("power_active", "power_memory", "power_held")
 
 
-def provenance_of(step: ExecutedStep, sums: ClassSums) -> Mapping[str, Evidence]:
-    """Return quantity → evidence, weighted by the time of the tasks it rests on."""
+def provenance_of(
+    step: ExecutedStep, sums: ClassSums, energy: EnergyUse, peak: PeakMemory
+) -> Mapping[str, Evidence]:
+    """Return quantity → evidence, weighted by the time, bytes or energy that rests on it."""
     job, class_pools = step.job, step.compilation.class_pools
     calibration, software = step.setting.calibration, step.setting.software
     width = precision_class(matrix_precision(job.precision))
@@ -38,21 +43,50 @@ def provenance_of(step: ExecutedStep, sums: ClassSums) -> Mapping[str, Evidence]
         share=shares,
         note=f"{'; '.join(notes)}; habits of {software.name}: {family}",
     )
-    energy = Evidence(
-        evidence="pooled",
-        share={"pooled": 1.0},
-        note="static plus dynamic power scaled from the datasheet by pooled factors",
-    )
     return {
         "step_time_s": time,
-        "memory.peak_bytes": Evidence(
-            evidence="fitted",
-            share={"fitted": 1.0},
-            note="tensors counted; allocator overhead fitted",
-        ),
-        "energy_j": energy,
+        "memory.peak_bytes": _of_memory(step, peak),
+        "energy_j": _of_energy(step, energy, width),
         "energy_j.by_component": _of_the_hosts(job),
     } | _of_the_site(job)
+
+
+def _of_memory(step: ExecutedStep, peak: PeakMemory) -> Evidence:
+    """Tensors are counted; the rest is as sure as the constants that were found for the device."""
+    calibration = step.setting.calibration
+    device = step.cluster.pools[step.compilation.class_pools[peak.rank_class]].node.device
+    found = calibration.found_for_device(device, "memory_context_bytes")
+    overhead = "datasheet" if found is None else found.evidence
+    share = peak.tensors / peak.process if peak.process > 0 else 1.0
+    shares = {"counted": share, overhead: 1.0 - share}
+    level = "none" if found is None else found.level
+    return Evidence(
+        evidence=_weakest(shares),
+        share=shares,
+        note=f"tensors counted; overhead of the process: {overhead} ({level} of {device.name})",
+    )
+
+
+def _of_energy(step: ExecutedStep, energy: EnergyUse, width: str) -> Evidence:
+    """Power at rest is the datasheet's; what work draws above it, by constants of the devices."""
+    calibration = step.setting.calibration
+    static = energy.static / energy.total if energy.total > 0 else 1.0
+    shares = {"datasheet": static}
+    notes: dict[str, None] = {}
+    devices = [pool.node.device for pool in step.cluster.pools]
+    for device in devices:
+        found = [
+            calibration.evidence(*device_names(device, item))
+            for item in (*_POWER, f"power_math.{width}")
+        ]
+        weakest = max(found, key=_ORDER.index)
+        shares[weakest] = shares.get(weakest, 0.0) + (1.0 - static) / len(devices)
+        notes[f"power above rest of {device.name}: {weakest}"] = None
+    return Evidence(
+        evidence=max((k for k in shares if k != "datasheet"), key=_ORDER.index),
+        share=shares,
+        note=f"power at rest by datasheet; {'; '.join(notes)}",
+    )
 
 
 def _of_the_hosts(job: Job) -> Evidence:

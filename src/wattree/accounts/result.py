@@ -13,6 +13,7 @@ from wattree.accounts.evidence import provenance_of
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import tier_uses
 from wattree.accounts.fabric import Rules
+from wattree.accounts.interval import intervals_of
 from wattree.accounts.materials import materials_use
 from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.notes import assumptions_of
@@ -52,6 +53,25 @@ def result_of(
     # Of all ranks: what the model needs, recomputation and redundant work.
     executed_flop = float((sums.flop * step.trace.graph.class_ranks).sum())
     tiers = tier_uses(step)
+    memory = memory_use(step, peak, tiers, memory_of=memory_of)
+    cost = cost_usd(cluster, nodes, step_s, energy.use.total)
+    intervals = intervals_of(
+        step,
+        energy.use,
+        peak,
+        {
+            "step_time_s": step_s,
+            "samples_per_s": batch / step_s,
+            "tokens_per_s": tokens_per_s,
+            "memory.peak_bytes": memory.peak_bytes,
+            "average_power_w": energy.average_w,
+            "energy_j": energy.use.total,
+            "cost_usd": cost,
+            "carbon_gco2e": None if carbon is None else carbon * energy.use.total,
+        },
+        parts=parts,
+        slowest=sums.slowest,
+    )
     return Result(
         model=setting.model.name,
         cluster=_used(cluster, nodes),
@@ -67,15 +87,18 @@ def result_of(
         model_flop_per_step=needed,
         parameters=trained.model.parameters,
         dense_parameters=None if trained is setting else setting.model.parameters,
-        memory=memory_use(step, peak, tiers, memory_of=memory_of),
+        memory=memory,
         time_s=parts,
         energy_j=with_bill(energy.use, cluster, nodes, step_s),
         average_power_w=energy.average_w,
         peak_power_w=energy.peak_w,
-        cost_usd=cost_usd(cluster, nodes, step_s, energy.use.total),
+        cost_usd=cost,
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
-        provenance=provenance_of(step, sums),
+        provenance=provenance_of(step, sums, energy.use, peak),
+        interval=intervals.of,
+        interval_parts=intervals.parts,
+        evidence_class=intervals.known.label,
         simulation=_size(step),
         assumptions=assumptions_of(step, rules),
         pools=pool_uses(step, energy, sums),

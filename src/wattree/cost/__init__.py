@@ -8,9 +8,16 @@ from wattree.cost.attention import (
 from wattree.cost.calibration import (
     Calibration,
     Constant,
+    Found,
+    Residuals,
     device_names,
 )
-from wattree.cost.calibration_file import SHIPPED_BASE, constant_lines, load_calibration
+from wattree.cost.calibration_file import (
+    SHIPPED_BASE,
+    constant_lines,
+    load_calibration,
+    residual_lines,
+)
 from wattree.cost.collective import (
     GroupShape,
     LinkRates,
@@ -39,9 +46,11 @@ __all__ = [
     "SOFTWARE",
     "Calibration",
     "Constant",
+    "Found",
     "GroupShape",
     "LinkRates",
     "PortLoads",
+    "Residuals",
     "Software",
     "alignment_factor",
     "at_precision",
@@ -56,6 +65,7 @@ __all__ = [
     "matmul_time_s",
     "matrix_precision",
     "port_loads",
+    "residual_lines",
     "ring_pass_latency_s",
     "ring_pass_loads",
     "ring_pass_work_s",

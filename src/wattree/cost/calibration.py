@@ -44,6 +44,24 @@ PROFILED_ITEMS = (
 )
 
 
+#: Classes of evidence that have a residual, by quantity: what is known of the kind of model, of the
+#: software, of the device (by the level at which its constants are found), of two strategies of one
+#: job, and of memory by the tool that reads it.
+RESIDUAL_NAMES = (
+    *(f"step_time_s.kind.{kind}" for kind in ("language", "experts", "network")),
+    *(f"step_time_s.level.{level}" for level in ("device", "die", "architecture", "pooled")),
+    *(f"step_time_s.software.{known}" for known in ("measured", "generic")),
+    *(f"step_time_s.model.{known}" for known in ("known", "new")),
+    *(f"step_time_s.size.{known}" for known in ("within", "beyond")),
+    "step_time_s.pair",
+    *(f"memory.peak_bytes.{kind}" for kind in ("allocated", "reserved", "process")),
+    *(f"memory.peak_bytes.software.{known}" for known in ("measured", "generic")),
+    "average_power_w.device",
+    "average_power_w.pooled",
+    *(f"anchored.{quantity}" for quantity in ("step_time_s", "average_power_w", "energy_j")),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
     """One constant.
@@ -63,6 +81,44 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A constant where the look-up found it.
+
+    Attributes:
+        name: Of the constant.
+        level: `device`, `die`, `architecture`, `pooled`, `family` or `general`.
+        constant: Its value and what that rests on.
+    """
+
+    name: str
+    level: str
+    constant: Constant
+
+    @property
+    def evidence(self) -> str:
+        """What a figure rests on that uses it: `pooled` where other devices stand in."""
+        stands_in = self.level in {"die", "architecture", "pooled"}
+        return "pooled" if stands_in else self.constant.evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residuals:
+    """What constants leave of the errors of predictions, as rows left out of the fit show it.
+
+    Attributes:
+        spreads: Class of evidence → standard deviation of the logarithm of what is left, of a
+            normal distribution that has 80 % where the errors have it.
+        rows: What has measured rows: `software`, `devices`, `models` (kind and vocabulary), the
+            `largest` job in devices, and `memory_software`.
+        command: That remakes them.
+    """
+
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    rows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """All constants by name.
 
@@ -71,11 +127,13 @@ class Calibration:
         source: Where they were read from.
         left_out: Quantity → source → mean absolute error on that source's measured rows when the
             fit never saw them.
+        residuals: What the constants leave of the errors, by class of evidence.
     """
 
     constants: Mapping[str, Constant]
     source: str
     left_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    residuals: Residuals = field(default_factory=Residuals)
 
     def device(self, device: Device, item: str) -> float:
         """Return constant `item` of a device type; of its die, architecture or all if it has none.
@@ -103,13 +161,26 @@ class Calibration:
         """Return a constant that holds for all."""
         return self.constants[self._name(f"general.{item}")].value
 
-    def evidence(self, *names: str) -> str:
-        """Return the evidence of the first of `names` that exists."""
+    def found(self, *names: str) -> Found | None:
+        """Return the first of `names` that exists, and at which level that is."""
         for name in names:
             if name in self.constants:
-                shared = name.startswith(("pooled.", "architecture.", "die."))
-                return "pooled" if shared else self.constants[name].evidence
-        return "datasheet"
+                level = name.partition(".")[0]
+                return Found(name=name, level=level, constant=self.constants[name])
+        return None
+
+    def evidence(self, *names: str) -> str:
+        """Return the evidence of the first of `names` that exists."""
+        found = self.found(*names)
+        return "datasheet" if found is None else found.evidence
+
+    def found_for_device(self, device: Device, item: str) -> Found | None:
+        """Return where the constant `item` of a device type is found."""
+        return self.found(*device_names(device, item))
+
+    def found_for_family(self, family: str, item: str) -> Found | None:
+        """Return where the constant `item` of a software family is found."""
+        return self.found(f"family.{family}.{item}", f"pooled.{item}")
 
     def replaced(self, values: Mapping[str, float]) -> Calibration:
         """Return a copy with other values for some constants."""

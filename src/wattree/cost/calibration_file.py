@@ -7,7 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wattree.cost.calibration import PROFILED_ITEMS, Calibration, Constant
+from wattree.cost.calibration import (
+    PROFILED_ITEMS,
+    RESIDUAL_NAMES,
+    Calibration,
+    Constant,
+    Residuals,
+)
 from wattree.cost.software import SOFTWARE
 from wattree.errors import JobError, nearest
 from wattree.files import read_yaml, refusal
@@ -15,12 +21,15 @@ from wattree.files import read_yaml, refusal
 #: Value of `base` of a file that holds only what differs from the calibration that ships.
 SHIPPED_BASE = "shipped"
 _SHIPPED = Path(__file__).with_name("calibration.yaml")
-_KEYS = ("base", "constants", "left_out", "profile")
+_KEYS = ("base", "constants", "left_out", "profile", "residuals")
+_RESIDUAL_KEYS = ("command", "rows", "spreads")
 _ENTRY_KEYS = ("value", "evidence", "source", "spread")
 _EVIDENCE = ("measured", "fitted", "pooled", "chosen")
 _SCOPES = ("device", "die", "architecture", "family", "pooled", "general")
 _FAMILY_ITEMS = ("math", "elementwise", "launch_s", "step_overhead_s")
 _LISTED, _MOST = 20, 1e30
+#: A logarithm with a wider spread says nothing at all.
+_MOST_SPREAD = 5.0
 
 
 def load_calibration(path: Path | None = None) -> Calibration:
@@ -47,6 +56,7 @@ def load_calibration(path: Path | None = None) -> Calibration:
     constants = _read(path, raw, problems=problems)
     known = _Names(shipped)
     problems += [fault for name in constants if (fault := known.fault(name))]
+    residuals = _residuals(raw, problems)
     if base is None and not problems:
         problems += _missing(constants, shipped)
     if problems:
@@ -55,6 +65,7 @@ def load_calibration(path: Path | None = None) -> Calibration:
         constants={**shipped, **constants} if base else constants,
         source=str(path),
         left_out=_left_out(raw),
+        residuals=_over(residuals, _shipped().residuals),
     )
 
 
@@ -62,7 +73,10 @@ def load_calibration(path: Path | None = None) -> Calibration:
 def _shipped() -> Calibration:
     raw = read_yaml(_SHIPPED)
     return Calibration(
-        constants=_read(_SHIPPED, raw, problems=[]), source="shipped", left_out=_left_out(raw)
+        constants=_read(_SHIPPED, raw, problems=[]),
+        source="shipped",
+        left_out=_left_out(raw),
+        residuals=_residuals(raw, []),
     )
 
 
@@ -77,6 +91,66 @@ def constant_lines(constants: Mapping[str, Constant]) -> list[str]:
             f'source: "{source}"}}'
         )
     return lines
+
+
+def residual_lines(residuals: Residuals) -> list[str]:
+    """Return the lines of the section `residuals` of a file, with its key."""
+    command = residuals.command.replace('"', "'")
+    lines = ["residuals:", f'  command: "{command}"', "  spreads:"]
+    lines += [f"    {name}: {spread:.4g}" for name, spread in sorted(residuals.spreads.items())]
+    lines.append("  rows:")
+    lines += [
+        f"    {quantity}: [{', '.join(sorted(known))}]"
+        for quantity, known in sorted(residuals.rows.items())
+    ]
+    return lines
+
+
+def _over(own: Residuals, shipped: Residuals) -> Residuals:
+    """Return the residuals of a file, laid over those that ship."""
+    return Residuals(
+        spreads={**shipped.spreads, **own.spreads},
+        rows={**shipped.rows, **own.rows},
+        command=own.command or shipped.command,
+    )
+
+
+def _residuals(raw: Mapping[str, Any], problems: list[str]) -> Residuals:
+    """Return the section `residuals` of a file; faults are added to `problems`."""
+    section = raw.get("residuals", {})
+    if not isinstance(section, dict):
+        problems.append("residuals: expected command, rows and spreads")
+        return Residuals()
+    spreads, rows = section.get("spreads") or {}, section.get("rows") or {}
+    faults = [
+        f"{key}: is unknown; {_hint(str(key), _RESIDUAL_KEYS)}"
+        for key in section.keys() - set(_RESIDUAL_KEYS)
+    ]
+    if not isinstance(spreads, dict) or not isinstance(rows, dict):
+        faults.append("expected classes → spreads, and quantities → lists of names in rows")
+        spreads, rows = {}, {}
+    for name, spread in spreads.items():
+        if name not in RESIDUAL_NAMES:
+            faults.append(f"spreads.{name}: is unknown; {_hint(str(name), RESIDUAL_NAMES)}")
+        elif not _is_number(spread) or not 0 <= spread < _MOST_SPREAD:
+            faults.append(
+                f"spreads.{name}: found {spread!r}, expected a number from 0 to {_MOST_SPREAD:g}"
+            )
+    for name, known in rows.items():
+        if not isinstance(known, list):
+            faults.append(f"rows.{name}: found {known!r}, expected a list of names")
+    if faults:
+        problems += [f"residuals.{fault}" for fault in faults]
+        return Residuals()
+    return Residuals(
+        spreads={str(name): float(spread) for name, spread in spreads.items()},
+        rows={str(name): tuple(map(str, known)) for name, known in rows.items()},
+        command=str(section.get("command", "")),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _read(path: Path, raw: Mapping[str, Any], *, problems: list[str]) -> dict[str, Constant]:
@@ -104,11 +178,10 @@ def _faults(entry: Mapping[Any, Any]) -> Iterator[str]:
     """Yield what is wrong with one constant, each with its key."""
     for key in sorted(map(str, entry.keys() - set(_ENTRY_KEYS))):
         yield f"{key}: is unknown; {_hint(key, _ENTRY_KEYS)}"
-    for key, stand_in in (("value", None), ("spread", 0.0)):
+    for key, stand_in, most in (("value", None, _MOST), ("spread", 0.0, _MOST_SPREAD)):
         number = entry.get(key, stand_in)
-        fits = isinstance(number, int | float) and not isinstance(number, bool)
-        if not fits or not 0 <= number < _MOST:
-            yield f"{key}: found {number!r}, expected a number from 0 to {_MOST:g}"
+        if not _is_number(number) or not 0 <= number < most:
+            yield f"{key}: found {number!r}, expected a number from 0 to {most:g}"
     evidence = entry.get("evidence", "fitted")
     if evidence not in _EVIDENCE:
         yield f"evidence: found {evidence!r}; {_hint(str(evidence), _EVIDENCE)}"

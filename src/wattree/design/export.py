@@ -25,6 +25,8 @@ Cell = str | float | int | bool | None
 _FIGURES = {
     "devices": None,
     "step_time_s": "s",
+    "step_time_low_s": "s",
+    "step_time_high_s": "s",
     "time_s": "s",
     "energy_j": "J",
     "cost_usd": "USD",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from wattree.accounts.interval import estimated_intervals
 from wattree.design.outcome import WorkloadOutcome
 from wattree.design.study import Study, Workload
 from wattree.hardware import Cluster
@@ -46,7 +47,32 @@ def of_result(
         simulated=True,
         notes=(*notes, *changed),
         traffic_bytes={tier.name: tier.traffic_bytes for tier in result.tiers},
+        interval=_intervals(result.interval, steps),
     )
+
+
+#: Figures of a workload → quantity of a step, and whether all steps add up to it.
+_INTERVALS = {
+    "step_time_s": ("step_time_s", False),
+    "time_s": ("step_time_s", True),
+    "energy_j": ("energy_j", True),
+    "cost_usd": ("cost_usd", True),
+    "carbon_gco2e": ("carbon_gco2e", True),
+    "average_power_w": ("average_power_w", False),
+    "memory_bytes": ("memory.peak_bytes", False),
+}
+
+
+def _intervals(
+    step: Mapping[str, tuple[float, float]], steps: float
+) -> dict[str, tuple[float, float]]:
+    """Return the intervals of a workload's figures by those of its step."""
+    found = {}
+    for name, (quantity, adds_up) in _INTERVALS.items():
+        if quantity in step:
+            times = steps if adds_up else 1.0
+            found[name] = step[quantity][0] * times, step[quantity][1] * times
+    return found
 
 
 def of_estimate(
@@ -77,6 +103,20 @@ def of_estimate(
         peak_power_w=best.peak_power_w,
         memory_bytes=best.memory_bytes,
         notes=tuple(notes),
+        interval=_intervals(
+            estimated_intervals(
+                setting,
+                setting.job.cluster.pools[0].node.device,
+                options.ranks,
+                {
+                    "step_time_s": best.step_time_s,
+                    "energy_j": best.energy_j,
+                    "memory.peak_bytes": best.memory_bytes,
+                    "average_power_w": best.average_power_w,
+                },
+            ),
+            steps,
+        ),
     )
 
 

@@ -32,6 +32,7 @@ class WorkloadOutcome:
         simulated: Whether it was executed, or is of the closed form.
         notes: What a reader must know: that capacity is ignored, that the function is changed.
         traffic_bytes: Memory tier → bytes to and from it in a step, where they are known. [B]
+        interval: Some of the figures above → what they lie between with 80 % probability.
     """
 
     workload: str
@@ -53,6 +54,17 @@ class WorkloadOutcome:
     simulated: bool = False
     notes: tuple[str, ...] = ()
     traffic_bytes: Mapping[str, float] = field(default_factory=dict)
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def step_time_low_s(self) -> float | None:
+        """Lower end of the interval of the step time; None where it is unknown. [s]"""
+        return self.interval["step_time_s"][0] if "step_time_s" in self.interval else None
+
+    @property
+    def step_time_high_s(self) -> float | None:
+        """Upper end of the interval of the step time; None where it is unknown. [s]"""
+        return self.interval["step_time_s"][1] if "step_time_s" in self.interval else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +100,14 @@ def outcome_from_json(plain: Mapping[str, Any]) -> Outcome:
         KeyError, TypeError: It is none of those mappings.
     """
     workloads = tuple(
-        WorkloadOutcome(**{**entry, "notes": tuple(entry["notes"])}) for entry in plain["workloads"]
+        WorkloadOutcome(
+            **{
+                **entry,
+                "notes": tuple(entry["notes"]),
+                "interval": {name: tuple(ends) for name, ends in entry.get("interval", {}).items()},
+            }
+        )
+        for entry in plain["workloads"]
     )
     rest = {key: plain[key] for key in ("feasible", "reason", "totals", "seconds")}
     return Outcome(point=DesignPoint(**plain["point"]), workloads=workloads, **rest)

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 #: Exponent of the smooth maximum of device time and host time of a block.
-_HOST_SMOOTHNESS = 4.0
+HOST_SMOOTHNESS = 4.0
 #: Tensors of a module beside its parameters: running mean, variance and count.
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
 
@@ -50,12 +50,12 @@ def stretch_to_host(
         device = device + phase.work_s[index]
     host = np.zeros_like(device)
     for _, _, step in computes:
-        once_s = _host_time_s(step, rates)
+        once_s = host_time_s(step, rates)
         if launches > 1:  # one process makes a replica of each module before it launches it
             once_s += (len(step.weights) + _BUFFERS.get(step.kind, 0)) * rates.replicate_s
         host = host + launches * launches_of(step, scale) * once_s
     ratio = host / np.maximum(device, 1e-12)
-    stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
+    stretch = (1.0 + ratio**HOST_SMOOTHNESS) ** (1.0 / HOST_SMOOTHNESS)
     if scale.load is not None:
         stretch = stretch[scale.load.leader]
     shared = None
@@ -87,7 +87,7 @@ def _shared(
     return shared_work(device * (stretch - 1.0), device, filled, kernels, sharing)
 
 
-def _host_time_s(step: ComputeStep, rates: Rates) -> float:
+def host_time_s(step: ComputeStep, rates: Rates) -> float:
     """Return what the host needs to launch a step, routing decisions included. [s]
 
     A graph launches all of its kernels at once.

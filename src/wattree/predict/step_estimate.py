@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from wattree.accounts.bill import cost_usd, occupied_nodes
+from wattree.accounts.interval import estimated_intervals
 from wattree.closed_form import strategies as closed_form
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
@@ -61,6 +63,8 @@ class StepEstimate:
         peak_power_w: The same while every rank runs the layer that draws most. [W]
         cost_usd: Of a step; None where no price is known. [USD]
         carbon_gco2e: Of a step; None where the site has no carbon intensity. [g]
+        interval: Quantity → what it lies between with 80 % probability, as in `Result`; a little
+            wider, as the closed form tells no parts of a step.
     """
 
     step_time_s: float
@@ -72,6 +76,7 @@ class StepEstimate:
     peak_power_w: float
     cost_usd: float | None
     carbon_gco2e: float | None
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries, ready for JSON."""
@@ -170,17 +175,35 @@ def _told(setting: Setting, options: StrategyOptions, found: Estimates) -> StepE
     nodes = occupied_nodes(job, options.ranks)
     carbon = cluster.site.carbon_gco2e_per_j
     tokens_per_s = batch * job.data.sequence_length / step_s
-    return StepEstimate(
+    device = cluster.pools[int(found.pool[0])].node.device
+    told = StepEstimate(
         step_time_s=step_s,
         samples_per_s=batch / step_s,
         tokens_per_s=tokens_per_s if setting.has_tokens else None,
-        memory=_memory(found, cluster.pools[int(found.pool[0])].node.device, options),
+        memory=_memory(found, device, options),
         energy_j=EstimatedEnergy(total=energy_j),
         average_power_w=energy_j / cluster.site.pue / step_s,
         peak_power_w=float(found.peak_power_w[0]),
         cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
         carbon_gco2e=None if carbon is None else carbon * energy_j,
     )
+    return replace(
+        told, interval=estimated_intervals(setting, device, options.ranks, _figures(told))
+    )
+
+
+def _figures(told: StepEstimate) -> dict[str, float | None]:
+    """Return quantity → value, as intervals are named."""
+    return {
+        "step_time_s": told.step_time_s,
+        "samples_per_s": told.samples_per_s,
+        "tokens_per_s": told.tokens_per_s,
+        "memory.peak_bytes": told.memory.peak_bytes,
+        "average_power_w": told.average_power_w,
+        "energy_j": told.energy_j.total,
+        "cost_usd": told.cost_usd,
+        "carbon_gco2e": told.carbon_gco2e,
+    }
 
 
 def _memory(found: Estimates, device: Device, options: StrategyOptions) -> EstimatedMemory:

@@ -16,6 +16,7 @@ from wattree.units import format_bytes, format_time
 if TYPE_CHECKING:
     # Only for the types: the search loads the whole stack of predictions.
     from wattree.search.plan_result import Plan, RankedStrategy
+    from wattree.trace import Result
 
 
 INDENT = (0, 0, 0, 2)
@@ -53,6 +54,8 @@ def ranking(entries: Sequence[RankedStrategy]) -> Table:
         ("energy", *column([r.energy_j.total for r in results], "J")),
         ("cost", *_cents(results_cost(entries))),
     ]
+    if any(r.interval for r in results):
+        columns.insert(1, ("80 %", "±%", [_sureness(r) for r in results]))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("strategy", ratio=1)
@@ -64,6 +67,14 @@ def ranking(entries: Sequence[RankedStrategy]) -> Table:
             str(index + 1), _named(entry), *(texts[index] for _, _, texts in columns), style=style
         )
     return table
+
+
+def _sureness(result: Result) -> str:
+    """Return how far up the interval of a step time goes, in percent."""
+    span = result.interval.get("step_time_s")
+    if span is None or result.step_time_s <= 0:
+        return NOT_APPLICABLE
+    return f"{100 * (span[1] / result.step_time_s - 1):.0f}"
 
 
 def _named(entry: RankedStrategy) -> str:

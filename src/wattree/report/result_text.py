@@ -29,12 +29,13 @@ from wattree.report.words import (
     NOT_APPLICABLE,
     changed_function,
     count,
+    likely,
     money,
     percent,
     quantity,
     strategy_in_words,
 )
-from wattree.trace import Evidence, MemoryUse, PoolUse, Result, TierUse
+from wattree.trace import Evidence, PoolUse, Result, TierUse
 from wattree.units import format_bytes, format_time
 
 BAR_COLUMNS = 24
@@ -57,7 +58,7 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
     if result.colocation is not None:
         table = colocation_table(result.colocation, result.step_time_s)
         _section(colocation_title(result.colocation), table, console)
-    _memory(result.memory, console, fullest=_fullest(result.pools))
+    _memory(result, console, fullest=_fullest(result.pools))
     if memory:
         show_live(result.memory, console)
     if result.tiers:
@@ -104,7 +105,8 @@ def _headline(result: Result, console: Console) -> None:
     console.print(Text(strategy_in_words(result.strategy)))
     console.print()
     facts = _facts()
-    facts.add_row("Step time", Text(format_time(result.step_time_s), style="bold"))
+    span = likely(result.interval.get("step_time_s"), format_time)
+    facts.add_row("Step time", Text.assemble((format_time(result.step_time_s), "bold"), span))
     facts.add_row("Throughput", _throughput(result))
     facts.add_row(
         "Utilization",
@@ -150,11 +152,13 @@ def _fullest(pools: Sequence[PoolUse]) -> str:
     return f" ({share.fullest})"
 
 
-def _memory(memory: MemoryUse, console: Console, *, fullest: str) -> None:
+def _memory(result: Result, console: Console, *, fullest: str) -> None:
+    memory = result.memory
+    span = likely(result.interval.get("memory.peak_bytes"), format_bytes)
     verdict = Text("fits", style="green") if memory.fits else Text("does not fit", style="bold red")
     title = Text.assemble(
         (f"Memory of the fullest device{fullest}: ", "bold"),
-        f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}, ",
+        f"{format_bytes(memory.peak_bytes)}{span} of {format_bytes(memory.capacity_bytes)}, ",
         verdict,
     )
     parts = sorted(memory.by_category.items(), key=lambda part: -part[1])
@@ -193,7 +197,8 @@ def _energy(result: Result, console: Console) -> Table:
     energy = result.energy_j
     rows = [(stage, part, quantity(part, "J")) for stage, part in energy.by_stage.items()]
     table = _shares(rows, total=energy.total, console=console)
-    table.add_row("total", quantity(energy.total, "J"), "", "")
+    span = likely(result.interval.get("energy_j"), lambda value: quantity(value, "J"))
+    table.add_row("total", quantity(energy.total, "J"), "", span.strip())
     table.add_row("of it static", quantity(energy.static, "J"), _share(energy.static, energy.total))
     table.add_row(
         "of it dynamic", quantity(energy.dynamic, "J"), _share(energy.dynamic, energy.total)
@@ -215,17 +220,23 @@ def _energy_sections(result: Result, console: Console) -> None:
         _section("What waiting costs (in the above; a rank on average)", waiting, console)
 
 
+def _watts(value: float) -> str:
+    return quantity(value, "W")
+
+
 def _bill(result: Result, console: Console) -> Table:
     facts = _facts()
     facts.add_row(
         "Power",
-        f"{quantity(result.average_power_w, 'W')} on average, "
+        f"{quantity(result.average_power_w, 'W')}"
+        f"{likely(result.interval.get('average_power_w'), _watts)} on average, "
         f"{quantity(result.peak_power_w, 'W')} at the peak, before PUE",
     )
     if result.power is not None:
         facts.add_row("", sparkline(result.power.total_w, console))
     facts.add_row("Efficiency", efficiency(result))
-    cost = f"{money(result.cost_usd)} per step{_per_unit(result)}"
+    span = likely(result.interval.get("cost_usd"), money)
+    cost = f"{money(result.cost_usd)}{span} per step{_per_unit(result)}"
     carbon = f"{quantity(result.carbon_gco2e, 'g')} CO2e per step"
     is_priced, is_located = result.cost_usd is not None, result.carbon_gco2e is not None
     facts.add_row("Cost", cost if is_priced else "no price is known for these nodes")

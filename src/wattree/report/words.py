@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 NOT_APPLICABLE = "–"
@@ -68,6 +68,14 @@ def count(number: float | None) -> str:
 def money(cost_usd: float | None) -> str:
     """Return an amount of US dollars with three digits, however small."""
     return NOT_APPLICABLE if cost_usd is None else f"${significant(cost_usd)}"
+
+
+def likely(interval: tuple[float, float] | None, shown: Callable[[float], str]) -> str:
+    """Return in brackets what a figure lies between with 80 % probability; nothing if unknown."""
+    if interval is None:
+        return ""
+    low, high = (shown(value) for value in interval)
+    return f" (80 %: {low} to {high})"
 
 
 def column(

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from wattree.predict import Setting
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
+from wattree.search.probability import probability_below
 from wattree.strategy import StrategyOptions
 from wattree.trace import PART_WORDS, Result
 from wattree.units import format_bytes, format_quantity, format_time
@@ -32,6 +33,8 @@ _TELLING = 0.1
 _GATHERING = frozenset({"zero3", "hybrid"})
 #: Objectives closer than this are called a tie.
 _TIE = 5e-4
+#: No model of the errors says more.
+_SUREST = 0.99
 #: Differences below this share of the whole are nothing to people.
 _NOTHING = 1e-4
 
@@ -143,7 +146,15 @@ def _against(
     if abs(share) < _TIE:
         head = f"It is level with {about}, {shown}"
     elif share > 0:
-        head = f"It beats {about} by {100 * share:.1f} %, {shown}"
+        likely = probability_below(
+            ours,
+            theirs,
+            mine,
+            other,
+            pair_spread=setting.calibration.residuals.spreads.get("step_time_s.pair"),
+        )
+        sure = f"with {100 * min(likely, _SUREST):.0f} % probability"
+        head = f"It beats {about} by {100 * share:.1f} % ({sure}), {shown}"
     else:  # only one that misses a constraint can be better, or it would have won
         head = f"It is {-100 * share:.1f} % behind {about}, which misses a constraint, {shown}"
     reasons = list(_differences(setting, winner, rival))

@@ -20,6 +20,7 @@ from wattree.trace.neighbours import (
 from wattree.trace.result import (
     AllocatorUse,
     Evidence,
+    IntervalPart,
     LiveTensors,
     MemoryFix,
     MemoryUse,
@@ -55,6 +56,7 @@ __all__ = [
     "EnergyEntry",
     "EnergyUse",
     "Evidence",
+    "IntervalPart",
     "LiveTensors",
     "MaterialsFix",
     "MaterialsUse",

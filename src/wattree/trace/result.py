@@ -30,6 +30,24 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalPart:
+    """What one class of constants adds to the interval of the step time.
+
+    Attributes:
+        share: Of the step time, that the constants set.
+        spread: Standard deviation of their logarithm.
+    """
+
+    share: float
+    spread: float
+
+    @property
+    def deviation(self) -> float:
+        """Its part of the standard deviation of the step time's logarithm; added as squares."""
+        return self.share * self.spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFix:
     """A change that would make the job fit (or fit better)."""
 
@@ -208,6 +226,11 @@ class Result:
         run: A run to the tokens or samples that were asked for; None without.
         shift: The same job at other hours; None where no one asked.
         training: What was really trained; None of predictions.
+        interval: Quantity → what it lies between with 80 % probability; of those that are known.
+        interval_parts: What the interval of the step time rests on, by class of constants;
+            `residual` is what constants leave of the errors of such predictions.
+        evidence_class: What is known of jobs like this one: kind, level of the device's constants,
+            and whether the software has measured rows.
         assumptions: What the job did not say and was assumed.
         neighbours: The same step beside other jobs; None if the job has no neighbours. All other
             figures are of the job alone.
@@ -241,6 +264,9 @@ class Result:
     carbon_gco2e: float | None
     provenance: Mapping[str, Evidence]
     simulation: SimulationSize
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    interval_parts: Mapping[str, IntervalPart] = field(default_factory=dict)
+    evidence_class: str = ""
     assumptions: tuple[str, ...] = field(default=())
     neighbours: NeighbourEffect | None = None
     pools: tuple[PoolUse, ...] = ()
@@ -293,8 +319,9 @@ class Result:
         `pools` is there where there are several, `tiers` where memory behind devices is used,
         `materials` where the job has a loader, `power` where the play was detailed, `run` and
         `shift` where they were asked for, `training` where it was measured, `colocation` where
-        processes share devices; `function`, `dense_parameters` and `parameter_ratio` where the
-        function is changed.
+        processes share devices; `interval`, `interval_parts` and `evidence_class` of predictions,
+        which measured runs have none of; `function`, `dense_parameters` and `parameter_ratio`
+        where the function is changed.
         """
         fields = asdict(self)
         fields |= {
@@ -305,7 +332,7 @@ class Result:
         for name in ("power", "run", "shift", "training", "colocation"):
             if fields[name] is None:
                 del fields[name]
-        for name in ("pools", "tiers"):
+        for name in ("pools", "tiers", "interval", "interval_parts", "evidence_class"):
             if not fields[name]:
                 del fields[name]
         if self.dense_parameters is None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from wattree.accounts.interval import interval
 from wattree.cost import Calibration
 from wattree.cost.device_power import device_mixture
 from wattree.energy import under_limit
@@ -107,10 +108,19 @@ def anchored_scores(rows: Sequence[MeasuredRow], constants: Calibration) -> dict
                 predicted=predicted.get(quantity),
                 skipped=_reason(anchor is row, quantity in predicted),
                 anchor=anchor is row,
+                interval=_interval(quantity, predicted.get(quantity), constants),
+                evidence="under a limit, anchored",
             )
             for quantity, value in measured.items()
         ]
     return found
+
+
+def _interval(
+    quantity: str, value: float | None, constants: Calibration
+) -> tuple[float, float] | None:
+    spread = constants.residuals.spreads.get(f"anchored.{quantity}")
+    return None if value is None or spread is None else interval(value, spread)
 
 
 def _predicted(row: MeasuredRow, anchor: MeasuredRow, constants: Calibration) -> dict[str, float]:

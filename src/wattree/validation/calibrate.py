@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,14 +133,14 @@ def fit(
     jacobian = np.full((len(rows), len(names)), np.nan)
     for done in range(rounds):
         if done in _LINEARIZED:
-            logs, jacobian = _linearized(rows, calibration, jacobian, names)
+            logs, jacobian = linearized(rows, calibration, jacobian, names)
         else:
             logs = estimated_logs(rows, calibration)
-        theta = _solve(rows, logs, jacobian, weights, calibration=calibration, priors=priors)
+        theta = solved(rows, logs, jacobian, weights, calibration=calibration, priors=priors)
         calibration = calibration.replaced(dict(zip(names, np.exp(theta), strict=True)))
         if progress is not None:
             progress("fitting", done + 1, rounds)
-    spread = _posterior(jacobian, weights, priors)
+    spread = posterior(jacobian, weights, priors)
     return CalibrationFit(
         calibration=calibration,
         spread=dict(zip(names, spread, strict=True)),
@@ -174,15 +174,15 @@ def solve_without(
     stay = np.array([name not in gone for name in names])
     priors = {name: full.priors[name] for name in names if name not in gone}
     kept = [row for row, inside in zip(rows, seen, strict=True) if inside]
-    theta = _solve(
-        kept,
-        full.logs[seen],
-        full.jacobian[seen][:, stay],
-        row_weights(kept),
-        calibration=full.calibration,
-        priors=priors,
+    weights, jacobian = row_weights(kept), full.jacobian[seen][:, stay]
+    theta = solved(
+        kept, full.logs[seen], jacobian, weights, calibration=full.calibration, priors=priors
     )
-    return full.calibration.replaced(dict(zip(priors, map(float, np.exp(theta)), strict=True)))
+    spread = posterior(jacobian, weights, priors)
+    constants = dict(full.calibration.constants)
+    for name, value, own in zip(priors, np.exp(theta), spread, strict=True):
+        constants[name] = replace(constants[name], value=float(value), spread=float(own))
+    return replace(full.calibration, constants=constants)
 
 
 def row_weights(rows: Sequence[FitRow]) -> Floats:
@@ -191,8 +191,13 @@ def row_weights(rows: Sequence[FitRow]) -> Floats:
     return np.array([counts[row.key] ** -_REPEAT_EXPONENT for row in rows])
 
 
-def _linearized(
-    rows: Sequence[FitRow], calibration: Calibration, before: Floats, names: Sequence[str]
+def linearized(
+    rows: Sequence[FitRow],
+    calibration: Calibration,
+    before: Floats,
+    names: Sequence[str],
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Floats, Floats]:
     """Return log estimates and their derivatives by log constants.
 
@@ -207,6 +212,8 @@ def _linearized(
             known = abs(before[index, column]) < _NEGLIGIBLE
             if not known and _touches(name, row):
                 jacobian[index, column] = (math.log(row.estimate_s(moved)) - logs[index]) / _STEP
+        if progress is not None:
+            progress("deriving", column + 1, len(names))
     return logs, jacobian
 
 
@@ -230,7 +237,7 @@ def _touches(name: str, row: FitRow) -> bool:
     return bool(row.expressed.row.n_experts) or ".moe_" not in name
 
 
-def _solve(
+def solved(
     rows: Sequence[FitRow],
     logs: Floats,
     jacobian: Floats,
@@ -273,7 +280,8 @@ def _prior_normal(priors: Mapping[str, Prior]) -> tuple[Floats, Floats]:
     return (contrast.T * weight) @ contrast, (contrast.T * weight) @ at
 
 
-def _posterior(jacobian: Floats, weights: Floats, priors: Mapping[str, Prior]) -> Floats:
+def posterior(jacobian: Floats, weights: Floats, priors: Mapping[str, Prior]) -> Floats:
+    """Return the standard deviations of the constants' logarithms after the fit."""
     precision, _ = _prior_normal(priors)
     normal = (jacobian * (weights / _ROW_NOISE**2)[:, None]).T @ jacobian + precision
     return np.asarray(np.sqrt(np.diag(np.linalg.inv(normal))))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from wattree.cost import Calibration, constant_lines
+from wattree.cost import Calibration, constant_lines, residual_lines
 from wattree.files import write_atomic
 
 _HEAD = """\
@@ -15,6 +15,11 @@ _HEAD = """\
 # assumption. `source` of a fitted constant is what its start value rests on, `spread` the standard
 # deviation of its logarithm after the fit. Devices are named as in the catalog; `die`,
 # `architecture` and `pooled` stand in, in this order, for devices without constants of their own.
+"""
+_RESIDUALS = """\
+# What the constants leave of the errors on rows left out of the fit, by class of evidence: standard
+# deviations of logarithms that put 80 % of the rows inside their intervals; and the software
+# families that have measured rows at all.
 """
 
 
@@ -37,4 +42,6 @@ def write_calibration(
     for quantity, sources in left_out.items():
         lines.append(f"  {json.dumps(quantity)}:")
         lines += [f"    {json.dumps(name)}: {error:.4f}" for name, error in sources.items()]
+    if calibration.residuals.spreads:
+        lines += ["", *_RESIDUALS.splitlines(), *residual_lines(calibration.residuals)]
     write_atomic(path, "\n".join(lines) + "\n")

@@ -89,10 +89,7 @@ def held_out_errors(
     cases = list(hold_outs(rows))
     found: dict[str, dict[str, list[float]]] = {}
     for done, case in enumerate(cases):
-        gone = _learned_on(case.device, rows, full) if case.device else frozenset()
-        calibration = solve_without(rows, full, seen=case.seen, gone=gone)
-        if gone:
-            calibration = _without(calibration, gone)
+        calibration = calibration_without(case, rows, full)
         errors = [
             row.estimate_s(calibration) / row.measured_s - 1.0
             for row, is_held in zip(rows, case.held, strict=True)
@@ -102,6 +99,13 @@ def held_out_errors(
         if progress is not None:
             progress("holding rows out", done + 1, len(cases))
     return found
+
+
+def calibration_without(case: HoldOut, rows: Sequence[FitRow], full: CalibrationFit) -> Calibration:
+    """Return what a fit finds that has not seen the rows, or the device, of a hold-out."""
+    gone = _learned_on(case.device, rows, full) if case.device else frozenset()
+    calibration = solve_without(rows, full, seen=case.seen, gone=gone)
+    return _without(calibration, gone) if gone else calibration
 
 
 def _learned_on(device: Device, rows: Sequence[FitRow], full: CalibrationFit) -> frozenset[str]:

@@ -12,12 +12,14 @@ from wattree.validation.score import (
     ALL_SOURCES,
     Scored,
     Summary,
+    interval_coverage,
     summaries,
     summary_json,
     worst,
 )
 from wattree.validation.table import (
     HoldOutLine,
+    coverage_table,
     hold_out_table,
     skipped_table,
     summary_table,
@@ -99,6 +101,13 @@ class Validation:
             ],
             "summary": summary_json(self.summary),
             "hold_outs": [asdict(line) for line in self.hold_outs],
+            "interval_coverage": {
+                quantity: {
+                    name: {"inside": inside, "rows": rows}
+                    for name, (inside, rows) in classes.items()
+                }
+                for quantity, classes in interval_coverage(self.scored).items()
+            },
             "mean_abs_error_source_left_out": {
                 quantity: self.left_out_of(quantity) for quantity in self.summary
             },
@@ -115,6 +124,8 @@ class Validation:
             for quantity, sources in self.summary.items()
         ]
         tables += [hold_out_table(self.hold_outs)] if self.hold_outs else []
+        covered = interval_coverage(self.scored)
+        tables += [coverage_table(covered)] if covered else []
         found = worst(self.scored, count=_WORST_SHOWN)
         tables += [worst_table(found)] if found else []
         skipped = [entry for entry in self.scored if entry.skipped is not None]

@@ -33,6 +33,8 @@ class Scored:
         measured, predicted: In SI units; None if there is none.
         skipped: Why there is no prediction or no measurement; None if there are both.
         anchor: The row only anchors the prediction of others and does not count itself.
+        interval: What the measured value lies between with 80 % probability; None if unknown.
+        evidence: What is known of such jobs, as `Result.evidence_class`; empty if unknown.
     """
 
     row: MeasuredRow
@@ -41,6 +43,15 @@ class Scored:
     predicted: float | None
     skipped: str | None = None
     anchor: bool = False
+    interval: tuple[float, float] | None = None
+    evidence: str = ""
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured value is in the interval; None unless both are known."""
+        if self.error is None or self.measured is None or self.interval is None:
+            return None
+        return self.interval[0] <= self.measured <= self.interval[1]
 
     @property
     def error(self) -> float | None:
@@ -62,6 +73,8 @@ class Scored:
             "measured": self.measured,
             "predicted": self.predicted,
             "error": self.error,
+            "interval": None if self.interval is None else list(self.interval),
+            "evidence": self.evidence,
             "skipped": self.skipped,
             "anchor": self.anchor,
             "source_id": self.row.source_id,
@@ -81,6 +94,7 @@ class Summary:
         pairs_ordered_right: How many of them the predictions order the same way; a predicted tie
             counts one half.
         skipped: Rows without a prediction.
+        inside: Share of the rows whose measured value is in its 80 % interval; None without one.
     """
 
     count: int
@@ -91,6 +105,7 @@ class Summary:
     pairs: int
     pairs_ordered_right: float
     skipped: int
+    inside: float | None = None
 
     @property
     def order(self) -> float | None:
@@ -147,7 +162,31 @@ def _summary(entries: Sequence[Scored]) -> Summary:
         pairs=pairs,
         pairs_ordered_right=right,
         skipped=sum(entry.error is None for entry in entries),
+        inside=inside_share(entries)[0],
     )
+
+
+def inside_share(entries: Iterable[Scored]) -> tuple[float | None, int]:
+    """Return the share of entries whose measured value is in its interval, and of how many."""
+    found = [entry.is_inside for entry in entries if entry.is_inside is not None]
+    return (sum(found) / len(found) if found else None), len(found)
+
+
+def interval_coverage(scored: Iterable[Scored]) -> dict[str, dict[str, tuple[float, int]]]:
+    """Return quantity → class of evidence (or `all`) → share inside the intervals, and rows."""
+    grouped: dict[str, dict[str, list[Scored]]] = defaultdict(lambda: defaultdict(list))
+    for entry in scored:
+        if entry.counts and entry.is_inside is not None:
+            for name in (entry.evidence, ALL_SOURCES):
+                grouped[entry.quantity][name].append(entry)
+    return {
+        quantity: {
+            name: (share, rows)
+            for name, (share, rows) in ((n, inside_share(classes[n])) for n in sorted(classes))
+            if share is not None
+        }
+        for quantity, classes in sorted(grouped.items())
+    }
 
 
 def _ordered_pairs(entries: Sequence[Scored]) -> tuple[int, float]:

@@ -22,6 +22,7 @@ _ROW_IDS_SHOWN = 4
 
 _Cells = tuple[str, ...]
 _SUMMARY_HEAD = ("source", "rows", "mean", "median", "p90", "bias", "pairs right", "skipped")
+_COVERAGE_HEAD = ("quantity", "evidence", "rows", "inside")
 _LEFT_OUT_HEAD = ("mean, source left out",)
 _WORST_HEAD = ("row", "source", "model", "devices", "measured", "predicted", "error")
 
@@ -85,6 +86,19 @@ def worst_table(entries: Iterable[Scored]) -> Table:
         table.add_column(name, justify="left" if name in _WORST_HEAD[:3] else "right")
     for entry in entries:
         table.add_row(*map(escape, _worst_cells(entry)))
+    return table
+
+
+def coverage_table(covered: Mapping[str, Mapping[str, tuple[float, int]]]) -> Table:
+    """Return how many measured values are in their 80 % intervals, by class of evidence."""
+    table = Table(title="Measured values inside 80 % intervals")
+    for name in _COVERAGE_HEAD:
+        table.add_column(name, justify="left" if name in _COVERAGE_HEAD[:2] else "right")
+    for quantity, classes in covered.items():
+        for name, (inside, rows) in classes.items():
+            style = "bold" if name == ALL_SOURCES else None
+            title = _TITLES.get(quantity, quantity)
+            table.add_row(title, escape(name), str(rows), f"{100 * inside:.0f} %", style=style)
     return table
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.accounts.interval import facts_of, has_memory_rows, interval, memory_spread
+from wattree.accounts.known import JobFacts
 from wattree.cost import Calibration, Constant, load_calibration, software_family
 from wattree.cost.communicator import communicator_bytes
 from wattree.cost.products import with_levels
@@ -24,6 +26,7 @@ from wattree.validation.calibrate import CalibrationFit, FitRow, fit
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.express import Expressed, express
 from wattree.validation.hold_outs import held_out_errors, pooled_means
+from wattree.validation.left_out import FittedRows
 from wattree.validation.measurement import RowMeasurement, measurement
 from wattree.validation.memory_fit import (
     MemoryRow,
@@ -205,13 +208,34 @@ class _Runner:
             value = _quantity(entry, prediction, constants)
             if value is None:
                 reason = f"{entry.measurement.quantity} is not predicted for such rows"
-        return Scored(
+        scored = Scored(
             row=entry.row,
             quantity=entry.measurement.quantity,
             measured=entry.measurement.value,
             predicted=value,
             skipped=reason,
         )
+        if value is None or not isinstance(prediction, Prediction):
+            return scored
+        span, evidence = self._interval(entry, prediction, value, constants)
+        return replace(scored, interval=span, evidence=evidence)
+
+    def _interval(
+        self, entry: _Entry, prediction: Prediction, value: float, constants: Calibration
+    ) -> tuple[tuple[float, float] | None, str]:
+        """Return the interval of a row's quantity, and what is known of such rows.
+
+        Memory is as the tool of the row reads it.
+        """
+        result, quantity = prediction.result, entry.measurement.quantity
+        if quantity != "peak_memory_bytes":
+            return result.interval.get(quantity), result.evidence_class
+        assert entry.expressed is not None
+        setting = self.setting(entry.expressed.job, constants)
+        kind = entry.measurement.memory_kind or "process"
+        spread = memory_spread(setting, prediction.peak.tensors / value, kind)
+        software = "measured" if has_memory_rows(setting) else "generic"
+        return interval(value, spread), f"{kind}, {software}"
 
 
 def _job_key(job: Job) -> str:
@@ -261,6 +285,7 @@ _GROUPS: Mapping[bool, Mapping[str, Prior]] = {False: FITTED, True: FITTED_NETWO
 def _fitted(runner: _Runner, output: Path) -> Validation:
     """Fit, leave sources out, write the calibration, and return the rows scored with it."""
     shipped, by_group = load_calibration(), _fit_rows(runner)
+    _refuse_few(by_group)
     constants = _with_priors(shipped, [_GROUPS[is_network] for is_network in by_group])
     predictions = runner.predictions(constants)
     results: list[CalibrationFit] = []
@@ -289,8 +314,42 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
     return runner.validation(constants, left_out)
 
 
+def fitted_groups(
+    rows: Sequence[MeasuredRow], constants: Calibration, *, progress: Progress
+) -> Iterator[FittedRows]:
+    """Yield the rows that each fit is made of, as `constants` predict them.
+
+    Args:
+        rows: Measured rows.
+        constants: That were fitted to them.
+        progress: Called with (stage, done, total).
+    """
+    runner = _Runner(rows, progress)
+    predictions = runner.predictions(constants)
+    for is_network, members in _fit_rows(runner).items():
+        found: list[tuple[FitRow, Prediction]] = []
+        for row in members:
+            prediction = predictions[row.expressed.row.row_id]
+            if isinstance(prediction, Prediction):
+                row.ratio = prediction.result.step_time_s / row.estimate_s(constants)
+                found.append((row, prediction))
+        priors = {n: p for n, p in _GROUPS[is_network].items() if n in constants.constants}
+        yield FittedRows(
+            rows=[row for row, _ in found],
+            calibration=constants,
+            priors=priors,
+            parts=[prediction.result.interval_parts for _, prediction in found],
+            facts=[_facts(row, constants) for row, _ in found],
+        )
+
+
+def _facts(row: FitRow, constants: Calibration) -> JobFacts:
+    cluster = row.expressed.job.cluster
+    return facts_of(row.setting(constants), cluster.node.device, cluster.devices)
+
+
 def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
-    """Return whether they are networks → the rows to fit; refuse too few for their constants."""
+    """Return whether they are networks → the rows to fit."""
     groups: dict[bool, list[FitRow]] = {}
     for entry in runner.entries:
         if (
@@ -305,6 +364,11 @@ def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
                 setting=lambda c, job=entry.expressed.job: runner.setting(job, c),  # type: ignore[misc]
             )
             groups.setdefault(entry.expressed.job.model.transformer is None, []).append(row)
+    return groups
+
+
+def _refuse_few(groups: Mapping[bool, Sequence[FitRow]]) -> None:
+    """Refuse to fit constants to fewer rows than there are constants."""
     for is_network, rows in groups.items() or [(False, [])]:
         if len(rows) < len(_GROUPS[is_network]):
             kind = "networks" if is_network else "language models"
@@ -312,7 +376,6 @@ def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
             many = len(_GROUPS[is_network])
             message = f"{found} {many}: as many as there are constants; name more row files"
             raise JobError("--fit", [message])
-    return groups
 
 
 def _with_priors(constants: Calibration, groups: Sequence[Mapping[str, Prior]]) -> Calibration:
@@ -351,15 +414,32 @@ def _recorded(constants: Calibration, results: Sequence[CalibrationFit]) -> Cali
     return pooled_means(with_levels(replace(constants, constants=table)))
 
 
-def _memory_fit(
+def memory_rows(
+    rows: Sequence[MeasuredRow], constants: Calibration, *, progress: Progress
+) -> list[tuple[str, MemoryRow]]:
+    """Return software and row of memory, as `constants` predict its tensors; arguments as above."""
+    runner = _Runner([row for row in rows if row.mem_gib_per_gpu], progress)
+    found = _memory_rows(runner, runner.predictions(constants), constants)
+    software = {e.row.row_id: e.expressed.job.software for e in runner.entries if e.expressed}
+    return [(software[row.row.row_id], row) for row in found]
+
+
+def _memory_rows(
     runner: _Runner, predictions: Mapping[str, Prediction | str], constants: Calibration
-) -> tuple[Calibration, dict[str, float]]:
+) -> list[MemoryRow]:
     rows = []
     for entry in runner.entries:
         prediction = predictions.get(entry.row.row_id)
         is_memory = entry.measurement.quantity == "peak_memory_bytes" and entry.row.core
         if is_memory and isinstance(prediction, Prediction):
             rows.append(_memory_row(entry, prediction, constants))
+    return rows
+
+
+def _memory_fit(
+    runner: _Runner, predictions: Mapping[str, Prediction | str], constants: Calibration
+) -> tuple[Calibration, dict[str, float]]:
+    rows = _memory_rows(runner, predictions, constants)
     if not rows:
         return constants, {}
     errors: dict[str, list[float]] = {}

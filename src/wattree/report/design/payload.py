@@ -35,10 +35,16 @@ _FIGURES = {
     "cost_usd": "cost to target",
     "carbon_gco2e": "carbon to target",
     "step_time_s": "time of a step",
+    "step_time_low_s": "time of a step, low end of 80 %",
+    "step_time_high_s": "time of a step, high end of 80 %",
     "average_power_w": "average power",
     "memory_bytes": "memory of the fullest device",
 }
-_FIGURE_UNITS = _UNITS | {"step_time_s": "s", "average_power_w": "W", "memory_bytes": "B"}
+_FIGURE_UNITS = _UNITS | {
+    **dict.fromkeys(("step_time_s", "step_time_low_s", "step_time_high_s"), "s"),
+    "average_power_w": "W",
+    "memory_bytes": "B",
+}
 
 
 def payload(results: Results, summary: StudySummary) -> dict[str, Any]:

@@ -1,0 +1,125 @@
+"""How often 80 % intervals of time and memory hold on measured rows left out, and their residuals.
+
+    python -m benchmarks.intervals [DIR] [--calibration P] [--fit P] [--json P]
+
+DIR holds `throughput_llm.csv`, `throughput_vision_dlrm.csv` and `memory.csv`; without it the
+bundled rows are used. Rows are left out by source, device, scale, model family and at random.
+`--fit P` writes the calibration with residuals that put 80 % of the rows of each class inside.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from benchmarks.frame import plain_table, report_parser, show_report
+from wattree.cost import Calibration, Residuals, load_calibration
+from wattree.validation.calibration_file import write_calibration
+from wattree.validation.coverage import (
+    Coverage,
+    coverages,
+    fitted_pair_spread,
+    fitted_spreads,
+    pairs_of,
+)
+from wattree.validation.left_out import LeftOutError, left_out_errors, measured_by
+from wattree.validation.memory_coverage import (
+    fitted_memory_spreads,
+    left_out_memory,
+    memory_coverages,
+)
+from wattree.validation.rows import bundled_rows, read_rows
+from wattree.validation.validate import fitted_groups, memory_rows
+
+FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv", "memory.csv")
+COMMAND = "python -m benchmarks.intervals DIR --fit"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; write JSON and a calibration on request."""
+    parser = report_parser(__doc__)
+    parser.add_argument("dir", nargs="?", type=Path, help="folder of measured rows")
+    parser.add_argument("--calibration", type=Path, help="constants; those that ship if left out")
+    parser.add_argument("--fit", type=Path, help="file to write constants and residuals to")
+    options = parser.parse_args(arguments)
+    rows = list(bundled_rows())
+    if options.dir is not None:
+        rows = [row for name in FILES for row in read_rows(options.dir / name)]
+    constants = load_calibration(options.calibration)
+    errors = []
+    for fitted in fitted_groups(rows, constants, progress=_progress):
+        errors += list(left_out_errors(fitted, _progress))
+    measured = memory_rows(rows, constants, progress=_progress)
+    memory = left_out_memory([row for _, row in measured], constants)
+    spreads = dict(constants.residuals.spreads)
+    if options.fit is not None:
+        spreads |= fitted_spreads(errors) | fitted_memory_spreads(memory)
+        spreads["step_time_s.pair"] = fitted_pair_spread(_pairs(errors))
+        write_calibration(
+            options.fit,
+            _with(constants, spreads, errors, {family for family, _ in measured}),
+            constants.left_out,
+        )
+    found = coverages(errors, spreads) + memory_coverages(memory, spreads)
+    show(found, spreads, options.json_path)
+    return 0
+
+
+def _progress(stage: str, done: int, total: int) -> None:
+    if total and done * 10 // total != (done - 1) * 10 // total:
+        print(f"{stage}: {done} of {total}", file=sys.stderr, flush=True)
+
+
+def _pairs(errors: Sequence[LeftOutError]) -> list[tuple[float, float]]:
+    return pairs_of(
+        [each for each in errors if each.hold_out == "source"],
+        lambda each: (
+            each.row.expressed.row.source_id,
+            each.row.expressed.row.model_name,
+            each.row.expressed.row.accelerator,
+            each.row.expressed.row.n_accel,
+            each.row.expressed.row.precision,
+            each.row.expressed.row.seq_len,
+            each.row.expressed.row.software_version,
+        ),
+    )
+
+
+def _with(
+    constants: Calibration,
+    spreads: dict[str, float],
+    errors: Sequence[LeftOutError],
+    memory_software: set[str],
+) -> Calibration:
+    known = {**constants.residuals.rows, **measured_by(e.facts for e in errors).as_rows()}
+    known["memory_software"] = tuple(sorted(memory_software))
+    return replace(constants, residuals=Residuals(spreads=spreads, rows=known, command=COMMAND))
+
+
+def show(found: Sequence[Coverage], spreads: dict[str, float], json_path: str | None) -> None:
+    """Print coverage by hold-out and class, and the residuals."""
+    lines = [
+        (
+            each.hold_out,
+            each.known,
+            str(each.rows),
+            f"{100 * each.inside:.0f} %",
+            f"{100 * each.spread:.1f} %",
+            f"{100 * each.error:.1f} %",
+        )
+        for each in found
+    ]
+    head = ("hold-out", "evidence", "rows", "inside", "spread", "error")
+    table = plain_table("80 % intervals", head, lines, left=2)
+    show_report(
+        {"coverage": [asdict(each) for each in found], "spreads": spreads},
+        json_path,
+        table,
+        width=110,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

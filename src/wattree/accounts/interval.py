@@ -1,0 +1,299 @@
+"""The range that a figure lies in with 80 % probability, from what its constants are sure of.
+
+The logarithm of the step time varies with the constants that it rests on: by the share of the step
+that a constant sets times the constant's spread, which is wider the farther from the device the
+look-up found it. To that comes what the constants leave of the errors in such a class of evidence,
+and what the job left open. Energy, power and money follow time by the part of them that does.
+
+How wide the classes are is fitted to rows left out (`validation/coverage.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from wattree.accounts import shares as names
+from wattree.accounts.bill import energy_usd_per_j
+from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.known import EvidenceClass, JobFacts, Measured, kind_of, measured_of
+from wattree.accounts.memory_use import PeakMemory
+from wattree.accounts.shares import time_shares
+from wattree.cost import Found
+from wattree.cost.precisions import precision_class
+from wattree.hardware import Device
+from wattree.lowering.setting import Setting
+from wattree.trace import EnergyUse, IntervalPart, TimeParts
+
+#: Probability that a figure lies in its interval, and the standard deviations on either side.
+PROBABILITY = 0.8
+DEVIATIONS = 1.2815515655446004
+
+#: Spread of a constant that states none, by its evidence.
+_UNSTATED = {"measured": 0.05, "fitted": 0.05, "pooled": 0.2, "chosen": 0.2}
+#: The same of rates that no calibration has: figures of the job or of a datasheet.
+_DATASHEET = 0.2
+#: Spreads of the step time by what is usual but was not stated (chosen; recomputation costs up to a
+#: third of the step and is left out in part of the runs).
+_LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02}
+#: Part of `interval_parts` that no constant has.
+RESIDUAL, LEFT_OPEN = "residual", "left_open"
+
+
+def constants_of(setting: Setting, device: Device) -> Mapping[str, tuple[Found | None, ...]]:
+    """Return class of constants → the constants that stand for it, as the look-up finds them."""
+    calibration, software = setting.calibration, setting.software.name
+    width = precision_class(setting.precision)
+
+    def of_device(item: str) -> Found | None:
+        return calibration.found_for_device(device, item)
+
+    def of_family(item: str) -> Found | None:
+        return calibration.found_for_family(software, item)
+
+    def general(item: str) -> Found | None:
+        return calibration.found(f"general.{item}")
+
+    # Without a factor of its own, a family has that of the reference, which is 1 by definition.
+    own = calibration.found(f"family.{software}.math")
+    math_factor = () if own is None else (own,)
+    return {
+        names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor),
+        names.ATTENTION: (of_device("attention"),),
+        names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
+        names.MEMORY: (of_device("library_bandwidth"), of_family("elementwise")),
+        names.LINKS: (of_device("bus_efficiency"),),
+        names.NETWORK: (general("network_efficiency"),),
+        names.EXPERTS: (general("moe_exchange_factor"),),
+        names.HOST: (of_family("launch_s"),),
+        names.STRAGGLING: (general("straggling_per_doubling"),),
+        names.OVERHEAD: (of_family("step_overhead_s"),),
+        names.LOADING: (None,),
+    }
+
+
+def spread_of(
+    found: Found | None, device: str, measured: Measured, spreads: Mapping[str, float]
+) -> float:
+    """Return the standard deviation of a constant's logarithm, wider the farther it comes from.
+
+    Args:
+        found: The constant.
+        device: Type of device that it is used for.
+        measured: What has rows.
+        spreads: Residuals by class.
+    """
+    if found is None:
+        return _DATASHEET
+    own = found.constant.spread or _UNSTATED.get(found.constant.evidence, _DATASHEET)
+    return math.hypot(own, spreads.get(f"step_time_s.level.{measured.level(found, device)}", 0.0))
+
+
+def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
+    """Return what the class of evidence of a job follows from."""
+    return JobFacts(
+        kind=kind_of(setting.model),
+        vocabulary=float(setting.model.vocabulary),
+        software=setting.software.name,
+        device=device.name,
+        devices=devices,
+    )
+
+
+def left_open_spreads(assumed: Iterable[str]) -> tuple[float, ...]:
+    """Return spreads of the step time by what a job left to its software.
+
+    Args:
+        assumed: Sentences such as `sharding zero3, recompute full: source`.
+    """
+    words = [sentence.partition(":")[0] for sentence in assumed]
+    return tuple(
+        spread for key, spread in _LEFT_OPEN_SPREADS.items() if any(key in each for each in words)
+    )
+
+
+def interval_parts(
+    setting: Setting,
+    facts: JobFacts,
+    shares: Mapping[str, float],
+    constants: Mapping[str, tuple[Found | None, ...]],
+) -> tuple[dict[str, IntervalPart], EvidenceClass]:
+    """Return what the interval of a step time rests on, by class of constants, and what is known.
+
+    Args:
+        setting: The job's.
+        facts: Of the job.
+        shares: Of the step time, by class of constants.
+        constants: That stand for each class.
+    """
+    residuals = setting.calibration.residuals
+    measured, spreads = measured_of(residuals), residuals.spreads
+    found = {
+        name: IntervalPart(
+            share=share,
+            spread=math.hypot(
+                *(spread_of(each, facts.device, measured, spreads) for each in constants[name])
+            ),
+        )
+        for name, share in shares.items()
+    }
+    known = facts.known(measured, shares, constants)
+    found[RESIDUAL] = IntervalPart(share=1.0, spread=known.residual(spreads))
+    if alternatives := left_open_spreads(setting.job.assumed):
+        found[LEFT_OPEN] = IntervalPart(share=1.0, spread=math.hypot(*alternatives))
+    return found, known
+
+
+def deviation(parts: Mapping[str, IntervalPart]) -> float:
+    """Return the standard deviation of the step time's logarithm."""
+    return math.hypot(*(part.deviation for part in parts.values()))
+
+
+def interval(value: float, spread: float) -> tuple[float, float]:
+    """Return what a figure lies between with 80 % probability."""
+    factor = math.exp(DEVIATIONS * spread)
+    return value / factor, value * factor
+
+
+#: Spread of what a process holds besides tensors.
+OVERHEAD_SPREAD = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """How sure the figures of a step are.
+
+    Attributes:
+        of: Quantity → what it lies between with 80 % probability.
+        parts: What the interval of the step time rests on, by class of constants.
+        known: What is known of such jobs.
+    """
+
+    of: Mapping[str, tuple[float, float]]
+    parts: Mapping[str, IntervalPart]
+    known: EvidenceClass
+
+
+def intervals_of(
+    step: ExecutedStep,
+    energy: EnergyUse,
+    peak: PeakMemory,
+    figures: Mapping[str, float | None],
+    *,
+    parts: TimeParts,
+    slowest: int,
+) -> Intervals:
+    """Return the intervals of a step's figures.
+
+    Args:
+        step: That was executed.
+        energy: Its energy.
+        peak: Its fullest rank.
+        figures: Quantity → value; None where it is unknown.
+        parts: Where the step goes on the slowest rank class.
+        slowest: That class.
+    """
+    setting = step.setting
+    pool = step.cluster.pools[int(step.compilation.class_pools[slowest])]
+    constants = constants_of(setting, pool.node.device)
+    shares = time_shares(step, parts, slowest)
+    facts = facts_of(setting, pool.node.device, step.ranks)
+    found, known = interval_parts(setting, facts, shares, constants)
+    spreads = _spreads(step, energy, peak, figures, time_spread=deviation(found))
+    return Intervals(
+        of={
+            name: interval(value, spreads[name])
+            for name, value in figures.items()
+            if value is not None and name in spreads
+        },
+        parts=found,
+        known=known,
+    )
+
+
+def _spreads(
+    step: ExecutedStep,
+    energy: EnergyUse,
+    peak: PeakMemory,
+    figures: Mapping[str, float | None],
+    *,
+    time_spread: float,
+) -> Mapping[str, float]:
+    """Return quantity → standard deviation of its logarithm.
+
+    What is drawn at rest follows time and is as unsure; what work draws above it is the same work
+    in any time. So energy varies with the static share of the variation of time, power against it
+    with the rest, and both with the constants of power.
+    """
+    static = energy.static / energy.total if energy.total > 0 else 1.0
+    power = power_spread(step.setting, step.cluster.pools[0].node.device)
+    drawn = math.hypot(static * time_spread, power)
+    price = energy_usd_per_j(step.cluster, step.nodes)
+    cost = figures.get("cost_usd")
+    paid = price * energy.total / cost if price and cost else 0.0
+    return {
+        "step_time_s": time_spread,
+        "samples_per_s": time_spread,
+        "tokens_per_s": time_spread,
+        "memory.peak_bytes": memory_spread(
+            step.setting, peak.tensors / peak.process if peak.process > 0 else 1.0
+        ),
+        "average_power_w": math.hypot((1.0 - static) * time_spread, power),
+        "energy_j": drawn,
+        "carbon_gco2e": drawn,
+        "cost_usd": math.hypot((1.0 - paid + paid * static) * time_spread, paid * power),
+    }
+
+
+def power_spread(setting: Setting, device: Device) -> float:
+    """Return the spread of power by its constants, at the level at which they are found."""
+    items = ("power_training", f"power_math.{precision_class(setting.precision)}")
+    found = [setting.calibration.found_for_device(device, item) for item in items]
+    own = any(each is not None and each.level == "device" for each in found)
+    level = "device" if own else "pooled"
+    return setting.calibration.residuals.spreads.get(f"average_power_w.{level}", _DATASHEET)
+
+
+def has_memory_rows(setting: Setting) -> bool:
+    """Return whether memory was measured with the job's software."""
+    return setting.software.name in setting.calibration.residuals.rows.get("memory_software", ())
+
+
+def memory_spread(setting: Setting, tensor_share: float, kind: str = "process") -> float:
+    """Return the spread of a peak of memory of which `tensor_share` is tensors."""
+    residuals = setting.calibration.residuals
+    known = "measured" if has_memory_rows(setting) else "generic"
+    software = f"memory.peak_bytes.software.{known}"
+    return math.hypot(
+        residuals.spreads.get(f"memory.peak_bytes.{kind}", 0.0),
+        residuals.spreads.get(software, 0.0),
+        max(1.0 - tensor_share, 0.0) * OVERHEAD_SPREAD,
+    )
+
+
+def estimated_intervals(
+    setting: Setting, device: Device, devices: float, figures: Mapping[str, float | None]
+) -> dict[str, tuple[float, float]]:
+    """Return intervals of a closed form's figures, which knows no parts of a step.
+
+    All of the step is taken to rest on products (of networks: convolutions), energy and money to
+    be as unsure as time and power together.
+
+    Args:
+        setting: The job's.
+        device: Of the slowest ranks.
+        devices: That it uses.
+        figures: Quantity → value; None where it is unknown.
+    """
+    facts, constants = facts_of(setting, device, devices), constants_of(setting, device)
+    shares = {names.CONVOLUTION if facts.kind == "network" else names.PRODUCTS: 1.0}
+    parts, _ = interval_parts(setting, facts, shares, constants)
+    time, power = deviation(parts), power_spread(setting, device)
+    spreads = dict.fromkeys(("step_time_s", "samples_per_s", "tokens_per_s", "cost_usd"), time)
+    spreads |= dict.fromkeys(("energy_j", "carbon_gco2e"), math.hypot(time, power))
+    spreads["average_power_w"] = power
+    spreads["memory.peak_bytes"] = memory_spread(setting, 1.0)
+    return {
+        name: interval(value, spreads[name]) for name, value in figures.items() if value is not None
+    }

@@ -1,0 +1,166 @@
+"""What is known of jobs like one: how near the measured rows are that its prediction rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from wattree.accounts import shares as names
+from wattree.cost import Found, Residuals
+from wattree.graph import ModelGraph, OperatorKind
+
+#: Levels of a device's constants, nearest first.
+LEVELS = ("device", "die", "architecture", "pooled")
+#: Models of one family share a vocabulary, but for padding: it tells families apart where jobs name
+#: none. Largest relative difference of one vocabulary.
+_PADDING = 0.05
+#: A job up to this many times as large as any measured one is within their sizes.
+_WITHIN = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceClass:
+    """What is known of jobs like this one.
+
+    Attributes:
+        kind: `language`, `experts` or `network`.
+        level: At which the look-up found the rates that most of the step rests on.
+        software: `measured` or `generic`.
+        model: `known` if a model of its kind and vocabulary has rows, else `new`.
+        size: `within` that of measured jobs, or `beyond`, in devices.
+    """
+
+    kind: str
+    level: str
+    software: str
+    model: str = "known"
+    size: str = "within"
+
+    @property
+    def label(self) -> str:
+        """All in words, what is usual left out."""
+        words = [self.kind, self.level, self.software]
+        words += ["new model"] if self.model == "new" else []
+        words += ["larger"] if self.size == "beyond" else []
+        return ", ".join(words)
+
+    def residual(self, spreads: Mapping[str, float]) -> float:
+        """Return the spread of what constants leave of the errors of such step times."""
+        classes = ("kind", "software", "model", "size")
+        return math.hypot(
+            *(spreads.get(f"step_time_s.{name}.{getattr(self, name)}", 0.0) for name in classes)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What has measured rows.
+
+    Attributes:
+        software: Families.
+        devices: Types.
+        models: Kind and vocabulary of each model.
+        largest: Devices of the largest job.
+    """
+
+    software: frozenset[str] = frozenset()
+    devices: frozenset[str] = frozenset()
+    models: frozenset[tuple[str, float]] = frozenset()
+    largest: float = 0.0
+
+    @classmethod
+    def of(cls, rows: Mapping[str, Iterable[str]]) -> Measured:
+        """Return what `rows` of a calibration's residuals say."""
+        models = [model.rpartition(" ") for model in rows.get("models", ())]
+        return cls(
+            software=frozenset(rows.get("software", ())),
+            devices=frozenset(rows.get("devices", ())),
+            models=frozenset((kind, float(size)) for kind, _, size in models),
+            largest=max((float(size) for size in rows.get("largest", ())), default=0.0),
+        )
+
+    def as_rows(self) -> dict[str, tuple[str, ...]]:
+        """Return it as a calibration keeps it."""
+        return {
+            "software": tuple(sorted(self.software)),
+            "devices": tuple(sorted(self.devices)),
+            "models": tuple(f"{kind} {size:.0f}" for kind, size in sorted(self.models)),
+            "largest": (f"{self.largest:g}",),
+        }
+
+    def knows_model(self, kind: str, vocabulary: float) -> bool:
+        """Return whether a model of that kind and vocabulary has rows."""
+        return any(
+            kind == other and abs(vocabulary - size) <= _PADDING * size
+            for other, size in self.models
+        )
+
+    def level(self, found: Found, device: str) -> str:
+        """Return the level at which a constant is found: of a device with rows, its own.
+
+        Rows of a device determine the constants of its architecture too.
+        """
+        if device in self.devices and found.level in LEVELS[:-1]:
+            return LEVELS[0]
+        return found.level
+
+
+@lru_cache(maxsize=8)
+def _measured(rows: tuple[tuple[str, tuple[str, ...]], ...]) -> Measured:
+    return Measured.of(dict(rows))
+
+
+def measured_of(residuals: Residuals) -> Measured:
+    """Return what has rows in the fit of a calibration."""
+    return _measured(tuple((name, tuple(known)) for name, known in residuals.rows.items()))
+
+
+def kind_of(model: ModelGraph) -> str:
+    """Return the kind of a model: `language`, `experts` or `network`."""
+    if not model.own_family:
+        return "network"
+    routed = any(
+        operator.kind is OperatorKind.PERMUTE
+        for block in model.blocks.values()
+        for operator in block.operators
+    )
+    return "experts" if routed else "language"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """What the class of evidence of a job follows from, with what has rows.
+
+    Attributes:
+        kind: Of its model.
+        vocabulary: Of its model; 0 without one.
+        software: Its family.
+        device: Type of its slowest ranks.
+        devices: How many it uses.
+    """
+
+    kind: str
+    vocabulary: float
+    software: str
+    device: str
+    devices: float
+
+    def known(
+        self,
+        measured: Measured,
+        shares: Mapping[str, float],
+        constants: Mapping[str, tuple[Found | None, ...]],
+    ) -> EvidenceClass:
+        """Return what is known of such jobs."""
+        rates = (names.PRODUCTS, names.ATTENTION, names.CONVOLUTION)
+        found = constants[max(rates, key=lambda name: shares.get(name, 0.0))][0]
+        level = LEVELS[-1] if found is None else measured.level(found, self.device)
+        return EvidenceClass(
+            kind=self.kind,
+            level=level if level in LEVELS else LEVELS[-1],
+            software="measured" if self.software in measured.software else "generic",
+            model="known" if measured.knows_model(self.kind, self.vocabulary) else "new",
+            size="within" if self.devices <= _WITHIN * measured.largest else "beyond",
+        )

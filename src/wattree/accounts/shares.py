@@ -1,0 +1,141 @@
+"""Which constants the time of a step rests on, and how much of it on each.
+
+The elasticity of the step time by a constant is the share of the step that the constant sets: time
+of the slowest rank by heading (`breakdown`), its computing by class of operator as the block costs
+have it. Pipeline bubbles follow the work that they wait for, so they have no share of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from wattree.accounts.breakdown import tasks_of
+from wattree.accounts.executed import ExecutedStep
+from wattree.graph import OperatorClass, StageLabel, TaskKind
+from wattree.lowering.costs import BlockCosts
+from wattree.lowering.host_stretch import HOST_SMOOTHNESS, host_time_s
+from wattree.lowering.operator_classes import class_of_step
+from wattree.lowering.phase_costs import PhaseCosts
+from wattree.lowering.program import ComputeStep
+from wattree.trace import TimeParts
+
+#: Classes of constants, in the order in which they are shown.
+PRODUCTS, ATTENTION, CONVOLUTION, MEMORY = "products", "attention", "convolution", "memory"
+LINKS, NETWORK, EXPERTS, HOST = "links", "network", "expert_exchange", "host"
+STRAGGLING, OVERHEAD, LOADING = "straggling", "step_overhead", "loading"
+
+_OF_OPERATORS = {
+    OperatorClass.MATRIX_PRODUCTS: PRODUCTS,
+    OperatorClass.ATTENTION: ATTENTION,
+    OperatorClass.CONVOLUTION: CONVOLUTION,
+}
+
+
+def time_shares(step: ExecutedStep, parts: TimeParts, slowest: int) -> dict[str, float]:
+    """Return class of constants → share of the step time that it sets; they add up to 1.
+
+    Args:
+        step: That was executed.
+        parts: Where the step goes on the slowest rank class.
+        slowest: That class.
+    """
+    computing = parts.compute + parts.recomputation
+    found: dict[str, float] = defaultdict(float)
+    for name, share in _computing(step).items():
+        found[name] += computing * share
+    found[MEMORY] += parts.optimizer
+    for name, share in _communication(step, slowest).items():
+        found[name] += parts.exposed_communication * share
+    found[LOADING] += parts.exposed_materials
+    found[OVERHEAD] += parts.other
+    _straggle(step, found)
+    total = max(sum(found.values()), 1e-30)
+    return {name: seconds / total for name, seconds in found.items() if seconds > 0}
+
+
+def _straggle(step: ExecutedStep, found: dict[str, float]) -> None:
+    """Take what waiting for the slowest of many nodes adds out of computing, in place."""
+    doublings = np.log2(max(sum(step.nodes), 1.0))
+    added = max(rates.straggling for rates in step.setting.pool_rates) * doublings
+    share = added / (1.0 + added)
+    for name in (PRODUCTS, ATTENTION, CONVOLUTION, MEMORY):
+        if name in found:
+            found[STRAGGLING] += share * found[name]
+            found[name] *= 1.0 - share
+
+
+def _computing(step: ExecutedStep) -> Mapping[str, float]:
+    """Return class of constants → share of the computing of all blocks."""
+    seconds: dict[str, float] = defaultdict(float)
+    for number, count in Counter(step.compilation.program.instances).items():
+        costs = step.compilation.costs[number]
+        for name, own in _block_seconds(costs, step).items():
+            seconds[name] += count * own
+    total = sum(seconds.values())
+    return {name: own / total for name, own in seconds.items()} if total > 0 else {MEMORY: 1.0}
+
+
+def _block_seconds(costs: BlockCosts, step: ExecutedStep) -> Mapping[str, float]:
+    """Return class of constants → time of one micro-batch through a block. [s]
+
+    Where the host stretches a block to `(device**4 + host**4)**(1/4)`, the host has
+    `(host / block)**4` of it.
+    """
+    seconds: dict[str, float] = defaultdict(float)
+    for phases in ((costs.forward,), (costs.recomputation, costs.backward)):
+        own, host = _phase_seconds(phases, step)
+        total = sum(own.values())
+        share = min(host / total, 1.0) ** HOST_SMOOTHNESS if total > 0 else 0.0
+        for name, each in own.items():
+            seconds[name] += (1.0 - share) * each
+        seconds[HOST] += share * total
+    return seconds
+
+
+def _phase_seconds(
+    phases: tuple[PhaseCosts, ...], step: ExecutedStep
+) -> tuple[Mapping[str, float], float]:
+    """Return class → time on the device, and the time of the host. [s]"""
+    rates = step.setting.pool_rates[0]
+    seconds: dict[str, float] = defaultdict(float)
+    host = 0.0
+    for phase in phases:
+        for index, each in enumerate(phase.steps):
+            if not isinstance(each, ComputeStep):
+                continue
+            own = float(phase.work_s[index, 0])
+            blocked = min(each.kernels * rates.blocking_s, own) if each.share > 0 else 0.0
+            seconds[_OF_OPERATORS.get(class_of_step(each), MEMORY)] += own - blocked
+            seconds[HOST] += blocked
+            host += host_time_s(each, rates)
+    return seconds, host
+
+
+def _communication(step: ExecutedStep, slowest: int) -> Mapping[str, float]:
+    """Return class of constants → share of the communication of the slowest rank class."""
+    trace = step.trace
+    graph = trace.graph
+    mine = tasks_of(trace, slowest)
+    moves = np.isin(graph.kind[mine], (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
+    mine = mine[moves & (graph.stage[mine] == StageLabel.COMMUNICATING)]
+    busy = trace.end_s[mine] - trace.start_s[mine]
+    leaves = np.zeros(len(mine), dtype=bool)
+    if sum(step.nodes) > 1:
+        outside = np.array([" scale-up" not in name for name in graph.link_names], dtype=bool)
+        crossing = np.concatenate(([0], np.cumsum(outside[graph.flow_links])))
+        leaves = crossing[graph.flow_offsets[mine + 1]] > crossing[graph.flow_offsets[mine]]
+    exchanges = np.zeros(len(mine), dtype=bool)
+    if graph.operator_class is not None:
+        exchanges = graph.operator_class[mine] == OperatorClass.EXPERT_EXCHANGE
+    total = float(busy.sum())
+    if total <= 0:
+        return {LINKS: 1.0}
+    seconds = {
+        EXPERTS: busy[exchanges].sum(),
+        NETWORK: busy[leaves & ~exchanges].sum(),
+        LINKS: busy[~leaves & ~exchanges].sum(),
+    }
+    return {name: float(own) / total for name, own in seconds.items()}

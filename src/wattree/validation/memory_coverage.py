@@ -1,0 +1,116 @@
+"""How often intervals of peak memory hold on rows left out, and how wide they must be."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattree.accounts.interval import DEVIATIONS, OVERHEAD_SPREAD
+from wattree.cost import Calibration
+from wattree.validation.coverage import Coverage, fitting_spread
+from wattree.validation.memory_fit import MemoryRow, fit_memory, memory_bytes
+
+_FOLDS = 5
+_MEMORY = "memory.peak_bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutMemory:
+    """One row of memory as a fit predicts it that never saw it.
+
+    Attributes:
+        kind: `allocated`, `reserved` or `process`.
+        software: `measured`, or `generic` where its whole source was left out.
+        hold_out: `source` or `random`.
+        error: Logarithm of predicted over measured peak.
+        overhead: Share of the peak that is no tensor.
+    """
+
+    kind: str
+    software: str
+    hold_out: str
+    error: float
+    overhead: float
+
+    def deviation(self, spreads: Mapping[str, float]) -> float:
+        """Return the standard deviation of the logarithm of the prediction."""
+        return math.hypot(
+            spreads.get(f"{_MEMORY}.{self.kind}", 0.0),
+            spreads.get(f"{_MEMORY}.software.{self.software}", 0.0),
+            self.overhead * OVERHEAD_SPREAD,
+        )
+
+
+def left_out_memory(rows: Sequence[MemoryRow], start: Calibration) -> list[LeftOutMemory]:
+    """Return the errors of rows by fits without their source, and without a fifth of the rows."""
+    shuffled = np.random.default_rng(0).permutation(len(rows)) % _FOLDS
+    sources = np.array([row.row.source_id for row in rows])
+    found = []
+    for hold_out, software, keys in (
+        ("source", "generic", sources),
+        ("random", "measured", shuffled.astype(str)),
+    ):
+        for key in sorted(set(keys)):
+            others = [row for row, own in zip(rows, keys, strict=True) if own != key]
+            without = fit_memory(others, start) if others else start
+            for row, own in zip(rows, keys, strict=True):
+                if own == key:
+                    predicted = memory_bytes(row, without)
+                    found.append(
+                        LeftOutMemory(
+                            kind=row.kind,
+                            software=software,
+                            hold_out=hold_out,
+                            error=math.log(predicted / row.measured_bytes),
+                            overhead=max(1.0 - row.tensor_bytes / predicted, 0.0),
+                        )
+                    )
+    return found
+
+
+def fitted_memory_spreads(errors: Sequence[LeftOutMemory]) -> dict[str, float]:
+    """Return class of evidence → spread with which 80 % of the rows of the class are inside."""
+    spreads = {f"{_MEMORY}.software.measured": 0.0}
+    groups: dict[str, list[LeftOutMemory]] = defaultdict(list)
+    for each in errors:
+        known = each.software == "measured"
+        groups[each.kind if known else "software.generic"].append(each)
+    for name in sorted(groups, key=lambda name: name.startswith("software")):
+        own = groups[name]
+        spreads[f"{_MEMORY}.{name}"] = fitting_spread(
+            np.abs([each.error for each in own]),
+            np.ones(len(own)),
+            lambda spread, own=own, name=name: np.array(  # type: ignore[misc]
+                [each.deviation({**spreads, f"{_MEMORY}.{name}": spread}) for each in own]
+            ),
+        )
+    return spreads
+
+
+def memory_coverages(
+    errors: Sequence[LeftOutMemory], spreads: Mapping[str, float]
+) -> list[Coverage]:
+    """Return how often intervals of memory hold, by hold-out and by what was measured."""
+    groups: dict[tuple[str, str], list[LeftOutMemory]] = defaultdict(list)
+    for each in errors:
+        for known in ("memory", f"memory, {each.kind}, {each.software}"):
+            groups[each.hold_out, known].append(each)
+    found = []
+    for (hold_out, known), members in sorted(groups.items()):
+        deviations = np.array([each.deviation(spreads) for each in members])
+        off = np.array([each.error for each in members])
+        found.append(
+            Coverage(
+                hold_out=hold_out,
+                known=known,
+                rows=len(members),
+                inside=float(np.mean(np.abs(off) <= DEVIATIONS * deviations)),
+                spread=float(np.median(deviations)),
+                error=float(np.mean(np.abs(np.expm1(off)))),
+            )
+        )
+    return found

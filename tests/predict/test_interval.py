@@ -1,0 +1,131 @@
+"""Intervals of figures: around the figure, wider where less is known, and consistent."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattree.accounts.interval import DEVIATIONS, deviation
+from wattree.job import Job, job_from_mapping
+from wattree.predict import simulate
+from wattree.search.probability import probability_below
+from wattree.trace import IntervalPart, Result
+
+
+def job(node: str = "dgx-h100", **changes: Any) -> Job:
+    """Return a small job."""
+    return job_from_mapping(
+        {
+            "model": "llama-3.2-1b",
+            "data": {"sequence_length": 1024, "global_batch": 16},
+            "cluster": {"node": node, "nodes": 1},
+            "strategy": {"preset": "ddp", "sharding": "zero1"},
+            "software": "megatron-core",
+            **changes,
+        }
+    )
+
+
+@cache
+def result(node: str = "dgx-h100", software: str = "megatron-core", **strategy: Any) -> Result:
+    """Return the result of a small job."""
+    more = {"strategy": strategy} if strategy else {}
+    return simulate(job(node, software=software, **more)).result
+
+
+def width(found: Result, quantity: str = "step_time_s") -> float:
+    """Return the standard deviation of a figure's logarithm."""
+    low, high = found.interval[quantity]
+    return math.log(high / low) / (2 * DEVIATIONS)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    node=st.sampled_from(["dgx-h100", "dgx-a100", "hgx-h200", "dgx-b300"]),
+    software=st.sampled_from(["megatron-core", "torchtitan"]),
+)
+def test_every_figure_lies_in_its_interval(node: str, software: str) -> None:
+    """Strictly: nothing is known exactly."""
+    found = result(node, software)
+    figures = {
+        "step_time_s": found.step_time_s,
+        "samples_per_s": found.samples_per_s,
+        "tokens_per_s": found.tokens_per_s,
+        "memory.peak_bytes": found.memory.peak_bytes,
+        "average_power_w": found.average_power_w,
+        "energy_j": found.energy_j.total,
+        "cost_usd": found.cost_usd,
+        "carbon_gco2e": found.carbon_gco2e,
+    }
+
+    assert set(found.interval) == {name for name, value in figures.items() if value is not None}
+    for name, (low, high) in found.interval.items():
+        assert 0 < low < figures[name] < high
+        assert low * high == pytest.approx(figures[name] ** 2)  # as far on either side
+
+
+def test_a_device_without_constants_is_less_sure() -> None:
+    """The look-up finds what other devices have, and those differ."""
+    assert width(result("dgx-b300")) > width(result("dgx-h100"))
+
+
+def test_time_rests_on_all_of_its_parts() -> None:
+    """Shares of constants add up to the step; the interval is the root of the sum of squares."""
+    found = result()
+    shares = [part.share for name, part in found.interval_parts.items() if name != "residual"]
+
+    assert sum(shares) == pytest.approx(1.0)
+    assert width(found) == pytest.approx(deviation(found.interval_parts))
+    assert found.evidence_class.startswith("language, device")
+
+
+def test_energy_is_no_surer_than_its_power() -> None:
+    """Energy is power times time, and what is drawn at rest follows time."""
+    found = result()
+    static = found.energy_j.static / found.energy_j.total
+    time, power = width(found), width(found, "average_power_w")
+
+    assert width(found, "energy_j") <= time + power
+    assert width(found, "energy_j") >= static * time
+    assert width(found, "carbon_gco2e") == pytest.approx(width(found, "energy_j"))
+
+
+def test_rent_is_as_sure_as_time() -> None:
+    """A node with a list price costs what its time costs."""
+    assert width(result(), "cost_usd") == pytest.approx(width(result()))
+
+
+def test_json_has_intervals_in_pairs() -> None:
+    """Low, then high; evidence is of the constants that were used."""
+    found = json.loads(json.dumps(result().as_json()))
+
+    assert found["interval"]["step_time_s"] == list(result().interval["step_time_s"])
+    assert set(found["interval_parts"]["residual"]) == {"share", "spread"}
+    shares = found["provenance"]["memory.peak_bytes"]["share"]
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert 0 < shares["counted"] < 1
+    assert found["provenance"]["energy_j"]["share"]["datasheet"] < 1
+
+
+def test_strategies_of_one_job_share_what_is_unsure() -> None:
+    """The order of two is far surer than either of them."""
+    first = result()
+    wide = {"products": IntervalPart(share=1.0, spread=0.5)}
+    unsure = replace(first, interval_parts=wide)
+    likely = probability_below(unsure, unsure, 1.0, 1.1, pair_spread=0.02)
+
+    assert likely > 0.99
+    assert probability_below(first, first, 1.0, 1.0, pair_spread=0.02) == 0.5
+    others = replace(first, interval_parts={"network": IntervalPart(share=1.0, spread=0.5)})
+    assert 0.5 < probability_below(unsure, others, 1.0, 1.1, pair_spread=0.02) < 0.6
+    swapped = probability_below(others, unsure, 1.1, 1.0, pair_spread=0.02)
+    assert swapped == pytest.approx(
+        1.0 - probability_below(unsure, others, 1.0, 1.1, pair_spread=0.02)
+    )

@@ -1,0 +1,83 @@
+"""Residuals that put 80 % of the errors inside their intervals, and the rows that ship."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wattree.accounts.known import EvidenceClass
+from wattree.trace import IntervalPart
+from wattree.validation.coverage import (
+    coverages,
+    deviation_of,
+    fitted_pair_spread,
+    fitted_spreads,
+    pair_deviation,
+    pairs_of,
+)
+from wattree.validation.left_out import LeftOutError
+
+
+def left_out(error: float, **changes: Any) -> LeftOutError:
+    """Return a row that was left out."""
+    level = changes.pop("level", "device")
+    share = changes.pop("share", 1.0)
+    given: dict[str, Any] = {
+        "row": SimpleNamespace(),
+        "facts": SimpleNamespace(),
+        "hold_out": "source",
+        "error": error,
+        "parts": {"products": IntervalPart(share=share, spread=0.02)},
+        "levels": {"products": level},
+        "known": EvidenceClass(kind="language", level=level, software="measured"),
+    }
+    return LeftOutError(**{**given, **changes})
+
+
+def sample() -> list[LeftOutError]:
+    """Return rows of three classes; errors have heavier tails than a normal distribution."""
+    random = np.random.default_rng(3)
+    draw = lambda scale: scale * float(random.standard_t(3))  # noqa: E731 - short
+    far = EvidenceClass(kind="language", level="pooled", software="measured")
+    unknown = EvidenceClass(kind="language", level="device", software="generic")
+    rows = [left_out(draw(0.05)) for _ in range(300)]
+    rows += [left_out(draw(0.15), hold_out="device", level="pooled", known=far) for _ in range(200)]
+    return rows + [left_out(draw(0.1), hold_out="family", known=unknown) for _ in range(200)]
+
+
+def test_each_class_is_covered() -> None:
+    """80 % of its rows, whatever the shape of their errors."""
+    rows = sample()
+    spreads = fitted_spreads(rows)
+    found = {(each.hold_out, each.known): each.inside for each in coverages(rows, spreads)}
+
+    for hold_out, known in (
+        ("all", "all"),
+        ("source", "language, device, measured"),
+        ("device", "language, pooled, measured"),
+        ("family", "language, device, generic"),
+    ):
+        assert found[hold_out, known] == pytest.approx(0.8, abs=0.015)
+
+
+def test_what_is_farther_is_wider() -> None:
+    """Of levels, and of software without rows."""
+    spreads = fitted_spreads(sample())
+
+    assert spreads["step_time_s.level.pooled"] > spreads["step_time_s.level.die"]
+    near, far = left_out(0.0), left_out(0.0, level="pooled")
+    assert deviation_of(far, spreads) > deviation_of(near, spreads) > 0.02
+
+
+def test_pairs_differ_in_what_they_rest_on() -> None:
+    """What two rows rest on alike cancels."""
+    one, other, third = left_out(0.1), left_out(0.13), left_out(0.1, share=0.5)
+
+    assert pair_deviation(one, other) == 0.0
+    assert pair_deviation(one, third) == pytest.approx(0.5 * 0.02)
+    assert pairs_of([one, other], lambda _: 0) == [(pytest.approx(0.03), 0.0)]
+    errors = np.random.default_rng(1).normal(0.0, 0.04, 2000)
+    assert fitted_pair_spread([(e, 0.0) for e in errors]) == pytest.approx(0.04, rel=0.1)
