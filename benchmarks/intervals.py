@@ -30,8 +30,8 @@ from wattree.validation.memory_coverage import (
     left_out_memory,
     memory_coverages,
 )
+from wattree.validation.predicted_rows import fitted_groups, memory_rows
 from wattree.validation.rows import bundled_rows, read_rows
-from wattree.validation.validate import fitted_groups, memory_rows
 
 FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv", "memory.csv")
 COMMAND = "python -m benchmarks.intervals DIR --fit"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.accounts.interval import facts_of, has_memory_rows, interval, memory_spread
-from wattree.accounts.known import JobFacts
+from wattree.accounts.interval import has_memory_rows, interval, memory_spread
 from wattree.cost import Calibration, Constant, load_calibration, software_family
 from wattree.cost.communicator import communicator_bytes
 from wattree.cost.products import with_levels
@@ -26,7 +25,6 @@ from wattree.validation.calibrate import CalibrationFit, FitRow, fit
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.express import Expressed, express
 from wattree.validation.hold_outs import held_out_errors, pooled_means
-from wattree.validation.left_out import FittedRows
 from wattree.validation.measurement import RowMeasurement, measurement
 from wattree.validation.memory_fit import (
     MemoryRow,
@@ -314,40 +312,6 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
     return runner.validation(constants, left_out)
 
 
-def fitted_groups(
-    rows: Sequence[MeasuredRow], constants: Calibration, *, progress: Progress
-) -> Iterator[FittedRows]:
-    """Yield the rows that each fit is made of, as `constants` predict them.
-
-    Args:
-        rows: Measured rows.
-        constants: That were fitted to them.
-        progress: Called with (stage, done, total).
-    """
-    runner = _Runner(rows, progress)
-    predictions = runner.predictions(constants)
-    for is_network, members in _fit_rows(runner).items():
-        found: list[tuple[FitRow, Prediction]] = []
-        for row in members:
-            prediction = predictions[row.expressed.row.row_id]
-            if isinstance(prediction, Prediction):
-                row.ratio = prediction.result.step_time_s / row.estimate_s(constants)
-                found.append((row, prediction))
-        priors = {n: p for n, p in _GROUPS[is_network].items() if n in constants.constants}
-        yield FittedRows(
-            rows=[row for row, _ in found],
-            calibration=constants,
-            priors=priors,
-            parts=[prediction.result.interval_parts for _, prediction in found],
-            facts=[_facts(row, constants) for row, _ in found],
-        )
-
-
-def _facts(row: FitRow, constants: Calibration) -> JobFacts:
-    cluster = row.expressed.job.cluster
-    return facts_of(row.setting(constants), cluster.node.device, cluster.devices)
-
-
 def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
     """Return whether they are networks → the rows to fit."""
     groups: dict[bool, list[FitRow]] = {}
@@ -412,16 +376,6 @@ def _recorded(constants: Calibration, results: Sequence[CalibrationFit]) -> Cali
         for name, constant in constants.constants.items()
     }
     return pooled_means(with_levels(replace(constants, constants=table)))
-
-
-def memory_rows(
-    rows: Sequence[MeasuredRow], constants: Calibration, *, progress: Progress
-) -> list[tuple[str, MemoryRow]]:
-    """Return software and row of memory, as `constants` predict its tensors; arguments as above."""
-    runner = _Runner([row for row in rows if row.mem_gib_per_gpu], progress)
-    found = _memory_rows(runner, runner.predictions(constants), constants)
-    software = {e.row.row_id: e.expressed.job.software for e in runner.entries if e.expressed}
-    return [(software[row.row.row_id], row) for row in found]
 
 
 def _memory_rows(
