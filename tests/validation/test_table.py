@@ -20,6 +20,7 @@ from wattree.validation import (
     worst_markdown,
     worst_table,
 )
+from wattree.validation.outcome import hold_out_key
 
 ROW = MeasuredRow(
     row_id="A",
@@ -126,3 +127,16 @@ def test_a_validation_prints_and_exports_every_row() -> None:
     json.dumps(exported, allow_nan=False)
     assert "not stated: hidden" in stream.getvalue()
     assert "mean, source left out" in stream.getvalue()
+
+
+def test_the_worst_that_was_held_out_stands_beside_the_mean() -> None:
+    """A mean over all devices hides the one that a reader may have."""
+    record = {"one": 0.04, "two": 0.2, "all, mean": 0.06, "all, median": 0.03}
+    validation = Validation(
+        scored=(), left_out={hold_out_key("device", is_network=False): record, "other": {"x": 1.0}}
+    )
+
+    (line,) = validation.hold_outs
+
+    assert (line.rows, line.held_out, line.worst) == ("language models", "device", "two")
+    assert (line.mean, line.median, line.error) == (0.06, 0.03, 0.2)

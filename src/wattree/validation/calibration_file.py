@@ -35,9 +35,7 @@ def write_calibration(
             error on its rows.
     """
     lines = [_HEAD, *constant_lines(calibration.constants), ""]
-    lines.append(
-        "# Mean absolute error of rows that the fit never saw, by what was left out of it."
-    )
+    lines.append("# Mean absolute error of rows that a fit never saw, by what was left out of it.")
     lines.append("left_out:")
     for quantity, sources in left_out.items():
         lines.append(f"  {json.dumps(quantity)}:")

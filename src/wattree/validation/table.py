@@ -128,7 +128,7 @@ def _hold_out_cells(line: HoldOutLine) -> _Cells:
         line.held_out,
         _percent(line.mean),
         _percent(line.median),
-        f"{line.worst}: {_percent(line.error)}",
+        _ABSENT if line.worst == line.held_out else f"{line.worst}: {_percent(line.error)}",
     )
 
 
