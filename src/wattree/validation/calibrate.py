@@ -37,8 +37,8 @@ _ROW_NOISE = 0.05
 _HUBER = 4.0
 _STEP = 0.02
 _ROUNDS = 4
-#: Rounds that derive anew; the others keep the derivatives.
-_LINEARIZED = (0, 2)
+#: Logarithmic way of a constant beyond which derivatives are taken again.
+_STALE = 0.5
 #: Derivatives below which a row is taken not to depend on a constant.
 _NEGLIGIBLE = 1e-4
 
@@ -130,10 +130,11 @@ def fit(
     names = tuple(priors)
     weights = row_weights(rows)
     calibration = start
-    jacobian = np.full((len(rows), len(names)), np.nan)
+    jacobian, derived_at = np.full((len(rows), len(names)), np.nan), None
     for done in range(rounds):
-        if done in _LINEARIZED:
+        if derived_at is None or _way(derived_at, calibration, names) > _STALE:
             logs, jacobian = linearized(rows, calibration, jacobian, names)
+            derived_at = calibration
         else:
             logs = estimated_logs(rows, calibration)
         theta = solved(rows, logs, jacobian, weights, calibration=calibration, priors=priors)
@@ -148,6 +149,12 @@ def fit(
         jacobian=jacobian,
         priors=priors,
     )
+
+
+def _way(start: Calibration, end: Calibration, names: Sequence[str]) -> float:
+    """Return the longest logarithmic way of a constant between two calibrations."""
+    values = [(start.constants[name].value, end.constants[name].value) for name in names]
+    return max(abs(math.log(after / before)) for before, after in values)
 
 
 def estimated_logs(rows: Sequence[FitRow], calibration: Calibration) -> Floats:
