@@ -11,25 +11,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.frame import plain_table, report_parser, show_report
-from wattree.cost import Calibration, Residuals, load_calibration
+from wattree.cost import load_calibration
 from wattree.validation.calibration_file import write_calibration
-from wattree.validation.coverage import (
-    Coverage,
-    coverages,
-    fitted_pair_spread,
-    fitted_spreads,
-    pairs_of,
-)
-from wattree.validation.left_out import LeftOutError, left_out_errors, measured_by
-from wattree.validation.memory_coverage import (
-    fitted_memory_spreads,
-    left_out_memory,
-    memory_coverages,
-)
+from wattree.validation.coverage import Coverage, coverages, with_residuals
+from wattree.validation.left_out import left_out_errors
+from wattree.validation.memory_coverage import left_out_memory, memory_coverages
 from wattree.validation.predicted_rows import fitted_groups, memory_rows
 from wattree.validation.rows import bundled_rows, read_rows
 
@@ -52,16 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for fitted in fitted_groups(rows, constants, progress=_progress):
         errors += list(left_out_errors(fitted, _progress))
     measured = memory_rows(rows, constants, progress=_progress)
-    memory = left_out_memory([row for _, row in measured], constants)
-    spreads = dict(constants.residuals.spreads)
     if options.fit is not None:
-        spreads |= fitted_spreads(errors) | fitted_memory_spreads(memory)
-        spreads["step_time_s.pair"] = fitted_pair_spread(_pairs(errors))
-        write_calibration(
-            options.fit,
-            _with(constants, spreads, errors, {family for family, _ in measured}),
-            constants.left_out,
-        )
+        constants = with_residuals(constants, errors, measured, command=COMMAND)
+        write_calibration(options.fit, constants, constants.left_out)
+    spreads = dict(constants.residuals.spreads)
+    memory = left_out_memory([row for _, row in measured], constants)
     found = coverages(errors, spreads) + memory_coverages(memory, spreads)
     show(found, spreads, options.json_path)
     return 0
@@ -70,32 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _progress(stage: str, done: int, total: int) -> None:
     if total and done * 10 // total != (done - 1) * 10 // total:
         print(f"{stage}: {done} of {total}", file=sys.stderr, flush=True)
-
-
-def _pairs(errors: Sequence[LeftOutError]) -> list[tuple[float, float]]:
-    return pairs_of(
-        [each for each in errors if each.hold_out == "source"],
-        lambda each: (
-            each.row.expressed.row.source_id,
-            each.row.expressed.row.model_name,
-            each.row.expressed.row.accelerator,
-            each.row.expressed.row.n_accel,
-            each.row.expressed.row.precision,
-            each.row.expressed.row.seq_len,
-            each.row.expressed.row.software_version,
-        ),
-    )
-
-
-def _with(
-    constants: Calibration,
-    spreads: dict[str, float],
-    errors: Sequence[LeftOutError],
-    memory_software: set[str],
-) -> Calibration:
-    known = {**constants.residuals.rows, **measured_by(e.facts for e in errors).as_rows()}
-    known["memory_software"] = tuple(sorted(memory_software))
-    return replace(constants, residuals=Residuals(spreads=spreads, rows=known, command=COMMAND))
 
 
 def show(found: Sequence[Coverage], spreads: dict[str, float], json_path: str | None) -> None:

@@ -29,6 +29,7 @@ def left_out(error: float, **changes: Any) -> LeftOutError:
         "row": SimpleNamespace(),
         "facts": SimpleNamespace(),
         "hold_out": "source",
+        "group": "one",
         "error": error,
         "parts": {"products": IntervalPart(share=share, spread=0.02)},
         "levels": {"products": level},

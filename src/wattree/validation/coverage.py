@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.interval import DEVIATIONS, PROBABILITY
 from wattree.accounts.known import LEVELS
-from wattree.validation.left_out import LeftOutError
+from wattree.cost import Calibration, Residuals
+from wattree.validation.left_out import LeftOutError, measured_by
+from wattree.validation.memory_fit import MemoryRow
 
 Floats = NDArray[np.float64]
 
@@ -200,3 +202,45 @@ def pair_deviation(one: LeftOutError, other: LeftOutError) -> float:
         assert known is not None
         found = math.hypot(found, share * known.spread)
     return found
+
+
+def strategy_pairs(errors: Sequence[LeftOutError]) -> list[tuple[float, float]]:
+    """Return pairs of rows of one source, model, cluster and release, their source left out."""
+    return pairs_of([each for each in errors if each.hold_out == "source"], _setting)
+
+
+def _setting(each: LeftOutError) -> Hashable:
+    row = each.row.expressed.row
+    return (
+        *(row.source_id, row.model_name, row.accelerator, row.n_accel),
+        *(row.precision, row.seq_len, row.software_version),
+    )
+
+
+def with_residuals(
+    calibration: Calibration,
+    errors: Sequence[LeftOutError],
+    memory: Sequence[tuple[str, MemoryRow]],
+    *,
+    command: str,
+) -> Calibration:
+    """Return a calibration with residuals that put 80 % of the rows of each class inside.
+
+    Args:
+        calibration: That the rows were left out of.
+        errors: Of step times.
+        memory: Software and rows of memory; none leaves theirs as they were.
+        command: That remakes them.
+    """
+    from wattree.validation.memory_coverage import fitted_memory_spreads, left_out_memory
+
+    spreads, rows = dict(calibration.residuals.spreads), dict(calibration.residuals.rows)
+    if errors:
+        spreads |= fitted_spreads(errors)
+        spreads[f"{_TIME}.pair"] = fitted_pair_spread(strategy_pairs(errors))
+        rows |= measured_by(each.facts for each in errors).as_rows()
+    if memory:
+        off = left_out_memory([row for _, row in memory], calibration)
+        spreads |= fitted_memory_spreads(off)
+        rows["memory_software"] = tuple(sorted({software for software, _ in memory}))
+    return replace(calibration, residuals=Residuals(spreads=spreads, rows=rows, command=command))

@@ -9,7 +9,7 @@ that ships, as those of a device that nobody has measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,28 +77,6 @@ def _labels(rows: Sequence[FitRow]) -> dict[str, list[str]]:
 
 def _family(row: FitRow) -> str:
     return str(row.expressed.row.model_family or row.expressed.row.model_name)
-
-
-def held_out_errors(
-    rows: Sequence[FitRow],
-    full: CalibrationFit,
-    *,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> dict[str, dict[str, list[float]]]:
-    """Return kind → what was held out → relative errors of its rows."""
-    cases = list(hold_outs(rows))
-    found: dict[str, dict[str, list[float]]] = {}
-    for done, case in enumerate(cases):
-        calibration = calibration_without(case, rows, full)
-        errors = [
-            row.estimate_s(calibration) / row.measured_s - 1.0
-            for row, is_held in zip(rows, case.held, strict=True)
-            if is_held
-        ]
-        found.setdefault(case.kind, {})[case.name] = errors
-        if progress is not None:
-            progress("holding rows out", done + 1, len(cases))
-    return found
 
 
 def calibration_without(case: HoldOut, rows: Sequence[FitRow], full: CalibrationFit) -> Calibration:

@@ -1,7 +1,4 @@
-"""Errors of predictions of rows that the fit never saw, each with the spread that was foretold.
-
-Hold-outs are those of `hold_outs`; here each left-out row also says how far off it was foretold.
-"""
+"""Errors of predictions of rows that the fit never saw, each with the spread that was foretold."""
 
 from __future__ import annotations
 
@@ -10,20 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.interval import constants_of, spread_of
 from wattree.accounts.known import EvidenceClass, JobFacts, Measured
 from wattree.cost import Calibration
 from wattree.trace import IntervalPart
-from wattree.validation.calibrate import CalibrationFit, FitRow, linearized
+from wattree.validation.calibrate import CalibrationFit, FitRow
 from wattree.validation.hold_outs import calibration_without, hold_outs
-from wattree.validation.priors import Prior
-
-Floats = NDArray[np.float64]
-
-#: Hold-outs that count: single models are parts of their families.
-_KINDS = ("source", "device", "scale", "model family", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +23,8 @@ class LeftOutError:
     Attributes:
         row: The row.
         facts: Of its job.
-        hold_out: By what it was left out: `source`, `device`, `scale`, `model family` or `random`.
+        hold_out: Kind of hold-out, as `hold_outs` names them.
+        group: Which one of the kind.
         error: Logarithm of predicted over measured step time.
         parts: What the interval of the prediction rests on, without residuals and levels.
         levels: Class of constants → level at which the look-up found them.
@@ -43,6 +34,7 @@ class LeftOutError:
     row: FitRow
     facts: JobFacts
     hold_out: str
+    group: str
     error: float
     parts: Mapping[str, IntervalPart]
     levels: Mapping[str, str]
@@ -51,19 +43,17 @@ class LeftOutError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRows:
-    """Rows of one fit, what was predicted for them, and the fit's linearization.
+    """Rows of one fit, and what was predicted for them.
 
     Attributes:
         rows: The rows.
-        calibration: Constants of the fit.
-        priors: Of what was fitted.
-        parts: Of each row's prediction.
+        full: The fit to all of them.
+        parts: Of each row's prediction; empty where it was not simulated.
         facts: Of each row's job.
     """
 
     rows: Sequence[FitRow]
-    calibration: Calibration
-    priors: Mapping[str, Prior]
+    full: CalibrationFit
     parts: Sequence[Mapping[str, IntervalPart]]
     facts: Sequence[JobFacts]
 
@@ -72,28 +62,13 @@ def left_out_errors(
     fitted: FittedRows, progress: Callable[[str, int, int], None]
 ) -> Iterator[LeftOutError]:
     """Yield the error of every row in every hold-out that it is part of."""
-    full = _linearization(fitted, progress)
-    cases = [case for case in hold_outs(fitted.rows) if case.kind in _KINDS]
+    cases = list(hold_outs(fitted.rows))
     for done, case in enumerate(cases):
-        without = calibration_without(case, fitted.rows, full)
-        kept = measured_by([fitted.facts[i] for i in np.flatnonzero(case.seen).tolist()])
+        without = calibration_without(case, fitted.rows, fitted.full)
+        seen = measured_by(fitted.facts[i] for i in np.flatnonzero(case.seen).tolist())
         for index in np.flatnonzero(case.held).tolist():
-            yield _error(fitted, index, case.kind, without, kept)
-        progress("leaving rows out", done + 1, len(cases))
-
-
-def _linearization(fitted: FittedRows, progress: Callable[[str, int, int], None]) -> CalibrationFit:
-    """Return a fit that has ended, with what its hold-outs need."""
-    names = tuple(fitted.priors)
-    start = np.full((len(fitted.rows), len(names)), np.nan)
-    logs, jacobian = linearized(fitted.rows, fitted.calibration, start, names, progress=progress)
-    return CalibrationFit(
-        calibration=fitted.calibration,
-        spread={name: fitted.calibration.constants[name].spread for name in names},
-        logs=logs,
-        jacobian=jacobian,
-        priors=fitted.priors,
-    )
+            yield _error(fitted, index, (case.kind, case.name), without, seen)
+        progress("holding rows out", done + 1, len(cases))
 
 
 def measured_by(facts: Iterable[JobFacts]) -> Measured:
@@ -110,21 +85,20 @@ def measured_by(facts: Iterable[JobFacts]) -> Measured:
 def _error(
     fitted: FittedRows,
     index: int,
-    hold_out: str,
+    case: tuple[str, str],
     without: Calibration,
     measured: Measured,
 ) -> LeftOutError:
-    row = fitted.rows[index]
-    predicted = math.log(row.estimate_s(without))
+    row, facts = fitted.rows[index], fitted.facts[index]
     setting = row.setting(without)
     constants = constants_of(setting, row.expressed.job.cluster.node.device)
-    facts = fitted.facts[index]
     shares = {n: p.share for n, p in fitted.parts[index].items() if n in constants}
     return LeftOutError(
         row=row,
         facts=facts,
-        hold_out=hold_out,
-        error=predicted - math.log(row.measured_s),
+        hold_out=case[0],
+        group=case[1],
+        error=math.log(row.estimate_s(without) / row.measured_s),
         parts={
             name: IntervalPart(
                 share=share,

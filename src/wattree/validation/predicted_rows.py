@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wattree.accounts.interval import facts_of
-from wattree.accounts.known import JobFacts
+import numpy as np
+
 from wattree.cost import Calibration
 from wattree.predict import Prediction
-from wattree.validation.calibrate import FitRow
+from wattree.validation.calibrate import CalibrationFit, linearized
 from wattree.validation.left_out import FittedRows
 from wattree.validation.memory_fit import MemoryRow
 from wattree.validation.rows import MeasuredRow
-from wattree.validation.validate import _GROUPS, Progress, _fit_rows, _memory_rows, _Runner
+from wattree.validation.validate import (
+    _GROUPS,
+    Progress,
+    _fit_rows,
+    _fitted_rows,
+    _memory_rows,
+    _memory_software,
+    _Runner,
+)
 
 
 def fitted_groups(
@@ -28,25 +36,19 @@ def fitted_groups(
     runner = _Runner(rows, progress)
     predictions = runner.predictions(constants)
     for is_network, members in _fit_rows(runner).items():
-        found: list[tuple[FitRow, Prediction]] = []
+        found = []
         for row in members:
             prediction = predictions[row.expressed.row.row_id]
             if isinstance(prediction, Prediction):
                 row.ratio = prediction.result.step_time_s / row.estimate_s(constants)
-                found.append((row, prediction))
+                found.append(row)
         priors = {n: p for n, p in _GROUPS[is_network].items() if n in constants.constants}
-        yield FittedRows(
-            rows=[row for row, _ in found],
-            calibration=constants,
-            priors=priors,
-            parts=[prediction.result.interval_parts for _, prediction in found],
-            facts=[_facts(row, constants) for row, _ in found],
+        start = np.full((len(found), len(priors)), np.nan)
+        logs, jacobian = linearized(found, constants, start, tuple(priors), progress=progress)
+        full = CalibrationFit(
+            calibration=constants, spread={}, logs=logs, jacobian=jacobian, priors=priors
         )
-
-
-def _facts(row: FitRow, constants: Calibration) -> JobFacts:
-    cluster = row.expressed.job.cluster
-    return facts_of(row.setting(constants), cluster.node.device, cluster.devices)
+        yield _fitted_rows(found, full, predictions)
 
 
 def memory_rows(
@@ -54,6 +56,4 @@ def memory_rows(
 ) -> list[tuple[str, MemoryRow]]:
     """Return software and row of memory, as `constants` predict its tensors; arguments as above."""
     runner = _Runner([row for row in rows if row.mem_gib_per_gpu], progress)
-    found = _memory_rows(runner, runner.predictions(constants), constants)
-    software = {e.row.row_id: e.expressed.job.software for e in runner.entries if e.expressed}
-    return [(software[row.row.row_id], row) for row in found]
+    return _memory_software(runner, _memory_rows(runner, runner.predictions(constants), constants))

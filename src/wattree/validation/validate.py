@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.accounts.interval import has_memory_rows, interval, memory_spread
+from wattree.accounts.interval import facts_of, has_memory_rows, interval, memory_spread
 from wattree.cost import Calibration, Constant, load_calibration, software_family
 from wattree.cost.communicator import communicator_bytes
 from wattree.cost.products import with_levels
@@ -20,11 +20,14 @@ from wattree.lowering.model import model_of
 from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.predict.left_open import decided
 from wattree.strategy import AXES, StrategyOptions
+from wattree.trace import IntervalPart
 from wattree.validation.anchored import anchored_scores, under_limits
 from wattree.validation.calibrate import CalibrationFit, FitRow, fit
 from wattree.validation.calibration_file import write_calibration
+from wattree.validation.coverage import with_residuals
 from wattree.validation.express import Expressed, express
-from wattree.validation.hold_outs import held_out_errors, pooled_means
+from wattree.validation.hold_outs import pooled_means
+from wattree.validation.left_out import FittedRows, LeftOutError, left_out_errors
 from wattree.validation.measurement import RowMeasurement, measurement
 from wattree.validation.memory_fit import (
     MemoryRow,
@@ -287,6 +290,7 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
     constants = _with_priors(shipped, [_GROUPS[is_network] for is_network in by_group])
     predictions = runner.predictions(constants)
     results: list[CalibrationFit] = []
+    everything: list[LeftOutError] = []
     left_out = {quantity: dict(errors) for quantity, errors in shipped.left_out.items()}
     for is_network, rows in by_group.items():
         for row in rows:
@@ -298,18 +302,42 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
         constants = result.calibration
         results.append(result)
         seen = np.exp(result.logs) / np.array([row.measured_s for row in rows]) - 1.0
-        held = held_out_errors(rows, result, progress=runner.progress)
+        unseen = list(left_out_errors(_fitted_rows(rows, result, predictions), runner.progress))
+        everything += unseen
+        held: dict[str, dict[str, list[float]]] = {}
+        for each in unseen:
+            of_kind = held.setdefault(each.hold_out, {})
+            of_kind.setdefault(each.group, []).append(float(np.expm1(each.error)))
         left_out["step_time_s"] = left_out.get("step_time_s", {}) | _means(held["source"])
         for kind, errors in {"": {NOTHING: seen}, **held}.items():
             left_out[hold_out_key(kind, is_network=is_network)] = _means(errors) | {
-                f"{ALL_SOURCES}, {name}": float(each(np.abs(_joined(errors))))
-                for name, each in (("mean", np.mean), ("median", np.median))
+                f"{ALL_SOURCES}, {name}": float(average(np.abs(_joined(errors))))
+                for name, average in (("mean", np.mean), ("median", np.median))
             }
     memory, memory_errors = _memory_fit(runner, predictions, constants)
-    constants = _recorded(memory, results)
+    constants = with_residuals(
+        _recorded(memory, results),
+        everything,
+        _memory_software(runner, _memory_rows(runner, predictions, constants)),
+        command="wattree validate --fit",
+    )
     left_out.setdefault("peak_memory_bytes", {}).update(memory_errors)
     write_calibration(output, constants, left_out)
     return runner.validation(constants, left_out)
+
+
+def _fitted_rows(
+    rows: Sequence[FitRow], full: CalibrationFit, predictions: Mapping[str, Prediction | str]
+) -> FittedRows:
+    """Return the rows of a fit with what their predictions rest on."""
+    parts: list[Mapping[str, IntervalPart]] = []
+    facts = []
+    for row in rows:
+        prediction, cluster = predictions[row.expressed.row.row_id], row.expressed.job.cluster
+        parts.append(prediction.result.interval_parts if isinstance(prediction, Prediction) else {})
+        setting = row.setting(full.calibration)
+        facts.append(facts_of(setting, cluster.node.device, cluster.devices))
+    return FittedRows(rows=rows, full=full, parts=parts, facts=facts)
 
 
 def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
@@ -376,6 +404,12 @@ def _recorded(constants: Calibration, results: Sequence[CalibrationFit]) -> Cali
         for name, constant in constants.constants.items()
     }
     return pooled_means(with_levels(replace(constants, constants=table)))
+
+
+def _memory_software(runner: _Runner, rows: Sequence[MemoryRow]) -> list[tuple[str, MemoryRow]]:
+    """Return the rows of memory, each with its software."""
+    software = {e.row.row_id: e.expressed.job.software for e in runner.entries if e.expressed}
+    return [(software[row.row.row_id], row) for row in rows]
 
 
 def _memory_rows(
