@@ -58,11 +58,13 @@ def constants_of(setting: Setting, device: Device) -> Mapping[str, tuple[Found |
     # Without a factor of its own, a family has that of the reference, which is 1 by definition.
     own = calibration.found(f"family.{software}.math")
     math_factor = () if own is None else (own,)
+    by_library = setting.software.library_kernels
+    bandwidth = of_device("library_bandwidth") if by_library else general("memory_efficiency")
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor),
         names.ATTENTION: (of_device("attention"),),
         names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
-        names.MEMORY: (of_device("library_bandwidth"), of_family("elementwise")),
+        names.MEMORY: (bandwidth, of_family("elementwise")),
         names.LINKS: (of_device("bus_efficiency"),),
         names.NETWORK: (general("network_efficiency"),),
         names.EXPERTS: (general("moe_exchange_factor"),),

@@ -179,8 +179,14 @@ class Calibration:
         return self.found(*device_names(device, item))
 
     def found_for_family(self, family: str, item: str) -> Found | None:
-        """Return where the constant `item` of a software family is found."""
-        return self.found(f"family.{family}.{item}", f"pooled.{item}")
+        """Return where the constant `item` of a software family is found.
+
+        Those of the reference family, which stand in for others, are of no device: `general`.
+        """
+        found = self.found(f"family.{family}.{item}", f"pooled.{item}")
+        if found is None or found.level == "family":
+            return found
+        return replace(found, level="general")
 
     def replaced(self, values: Mapping[str, float]) -> Calibration:
         """Return a copy with other values for some constants."""
