@@ -237,8 +237,12 @@ def with_residuals(
     spreads, rows = dict(calibration.residuals.spreads), dict(calibration.residuals.rows)
     if errors:
         spreads |= fitted_spreads(errors)
-        spreads[f"{_TIME}.pair"] = fitted_pair_spread(strategy_pairs(errors))
-        rows |= measured_by(each.facts for each in errors).as_rows()
+        pairs = strategy_pairs(errors)
+        if len(pairs) >= _LEAST_ROWS:
+            spreads[f"{_TIME}.pair"] = fitted_pair_spread(pairs)
+        # Kinds of models without rows here keep their constants, and what is known of them.
+        for name, known in measured_by(each.facts for each in errors).as_rows().items():
+            rows[name] = tuple(sorted({*rows.get(name, ()), *known}))
     if memory:
         off = left_out_memory([row for _, row in memory], calibration)
         spreads |= fitted_memory_spreads(off)
