@@ -119,7 +119,11 @@ class BlockCostTable:
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
         inside = [values[axis] for axis in ("tp", "cp", "ep")]
         distinguishing_columns = tier.distinguishing_columns(values["pp"])
-        first, self.block_of = _distinct(*inside, micro_batch, filled, *distinguishing_columns)
+        first, self.block_of = saved_bytes.of(
+            (*same, "blocks", id(self.degrees)),
+            (setting, self.degrees),
+            lambda: _distinct(*inside, micro_batch, filled, *distinguishing_columns),
+        )
         rates = tier.rates(self.rates, program.model, first, values["pp"])
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
@@ -153,8 +157,12 @@ class BlockCostTable:
         """Return the tables of parameters, likewise; the micro-batch does not matter."""
         setting, program = self.setting, self.program
         distinguishing_columns = tier.distinguishing_columns(values["pp"])
-        first, self.storage_of = _distinct(
-            *(values[a] for a in AXES if a != "pp"), filled, *distinguishing_columns
+        first, self.storage_of = saved_bytes.of(
+            (*same, "storages", id(self.degrees)),
+            (setting, self.degrees),
+            lambda: _distinct(
+                *(values[a] for a in AXES if a != "pp"), filled, *distinguishing_columns
+            ),
         )
         self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
         own = {axis: v[first] for axis, v in values.items()}

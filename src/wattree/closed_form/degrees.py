@@ -43,7 +43,7 @@ class Degrees:
             micro_batches=np.array([_micro_batches(o, global_batch) for o in options]),
         )
 
-    def take(self, index: Integers) -> Degrees:
+    def take(self, index: Integers | slice) -> Degrees:
         """Return the entries at `index`."""
         return Degrees(
             axes={axis: values[index] for axis, values in self.axes.items()},

@@ -58,6 +58,7 @@ class StageKinds:
             np.array([getattr(contents, name) for contents in helds], dtype=np.float64)[pipeline]
             for name in ("stages", "virtual", "copies")
         )
+        self._in_flight: tuple[Integers | None, Floats] = None, np.zeros(0)  # of the last call
         self.is_split = np.array([contents.schedule in SPLIT for contents in helds])[pipeline]
 
     def most(self, values: Floats) -> Floats:
@@ -105,6 +106,8 @@ class StageKinds:
 
     def in_flight(self, micro_batches: Integers) -> Floats:
         """Return micro-batches whose activations are kept when most are, `(3, rows)`: by part."""
+        if micro_batches is self._in_flight[0]:
+            return self._in_flight[1]
         found = np.zeros((3, len(self.strategy)))
         names = np.array([contents.schedule for contents in self.helds])[self.pipeline]
         for name in dict.fromkeys(contents.schedule for contents in self.helds):
@@ -117,6 +120,7 @@ class StageKinds:
                 stage=self.stage[rows],
                 micro_batches=micro_batches[own],
             )
+        self._in_flight = micro_batches, found
         return found
 
     def split_bubble_s(self, forward: Floats, backward: Floats, weight: Floats) -> Floats:

@@ -35,6 +35,8 @@ Integers = NDArray[np.int64]
 
 #: Sets of options whose programs are kept; they share those of blocks.
 _MOST_PROGRAMS = 4096
+#: Arrays of degrees whose stages are kept: those are megabytes.
+_MOST_KINDS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class Shared:
     Attributes:
         programs: Switches and axes → block programs.
         contents: Instances, stages, virtual stages, given cut → what stages hold.
+        kinds: Degrees by their id, instances, schedule, given cut → these degrees, and what the
+            stages of all of them hold.
         tables: Costs of blocks.
     """
 
@@ -96,6 +100,7 @@ class Shared:
         default_factory=dict
     )
     contents: dict[tuple[object, ...], StageContents] = field(default_factory=dict)
+    kinds: dict[tuple[object, ...], tuple[Degrees, StageKinds]] = field(default_factory=dict)
     tables: KeptTables = field(default_factory=KeptTables)
 
 
@@ -169,6 +174,17 @@ class Screened:
 
     def _kinds(self, cluster: Cluster, ranks: Floats) -> StageKinds:
         """Return what the stages of all strategies hold."""
+        if cluster.is_mixed:  # they depend on the pools too
+            return self._distinct_kinds(cluster, ranks)
+        pipeline, known = self.options.pipeline, self.shared.kinds
+        key = id(self.degrees), self.program.instances, pipeline.schedule, pipeline.stage_layers
+        if key not in known:
+            if len(known) >= _MOST_KINDS:
+                known.clear()
+            known[key] = self.degrees, self._distinct_kinds(cluster, ranks)
+        return known[key][1]
+
+    def _distinct_kinds(self, cluster: Cluster, ranks: Floats) -> StageKinds:
         degrees = self.degrees
         alike = degrees.axes["pp"] * MANY + degrees.virtual_stages
         if cluster.is_mixed:  # which pools a stage lies on depends on the number of ranks

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
+from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Estimates, Shared, estimate
 from wattree.hardware import Cluster
 from wattree.predict import Setting
@@ -165,14 +166,18 @@ def screen(
     rent = []
     done = 0
     shared = shared or Shared()
+    #: Groups have degrees in common, and what is kept of these is known by the object.
+    parts: dict[tuple[int, int], tuple[Degrees, Floats]] = {}
     for group in space.groups:
         for first in range(0, len(group), _CHUNK):
-            index = np.arange(first, min(first + _CHUNK, len(group)))
-            degrees = group.degrees.take(index)
+            if (key := (id(group.degrees), first)) not in parts:
+                degrees = group.degrees.take(slice(first, first + _CHUNK))
+                ranks = np.prod([degrees.axes[axis] for axis in AXES], axis=0)
+                parts[key] = degrees, _rent(setting.job.cluster, ranks)
+            degrees, rented = parts[key]
             found.append(estimate(setting, group.common, degrees, shared=shared))
-            ranks = np.prod([degrees.axes[axis] for axis in AXES], axis=0)
-            rent.append(_rent(setting.job.cluster, ranks))
-            done += len(index)
+            rent.append(rented)
+            done += len(rented)
             if progress is not None:
                 progress(done)
     process_bytes = _joined([chunk.process_bytes for chunk in found])

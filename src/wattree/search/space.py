@@ -143,13 +143,17 @@ def enumerate_space(
     groups = []
     shared = Shared()
     virtual_stages = cache(partial(_virtual_stages, setting=setting, limits=limits))
+    expanded: dict[tuple[object, ...], Degrees] = {}  # options have many meshes in common
     for options in every_options:
         chosen = _distinct(meshes[legal[_kind(options)]], options, limits)
         parts = options.colocation.shares_of_batch
         if parts > 1:
             chosen = chosen[setting.job.data.global_batch % (_replicas(chosen) * parts) == 0]
         if len(chosen):
-            groups.append(_expanded(chosen, options, setting, limits, virtual_stages))
+            key = chosen.tobytes(), options.colocation, options.pipeline.schedule
+            if key not in expanded:
+                expanded[key] = _expanded(chosen, options, setting, limits, virtual_stages)
+            groups.append(StrategyGroup(common=options, degrees=expanded[key]))
             if setting.job.cluster.is_mixed and limits.cuts and not limits.phantom:
                 cuts = balanced_cuts(setting, options, groups[-1].degrees, shared)
                 groups += [StrategyGroup(common=cut, degrees=degrees) for cut, degrees in cuts]
@@ -316,7 +320,7 @@ def _expanded(
     setting: Setting,
     limits: Limits,
     virtual_stages: Callable[[int, str], Sequence[int]],
-) -> StrategyGroup:
+) -> Degrees:
     """Return the meshes with every micro-batch size and number of virtual stages."""
     batch = options.colocation.process_batch(setting.job.data.global_batch)
     shares = batch // _replicas(meshes)
@@ -333,14 +337,11 @@ def _expanded(
         stages,
         {int(p): virtual_stages(int(p), options.pipeline.schedule) for p in np.unique(stages)},
     )
-    return StrategyGroup(
-        common=options,
-        degrees=Degrees(
-            axes={axis: _column(meshes, axis)[row] for axis in AXES},
-            micro_batch=micro_batch[row],
-            virtual_stages=virtual,
-            micro_batches=micro_batches[row],
-        ),
+    return Degrees(
+        axes={axis: _column(meshes, axis)[row] for axis in AXES},
+        micro_batch=micro_batch[row],
+        virtual_stages=virtual,
+        micro_batches=micro_batches[row],
     )
 
 

@@ -161,15 +161,14 @@ def _unknown(key: str) -> str:
     return f"unknown; {hint}known: {', '.join(sorted(_PLACES))}"
 
 
-def _check(options: StrategyOptions) -> None:
-    """Refuse values that are none, and what does not go together.
-
-    Raises:
-        StrategyError: With every misfit.
-    """
+def _value_misfits(options: StrategyOptions) -> dict[str, str]:
+    """Return the knobs whose values are none of theirs; those of usual specs are."""
     misfits: dict[str, str] = {}
     for key, knob in KNOBS.items():
-        value = options.value(key)
+        spec, name = _PLACES[key]
+        if (whole := getattr(options, spec)) is _USUAL[spec]:
+            continue
+        value = getattr(whole, name)
         if knob.kind is int and (
             not isinstance(value, int) or isinstance(value, bool) or value < 1
         ):
@@ -178,6 +177,16 @@ def _check(options: StrategyOptions) -> None:
             misfits[f"strategy.{key}"] = (
                 f"found '{value}', expected one of {', '.join(knob.choices)}"
             )
+    return misfits
+
+
+def _check(options: StrategyOptions) -> None:
+    """Refuse values that are none, and what does not go together.
+
+    Raises:
+        StrategyError: With every misfit.
+    """
+    misfits = _value_misfits(options)
     pieces, recompute = options.traffic.tensor_pieces, options.memory.recompute
     if pieces is not None and pieces < 1:
         misfits["strategy.tensor_pieces"] = f"found {pieces}, expected 1 or more"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from wattree.strategy.phantom import PhantomLayers
 
@@ -221,7 +221,7 @@ def _laid_over(ours: MemoryChoice, theirs: MemoryChoice) -> MemoryChoice:
 @lru_cache(maxsize=2**16)  # trees of a search share their patterns, and models their paths
 def _matching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
     segments = path.split(".")
-    found = [pattern for pattern in patterns if _applies(pattern, segments)]
+    found = [pattern for pattern in patterns if _applies(_segments(pattern), segments)]
     return tuple(sorted(found, key=_strength))
 
 
@@ -229,20 +229,20 @@ def _matching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
 def _reaching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
     segments = path.split(".")
     return tuple(
-        pattern
-        for pattern in patterns
-        if _applies(".".join(pattern.split(".")[: len(segments)]), segments)
+        pattern for pattern in patterns if _applies(_segments(pattern)[: len(segments)], segments)
     )
+
+
+@cache
+def _segments(pattern: str) -> list[str]:
+    return pattern.split(".") if pattern else []
 
 
 #: Most segments are names. Only others are worth a pattern's while.
 _LITERAL = re.compile(r"[^*?\[]*").fullmatch
 
 
-def _applies(pattern: str, segments: list[str]) -> bool:
-    if not pattern:
-        return True
-    wanted = pattern.split(".")
+def _applies(wanted: list[str], segments: list[str]) -> bool:
     return len(wanted) <= len(segments) and all(
         want in ("*", have) or (not _LITERAL(want) and fnmatch.fnmatchcase(have, want))
         for want, have in zip(wanted, segments, strict=False)
@@ -250,5 +250,5 @@ def _applies(pattern: str, segments: list[str]) -> bool:
 
 
 def _strength(pattern: str) -> tuple[int, int, str]:
-    segments = pattern.split(".") if pattern else []
+    segments = _segments(pattern)
     return len(segments), -sum("*" in s or "?" in s or "[" in s for s in segments), pattern
