@@ -157,6 +157,8 @@ def _answer(end: socket.socket, program: str) -> None:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module("sitecustomize")
     code = _as_python(words, variables)
+    if (mpi := sys.modules.get("mpi4py.MPI")) is not None:
+        mpi.Finalize()  # as the end of Python does
     signal.signal(signal.SIGIO, signal.SIG_IGN)
     end.sendall(b"%12d" % code)
     os._exit(code)
