@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from benchmarks import (
     colocation_gain,
-    colocation_launch,
     colocation_reduce,
 )
 from benchmarks.frame import Options, Section, print_sections, section_parser
@@ -22,7 +21,6 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "bytes": lambda _: colocation_reduce.crossing(),
     "throughput": lambda _: colocation_reduce.throughput(),
     "gain": lambda _: colocation_gain.gains(),
-    "overhead": lambda _: colocation_launch.overhead(),
 }
 
 

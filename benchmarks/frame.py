@@ -166,11 +166,9 @@ def plain_table(
     return table
 
 
-def percent(value: float | None, *, sign: bool = False, digits: int = 2) -> str:
+def percent(value: float | None, *, digits: int = 2) -> str:
     """Return a share in percent; a dash where there is none."""
-    if value is None:
-        return "–"
-    return f"{value:{'+' if sign else ''}.{digits}%}"
+    return "–" if value is None else f"{value:.{digits}%}"
 
 
 def section_parser(

@@ -146,7 +146,7 @@ def engine_rate() -> list[Figure]:
     """Tasks per second on a compiled graph, every rank executed."""
     from wattree.sim import execute
 
-    graph, _ = compiled(ENGINE, repeats=1)
+    graph = compiled(ENGINE)
     execute(graph)
     rates = [graph.tasks / cpu_s(lambda: execute(graph)) for _ in range(5)]
     rate = statistics.median(rates)

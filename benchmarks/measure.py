@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -79,11 +78,8 @@ def simulated(text: str) -> dict[str, float]:
     }
 
 
-def compiled(text: str, *, repeats: int) -> tuple[ExecutionGraph, float]:
-    """Return a job's graph with every rank on its own, and the processor time to build it. [s]
-
-    Of several builds, the first loads the kernels and is not counted.
-    """
+def compiled(text: str) -> ExecutionGraph:
+    """Return a job's graph with every rank on its own."""
     from wattree.cost import load_calibration
     from wattree.predict import setting_of
     from wattree.predict.execute import compilation_of
@@ -92,13 +88,7 @@ def compiled(text: str, *, repeats: int) -> tuple[ExecutionGraph, float]:
     job = job_of(text)
     setting = setting_of(job, load_calibration())
     strategy = strategy_of(job.strategy, model=setting.model, global_batch=job.data.global_batch)
-
-    def build() -> ExecutionGraph:
-        return compilation_of(setting, strategy, fold=False).graph
-
-    graph = build()
-    times_s = [cpu_s(build) for _ in range(repeats - 1)]
-    return graph, statistics.median(times_s) if times_s else float("nan")
+    return compilation_of(setting, strategy, fold=False).graph
 
 
 def cpu_s(work: Callable[[], object]) -> float:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from benchmarks import (
     phantom_links,
-    phantom_overhead,
     phantom_predicted,
     phantom_steps,
 )
@@ -22,7 +21,6 @@ from benchmarks.frame import Options, Section, print_sections, section_parser
 
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
-    "overhead": phantom_overhead.section,
     "links": phantom_links.section,
     "steps": phantom_steps.section,
     "overlap": phantom_steps.overlap,

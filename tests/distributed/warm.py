@@ -78,7 +78,8 @@ def warm_python() -> str:
     )
 
     def stop() -> None:
-        server.communicate()  # it ends when this end is closed, and its time is counted here
+        server.terminate()
+        server.wait()  # so that its time is counted here
         folder.cleanup()
 
     atexit.register(stop)
@@ -95,7 +96,7 @@ def serve(place: str, program: str) -> None:
     asked.bind(place)
     asked.listen(64)
     signal.signal(signal.SIGCHLD, lambda *_: _reap())
-    # Whoever made this process ends: so does it, by a signal that it does not catch.
+    # Where whoever made this process is killed, it ends as well.
     fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
     signal.signal(signal.SIGIO, lambda *_: sys.exit())
@@ -156,6 +157,8 @@ def _answer(end: socket.socket, program: str) -> None:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module("sitecustomize")
     code = _as_python(words, variables)
+    if (mpi := sys.modules.get("mpi4py.MPI")) is not None:
+        mpi.Finalize()  # as the end of Python does
     signal.signal(signal.SIGIO, signal.SIG_IGN)
     end.sendall(b"%12d" % code)
     os._exit(code)

@@ -60,7 +60,7 @@ def installed(wheel: Path, root: Path, tmp_path_factory: pytest.TempPathFactory)
     )
     # Machine code depends on the sources and the machine, not on where they lie: what the checkout
     # has compiled already need not be compiled again.
-    (package,) = (folder / "venv" / "lib").glob("python*/site-packages/wattree")
+    (package,) = (folder / "venv" / "lib").glob("python*/*/wattree")
     for code in (root / "src" / "wattree").rglob("__pycache__/*.o"):
         place = package / code.relative_to(root / "src" / "wattree")
         place.parent.mkdir(exist_ok=True)

@@ -80,7 +80,8 @@ def test_loader_workers_of_a_device_are_divided(
     """As many as the device would have with one process."""
     found = layout(nodes, q, loader_workers=workers)
     for device in range(found.devices):
-        assert sum(place.loader_workers or 0 for place in found.on_device(device)) == workers
+        places = [place for place in found.places if place.device == device]
+        assert sum(place.loader_workers or 0 for place in places) == workers
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ pytest.importorskip("mpi4py")
 
 import numpy as np
 
+from tests.distributed.warm import warm_python
 from wattree.runtime.reduce.mpi import mpi_problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_averages_of_mpi_are_those_of_gloo(tmp_path: Path) -> None:
     """To the last bits in float64, and exactly where both round once."""
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
-    command += [sys.executable, str(ROOT / "tests/runtime/mpi_program.py"), str(tmp_path)]
+    command += [warm_python(), str(ROOT / "tests/runtime/mpi_program.py"), str(tmp_path)]
     variables = os.environ | {
         "PYTHONPATH": str(ROOT / "src"),
         "OMP_NUM_THREADS": "1",

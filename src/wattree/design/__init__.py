@@ -4,7 +4,7 @@ from wattree.design.load import load_study, study_from_mapping
 from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome
 from wattree.design.points import DesignPoint
 from wattree.design.results import OBJECTIVE_TOTALS, Results, results_json
-from wattree.design.run import Progress, run_study, stored_results
+from wattree.design.run import Progress, run_study
 from wattree.design.schema import study_schema
 from wattree.design.store import default_store
 from wattree.design.study import OBJECTIVES, Axis, Study, Workload
@@ -25,7 +25,6 @@ __all__ = [
     "load_study",
     "results_json",
     "run_study",
-    "stored_results",
     "study_from_mapping",
     "study_schema",
 ]

@@ -81,12 +81,6 @@ def run_study(
         )
 
 
-def stored_results(study: Study, store: Path | None = None) -> Results:
-    """Return the finished points of a study without evaluating any."""
-    with Store(store or default_store(study), study) as opened:
-        return Results(study=study, outcomes=opened.outcomes(), points=opened.count()[2])
-
-
 @dataclass(slots=True)
 class _Source:
     """Where points come from: all at once, or guided by the outcomes of those before."""

@@ -284,7 +284,7 @@ class Window:
             power=tuple(power),
             peak_w=peaks,
             utilization={name: sum(found) / len(found) for name, found in shares.items()},
-            rated_w=_sum_if_all(rated),
+            rated_w=sum_if_all(rated),
             needs_s=needs_s,
             notes=tuple(
                 f"the wall clock jumped by {by_s:+.1f} s at {at_s - start_s:.1f} s; times here are "
@@ -295,7 +295,8 @@ class Window:
         )
 
 
-def _sum_if_all(rated: Sequence[float | None]) -> float | None:
+def sum_if_all(rated: Sequence[float | None]) -> float | None:
+    """Return the sum of numbers; None where one is missing or there is none."""
     known = [watts for watts in rated if watts is not None]
     return math.fsum(known) if known and len(known) == len(rated) else None
 

@@ -188,13 +188,6 @@ def is_plain_linear(operator: Operator) -> bool:
     )
 
 
-def weighted_matmuls(model: ModelGraph) -> tuple[tuple[str, Operator], ...]:
-    """Return the fully connected layers, by pattern."""
-    return operator_patterns(
-        model, lambda o: o.kind is OperatorKind.MATMUL and o.weight is not None and not o.in_turn
-    )
-
-
 # ---------------------------------------------------------------- tables
 
 

@@ -70,16 +70,17 @@ def validate(
         JobError: A file cannot be read as rows or as a calibration.
     """
     measured = [row for path in rows for row in read_rows(path)] if rows else list(bundled_rows())
+    # First, so that a file that cannot be read is told of before seconds of work.
+    constants = None if fit else load_calibration(calibration)
     runner = _Runner(
         measured,
         progress or (lambda *_: None),
         sharing=sharing,
         mutual_slowdown=mutual_slowdown,
     )
-    if not fit:
-        constants = load_calibration(calibration)
-        return runner.validation(constants, constants.left_out)
-    return _fitted(runner, calibration or _DEFAULT_OUTPUT)
+    if constants is None:
+        return _fitted(runner, calibration or _DEFAULT_OUTPUT)
+    return runner.validation(constants, constants.left_out)
 
 
 @dataclass(slots=True)

@@ -66,7 +66,7 @@ def library_config(config: Mapping[str, Any], where: str, choices: Configuration
             found = CONFIG_MAPPING[model_type](**keys)
     except Exception as error:
         raise ModelError(f"{where}: transformers refuses it: {one_line(error)}") from error
-    for part in _parts(found):
+    for part in nested_parts(found):
         for key, value in _SWITCHED_OFF.items():
             if getattr(part, key, None):
                 setattr(part, key, value)
@@ -111,13 +111,13 @@ def _unknown_type(config: Mapping[str, Any]) -> str:
     return f"model_type: found {model_type!r}, which transformers {release} does not have{hint}"
 
 
-def _parts(config: Any) -> Iterator[Any]:
+def nested_parts(config: Any) -> Iterator[Any]:
     """Yield a configuration and those nested in it."""
     yield config
     for key in getattr(config, "sub_configs", {}):
         part = getattr(config, key, None)
         if part is not None and not isinstance(part, dict):
-            yield from _parts(part)
+            yield from nested_parts(part)
 
 
 def one_line(error: BaseException) -> str:

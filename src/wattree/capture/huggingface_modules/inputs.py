@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
+from wattree.capture.huggingface_modules.classes import nested_parts
 from wattree.capture.huggingface_modules.labels import labels_of
 from wattree.errors import ModelError
 
@@ -169,17 +170,9 @@ _MAKERS: Final = {
 
 def _setting(config: Any, *names: str) -> Any:
     """Return the first of some settings, of a configuration or of one nested in it."""
-    for part in _nested(config):
+    for part in nested_parts(config):
         for name in names:
             value = getattr(part, name, None)
             if value is not None:
                 return value
     return None
-
-
-def _nested(config: Any) -> Iterator[Any]:
-    yield config
-    for key in getattr(config, "sub_configs", {}):
-        part = getattr(config, key, None)
-        if part is not None and not isinstance(part, dict):
-            yield from _nested(part)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wattree.errors import JobError, RunError
 from wattree.files import read_json, write_atomic
-from wattree.measure.window import READ_ELSEWHERE, origin_of
+from wattree.measure.window import READ_ELSEWHERE, origin_of, sum_if_all
 from wattree.trace import (
     STAGES,
     MeterReading,
@@ -126,7 +126,7 @@ def joined(parts: Sequence[Part], world: int) -> Run:
         missing=_missing(runs),
         power=tuple(series for one in runs for series in one.power),
         utilization=_shares([one.utilization for one in runs]),
-        rated_w=_sum([one.rated_w for one in runs if one.meters]),
+        rated_w=sum_if_all([one.rated_w for one in runs if one.meters]),
         exit_code=next((one.exit_code for one in runs if one.exit_code != 0), 0),
         notes=tuple(dict.fromkeys(line for one in runs for line in one.notes)),
     )
@@ -191,13 +191,13 @@ def _stages(run: Run, parts: Sequence[Part]) -> dict[str, StageUse]:
 
 def _work(works: Sequence[Work]) -> Work:
     return Work(
-        samples=_sum([work.samples for work in works]),
-        flop=_sum([work.flop for work in works]),
-        read_bytes=_sum([work.read_bytes for work in works]),
-        memory_bytes=_sum([work.memory_bytes for work in works]),
-        network_bytes=_sum([work.network_bytes for work in works]),
-        core_s=_sum([work.core_s for work in works]),
-        copied_bytes=_sum([work.copied_bytes for work in works]),
+        samples=sum_if_all([work.samples for work in works]),
+        flop=sum_if_all([work.flop for work in works]),
+        read_bytes=sum_if_all([work.read_bytes for work in works]),
+        memory_bytes=sum_if_all([work.memory_bytes for work in works]),
+        network_bytes=sum_if_all([work.network_bytes for work in works]),
+        core_s=sum_if_all([work.core_s for work in works]),
+        copied_bytes=sum_if_all([work.copied_bytes for work in works]),
         gradient_bytes=works[0].gradient_bytes,
     )
 
@@ -209,8 +209,3 @@ def _shares(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) if known and len(known) == len(values) else None

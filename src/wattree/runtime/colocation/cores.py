@@ -40,11 +40,11 @@ def allowed_cores(*, system: Path = _SYS) -> tuple[int, ...]:
         core: number
         for folder in (system / "devices/system/node").glob("node[0-9]*")
         for number in [int(folder.name.removeprefix("node"))]
-        for core in parsed_cores(_read(folder / "cpulist"))
+        for core in parsed_cores(read_text(folder / "cpulist"))
     }
 
     def place(core: int) -> tuple[int, int, int]:
-        siblings = _read(system / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        siblings = read_text(system / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list")
         return domains.get(core, 0), min(parsed_cores(siblings), default=core), core
 
     return tuple(sorted(os.sched_getaffinity(0), key=place))
@@ -60,13 +60,13 @@ def cores_near(bus: str, allowed: tuple[int, ...], *, system: Path = _SYS) -> tu
         allowed: Cores that may be used, in order.
         system: Where the kernel describes itself.
     """
-    near = set(parsed_cores(_read(_device(bus, system) / "local_cpulist")))
+    near = set(parsed_cores(read_text(_device(bus, system) / "local_cpulist")))
     return tuple(core for core in allowed if core in near) or allowed
 
 
 def numa_of(bus: str, *, system: Path = _SYS) -> int | None:
     """Return the memory domain of a device of the PCI bus; None where the system does not say."""
-    text = _read(_device(bus, system) / "numa_node").strip()
+    text = read_text(_device(bus, system) / "numa_node").strip()
     return int(text) if text.isdigit() else None  # -1 where firmware says nothing
 
 
@@ -75,7 +75,8 @@ def _device(bus: str, system: Path) -> Path:
     return system / "bus/pci/devices" / f"{domain[-4:]}:{rest}"
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return what a file of the system says; nothing where it cannot be read."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, ValueError):

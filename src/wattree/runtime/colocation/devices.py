@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattree.errors import HardwareError
-from wattree.runtime.colocation.cores import allowed_cores, cores_near, numa_of
+from wattree.runtime.colocation.cores import allowed_cores, cores_near, numa_of, read_text
 
 _QUERY = (
     *("index", "uuid", "name", "pci.bus_id", "compute_cap", "compute_mode"),
@@ -220,18 +220,14 @@ def _host_memory() -> tuple[float, float]:
     """
     page = os.sysconf("SC_PAGE_SIZE")
     total = float(page * os.sysconf("SC_PHYS_PAGES"))
-    found = re.search(r"MemAvailable:\s*([0-9]+) kB", _read(Path("/proc/meminfo")))
+    found = re.search(r"MemAvailable:\s*([0-9]+) kB", read_text(Path("/proc/meminfo")))
     free = float(found[1]) * 1024 if found else total
     group = Path("/sys/fs/cgroup")
-    limit, used = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
+    limit, used = (
+        read_text(group / "memory.max").strip(),
+        read_text(group / "memory.current").strip(),
+    )
     if limit.isdigit() and used.isdigit():
         total = min(total, float(limit))
         free = min(free, float(limit) - float(used))
     return total, max(free, 0.0)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return ""

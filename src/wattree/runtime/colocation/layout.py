@@ -86,10 +86,6 @@ class ProcessLayout:
         """Return the processes of a node, by local rank."""
         return tuple(place for place in self.places if place.node == node)
 
-    def on_device(self, device: int) -> tuple[ProcessPlace, ...]:
-        """Return the processes of a device of the job, the leader first."""
-        return tuple(place for place in self.places if place.device == device)
-
 
 def layout(
     nodes: Sequence[NodeShape], processes_per_device: int, *, loader_workers: int | None = None

@@ -9,6 +9,7 @@ What stands between is not cut, so that norms and residual sums stay as they are
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -177,7 +178,7 @@ def _stack(module: nn.Module) -> ConversionPlan:
     for place, name in enumerate(names):
         begin = Side.WHOLE if place == 0 else Side.SHARD
         end = Side.WHOLE if place == len(names) - 1 else Side.SHARD
-        rules.append(ConversionRule(pattern=_exactly(name), input=begin, output=end))
+        rules.append(ConversionRule(pattern=glob.escape(name), input=begin, output=end))
     return ConversionPlan(rules=tuple(rules), name="ffn")
 
 
@@ -191,11 +192,6 @@ def _between(module: nn.Module, names: list[str]) -> Iterable[tuple[str, str]]:
                 f"is a {type(each).__name__} between linear layers, which does not work on shards "
                 "of features; give patterns of layers",
             )
-
-
-def _exactly(name: str) -> str:
-    """Return the pattern of one name."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _name_them(module: nn.Module) -> str:

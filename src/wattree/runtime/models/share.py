@@ -6,6 +6,7 @@ Which ones, and how they lie, is what a plan says (see `wattree.runtime.convert`
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -105,7 +106,7 @@ def _counted(module: nn.Module, plan: ConversionPlan, recipe: Recipe) -> Convers
             if names_layer(pattern, name):
                 unmet.pop(pattern, None)
         if ghosts != recipe.ghosts:
-            rules.append(replace(rule, pattern=_exactly(name), ghosts=ghosts))
+            rules.append(replace(rule, pattern=glob.escape(name), ghosts=ghosts))
     if unmet and recipe.kind is ReplicaKind.PHANTOM:
         raise StrategyError(
             {f"strategy.layer_ghosts.{pattern}": "names no phantom layer" for pattern in unmet}
@@ -170,10 +171,10 @@ def _rule_of(name: str, known: ConversionPlan, *, is_named: bool) -> ConversionR
     if rule is not None and rule.kind is CutKind.KEEP:
         rule = None
     if not is_named:
-        return None if rule is None else _exact([replace(rule, pattern=_exactly(name))])[0]
+        return None if rule is None else _exact([replace(rule, pattern=glob.escape(name))])[0]
     if rule is None:
-        return ConversionRule(pattern=_exactly(name), input=Side.WHOLE, output=Side.WHOLE)
-    return replace(rule, pattern=_exactly(name))
+        return ConversionRule(pattern=glob.escape(name), input=Side.WHOLE, output=Side.WHOLE)
+    return replace(rule, pattern=glob.escape(name))
 
 
 def _exact(rules: Iterable[ConversionRule]) -> tuple[ConversionRule, ...]:
@@ -221,8 +222,3 @@ def _help(module: nn.Module, kind: ReplicaKind) -> str:
         else "use preset ddp"
     )
     return f"linear layers are {listed}{more}; {fix}"
-
-
-def _exactly(name: str) -> str:
-    """Return the pattern of one name."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

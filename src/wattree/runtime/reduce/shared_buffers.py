@@ -6,7 +6,6 @@ import contextlib
 import errno
 import mmap
 import os
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -91,7 +90,3 @@ class HostBuffers:
             ) from error
         shared = mmap.mmap(self._descriptor, size, flags=_FLAGS)
         self._bytes = torch.frombuffer(shared, dtype=torch.uint8)
-
-
-#: Makes the rooms of two buckets in turn.
-MakeBuffers = Callable[[], tuple[SharedBuffers, SharedBuffers]]

@@ -75,12 +75,6 @@ class Saving:
         self._folder, self._every, self._facts = folder, every, dict(facts)
         self._saved: int | None = None
 
-    def next_after(self, step: int, last: int) -> int:
-        """Return the next step after `step` that is saved, or `last`."""
-        if self._folder is None:
-            return last
-        return min((step // self._every + 1) * self._every, last)
-
     def is_due(self, step: int) -> bool:
         """Return whether the state after `step` steps is to be saved."""
         return self._folder is not None and step % self._every == 0
