@@ -16,6 +16,7 @@ from wattree.accounts.energy_use import step_energy
 from wattree.compiler.folding.fold import folded_classes
 from wattree.cost import load_calibration
 from wattree.cost.device_power import pool_powers
+from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph
 from wattree.hardware import Cluster, Precision
 from wattree.sim import execute
@@ -253,6 +254,14 @@ def test_the_number_of_classes_does_not_grow_with_replicas() -> None:
     )
 
     assert seen(few, fold=True).classes == seen(many, fold=True).classes == 2
+
+
+def test_more_tasks_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that the system kills explains nothing."""
+    monkeypatch.setattr("wattree.compiler.folding.arrays._MOST_INSTANCES", 100)
+
+    with pytest.raises(StrategyError, match="8 classes of ranks that differ make"):
+        Job.of(dense(), StrategyOptions(dp=8), cluster=small_cluster(8)).compiled(fold=False)
 
 
 def test_refinement_splits_a_chain_from_its_ends() -> None:

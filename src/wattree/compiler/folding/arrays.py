@@ -23,6 +23,7 @@ from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.folding.task_costs import BY_CLASS, by_class, cost_rows, times
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.table import load_bytes
+from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 from wattree.lowering.links import LinkClasses
 from wattree.lowering.streams import CATEGORIES, STREAMS, Stream
@@ -30,6 +31,8 @@ from wattree.lowering.streams import CATEGORIES, STREAMS, Stream
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+#: Tasks of all rank classes that are built at most: some 25 GiB of arrays.
+_MOST_INSTANCES = 100_000_000
 #: Directions of links. Collectives load both alike, so links that carry nothing else are executed
 #: once, as `_BOTH`.
 _BOTH, _OUT, _IN = "", " out", " in"
@@ -65,8 +68,12 @@ def execution_graph(
         pipelines: Stages of each job, where there are several; None for one of all stages.
         links, names: Link classes by kind, and strings that tasks name by number.
         compute_rate_while_communicating, communication_rate_while_computing: Mutual slowdown.
+
+    Raises:
+        StrategyError: So many ranks differ that memory cannot hold what they do.
     """
     tasks = PlayedTasks(programs, classes)
+    _check_count(tasks)
     costs = cost_rows(tasks)
     latency_s, work_s, wire_bytes = times(tasks, costs)
     directions = _directions(tasks, costs, links)
@@ -109,6 +116,20 @@ def execution_graph(
         flow_counts=counts,
         operator_class=tasks.column("operator_class"),
     )
+
+
+def _check_count(tasks: PlayedTasks) -> None:
+    """Refuse more tasks than memory can hold, before any array is as long as they are many."""
+    if (count := tasks.instances) > _MOST_INSTANCES:
+        differing = int(tasks.class_base[-1])
+        raise StrategyError(
+            {
+                "cluster": f"{differing:,} classes of ranks that differ make {count:,} tasks, more "
+                f"than the {_MOST_INSTANCES:,} that can be executed; let fewer devices differ "
+                "(stragglers, slowdown, slow_links), fold ranks that do the same, or use fewer "
+                "micro-batches"
+            }
+        )
 
 
 def _kinds_of_streams() -> list[StreamKind]:
