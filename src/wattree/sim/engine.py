@@ -138,7 +138,8 @@ def _run(
     now_s = 0.0
     while True:
         if queue.order[0] > 0 and queue.time_s[1] == now_s:  # ends before starts
-            if not is_proteus and _continue(columns.successors, board, network, queue, record):
+            may_continue = not is_proteus and board.ready[0] == 0 and is_only_event(queue)
+            if may_continue and _continue(columns.successors, board, network, queue, record):
                 continue
             slot = pop_event(queue)
             if board.slots[slot].phase == BEFORE_WORK:
@@ -259,14 +260,13 @@ def _continue(
 ) -> bool:
     """Let the next computation of a stream take over from one that ends; return whether it can.
 
-    It can where nothing else happens at the instant, and the two wait for each other alone: so
-    what runs alongside stays as it is, and with it the rate, to the last bit.
+    It can where nothing else happens at the instant, as is known of events, and the two wait for
+    each other alone: what runs alongside stays as it is, and with it the rate, to the last bit.
     """
-    slot = first_slot(queue)
-    pending = board.ready[0] + board.dirty[0] + board.touched[0] + network.touched[0]
-    if pending > 0 or board.slots[slot].phase != AT_WORK or not is_only_event(queue):
+    state = board.slots[first_slot(queue)]
+    pending = board.dirty[0] + board.touched[0] + network.touched[0]
+    if pending > 0 or state.phase != AT_WORK:
         return False
-    state = board.slots[slot]
     following = _only_follower(successors, board, state.task)
     if following < 0:
         return False
