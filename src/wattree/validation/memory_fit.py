@@ -1,8 +1,9 @@
 """Fit what frameworks add to live tensors: the allocator's surplus, the context's bytes.
 
 The tensors themselves are counted, not fitted. Three things are added, each seen by one kind of
-measurement: a constant for `allocated`, a share and a constant for `reserved`, and a factor of the
-buffers of communicators for `process`, with the driver's context.
+measurement: a constant for `allocated`, a share for `reserved`, and a factor of the buffers of
+communicators for `process`. What libraries reserve in one process, and the driver's context, are
+stated: no row tells them from communicators.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SHARE = "general.memory_fragmentation"
 _RESERVED = "general.memory_reserved_bytes"
 _RINGS = "general.memory_communicators"
 #: Names that `fit_memory` remakes.
-MEMORY_CONSTANTS = (_ALLOCATED, _SHARE, _RESERVED, _RINGS)
+MEMORY_CONSTANTS = (_ALLOCATED, _SHARE, _RINGS)
 #: Weak pull toward the start, as a share of each constant, so that what no row sees stays put.
 _PRIOR_WEIGHT = 1e-3
 _ROUNDS = 60
@@ -56,7 +57,7 @@ class MemoryRow:
 def memory_bytes(row: MemoryRow, calibration: Calibration) -> float:
     """Return the predicted figure of `row` under `calibration`. [B]"""
     values = np.array([calibration.constants[name].value for name in MEMORY_CONSTANTS])
-    base, design = _design([row])
+    base, design = _design([row], calibration)
     return float((base + design @ values)[0])
 
 
@@ -66,7 +67,7 @@ def fit_memory(rows: Sequence[MemoryRow], start: Calibration) -> Calibration:
 
     names = MEMORY_CONSTANTS
     values = np.array([start.constants[name].value for name in names])
-    base, design = _design(rows)
+    base, design = _design(rows, start)
     measured = np.array([row.measured_bytes for row in rows])
     target, matrix = (measured - base) / measured, design / measured[:, None]
     # In units that bring every constant near one; what no row sees is held by the prior alone.
@@ -86,7 +87,7 @@ def fit_memory(rows: Sequence[MemoryRow], start: Calibration) -> Calibration:
     return start.replaced(dict(zip(names, solution.tolist(), strict=True)))
 
 
-def _design(rows: Sequence[MemoryRow]) -> tuple[Floats, Floats]:
+def _design(rows: Sequence[MemoryRow], calibration: Calibration) -> tuple[Floats, Floats]:
     """Return the part that is not fitted, and the coefficients of the constants."""
     tensors = np.array([row.tensor_bytes for row in rows])
     base = tensors.copy()
@@ -94,7 +95,8 @@ def _design(rows: Sequence[MemoryRow]) -> tuple[Floats, Floats]:
     for index, row in enumerate(rows):
         used = {_ALLOCATED: 1.0}
         if row.kind != "allocated":
-            used = {_SHARE: tensors[index], _RESERVED: 1.0}
+            used = {_SHARE: tensors[index]}
+            base[index] += calibration.constants[_RESERVED].value
         if row.allocator == "expandable":
             used.pop(_SHARE, None)
         if row.kind == "process":

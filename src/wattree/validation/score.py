@@ -35,6 +35,8 @@ class Scored:
         anchor: The row only anchors the prediction of others and does not count itself.
         interval: What the measured value lies between with 80 % probability; None if unknown.
         evidence: What is known of such jobs, as `Result.evidence_class`; empty if unknown.
+        peak_bytes, capacity_bytes: Predicted peak of the fullest device, and what it has: a run
+            that was measured also fitted. None of rows that are no job. [B]
     """
 
     row: MeasuredRow
@@ -45,6 +47,8 @@ class Scored:
     anchor: bool = False
     interval: tuple[float, float] | None = None
     evidence: str = ""
+    peak_bytes: float | None = None
+    capacity_bytes: float | None = None
 
     @property
     def is_inside(self) -> bool | None:
@@ -75,6 +79,8 @@ class Scored:
             "error": self.error,
             "interval": None if self.interval is None else list(self.interval),
             "evidence": self.evidence,
+            "peak_bytes": self.peak_bytes,
+            "capacity_bytes": self.capacity_bytes,
             "skipped": self.skipped,
             "anchor": self.anchor,
             "source_id": self.row.source_id,

@@ -107,7 +107,7 @@ def row_model(
         RowError: A size is not stated, or the model family's defaults are not known.
     """
     row = cells.row
-    cells.need("hidden", "ffn_hidden", "seq_len", "gated_mlp", "tied_emb")
+    cells.need("hidden", "ffn_hidden", "seq_len", "gated_mlp")
     cells.need(*_unless(n_layers=layers, n_heads=heads))
     layers, heads = layers or cells.whole("n_layers"), heads or cells.whole("n_heads")
     shape: dict[str, Any] = {
@@ -119,7 +119,7 @@ def row_model(
         "ffn": cells.whole("ffn_hidden"),
         "gated": row.gated_mlp,
         "vocab": vocab or cells.or_assume("vocab", _USUAL_VOCAB, "that of Llama 3"),
-        "tied_embedding": row.tied_emb,
+        "tied_embedding": cells.or_assume("tied_emb", value=False),
     }
     if padded_vocab is not None:
         shape["padded_vocab"] = padded_vocab

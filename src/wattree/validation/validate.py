@@ -220,7 +220,13 @@ class _Runner:
         if value is None or not isinstance(prediction, Prediction):
             return scored
         span, evidence = self._interval(entry, prediction, value, constants)
-        return replace(scored, interval=span, evidence=evidence)
+        return replace(
+            scored,
+            interval=span,
+            evidence=evidence,
+            peak_bytes=prediction.result.memory.peak_bytes,
+            capacity_bytes=prediction.result.memory.capacity_bytes,
+        )
 
     def _interval(
         self, entry: _Entry, prediction: Prediction, value: float, constants: Calibration
