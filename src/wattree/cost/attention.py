@@ -29,7 +29,7 @@ def fused_attention_time_s(
     scores: Floats,
     head_dim: float,
     keys: float | Floats,
-    flop_per_s: float,
+    flop_per_s: float | Floats,
     ramp_tokens: float,
     backward: bool,
 ) -> Floats:

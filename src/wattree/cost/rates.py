@@ -40,6 +40,7 @@ class Rates:
         plain_flop_per_s: The same at 16 (or 32) bit, for logits and routers.
         peak_flop_per_s: 16-bit (or 32-bit) dense peak, for unfused attention.
         attention_flop_per_s: Fused attention, forward, long sequences.
+        context_attention_rate: The same where sequences are split, over that.
         attention_ramp_tokens: Sequence length at half that rate.
         memory_bytes_per_s: Streaming device memory, as language models' steps do on average.
         stream_bytes_per_s: The same in one library kernel by itself.
@@ -85,6 +86,7 @@ class Rates:
     plain_flop_per_s: float
     peak_flop_per_s: float
     attention_flop_per_s: float
+    context_attention_rate: float
     attention_ramp_tokens: float
     memory_bytes_per_s: float | Floats
     stream_bytes_per_s: float | Floats
@@ -277,14 +279,18 @@ def _products(
         linear *= calibration.general("block_scaling_rate")
     peak = device.matrix_peak_flop_per_s(plain)
     attention = peak * calibration.device(device, "attention")
-    if software.attention_kernels == "ampere" and device.architecture == "hopper":
-        attention *= calibration.general("old_attention_rate")
+    old = calibration.general("old_attention_rate") if device.architecture == "hopper" else 1.0
+    whole, split = (
+        old if kernels == "ampere" else 1.0
+        for kernels in (software.attention_kernels, software.context_kernels)
+    )
     plain_rate = _product_rate(device, plain, calibration) * math
     return {
         "linear_flop_per_s": linear,
         "plain_flop_per_s": plain_rate,
         "peak_flop_per_s": peak,
-        "attention_flop_per_s": attention,
+        "attention_flop_per_s": attention * whole,
+        "context_attention_rate": min(split / whole, 1.0),
     }
 
 

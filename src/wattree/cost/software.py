@@ -24,6 +24,7 @@ AUTOCAST = "amp"
 #: Traits that take one of a few words.
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "attention_kernels": ("native", "ampere"),
+    "context_kernels": ("native", "ampere"),
     "moe_dispatch": ("alltoall", "hybridep"),
     "cuda_graphs": ("none", "partial", "full"),
     "allocator": ("caching", "expandable", "bfc"),
@@ -39,6 +40,7 @@ class Software:
         title: For people.
         fused_attention: Attention in one kernel; otherwise the score matrix goes through memory.
         attention_kernels: Generation of the fused kernels: `ampere` (FlashAttention 2), `native`.
+        context_kernels: The same where context parallelism splits sequences.
         compiled: Elementwise chains fused by a compiler.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
         master_bytes: fp32 copy kept by the optimizer in mixed precision, per element.
@@ -98,6 +100,7 @@ class Software:
     title: str
     fused_attention: bool = True
     attention_kernels: str = "native"
+    context_kernels: str = "native"
     compiled: bool = False
     parameter_bytes: float = 2.0
     master_bytes: float = 4.0
@@ -256,6 +259,9 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="torchtitan",
             title="torchtitan (PyTorch FSDP2)",
+            # With context parallelism only PyTorch's own flash and efficient kernels are let in
+            # (`sdpa_kernel` around `cp_context`, torchtitan/distributed/utils.py).
+            context_kernels="ampere",
             loss_bytes_per_logit=12.0,
             **_FSDP,
         ),

@@ -30,11 +30,12 @@ def attention_costs(
     matmuls = 5.0 if backward else 2.0
     if software.fused_attention:
         scores = full * step.mask.visible_share(keys)
+        split = np.where(scale.degree(("cp",)) > 1, rates.context_attention_rate, 1.0)
         time_s = fused_attention_time_s(
             scores=scores,
             head_dim=head_dim,
             keys=keys if blocks is None else keys / blocks,
-            flop_per_s=rates.attention_flop_per_s,
+            flop_per_s=rates.attention_flop_per_s * split,
             ramp_tokens=rates.attention_ramp_tokens,
             backward=backward,
         )
