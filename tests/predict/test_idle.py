@@ -83,7 +83,7 @@ def test_a_slower_fabric_slows_the_step() -> None:
     """The adapters fall back to its ports, so this is told, and computed with."""
     fast, slow = (figures("ddp", nodes=2, fabric=name)[0] for name in ("efa", "ethernet-10g"))
 
-    assert slow > 2 * fast
+    assert slow > 1.5 * fast
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_the_closed_form_follows_the_setting(name: str) -> None:
     screened = estimate(job, options, Degrees.of([options], 32))
 
     assert is_expressible(options, job.job.cluster)
-    assert screened.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.07)
+    assert screened.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.08)
     assert screened.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.08)
 
 

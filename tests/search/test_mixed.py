@@ -151,7 +151,13 @@ def test_the_plan_for_a_large_model_cuts_the_pipeline_by_speed() -> None:
 def test_memory_that_does_not_fit_on_one_pool_is_mended_by_a_cut() -> None:
     """Fewer layers for the devices with less memory and less speed."""
     pools = [{"node": "dgx-h100"}, {"node": "dgx-a100-40gb"}]
-    where = setting(cluster=MIXED | {"pools": pools}, model="qwen3-32b", batch=16, sequence=2048)
+    where = setting(
+        cluster=MIXED | {"pools": pools},
+        model="qwen3-32b",
+        batch=16,
+        sequence=16384,
+        traits={"gradient_bytes": 4.0},
+    )
     options = StrategyOptions(
         pp=2, tp=8, sharding="zero1", sequence_parallel=True, recompute="full"
     )

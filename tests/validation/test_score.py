@@ -234,6 +234,8 @@ def test_json_has_the_fields_that_were_promised() -> None:
         "error": 0.5,
         "interval": None,
         "evidence": "",
+        "peak_bytes": None,
+        "capacity_bytes": None,
         "skipped": None,
         "anchor": False,
         "source_id": "one",
