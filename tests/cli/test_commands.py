@@ -202,6 +202,7 @@ def test_plan_passes_its_options_on(fake: Fake) -> None:
         "max_devices": 4,
         "power_cap_w": 30_000.0,
         "deadline_s": 90.0,
+        "margin": 0.05,
         "top": 3,
         "allow_approximate": True,
         "calibration": None,

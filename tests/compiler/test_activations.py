@@ -87,9 +87,12 @@ def test_a_gated_layer_keeps_three_values_of_its_inner_width() -> None:
 
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_experts_keep_routed_copies_of_every_token(top_k: int) -> None:
-    """Each of k copies of a token: its row, gate, up, their product, and what comes back."""
+    """Each of k copies of a token: its row, gate, up, their product.
+
+    What comes back is kept too, unless the weights of routing are multiplied in before.
+    """
     experts, ffn = 8, 4 * HIDDEN
-    routed = top_k * SEQUENCE * (2 * HIDDEN + 3 * ffn)
+    routed = top_k * SEQUENCE * (HIDDEN + 3 * ffn)
     router = SEQUENCE * (experts + top_k)  # logits, and the weights of the chosen
 
     found = saved_bytes(

@@ -185,7 +185,7 @@ def test_an_update_on_the_host_takes_two_copies_and_its_memory() -> None:
 
     found = play_layers(Traffic(offload=Offload(optimizer="host")))
 
-    more_s = 4 * elements / link + traffic_bytes / node.host.memory_bytes_per_s
+    more_s = 2 * elements / link + traffic_bytes / node.host.memory_bytes_per_s
     more_s += 2 * elements / link - (update[1] - update[0])
     assert found.trace.makespan_s - plain.trace.makespan_s == pytest.approx(more_s, rel=1e-6)
     assert found.trace.graph.static_by_category[0][3] == 0.0

@@ -131,7 +131,7 @@ def test_norm_weights_are_reduced_over_tp_where_positions_are_split() -> None:
 
     sizes = [float(group.reduce_bytes[0]) for group in norms]
 
-    assert sizes == [2 * (HIDDEN + HIDDEN) * 4.0]  # two norms, weight and bias, fp32
+    assert sizes == [2 * (HIDDEN + HIDDEN) * 2.0]  # two norms, weight and bias
 
 
 # ---------------------------------------------------------------- data parallelism
@@ -168,7 +168,7 @@ def test_ddp_all_reduces_every_gradient_once_over_the_replicas() -> None:
 
     reduced = sum(float(group.reduce_bytes[0]) for group in groups)
 
-    assert reduced == model.parameters * 4.0  # Megatron reduces in fp32
+    assert reduced == model.parameters * 2.0  # NeMo reduces in 16 bits
     assert {(group.scatter_axes, group.reduce_axes) for group in groups} == {((), ("dp",))}
 
 
@@ -212,7 +212,7 @@ def test_tensor_parallel_ranks_synchronise_their_own_part_only() -> None:
     def of_products(job: Job) -> float:
         return max(float(group.reduce_bytes[0]) for group in job.synchronised("layer"))
 
-    norms = 4 * HIDDEN * 4.0  # two norms of weight and bias, which are not split
+    norms = 4 * HIDDEN * 2.0  # two norms of weight and bias, which are not split
 
     assert of_products(split) == (of_products(alone) - norms) / 2
 
@@ -292,7 +292,7 @@ def test_gradients_of_experts_stay_out_of_the_expert_axis() -> None:
 
     experts = [g for g in job.synchronised("moe_layer") if g.reduce_axes == ("dp",)]
 
-    assert [float(group.reduce_bytes[0]) for group in experts] == [layer * 4.0]
+    assert [float(group.reduce_bytes[0]) for group in experts] == [layer * 2.0]
 
 
 def test_shared_experts_are_a_column_and_row_pair() -> None:
@@ -426,7 +426,7 @@ def test_sharded_tables_reduce_no_gradient_and_the_network_does() -> None:
     graph = job.compiled().graph
 
     assert moved_bytes(graph, "gradients.reduce") == pytest.approx(
-        TOP * TABLES * EMBEDDED * 4.0 * 2 * 3 / 4
+        TOP * TABLES * EMBEDDED * 2.0 * 2 * 3 / 4
     )
 
 
@@ -456,8 +456,8 @@ def test_adapters_reduce_and_update_their_own_elements_only() -> None:
     category = dict(zip(graph.category_names, graph.static_by_category[0], strict=True))
 
     assert model.trainable_parameters == adapters
-    assert sent_per_step(job) == adapters * 4.0 * 2 * 1 / 2
-    assert category["gradients"] == adapters * 4.0
+    assert sent_per_step(job) == adapters * 2.0 * 2 * 1 / 2
+    assert category["gradients"] == adapters * 2.0
     assert category["optimizer"] == adapters * (4.0 + 8.0)  # fp32 copy and two moments
 
 

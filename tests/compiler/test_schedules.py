@@ -23,7 +23,7 @@ from wattree.strategy.schedules import PIPELINE_SCHEDULES, SlotWork, read_slot
 
 SPLIT = tuple(name for name, known in PIPELINE_SCHEDULES.items() if known.splits_backward)
 FOLDED = ("zb-v", "dualpipev")
-BYTES_OF_A_GRADIENT = 4.0  # Megatron-Core reduces in fp32
+BYTES_OF_A_GRADIENT = 2.0  # as NeMo has it
 
 
 def piped(name: str, stages: int, micro_batches: int, *, layers: int = 1, **job: object) -> Job:

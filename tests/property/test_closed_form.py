@@ -27,7 +27,7 @@ MEMORY_BOUNDS: dict[str, tuple[Callable[[StrategyOptions], bool], float]] = {
     # What a forward and a backward hold side by side depends on how they take turns.
     "dualpipe": (lambda o: o.pipeline.schedule.startswith("dualpipe"), 0.40),
     # The fullest moment of a stage of unequal chunks may be in another chunk than its last.
-    "virtual stages": (lambda o: o.pipeline.virtual_stages > 1, 0.05),
+    "virtual stages": (lambda o: o.pipeline.virtual_stages > 1, 0.08),
     "zero-bubble": (lambda o: o.pipeline.schedule.startswith("zb-"), 0.13),
     # Buffers of collectives outlive the operators that they feed.
     "sequence parallel": (lambda o: o.parallelism.sequence_parallel, 0.05),

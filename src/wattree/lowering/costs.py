@@ -21,8 +21,8 @@ from wattree.lowering.program import BlockProgram, ComputeStep, Scale
 
 Floats = NDArray[np.float64]
 
-#: Weighs what experts return, and so keeps it unless weights are multiplied in before.
-_WEIGHED = "moe.combine"
+#: What experts return: kept to be weighed, unless weights are multiplied in before.
+_WEIGHED = "moe.experts.down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
             width = 0.0 if software.fused_attention else 5.0
         elif tensor.mask_bytes > 0:
             width = tensor.mask_bytes
-        elif software.weighs_activations and tensor.savers == (_WEIGHED,):
+        elif software.weighs_activations and tensor.name == _WEIGHED:
             width = 0.0
         elif rates.quantized and software.saves_quantized:
             width = _quantized_width(tensor.savers, quantized, rates)
