@@ -18,9 +18,9 @@ from benchmarks.frame import plain_table, report_parser, show_report
 from wattree.cost import load_calibration
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.coverage import Coverage, coverages, with_residuals
+from wattree.validation.fitting import fitted_groups, memory_rows
 from wattree.validation.left_out import left_out_errors
 from wattree.validation.memory_coverage import left_out_memory, memory_coverages
-from wattree.validation.predicted_rows import fitted_groups, memory_rows
 from wattree.validation.rows import bundled_rows, read_rows
 
 FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv", "memory.csv")

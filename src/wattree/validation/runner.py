@@ -1,0 +1,232 @@
+"""Measured rows on their way: expressed once as jobs, predicted once per calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from wattree.accounts.interval import has_memory_rows, interval, memory_spread
+from wattree.cost import Calibration, load_calibration, software_family
+from wattree.cost.communicator import communicator_bytes
+from wattree.errors import WattreeError
+from wattree.graph import ModelGraph
+from wattree.job import Job
+from wattree.lowering.model import model_of
+from wattree.predict import Prediction, Setting, predicted, setting_of
+from wattree.predict.left_open import decided
+from wattree.strategy import AXES, StrategyOptions
+from wattree.validation.anchored import anchored_scores, under_limits
+from wattree.validation.express import Expressed, express
+from wattree.validation.measurement import RowMeasurement, measurement
+from wattree.validation.memory_fit import (
+    MemoryRow,
+    memory_bytes,
+)
+from wattree.validation.outcome import Validation
+from wattree.validation.rows import MeasuredRow
+from wattree.validation.score import Scored
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One row on its way: what it measured, the job it is, or why it is none."""
+
+    row: MeasuredRow
+    measurement: RowMeasurement
+    expressed: Expressed | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Runner:
+    """Expresses rows once; predicts each distinct job once per calibration."""
+
+    rows: Sequence[MeasuredRow]
+    progress: Progress
+    sharing: str = "max-min"
+    mutual_slowdown: bool = True
+    entries: list[Entry] = field(default_factory=list)
+    models: dict[str, ModelGraph] = field(default_factory=dict)
+    whole: dict[str, Job] = field(default_factory=dict)
+    limited: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.limited = under_limits(self.rows)
+        for row in self.rows:
+            if row.row_id in self.limited:
+                continue  # no job: predicted from other rows
+            entry = Entry(row=row, measurement=measurement(row))
+            try:
+                entry.expressed = self._decided(express(row))
+            except WattreeError as error:
+                entry.reason = str(error)
+            else:
+                samples = entry.expressed.job.data.global_batch
+                entry.measurement = measurement(row, samples=samples)
+            self.entries.append(entry)
+
+    def _decided(self, expressed: Expressed) -> Expressed:
+        """Return a row whose job says what it left to its software, as `simulate` decides it."""
+        job = expressed.job
+        if not job.left_open:
+            return expressed
+        key = _job_key(job)
+        if key not in self.whole:
+            self.whole[key] = decided(self.setting(job, load_calibration())).job
+        whole = replace(self.whole[key], source=job.source, left_open=())
+        return replace(expressed, job=whole, assumptions=(*expressed.assumptions, *whole.assumed))
+
+    def setting(self, job: Job, constants: Calibration) -> Setting:
+        """Return the setting of `job`; models are built once."""
+        key = repr(job.model)
+        if key not in self.models:
+            self.models[key] = model_of(job)
+        return setting_of(job, constants, model=self.models[key])
+
+    def predictions(self, constants: Calibration) -> dict[str, Prediction | str]:
+        """Return row_id → prediction, or why there is none. Equal jobs are simulated once."""
+        done: dict[str, Prediction | str] = {}
+        found: dict[str, Prediction | str] = {}
+        for index, entry in enumerate(self.entries):
+            self.progress("simulating rows", index, len(self.entries))
+            if entry.expressed is None or entry.measurement.value is None:
+                continue
+            key = _job_key(entry.expressed.job)
+            if key not in done:
+                done[key] = self._prediction(entry.expressed.job, constants)
+            found[entry.row.row_id] = done[key]
+        self.progress("simulating rows", len(self.entries), len(self.entries))
+        return found
+
+    def _prediction(self, job: Job, constants: Calibration) -> Prediction | str:
+        assert isinstance(job.strategy, StrategyOptions)
+        try:
+            prediction = predicted(
+                self.setting(job, constants),
+                job.strategy,
+                detail=False,
+                sharing=self.sharing,
+                mutual_slowdown=self.mutual_slowdown,
+            )
+        except WattreeError as error:
+            return str(error)
+        return _slim(prediction)
+
+    def validation(
+        self, constants: Calibration, left_out: Mapping[str, Mapping[str, float]]
+    ) -> Validation:
+        """Return all rows scored under `constants`."""
+        return self._scored(self.predictions(constants), constants, left_out)
+
+    def _scored(
+        self,
+        predictions: Mapping[str, Prediction | str],
+        constants: Calibration,
+        left_out: Mapping[str, Mapping[str, float]],
+    ) -> Validation:
+        own = iter([self._score(entry, predictions, constants) for entry in self.entries])
+        limited = [row for row in self.rows if row.row_id in self.limited]
+        anchored = anchored_scores(limited, constants)
+        scored = []
+        for row in self.rows:
+            mine = anchored[row.row_id] if row.row_id in self.limited else [next(own)]
+            scored += mine
+        return Validation(
+            scored=tuple(scored),
+            left_out=left_out,
+            assumptions={
+                e.row.row_id: e.expressed.assumptions for e in self.entries if e.expressed
+            },
+        )
+
+    def _score(
+        self,
+        entry: Entry,
+        predictions: Mapping[str, Prediction | str],
+        constants: Calibration,
+    ) -> Scored:
+        value: float | None = None
+        reason = entry.reason or entry.measurement.reason
+        prediction = predictions.get(entry.row.row_id)
+        if reason is None and isinstance(prediction, str):
+            reason = prediction
+        if reason is None and isinstance(prediction, Prediction):
+            value = _quantity(entry, prediction, constants)
+            if value is None:
+                reason = f"{entry.measurement.quantity} is not predicted for such rows"
+        scored = Scored(
+            row=entry.row,
+            quantity=entry.measurement.quantity,
+            measured=entry.measurement.value,
+            predicted=value,
+            skipped=reason,
+        )
+        if value is None or not isinstance(prediction, Prediction):
+            return scored
+        span, evidence = self._interval(entry, prediction, value, constants)
+        return replace(
+            scored,
+            interval=span,
+            evidence=evidence,
+            peak_bytes=prediction.result.memory.peak_bytes,
+            capacity_bytes=prediction.result.memory.capacity_bytes,
+        )
+
+    def _interval(
+        self, entry: Entry, prediction: Prediction, value: float, constants: Calibration
+    ) -> tuple[tuple[float, float] | None, str]:
+        """Return the interval of a row's quantity, and what is known of such rows.
+
+        Memory is as the tool of the row reads it.
+        """
+        result, quantity = prediction.result, entry.measurement.quantity
+        if quantity != "peak_memory_bytes":
+            return result.interval.get(quantity), result.evidence_class
+        assert entry.expressed is not None
+        setting = self.setting(entry.expressed.job, constants)
+        kind = entry.measurement.memory_kind or "process"
+        spread = memory_spread(setting, prediction.peak.tensors / value, kind)
+        software = "measured" if has_memory_rows(setting) else "generic"
+        return interval(value, spread), f"{kind}, {software}"
+
+
+def _job_key(job: Job) -> str:
+    return repr(replace(job, source=""))
+
+
+def _slim(prediction: Prediction) -> Prediction:
+    """Drop the trace: hundreds of rows are kept at once."""
+    return replace(prediction, trace=None, power=(), ledger=None)  # type: ignore[arg-type]
+
+
+def _quantity(entry: Entry, prediction: Prediction, constants: Calibration) -> float | None:
+    kind = entry.measurement.quantity
+    if kind == "step_time_s":
+        return prediction.result.step_time_s
+    if kind == "average_power_w":
+        return prediction.result.average_power_w
+    if kind == "peak_memory_bytes":
+        return memory_bytes(memory_row(entry, prediction, constants), constants)
+    return None
+
+
+def memory_row(entry: Entry, prediction: Prediction, constants: Calibration) -> MemoryRow:
+    """Return a measured peak with what is predicted to add up to it."""
+    assert entry.expressed is not None
+    assert entry.measurement.value is not None
+    job = entry.expressed.job
+    assert isinstance(job.strategy, StrategyOptions)
+    degrees = {axis: job.strategy.value(axis) for axis in AXES}
+    rings, messages = communicator_bytes(degrees, job.cluster.node)
+    return MemoryRow(
+        row=entry.row,
+        context_bytes=constants.device(job.cluster.node.device, "memory_context_bytes"),
+        rings_bytes=float(rings[0]),
+        messages_bytes=float(messages[0]),
+        allocator=software_family(job.software).allocator,
+        kind=entry.measurement.memory_kind or "process",
+        measured_bytes=entry.measurement.value,
+        tensor_bytes=prediction.peak.tensors,
+    )
