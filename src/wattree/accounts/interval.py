@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from wattree.accounts import shares as names
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.executed import ExecutedStep
-from wattree.accounts.known import EvidenceClass, JobFacts, Measured, kind_of, measured_of
+from wattree.accounts.known import EvidenceClass, JobFacts, Measured, measured_of
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
 from wattree.cost import Found
@@ -94,8 +94,9 @@ def spread_of(
 
 def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
     """Return what the class of evidence of a job follows from."""
+    language = "experts" if setting.has_experts else "language"
     return JobFacts(
-        kind=kind_of(setting.model),
+        kind=language if setting.model.own_family else "network",
         vocabulary=float(setting.model.vocabulary),
         software=setting.software.name,
         device=device.name,
@@ -115,6 +116,25 @@ def left_open_spreads(assumed: Iterable[str]) -> tuple[float, ...]:
     )
 
 
+def constant_parts(
+    shares: Mapping[str, float],
+    constants: Mapping[str, tuple[Found | None, ...]],
+    device: str,
+    measured: Measured,
+    spreads: Mapping[str, float],
+) -> dict[str, IntervalPart]:
+    """Return what an interval rests on, by class of constants; arguments as for `interval_parts`."""
+    return {
+        name: IntervalPart(
+            share=share,
+            spread=math.hypot(
+                *(spread_of(each, device, measured, spreads) for each in constants[name])
+            ),
+        )
+        for name, share in shares.items()
+    }
+
+
 def interval_parts(
     setting: Setting,
     facts: JobFacts,
@@ -131,15 +151,7 @@ def interval_parts(
     """
     residuals = setting.calibration.residuals
     measured, spreads = measured_of(residuals), residuals.spreads
-    found = {
-        name: IntervalPart(
-            share=share,
-            spread=math.hypot(
-                *(spread_of(each, facts.device, measured, spreads) for each in constants[name])
-            ),
-        )
-        for name, share in shares.items()
-    }
+    found = constant_parts(shares, constants, facts.device, measured, spreads)
     known = facts.known(measured, shares, constants)
     found[RESIDUAL] = IntervalPart(share=1.0, spread=known.residual(spreads))
     if alternatives := left_open_spreads(setting.job.assumed):

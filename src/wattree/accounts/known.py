@@ -9,7 +9,6 @@ from functools import lru_cache
 
 from wattree.accounts import shares as names
 from wattree.cost import Found, Residuals
-from wattree.graph import ModelGraph, OperatorKind
 
 #: Levels of a device's constants, nearest first.
 LEVELS = ("device", "die", "architecture", "pooled")
@@ -115,18 +114,6 @@ def _measured(rows: tuple[tuple[str, tuple[str, ...]], ...]) -> Measured:
 def measured_of(residuals: Residuals) -> Measured:
     """Return what has rows in the fit of a calibration."""
     return _measured(tuple((name, tuple(known)) for name, known in residuals.rows.items()))
-
-
-def kind_of(model: ModelGraph) -> str:
-    """Return the kind of a model: `language`, `experts` or `network`."""
-    if not model.own_family:
-        return "network"
-    routed = any(
-        operator.kind is OperatorKind.PERMUTE
-        for block in model.blocks.values()
-        for operator in block.operators
-    )
-    return "experts" if routed else "language"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.split_memory import split_live_bytes
 from wattree.closed_form.stage_sums import StageSums
+from wattree.hardware import Node
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -55,6 +56,13 @@ class StageMemory:
             placed = placed + saved_bytes[kinds.kind, self._sums.block] * count
         return np.asarray(placed)
 
+    def process_bytes(self, tensors: Floats, node: Node) -> Floats:
+        """Return what the driver counts on ranks of each kind of stage, `(rows,)`. [B]"""
+        kinds, setting = self.kinds, self.tables.setting
+        groups = groups_bytes(self.tables.degrees.axes, node, setting)
+        own = np.broadcast_to(groups, kinds.pipeline.shape)[kinds.strategy]
+        return process_bytes(tensors, setting, node.device, own)
+
     def fullest(self, tensors: Floats) -> tuple[Floats, Integers]:
         """Return the live tensors of the fullest rank, and the pool of its device, `(n,)`. [B]
 
@@ -64,13 +72,10 @@ class StageMemory:
         kinds = self.kinds
         if len(self.by_pool) == 1:
             return kinds.most(tensors), np.zeros(len(kinds.pipeline), dtype=np.int64)
-        setting = self.tables.setting
         needs = []
         for tables, share in zip(self.by_pool, kinds.shares, strict=True):
             node = tables.pool.node
-            groups = groups_bytes(tables.degrees.axes, node, setting)
-            own = np.broadcast_to(groups, kinds.pipeline.shape)[kinds.strategy]
-            need = process_bytes(tensors, setting, node.device, own) / node.device.memory_bytes
+            need = self.process_bytes(tensors, node) / node.device.memory_bytes
             needs.append(np.where(share[kinds.kind] > 0, need, -np.inf))
         pool = np.argmax([kinds.most(need) for need in needs], axis=0)
         need = np.choose(pool[kinds.strategy], needs)

@@ -228,9 +228,7 @@ def _overflow(
     """
     cluster, kinds = setting.job.cluster, screen.kinds
     node, offload = cluster.node, screen.tables.options.traffic.offload
-    groups = groups_bytes(screen.tables.degrees.axes, node, setting)
-    own = np.broadcast_to(groups, kinds.pipeline.shape)[kinds.strategy]
-    footprint = process_bytes(tensors, setting, node.device, own)
+    footprint = screen.memory.process_bytes(tensors, node)
     over = spilled_share(kinds.most(footprint), node.device.memory_bytes, offload)
     if "cxl" not in offload.tiers:
         return over, np.ones(len(over), dtype=bool)

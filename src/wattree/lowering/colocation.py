@@ -21,7 +21,7 @@ from wattree.cost.colocation import alternating, barrier_s, capacity_of_fill
 from wattree.cost.sharing import DeviceSharing, element_fill, matmul_fill
 from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
-from wattree.lowering.program import ComputeStep, LocalSize, Scale, StepPhase
+from wattree.lowering.program import ComputeStep, LocalSize, Scale, matmul_shape
 from wattree.strategy import Strategy
 
 Floats = NDArray[np.float64]
@@ -106,15 +106,7 @@ def shared_work(
 def step_fill(step: ComputeStep, scale: Scale, sharing: DeviceSharing) -> Floats:
     """Return the share of the device's units that the kernels of a step fill, in (0, 1]."""
     if step.matmul is not None:
-        m, n, k, groups = (
-            scale.value(size)
-            for size in (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
-        )
-        if step.phase is StepPhase.INPUT_GRADIENT:
-            n, k = k, n
-        elif step.phase is StepPhase.WEIGHT_GRADIENT:
-            m, k = k, m
-        return matmul_fill(m, n, k, groups, sharing.units)
+        return matmul_fill(*matmul_shape(step, scale), sharing.units)
     if step.kind is OperatorKind.ATTENTION:
         queries = np.ceil(scale.value(step.queries) / _QUERIES)
         blocks = scale.value(step.batch) * scale.value(step.heads) * queries

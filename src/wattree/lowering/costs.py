@@ -88,11 +88,10 @@ def _added(parts: Sequence[SharedWork | None]) -> SharedWork | None:
 
 def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: Software) -> Floats:
     rows = np.zeros((len(program.saved), len(scale.micro_batch)))
-    quantized = frozenset(
-        step.path
-        for step in program.forward
-        if isinstance(step, ComputeStep) and is_quantized(step, rates)
-    )
+    quantized = frozenset[str]()
+    if rates.quantized and software.saves_quantized:
+        steps = (step for step in program.forward if isinstance(step, ComputeStep))
+        quantized = frozenset(step.path for step in steps if is_quantized(step, rates))
     for index, tensor in enumerate(program.saved):
         width = rates.element_bytes
         if tensor.kind == "logits":
@@ -104,7 +103,7 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
             width = tensor.mask_bytes
         elif software.weighs_activations and tensor.name == _WEIGHED:
             width = 0.0
-        elif rates.quantized and software.saves_quantized:
+        elif quantized:
             width = _quantized_width(tensor.savers, quantized, rates)
         rows[index] = scale.value(tensor.size) * width
     return rows

@@ -10,7 +10,7 @@ from wattree.cost.convolution import implicit_matmul_time_s
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 from wattree.lowering.operator_costs import weight_casts
-from wattree.lowering.program import ComputeStep, Scale, StepPhase
+from wattree.lowering.program import ComputeStep, Scale, StepPhase, matmul_shape
 
 Floats = NDArray[np.float64]
 
@@ -30,15 +30,7 @@ def matmul_costs(
     step: ComputeStep, scale: Scale, rates: Rates, software: Software
 ) -> tuple[Floats, Floats, Floats]:
     """Return time, matrix FLOP and memory traffic of a matmul."""
-    assert step.matmul is not None
-    m, n, k, groups = (
-        scale.value(size)
-        for size in (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
-    )
-    if step.phase is StepPhase.INPUT_GRADIENT:
-        n, k = k, n
-    elif step.phase is StepPhase.WEIGHT_GRADIENT:
-        m, k = k, m
+    m, n, k, groups = matmul_shape(step, scale)
     turns: Floats | float = 1.0
     if step.in_turn is not None:
         # One step after another: each is a product of its own rows, and reads the weights again.

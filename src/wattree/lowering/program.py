@@ -235,6 +235,22 @@ class ComputeStep:
     transient: tuple[LocalSize, ...] = ()
 
 
+def matmul_shape(
+    step: ComputeStep, scale: Scale
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return rows, columns, contraction and groups of a matmul, as its phase turns them."""
+    assert step.matmul is not None
+    m, n, k, groups = (
+        scale.value(size)
+        for size in (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
+    )
+    if step.phase is StepPhase.INPUT_GRADIENT:
+        n, k = k, n
+    elif step.phase is StepPhase.WEIGHT_GRADIENT:
+        m, k = k, m
+    return m, n, k, groups
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveStep:
     """A collective that a layout change calls for.

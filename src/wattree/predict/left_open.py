@@ -36,6 +36,8 @@ def decided(setting: Setting) -> Setting:
     if not is_expressible(options, job.cluster):
         return setting
     weighed = _Weighed(setting)
+    if not weighed.is_open(options):
+        return setting
     for tried in weighed.candidates(options):
         if weighed.fits(tried):
             return _assuming(setting, options, weighed.best_stages(tried))
@@ -59,6 +61,21 @@ class _Weighed:
         self.usual = USUAL_STRATEGIES[setting.job.software]
         self.found: dict[StrategyOptions, _Estimate | None] = {}
 
+    def is_open(self, options: StrategyOptions) -> bool:
+        """Return whether there is anything to decide of a strategy."""
+        job = self.setting.job
+        return bool(ways(job.software, job.left_open)) or (
+            self._may_interleave(options) if options.pp > 1 else self._may_offload(options)
+        )
+
+    def _may_interleave(self, options: StrategyOptions) -> bool:
+        is_left = "virtual_stages" in self.setting.job.left_open
+        return is_left and options.pp > 1 and self.usual.interleaves
+
+    def _may_offload(self, options: StrategyOptions) -> bool:
+        is_left = "offload" in self.setting.job.left_open
+        return is_left and options.pp == 1 and self.usual.offloads
+
     def candidates(self, options: StrategyOptions) -> Iterator[StrategyOptions]:
         """Yield what users would try, in order."""
         job = self.setting.job
@@ -78,9 +95,7 @@ class _Weighed:
 
     def best_stages(self, options: StrategyOptions) -> StrategyOptions:
         """Return the same with the virtual stages of the fastest pipeline that fits."""
-        job, known = self.setting.job, self._estimate(options)
-        open_stages = "virtual_stages" in job.left_open and options.pp > 1
-        if not open_stages or not self.usual.interleaves or known is None:
+        if not self._may_interleave(options) or (known := self._estimate(options)) is None:
             return options
         best, best_s = options, known.step_s
         for count in _divisions(self.setting.model.layers, options.pp):
@@ -92,9 +107,10 @@ class _Weighed:
 
     def _offloaded(self, options: StrategyOptions) -> StrategyOptions | None:
         """Return the same with activations in host memory, where copies hide behind computing."""
+        if not self._may_offload(options):
+            return None
         kept, again = self._estimate(options), self._estimate(options.changed(recompute="full"))
-        is_asked = self.usual.offloads and "offload" in self.setting.job.left_open
-        if not is_asked or options.pp > 1 or kept is None or again is None:
+        if kept is None or again is None:
             return None
         layers = max(self.setting.model.layers, 1)
         layer_bytes = (kept.need_bytes - again.need_bytes) / layers

@@ -46,11 +46,7 @@ def fitted(runner: Runner, output: Path) -> Validation:
     everything: list[LeftOutError] = []
     left_out = {quantity: dict(errors) for quantity, errors in shipped.left_out.items()}
     for is_network, rows in by_group.items():
-        for row in rows:
-            prediction = predictions[row.expressed.row.row_id]
-            row.ratio = 1.0
-            if isinstance(prediction, Prediction):
-                row.ratio = prediction.result.step_time_s / row.estimate_s(constants)
+        _simulated(rows, predictions, constants)
         result = fit(rows, constants, _GROUPS[is_network], progress=runner.progress)
         constants = result.calibration
         results.append(result)
@@ -77,6 +73,19 @@ def fitted(runner: Runner, output: Path) -> Validation:
     left_out.setdefault("peak_memory_bytes", {}).update(memory_errors)
     write_calibration(output, constants, left_out)
     return runner.validation(constants, left_out)
+
+
+def _simulated(
+    rows: Sequence[FitRow], predictions: Mapping[str, Prediction | str], constants: Calibration
+) -> list[FitRow]:
+    """Give rows the ratio of their simulated to their estimated time; return those that have it."""
+    found = []
+    for row in rows:
+        prediction = predictions[row.expressed.row.row_id]
+        if isinstance(prediction, Prediction):
+            row.ratio = prediction.result.step_time_s / row.estimate_s(constants)
+            found.append(row)
+    return found
 
 
 def _fitted_rows(
@@ -212,12 +221,7 @@ def fitted_groups(
     runner = Runner(rows, progress)
     predictions = runner.predictions(constants)
     for is_network, members in _fit_rows(runner).items():
-        found = []
-        for row in members:
-            prediction = predictions[row.expressed.row.row_id]
-            if isinstance(prediction, Prediction):
-                row.ratio = prediction.result.step_time_s / row.estimate_s(constants)
-                found.append(row)
+        found = _simulated(members, predictions, constants)
         priors = {n: p for n, p in _GROUPS[is_network].items() if n in constants.constants}
         start = np.full((len(found), len(priors)), np.nan)
         logs, jacobian = linearized(found, constants, start, tuple(priors), progress=progress)

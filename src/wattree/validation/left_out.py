@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.accounts.interval import constants_of, spread_of
+from wattree.accounts.interval import constant_parts, constants_of
 from wattree.accounts.known import EvidenceClass, JobFacts, Measured
 from wattree.cost import Calibration
 from wattree.trace import IntervalPart
@@ -99,15 +99,7 @@ def _error(
         hold_out=case[0],
         group=case[1],
         error=math.log(row.estimate_s(without) / row.measured_s),
-        parts={
-            name: IntervalPart(
-                share=share,
-                spread=math.hypot(
-                    *(spread_of(each, facts.device, measured, {}) for each in constants[name])
-                ),
-            )
-            for name, share in shares.items()
-        },
+        parts=constant_parts(shares, constants, facts.device, measured, {}),
         levels={
             name: measured.level(found[0], facts.device)
             for name in shares
