@@ -123,7 +123,7 @@ def constant_parts(
     measured: Measured,
     spreads: Mapping[str, float],
 ) -> dict[str, IntervalPart]:
-    """Return what an interval rests on, by class of constants; arguments as for `interval_parts`."""
+    """Return what an interval rests on, by class of constants (see `interval_parts`)."""
     return {
         name: IntervalPart(
             share=share,
