@@ -176,7 +176,6 @@ def test_a_row_of_an_unknown_source_is_read_as_any_other() -> None:
         ({"recompute": "now and then"}, "recompute 'now and then' not understood: as not stated"),
         ({"micro_batch": None}, "micro_batch not stated: 1"),
         ({"vocab": None}, "vocab not stated: 128256 (that of Llama 3)"),
-        ({"model_family": "Own"}, "model family 'Own': gated, so norms and positions as in Llama"),
     ],
 )
 def test_what_nobody_knows_is_assumed_and_said(change: dict[str, Any], assumed: str) -> None:

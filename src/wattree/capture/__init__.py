@@ -16,6 +16,7 @@ from wattree.capture.huggingface import (
     readable_model_types,
     transformer_from_config,
 )
+from wattree.capture.known_sizes import known_by_sizes
 from wattree.capture.load import load_model, located_model
 from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
 from wattree.capture.module import (
@@ -50,6 +51,7 @@ __all__ = [
     "freeze",
     "fused",
     "idle_sequence",
+    "known_by_sizes",
     "load_model",
     "located_model",
     "model_figures",

@@ -6,7 +6,7 @@ Only jobs that name their software leave anything open: without it, a strategy i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from wattree.hardware import Device
@@ -26,6 +26,8 @@ class UsualStrategy:
         offloads: Activations wait in host memory where copies cost no time.
         graphed_experts: Layers of experts are replayed from CUDA graphs, but for the experts
             themselves, on devices whose host shares its memory with them.
+        ungated_model: Keys of `transformer:` blocks without gates, as the software's own arguments
+            default.
         source: Where that is written.
     """
 
@@ -36,12 +38,21 @@ class UsualStrategy:
     interleaves: bool = False
     offloads: bool = False
     graphed_experts: bool = False
+    ungated_model: Mapping[str, object] = field(default_factory=dict)
     source: str
 
 
 #: From here on a link to the host is one of chips that share their memory (NVLink-C2C), not PCIe.
 _COHERENT_BYTES_PER_S: Final = 200e9
 _BLOCKS: Final = ("none", "block_4", "block_2", "full")
+#: Defaults of `--position-embedding-type`, `--hidden-dropout` and `--attention-dropout`
+#: (Megatron-LM, megatron/arguments.py). Models with gates are younger and set their own.
+_MEGATRON_ARGUMENTS: Final = {
+    "positions": "learned",
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "embedding_dropout": 0.1,
+}
 
 #: Software family → what its users have. Families that are not here leave nothing open.
 USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
@@ -64,16 +75,20 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
     "megatron-lm-2021": UsualStrategy(
         sharding="none",
         recompute=("none", "selective", "full"),
+        ungated_model=_MEGATRON_ARGUMENTS,
         source="Megatron-LM papers of 2021 and 2022",
     ),
     "megatron-deepspeed": UsualStrategy(
         sharding="zero1",
         recompute=("none", "full"),
+        ungated_model=_MEGATRON_ARGUMENTS,
         source="BigScience's DeepSpeed configurations, 2022",
     ),
     "llm-foundry": UsualStrategy(
         sharding="zero3",
         recompute=("none", "full"),
+        # `learned_pos_emb: True` (llm-foundry, models/mpt/configuration_mpt.py).
+        ungated_model={"positions": "learned"},
         source="FULL_SHARD in llm-foundry's YAML files",
     ),
     "torchtitan": UsualStrategy(
@@ -165,6 +180,25 @@ def usual_traits(
     if "cuda_graphs" in job_traits or not (has_experts and is_coherent and usual.graphed_experts):
         return {}
     return {"cuda_graphs": "partial"}
+
+
+def usual_model(
+    block: Mapping[str, object], software: str, *, sequence_length: int
+) -> dict[str, object]:
+    """Return the keys that a `transformer:` block leaves to the arguments of its software.
+
+    Args:
+        block: As written.
+        software: Family.
+        sequence_length: Tokens of a sample; a table of learned positions has as many rows.
+    """
+    if block.get("gated"):
+        return {}
+    usual = USUAL_STRATEGIES[software].ungated_model
+    changes = {key: value for key, value in usual.items() if key not in block}
+    if changes.get("positions") == "learned" and "max_positions" not in block:
+        changes["max_positions"] = sequence_length
+    return changes
 
 
 def ways(software: str, keys: tuple[str, ...]) -> tuple[str, ...]:

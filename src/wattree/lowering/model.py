@@ -17,6 +17,7 @@ from wattree.cost.software import software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
+from wattree.lowering.usual_model import usual_block
 from wattree.strategy import Strategy, StrategyOptions
 
 #: Ways of recomputation that tell products apart by name.
@@ -87,7 +88,7 @@ def _has_attention(model: ModelGraph) -> bool:
 def _built(job: Job) -> ModelGraph:
     source = job.model
     if source.transformer is not None:
-        graph = transformer_from_mapping(source.transformer, f"{job.source}: model.transformer")
+        graph = transformer_from_mapping(usual_block(job)[0], f"{job.source}: model.transformer")
     elif source.ffn is not None:
         graph = build_ffn(source.ffn)
     elif source.module is not None:

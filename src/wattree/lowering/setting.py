@@ -22,6 +22,7 @@ from wattree.job import Job
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usual
 from wattree.lowering.idle import has_experts, idle_precision
 from wattree.lowering.model import model_of
+from wattree.lowering.usual_model import usual_block
 from wattree.lowering.work import model_flop
 from wattree.strategy import StrategyOptions
 
@@ -139,6 +140,8 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
 
 def _with_usual(job: Job, model: ModelGraph) -> Job:
     """Return the job with what its software's users have where it says nothing."""
+    said = (word for word in usual_block(job)[1] if word not in job.assumed)
+    job = replace(job, assumed=(*job.assumed, *said))
     if not job.left_open or not isinstance(job.strategy, StrategyOptions):
         return job
     strategy, words = with_usual(job.strategy, job.software, job.left_open)

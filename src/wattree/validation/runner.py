@@ -80,7 +80,7 @@ class Runner:
 
     def setting(self, job: Job, constants: Calibration) -> Setting:
         """Return the setting of `job`; models are built once."""
-        key = repr(job.model)
+        key = repr((job.model, job.software, job.data.sequence_length))
         if key not in self.models:
             self.models[key] = model_of(job)
         return setting_of(job, constants, model=self.models[key])

@@ -27,24 +27,13 @@ class _Architecture:
 _USUAL_VOCAB = 128_256
 _BIASES = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True}
 _DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "embedding_dropout": 0.1}
-_LLAMA = _Architecture(
-    keys={"norm": "rms", "activation": "silu", "positions": "rotary"},
-    source="arXiv:2302.13971, section 2.2",
-)
 _GPT = _Architecture(
     keys={"norm": "layer", "activation": "gelu", "positions": "learned"} | _BIASES | _DROPOUT,
     source="github:NVIDIA/Megatron-LM megatron/arguments.py, defaults of 2021",
 )
 
-#: Families that are not listed: as their feed-forward parts suggest.
-_LIKE_LLAMA = _Architecture(keys=_LLAMA.keys, source="gated, so norms and positions as in Llama")
-_LIKE_GPT = _Architecture(
-    keys={"norm": "layer", "activation": "gelu", "positions": "rotary"},
-    source="not gated, so norms and activations as in GPT",
-)
+#: Families whose models differ in size from those of the catalog; of others the sizes say enough.
 _ARCHITECTURES: Mapping[str, _Architecture] = {
-    "Llama2": _LLAMA,
-    "Llama3": _LLAMA,
     "GPT": _GPT,
     "GPT2": _GPT,
     # 13 h parameters per layer beside the matrices and 2 h at the end: the printed counts say so.
@@ -62,27 +51,6 @@ _ARCHITECTURES: Mapping[str, _Architecture] = {
         | _BIASES
         | _DROPOUT,
         source="github:bigscience-workshop/bigscience train/tr11-176B-ml/README.md",
-    ),
-    "Nemotron4": _Architecture(
-        keys={"norm": "layer", "activation": "squared_relu", "positions": "rotary"},
-        source="arXiv:2402.16819, section 2",
-    ),
-    "Qwen3": _Architecture(
-        keys={"norm": "rms", "activation": "silu", "positions": "rotary", "qk_norm": "head"},
-        source="arXiv:2505.09388, section 2",
-    ),
-    "GPT-OSS": _Architecture(
-        keys={
-            "norm": "rms",
-            "activation": "swiglu_clipped",
-            "positions": "rotary",
-            "qkv_bias": True,
-            "attention_out_bias": True,
-            "expert_bias": True,
-            "router_bias": True,
-            "attention_sinks": True,
-        },
-        source="github:openai/gpt-oss gpt_oss/torch/model.py",
     ),
 }
 
@@ -123,8 +91,8 @@ def row_model(
     }
     if padded_vocab is not None:
         shape["padded_vocab"] = padded_vocab
-    shape |= _software_defaults(cells) | _experts(cells) | _window(cells)
-    if shape["positions"] == "learned":
+    shape |= _software_defaults(cells) | _experts(cells)
+    if shape.get("positions") == "learned":
         shape["max_positions"] = cells.whole("seq_len")
     return ModelSource(transformer=shape)
 
@@ -141,9 +109,7 @@ def _unless(**given: int | None) -> tuple[str, ...]:
 def _software_defaults(cells: Cells) -> dict[str, Any]:
     family = _ARCHITECTURES.get(str(cells.row.model_family))
     if family is None:
-        like = _LIKE_LLAMA if cells.row.gated_mlp else _LIKE_GPT
-        cells.assume(f"model family '{cells.row.model_family}': {like.source}")
-        return dict(like.keys)
+        return {}
     cells.assume(f"{cells.row.model_family} beyond the printed sizes: {family.source}")
     return dict(family.keys)
 
@@ -163,9 +129,3 @@ def _experts(cells: Cells) -> dict[str, Any]:
     if row.n_dense_layers:
         experts["dense_layers"] = row.n_dense_layers
     return experts
-
-
-def _window(cells: Cells) -> dict[str, Any]:
-    if "alternating sliding window 128 / full attention" not in (cells.row.arch_notes or ""):
-        return {}
-    return {"window": 128, "full_attention_every": 2}
