@@ -12,7 +12,7 @@ PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help plan test soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs gpu clean
+.PHONY: help plan test soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs figures gpu clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
@@ -26,6 +26,7 @@ help:
 	@echo 'make bench-colocation  measure several processes on a device against one'
 	@echo 'make models   record the built-in models of other fields anew'
 	@echo 'make docs     write the reference of the Python functions to build/docs'
+	@echo 'make figures  remake every table and picture of the documentation'
 	@echo 'make gpu      run the tests that need an accelerator, train on it, time the kernels of'
 	@echo '              phantom layers, and half an hour with several processes on it'
 	@echo 'make clean    remove what make and the tools wrote'
@@ -84,6 +85,10 @@ models: $(VENV)/.test-torch-installed
 
 docs: $(VENV)/.docs-installed
 	$(BIN)/pdoc --docformat google --output-directory build/docs wattree
+
+# A quarter of an hour. `python docs/figures.py --quick` remakes what takes seconds alone.
+figures: $(VENV)/.dev-installed
+	$(BIN)/python docs/figures.py
 
 # pytest exits with 5 where no test is marked: nothing to run is no failure here.
 # Where there is an accelerator, three minutes of training and the kernels of phantom layers follow,

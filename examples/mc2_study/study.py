@@ -1,19 +1,21 @@
 """The MC² study, simulated: three models on up to 128 MT and 32 FT nodes, fitted on 8 and fewer.
 
-`python examples/mc2_study/study.py [FOLDER]` writes the runs to FOLDER (default `runs`), one
-folder for each platform and regime, prints the comparison of each, and writes the table in
-`README.md` and `errors.png` (with matplotlib) beside this file.
+`python examples/mc2_study/study.py FOLDER` writes the runs to FOLDER, one folder for each platform
+and regime, and prints the comparison of each; `--page` also remakes the tables in `README.md` and
+`errors.png` (with matplotlib) beside this file.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import wattree
 from wattree.energy.compare import EnergyComparison
+from wattree.energy.scores import Score
 from wattree.files import read_yaml
 from wattree.job import Job, job_from_mapping
 from wattree.predict import Prediction, idle_run_of, loader_run_of, run_of
@@ -22,7 +24,7 @@ from wattree.trace.run_file import write_run
 
 HERE = Path(__file__).resolve().parent
 STUDY: Mapping[str, Any] = read_yaml(HERE / "study.yaml")
-BEGIN, END = "<!-- table: python examples/mc2_study/study.py -->", "<!-- end of table -->"
+BEGIN, END = "<!-- tables: python examples/mc2_study/study.py -->", "<!-- end of tables -->"
 #: Devices of a node: one rank on each.
 DEVICES = {"mt": 3, "ft": 1}
 
@@ -98,27 +100,39 @@ def compared(folder: Path) -> dict[str, EnergyComparison]:
     return found
 
 
-def table(found: Mapping[str, EnergyComparison]) -> str:
-    """Return the table of mean absolute errors as Markdown."""
-    heads = ["mean absolute error of energy", *found]
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    groups = [comparison.groups[0] for comparison in found.values()]
-    for row in range(len(groups[0].methods)):
-        cells = [groups[0].methods[row].title]
-        for group in groups:
-            total = group.methods[row].total
-            cells.append(
-                "–" if total is None else _cell(total.mean_abs_error, total.lower, total.upper)
-            )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(error: float, lower: float | None, upper: float | None) -> str:
-    text = f"{100 * error:.1f} %"
+def tables(found: Mapping[str, EnergyComparison]) -> str:
+    """Return mean absolute errors as Markdown: in all, and of our models by the number of nodes."""
+    groups = {title: comparison.groups[0] for title, comparison in found.items()}
+    head = ["mean absolute error of energy", *groups]
+    methods = [group.methods for group in groups.values()]
+    whole = [
+        [row[0].title, *(_cell(each.total) for each in row)] for row in zip(*methods, strict=True)
+    ]
+    nodes = [
+        [f"{row[0].title}, {count} nodes", *(_cell(each.by_nodes.get(count)) for each in row)]
+        for row in zip(*methods, strict=True)
+        if row[0].method.startswith("stages")
+        for count in max((each.by_nodes for each in row), key=len)
+    ]
     return (
-        text if lower is None or upper is None else f"{text} ({100 * lower:.1f}–{100 * upper:.1f})"
+        _markdown(head, whole)
+        + "\n"
+        + _markdown(["the same by the number of nodes", *groups], nodes)
     )
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def _cell(score: Score | None) -> str:
+    if score is None:
+        return "–"
+    text = f"{100 * score.mean_abs_error:.1f} %"
+    if score.lower is None or score.upper is None:
+        return text
+    return f"{text} ({100 * score.lower:.1f}–{100 * score.upper:.1f})"
 
 
 def draw(found: Mapping[str, EnergyComparison]) -> None:
@@ -153,20 +167,26 @@ def draw(found: Mapping[str, EnergyComparison]) -> None:
     plt.close(figure)
 
 
-def main(words: list[str]) -> None:
-    """Run the study and write its table and picture."""
+def main(words: Sequence[str]) -> None:
+    """Run the study; write its tables and picture where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("folder", type=Path, help="where the runs are written")
+    parser.add_argument("--page", action="store_true", help="remake README.md and errors.png")
+    options = parser.parse_args(words)
     from rich.console import Console
 
     from wattree.report.energy_models_text import show_comparison
 
-    found = compared(Path(words[0] if words else "runs"))
+    found = compared(options.folder)
     for title, comparison in found.items():
         print(f"\n== {title} (simulated) ==")
         show_comparison(comparison, Console(width=120, highlight=False))
+    if not options.page:
+        return
     page = HERE / "README.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n{table(found)}{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{BEGIN}\n{tables(found)}{END}{after}", encoding="utf-8")
     draw(found)
 
 

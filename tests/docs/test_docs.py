@@ -242,23 +242,24 @@ def test_shell_snippets_succeed(block: Block, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def sessions_module() -> ModuleType:
-    """Return `docs/sessions.py`, which is no part of a package."""
-    spec = importlib.util.spec_from_file_location("sessions", ROOT / "docs" / "sessions.py")
+def script(name: str) -> ModuleType:
+    """Return a script of `docs/`, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["sessions"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-SESSIONS = sessions_module()
+SESSIONS = script("sessions")
+FIGURES = script("figures")
 
 
 @pytest.mark.parametrize(
     "session",
-    [pytest.param(s, id=f"{s.page.name}: {s.command}") for s in SESSIONS.sessions()],
+    [pytest.param(s, id=f"{s.page.name}: {s.command}") for s in SESSIONS.sessions() if not s.made],
 )
 def test_sessions_are_what_the_commands_print(
     session: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -268,9 +269,59 @@ def test_sessions_are_what_the_commands_print(
     for name, value in SESSIONS.TERMINAL.items():
         monkeypatch.setenv(name, value)
 
-    fresh = SESSIONS.output(session.command, lambda words: (run(words), *capsys.readouterr()))
+    def in_process(words: list[str]) -> tuple[int, str, str]:
+        module, program, *rest = words
+        assert (module, program) == ("-m", "wattree")
+        return (run(rest), *capsys.readouterr())
+
+    fresh = SESSIONS.output(session.command, in_process)
 
     assert SESSIONS.comparable(session.body) == SESSIONS.comparable(fresh)
+
+
+def test_no_slow_figure_is_older_than_it_may_be() -> None:
+    """What takes minutes is made again after so many changes: `make figures`."""
+    slow = [session for session in SESSIONS.sessions() if session.made]
+    reasons = {f"{s.page.name}: {s.command}": SESSIONS.stale_reason(s) for s in slow}
+    figures = [figure for figure in FIGURES.figures() if "made" in figure]
+    reasons |= {figure["command"]: FIGURES.stale_reason(figure) for figure in figures}
+
+    assert slow
+    assert figures
+    assert {name: reason for name, reason in reasons.items() if reason} == {}
+
+
+def test_every_block_that_a_program_writes_is_remade() -> None:
+    """A marker that `make figures` does not know would keep an old table for good."""
+    written = {path for figure in FIGURES.figures() for path in figure["writes"]}
+    pages = [
+        page
+        for page in SESSIONS.PAGES
+        if re.search(r"<!-- [\w -]+:begin|<!-- tables: ", page.read_text(encoding="utf-8"))
+    ]
+
+    assert {str(page.relative_to(ROOT)) for page in pages} <= written
+    assert all((ROOT / path).is_file() for path in written)
+
+
+def test_the_errors_on_rows_left_out_are_those_of_the_calibration() -> None:
+    """README and docs/accuracy.md have the table that the shipped constants record."""
+    table = script("accuracy_tables").held_out()
+
+    for page in ("README.md", "docs/accuracy.md"):
+        assert table in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_a_session_says_when_it_is_out_of_date() -> None:
+    """Its commit is unknown, or too much changed since."""
+    session = next(session for session in SESSIONS.sessions() if session.made)
+    first = SESSIONS.git("rev-list", "--max-parents=0", "HEAD")
+    if SESSIONS.changes_since("HEAD", ("src",)) is None:
+        return  # no history to ask
+
+    assert "not in the history" in SESSIONS.stale_reason(session._replace(made="0000000"))
+    assert "changes since" in SESSIONS.stale_reason(session._replace(made=first, most=0))
+    assert SESSIONS.stale_reason(session._replace(made="HEAD", most=0)) is None
 
 
 def test_the_page_on_job_files_has_every_key() -> None:

@@ -32,7 +32,7 @@ def test_the_study_writes_its_table_and_picture(
     shutil.copy(source / "README.md", tmp_path)
     before = (tmp_path / "README.md").read_text(encoding="utf-8")
 
-    study.main([str(tmp_path / "runs")])
+    study.main([str(tmp_path / "runs"), "--page"])
 
     after = (tmp_path / "README.md").read_text(encoding="utf-8")
     outside = [text.partition(study.BEGIN)[0] for text in (before, after)]
@@ -44,3 +44,21 @@ def test_the_study_writes_its_table_and_picture(
     assert rows[2].startswith("| MC² stages, told times | ")
     assert (tmp_path / "errors.png").stat().st_size > 10_000
     assert "== ft, synchronous (simulated) ==" in capsys.readouterr().out
+
+
+def test_the_study_leaves_its_page_alone_unless_asked(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--help` prints help and writes nothing."""
+    source = root / "examples" / "mc2_study" / "study.py"
+    spec = importlib.util.spec_from_file_location("study", source)
+    assert spec is not None
+    assert spec.loader is not None
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+
+    with pytest.raises(SystemExit):
+        study.main(["--help"])
+
+    assert "--page" in capsys.readouterr().out
+    assert not Path("--help").exists()
