@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -111,3 +112,15 @@ def test_imports_downwards_are_allowed(skeleton: Path, path: str, line: str) -> 
     checked = lint_imports(skeleton)
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_no_two_public_classes_share_a_name(root: Path) -> None:
+    """A name in a message or a search means one thing."""
+    source = root / "src" / "wattree"
+    places: dict[str, list[str]] = {}
+    for path in sorted(source.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(source)))
+
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -14,7 +14,7 @@ from wattree.graph import ModelGraph
 from wattree.job import Ffn, job_from_mapping, module_source
 from wattree.lowering import compile_model
 from wattree.lowering.model import model_of
-from wattree.lowering.program import CollectiveKind, CollectiveStep
+from wattree.lowering.program import CollectiveInstruction, CollectiveKind
 from wattree.strategy.presets import options_of_preset, tree_of
 
 STACK = """
@@ -57,7 +57,7 @@ def collectives(model: ModelGraph, preset: str) -> dict[str, list[CollectiveKind
     for number in program.instances:
         for phase, kinds in found.items():
             steps = getattr(program.programs[number], phase)
-            kinds += [step.kind for step in steps if isinstance(step, CollectiveStep)]
+            kinds += [step.kind for step in steps if isinstance(step, CollectiveInstruction)]
     return found
 
 

@@ -17,7 +17,7 @@ from wattree.cost.rates import Rates, pool_rates
 from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
 from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_node, load_site
 from wattree.lowering import ModelProgram, PlacedJob, Scale, compile_model
-from wattree.lowering.program import CollectiveStep
+from wattree.lowering.program import CollectiveInstruction
 from wattree.lowering.storage import SyncGroup, block_storage, optimizer_state_bytes
 from wattree.sim import execute
 from wattree.strategy import Strategy, StrategyOptions
@@ -221,7 +221,7 @@ class Job:
             )
             for phase in ("forward", "recomputation", "backward")
             for step in getattr(found, phase)
-            if isinstance(step, CollectiveStep)
+            if isinstance(step, CollectiveInstruction)
         ]
 
     def synchronised(self, block: str) -> list[SyncGroup]:

@@ -16,13 +16,13 @@ from wattree.errors import StrategyError
 from wattree.graph import OperatorKind
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import (
+    CollectiveInstruction,
     CollectiveKind,
-    CollectiveStep,
-    ComputeStep,
+    ComputeInstruction,
+    Instruction,
+    InstructionPhase,
     LocalSize,
     Payload,
-    Step,
-    StepPhase,
 )
 from wattree.lowering.ring import Ring, rings_of
 from wattree.lowering.ring_rows import ring_rows, ring_span_s
@@ -169,17 +169,17 @@ def test_engine_and_reference_play_context_parallelism_alike(context: str) -> No
 # ---------------------------------------------------------------- turns in closed form
 
 
-def steps_of_a_ring(*, backward: bool, gradient: bool, skewed: bool) -> tuple[Step, ...]:
+def steps_of_a_ring(*, backward: bool, gradient: bool, skewed: bool) -> tuple[Instruction, ...]:
     """Return attention in blocks with what it sends."""
-    phase = StepPhase.INPUT_GRADIENT if backward else StepPhase.FORWARD
+    phase = InstructionPhase.INPUT_GRADIENT if backward else InstructionPhase.FORWARD
 
-    def sends(kind: CollectiveKind, depends: tuple[int, ...]) -> CollectiveStep:
-        return CollectiveStep(
+    def sends(kind: CollectiveKind, depends: tuple[int, ...]) -> CollectiveInstruction:
+        return CollectiveInstruction(
             path="kv", kind=kind, axes=("cp",), size=LocalSize(), payload=Payload.ACTIVATION,
             phase=phase, depends=depends,
         )  # fmt: skip
 
-    attention = ComputeStep(
+    attention = ComputeInstruction(
         path="core", kind=OperatorKind.ATTENTION, function="attention", phase=phase, traffic=(),
         depends=(0,), skewed_axes=("cp",) if skewed else (),
     )  # fmt: skip
@@ -193,8 +193,8 @@ def plainly_played_s(rows: list[Row], costs: PhaseCosts) -> float:
     free: dict[int, float] = {}
     for row in rows:
         start = max([free.get(row.stream, 0.0), *(ends[before] for before in row.depends)])
-        latency = row.latency_share * costs.latency_s[row.step, 0]
-        free[row.stream] = start + latency + row.share * costs.work_s[row.step, 0]
+        latency = row.latency_share * costs.latency_s[row.instruction, 0]
+        free[row.stream] = start + latency + row.share * costs.work_s[row.instruction, 0]
         ends.append(free[row.stream])
     return max(ends)
 
@@ -217,7 +217,7 @@ def test_the_closed_form_of_a_ring_is_its_play(
     work_s[[0, 2][: count - 1]] *= ranks > 1
     nothing = np.zeros((count, 1))
     costs = PhaseCosts(
-        steps=steps, latency_s=latency_s, work_s=work_s, flop=nothing, traffic_bytes=nothing,
+        instructions=steps, latency_s=latency_s, work_s=work_s, flop=nothing, traffic_bytes=nothing,
         wire_bytes=nothing, scale_up_bytes=nothing, adapter_bytes=nothing, uplink_bytes=nothing,
         transient_bytes=nothing, in_turn=nothing, ring_ranks=np.full((count, 1), float(ranks)),
             processor_s=nothing,
@@ -228,7 +228,7 @@ def test_the_closed_form_of_a_ring_is_its_play(
 
     ring_rows(ring, steps, rows, at, ranks, stream=stream)
 
-    assert sum(r.share for r in rows if r.step == 1) == pytest.approx(1.0)
+    assert sum(r.share for r in rows if r.instruction == 1) == pytest.approx(1.0)
     span_s = ring_span_s(ring, costs, in_line=stream == Stream.COMPUTE)[0]
     assert span_s == pytest.approx(plainly_played_s(rows, costs), rel=1e-9)
 

@@ -27,10 +27,14 @@ from wattree.lowering.operator_costs import (
     memory_bound_costs,
     weight_casts,
 )
-from wattree.lowering.program import ComputeStep, LocalSize, Matmul, Scale, StepPhase
+from wattree.lowering.program import ComputeInstruction, InstructionPhase, LocalSize, Matmul, Scale
 
 SCALE = Scale(micro_batch=np.array([64.0]), sequence=1.0, degrees={}, batch_axes=())
-PHASES = (StepPhase.FORWARD, StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT)
+PHASES = (
+    InstructionPhase.FORWARD,
+    InstructionPhase.INPUT_GRADIENT,
+    InstructionPhase.WEIGHT_GRADIENT,
+)
 
 
 @cache
@@ -56,12 +60,14 @@ def per_sample(elements: float) -> LocalSize:
     return LocalSize(elements, 1)
 
 
-def convolution(phase: StepPhase, *, transposed: bool = False, stride: int = 1) -> ComputeStep:
+def convolution(
+    phase: InstructionPhase, *, transposed: bool = False, stride: int = 1
+) -> ComputeInstruction:
     """Return 3 x 3 taps from 64 channels of 56 x 56 positions to 128."""
     positions, c, k, taps = 56.0 * 56, 64.0, 128.0, 9.0
     sides = (k * taps, c) if transposed else (k, c * taps)
     area = stride**2
-    return ComputeStep(
+    return ComputeInstruction(
         path="conv",
         kind=OperatorKind.CONVOLUTION,
         function="convolution",
@@ -85,17 +91,19 @@ def convolution(phase: StepPhase, *, transposed: bool = False, stride: int = 1) 
 def elementwise(
     kind: OperatorKind,
     function: str,
-    phase: StepPhase = StepPhase.FORWARD,
+    phase: InstructionPhase = InstructionPhase.FORWARD,
     elements: float = 1e6,
     **facts: object,
-) -> ComputeStep:
+) -> ComputeInstruction:
     """Return an operator of one input and one output of the same size."""
     size = per_sample(elements)
     given = {"reads": (size,), "writes": (size,), "traffic": (size, size)}
-    return ComputeStep(path=function, kind=kind, function=function, phase=phase, **given | facts)
+    return ComputeInstruction(
+        path=function, kind=kind, function=function, phase=phase, **given | facts
+    )
 
 
-def traffic_bytes(step: ComputeStep, precision: str, family: str = "pytorch") -> float:
+def traffic_bytes(step: ComputeInstruction, precision: str, family: str = "pytorch") -> float:
     """Return what a memory-bound step moves."""
     software = software_at(precision, family)
     passes = library_passes(step, software)
@@ -107,7 +115,7 @@ def traffic_bytes(step: ComputeStep, precision: str, family: str = "pytorch") ->
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_convolution_does_its_multiplications_in_every_phase(
-    phase: StepPhase, *, transposed: bool
+    phase: InstructionPhase, *, transposed: bool
 ) -> None:
     """2 FLOP for each pair of positions, channels and taps."""
     step = convolution(phase, transposed=transposed)
@@ -119,8 +127,8 @@ def test_a_convolution_does_its_multiplications_in_every_phase(
 def test_a_transposed_convolution_is_the_input_gradient_of_another() -> None:
     """Its forward pass spreads positions out, as the other's gradient does."""
     software = software_at("fp32")
-    up = convolution(StepPhase.FORWARD, transposed=True, stride=2)
-    down = convolution(StepPhase.INPUT_GRADIENT, stride=2)
+    up = convolution(InstructionPhase.FORWARD, transposed=True, stride=2)
+    down = convolution(InstructionPhase.INPUT_GRADIENT, stride=2)
     # The other one goes from 128 channels to 64: what is written here is read there.
     mirrored = replace(
         down,
@@ -139,7 +147,7 @@ def test_a_transposed_convolution_is_the_input_gradient_of_another() -> None:
 
 def test_nchw_costs_conversions_at_16_bits_only() -> None:
     """TF32 and fp32 kernels read NCHW."""
-    nchw, step = software_at("amp"), convolution(StepPhase.FORWARD)
+    nchw, step = software_at("amp"), convolution(InstructionPhase.FORWARD)
     nhwc = replace(nchw, channels_last=True)
     by_layout = {
         precision: [
@@ -205,7 +213,7 @@ def test_no_kernel_is_shorter_than_the_shortest() -> None:
     assert time_s[0] == rates.kernel_s
 
 
-def lookup(row: float, phase: StepPhase) -> ComputeStep:
+def lookup(row: float, phase: InstructionPhase) -> ComputeInstruction:
     """Return 26 lookups per sample in a table of a million rows."""
     return elementwise(
         OperatorKind.EMBEDDING,
@@ -223,14 +231,16 @@ def lookup(row: float, phase: StepPhase) -> ComputeStep:
 def test_lookups_move_rows_in_whole_sectors() -> None:
     """Indices, the rows, and the result; a row of one fp32 value moves 32 bytes."""
     rows = 64 * 26
-    long, short = (traffic_bytes(lookup(row, StepPhase.FORWARD), "tf32") for row in (128.0, 1.0))
+    long, short = (
+        traffic_bytes(lookup(row, InstructionPhase.FORWARD), "tf32") for row in (128.0, 1.0)
+    )
     assert long == rows * (8 + 512 + 512)
     assert short == rows * (8 + 32 + 4)
 
 
 def test_dense_gradients_of_a_table_clear_it_and_sparse_ones_do_not() -> None:
     """A million rows of 512 bytes against the 1,664 that were looked up."""
-    step, dense = lookup(128.0, StepPhase.WEIGHT_GRADIENT), software_at("tf32")
+    step, dense = lookup(128.0, InstructionPhase.WEIGHT_GRADIENT), software_at("tf32")
     sparse = replace(dense, sparse_gradients=True)
     passes = library_passes(step, dense)
     assert passes is not None
@@ -245,11 +255,11 @@ def test_dense_gradients_of_a_table_clear_it_and_sparse_ones_do_not() -> None:
 def test_products_in_turn_do_the_same_work_one_step_after_another() -> None:
     """50 steps of a recurrent layer: as many FLOP, but weights are read each time."""
     software, rates = software_at("tf32"), rates_at("tf32")
-    whole = ComputeStep(
+    whole = ComputeInstruction(
         path="rnn",
         kind=OperatorKind.MATMUL,
         function="linear",
-        phase=StepPhase.FORWARD,
+        phase=InstructionPhase.FORWARD,
         traffic=(),
         matmul=Matmul(
             m=per_sample(50.0), n=LocalSize(4096.0), k=LocalSize(1024.0), groups=LocalSize()

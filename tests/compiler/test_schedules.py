@@ -16,7 +16,7 @@ from wattree.accounts.breakdown import time_parts
 from wattree.compiler import Compilation
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.lowering.split import deferred_steps
+from wattree.lowering.split import deferred_instructions
 from wattree.sim import execute as simulate
 from wattree.strategy import Schedule, StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, SlotWork, read_slot
@@ -43,7 +43,8 @@ def times_of(compiled: Compilation) -> dict[SlotWork, float]:
     """Return what a layer's forward, input gradient and weight gradient take. [s]"""
     costs = compiled.costs[-1]  # the first one hands no gradient on, which costs the same
     late = [
-        index in deferred_steps(costs.backward.steps) for index in range(len(costs.backward.steps))
+        index in deferred_instructions(costs.backward.instructions)
+        for index in range(len(costs.backward.instructions))
     ]
     seconds = costs.backward.work_s[:, 0]
     weight, whole = float(seconds[late].sum()), float(seconds.sum())

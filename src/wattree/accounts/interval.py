@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from wattree.accounts import shares as names
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.executed import ExecutedStep
-from wattree.accounts.known import EvidenceClass, JobFacts, Measured, measured_of
+from wattree.accounts.known import EvidenceClass, JobFacts, KnownRows, measured_of
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
-from wattree.cost import Found
+from wattree.cost import FoundConstant
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device
 from wattree.lowering.setting import Setting
@@ -41,18 +41,20 @@ _LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 
 RESIDUAL, LEFT_OPEN = "residual", "left_open"
 
 
-def constants_of(setting: Setting, device: Device) -> Mapping[str, tuple[Found | None, ...]]:
+def constants_of(
+    setting: Setting, device: Device
+) -> Mapping[str, tuple[FoundConstant | None, ...]]:
     """Return class of constants → the constants that stand for it, as the look-up finds them."""
     calibration, software = setting.calibration, setting.software.name
     width = precision_class(setting.precision)
 
-    def of_device(item: str) -> Found | None:
+    def of_device(item: str) -> FoundConstant | None:
         return calibration.found_for_device(device, item)
 
-    def of_family(item: str) -> Found | None:
+    def of_family(item: str) -> FoundConstant | None:
         return calibration.found_for_family(software, item)
 
-    def general(item: str) -> Found | None:
+    def general(item: str) -> FoundConstant | None:
         return calibration.found(f"general.{item}")
 
     # Without a factor of its own, a family has that of the reference, which is 1 by definition.
@@ -76,7 +78,7 @@ def constants_of(setting: Setting, device: Device) -> Mapping[str, tuple[Found |
 
 
 def spread_of(
-    found: Found | None, device: str, measured: Measured, spreads: Mapping[str, float]
+    found: FoundConstant | None, device: str, measured: KnownRows, spreads: Mapping[str, float]
 ) -> float:
     """Return the standard deviation of a constant's logarithm, wider the farther it comes from.
 
@@ -118,9 +120,9 @@ def left_open_spreads(assumed: Iterable[str]) -> tuple[float, ...]:
 
 def constant_parts(
     shares: Mapping[str, float],
-    constants: Mapping[str, tuple[Found | None, ...]],
+    constants: Mapping[str, tuple[FoundConstant | None, ...]],
     device: str,
-    measured: Measured,
+    measured: KnownRows,
     spreads: Mapping[str, float],
 ) -> dict[str, IntervalPart]:
     """Return what an interval rests on, by class of constants (see `interval_parts`)."""
@@ -139,7 +141,7 @@ def interval_parts(
     setting: Setting,
     facts: JobFacts,
     shares: Mapping[str, float],
-    constants: Mapping[str, tuple[Found | None, ...]],
+    constants: Mapping[str, tuple[FoundConstant | None, ...]],
 ) -> tuple[dict[str, IntervalPart], EvidenceClass]:
     """Return what the interval of a step time rests on, by class of constants, and what is known.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from wattree.accounts import shares as names
-from wattree.cost import Found, Residuals
+from wattree.cost import FoundConstant, Residuals
 
 #: Levels of a device's constants, nearest first.
 LEVELS = ("device", "die", "architecture", "pooled")
@@ -54,7 +54,7 @@ class EvidenceClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class KnownRows:
     """What has measured rows.
 
     Attributes:
@@ -70,7 +70,7 @@ class Measured:
     largest: float = 0.0
 
     @classmethod
-    def of(cls, rows: Mapping[str, Iterable[str]]) -> Measured:
+    def of(cls, rows: Mapping[str, Iterable[str]]) -> KnownRows:
         """Return what `rows` of a calibration's residuals say."""
         models = [model.rpartition(" ") for model in rows.get("models", ())]
         return cls(
@@ -96,7 +96,7 @@ class Measured:
             for other, size in self.models
         )
 
-    def level(self, found: Found, device: str) -> str:
+    def level(self, found: FoundConstant, device: str) -> str:
         """Return the level at which a constant is found: of a device with rows, its own.
 
         Rows of a device determine the constants of its architecture too.
@@ -107,11 +107,11 @@ class Measured:
 
 
 @lru_cache(maxsize=8)
-def _measured(rows: tuple[tuple[str, tuple[str, ...]], ...]) -> Measured:
-    return Measured.of(dict(rows))
+def _measured(rows: tuple[tuple[str, tuple[str, ...]], ...]) -> KnownRows:
+    return KnownRows.of(dict(rows))
 
 
-def measured_of(residuals: Residuals) -> Measured:
+def measured_of(residuals: Residuals) -> KnownRows:
     """Return what has rows in the fit of a calibration."""
     return _measured(tuple((name, tuple(known)) for name, known in residuals.rows.items()))
 
@@ -136,9 +136,9 @@ class JobFacts:
 
     def known(
         self,
-        measured: Measured,
+        measured: KnownRows,
         shares: Mapping[str, float],
-        constants: Mapping[str, tuple[Found | None, ...]],
+        constants: Mapping[str, tuple[FoundConstant | None, ...]],
     ) -> EvidenceClass:
         """Return what is known of such jobs."""
         rates = (names.PRODUCTS, names.ATTENTION, names.CONVOLUTION)

@@ -17,9 +17,9 @@ from wattree.accounts.executed import ExecutedStep
 from wattree.graph import OperatorClass, StageLabel, TaskKind
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.host_stretch import HOST_SMOOTHNESS, host_time_s
-from wattree.lowering.operator_classes import class_of_step
+from wattree.lowering.operator_classes import class_of_instruction
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import ComputeStep
+from wattree.lowering.program import ComputeInstruction
 from wattree.trace import TimeParts
 
 #: Classes of constants, in the order in which they are shown.
@@ -103,12 +103,12 @@ def _phase_seconds(
     seconds: dict[str, float] = defaultdict(float)
     host = 0.0
     for phase in phases:
-        for index, each in enumerate(phase.steps):
-            if not isinstance(each, ComputeStep):
+        for index, each in enumerate(phase.instructions):
+            if not isinstance(each, ComputeInstruction):
                 continue
             own = float(phase.work_s[index, 0])
             blocked = min(each.kernels * rates.blocking_s, own) if each.share > 0 else 0.0
-            seconds[_OF_OPERATORS.get(class_of_step(each), MEMORY)] += own - blocked
+            seconds[_OF_OPERATORS.get(class_of_instruction(each), MEMORY)] += own - blocked
             seconds[HOST] += blocked
             host += host_time_s(each, rates)
     return seconds, host

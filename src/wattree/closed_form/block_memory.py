@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import CollectiveStep, ComputeStep, Scale
+from wattree.lowering.program import CollectiveInstruction, ComputeInstruction, Scale
 from wattree.lowering.split import SplitBackward, split_backward
 from wattree.lowering.storage import Storage
 
@@ -29,10 +29,10 @@ def block_memory(costs: BlockCosts) -> tuple[Floats, Floats]:
 
 
 def _kept(costs: BlockCosts) -> tuple[Floats, Floats, dict[int, Floats]]:
-    """Return what a block keeps, what it makes again in backward, and what each step keeps. [B]"""
+    """Return what a block saves, what it recomputes, and what each instruction saves. [B]"""
     program = costs.program
     saved = again = zero = np.zeros(costs.saved_bytes.shape[1])
-    made: dict[int, Floats] = {}  # forward step → what it makes and keeps
+    made: dict[int, Floats] = {}  # forward instruction → what it makes and keeps
     for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
         if not program.backward:
             continue
@@ -70,12 +70,12 @@ def split_memory(costs: BlockCosts) -> SplitMemory:
     if not program.backward:
         return SplitMemory(forward=forward, backward=zero, inputs=zero, waiting=zero, weights=zero)
     pieces = split_backward(costs.backward, program.backward_exit)
-    before = len(costs.recomputation.steps)
+    before = len(costs.recomputation.instructions)
     contents, taken, staying = _held_gradients(pieces, before)
-    soon, late = _last_steps(pieces.inputs, before), _last_steps(pieces.weights, 0)
+    soon, late = _last_instructions(pieces.inputs, before), _last_instructions(pieces.weights, 0)
     dropped: dict[int, Floats] = {}
     dropped_late = dict(contents)
-    end = before + len(pieces.inputs.steps) - 1
+    end = before + len(pieces.inputs.instructions) - 1
     for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
         waiting = [late[path] for path in tensor.savers if path in late]
         drops, at = dropped, soon.get(tensor.consumer, end)
@@ -102,14 +102,14 @@ def _held_gradients(
     """Return the gradients that reach products and are kept until their weights' are made.
 
     Where one was gathered for the input's gradient, the gathered copy is what stays. Given are
-    what each late step drops, what each earlier step takes for it, and the copies that stay.
+    what each late instruction drops, what each earlier one takes for it, and the copies that stay.
     """
-    products, saved = _last_steps(pieces.inputs, before), set[int]()
+    products, saved = _last_instructions(pieces.inputs, before), set[int]()
     drops: dict[int, Floats] = {}
     taken: dict[int, Floats] = {}
     staying = np.zeros(pieces.inputs.work_s.shape[1])
-    for index, step in enumerate(pieces.weights.steps):
-        if not isinstance(step, ComputeStep):
+    for index, instruction in enumerate(pieces.weights.instructions):
+        if not isinstance(instruction, ComputeInstruction):
             continue
         size = pieces.weights.transient_bytes[index]
         sizes = pieces.inputs.transient_bytes
@@ -120,26 +120,26 @@ def _held_gradients(
             drops[index] = sizes[gathered].sum(axis=0)
             staying = staying + drops[index]
         elif not any(at in saved for at in copies):
-            at = products.get(step.path, before)
+            at = products.get(instruction.path, before)
             taken[at] = taken.get(at, 0.0 * size) + size
             drops[index] = size
     return drops, taken, staying
 
 
-def _last_steps(phase: PhaseCosts, before: int) -> dict[str, int]:
+def _last_instructions(phase: PhaseCosts, before: int) -> dict[str, int]:
     """Return operator path → its last computation in a phase, numbered behind `before` others."""
     return {
-        step.path: before + index
-        for index, step in enumerate(phase.steps)
-        if isinstance(step, ComputeStep)
+        instruction.path: before + index
+        for index, instruction in enumerate(phase.instructions)
+        if isinstance(instruction, ComputeInstruction)
     }
 
 
 def _backward_peak(costs: BlockCosts, again: Floats) -> Floats:
     """Return the most that backward holds beyond what forward kept. [B]"""
     program = costs.program
-    before = len(costs.recomputation.steps)
-    last_of = _last_steps(costs.backward, before)
+    before = len(costs.recomputation.instructions)
+    last_of = _last_instructions(costs.backward, before)
     dropped: dict[int, Floats] = {}
     end = before + len(program.backward) - 1
     for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
@@ -155,12 +155,12 @@ def _peak(
     *,
     is_waiting: bool = False,
 ) -> Floats:
-    """Return the most that steps in order hold above where they began. [B]
+    """Return the most that instructions in order hold above where they began. [B]
 
     What is gathered stays to the end; what an operator needs for itself goes with it.
 
     Args:
-        phases: One after another, steps numbered through.
+        phases: One after another, instructions numbered through.
         made: Step → what it allocates for longer.
         dropped: Step → what goes when it is done.
         is_waiting: Operators have what they need already.
@@ -169,9 +169,9 @@ def _peak(
     most = contents
     number = 0
     for phase in phases:
-        for index, step in enumerate(phase.steps):
+        for index, instruction in enumerate(phase.instructions):
             contents = contents + made.get(number, 0.0)
-            if isinstance(step, CollectiveStep):
+            if isinstance(instruction, CollectiveInstruction):
                 contents = contents + phase.transient_bytes[index]
                 most = np.maximum(most, contents)
             elif not is_waiting:

@@ -19,7 +19,7 @@ from wattree.lowering.costs import BlockCosts
 from wattree.lowering.groups import Placement
 from wattree.lowering.overlap import Pipelining, hidden_under, phase_span_s
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import CollectiveKind, CollectiveStep, Scale
+from wattree.lowering.program import CollectiveInstruction, CollectiveKind, Scale
 from wattree.lowering.setting import Setting
 from wattree.lowering.storage import Storage, SyncGroup, buffer_bytes
 from wattree.strategy import Offload
@@ -230,20 +230,20 @@ def _traffic_s(
 
 def _phase_j(phase: PhaseCosts, pipelining: Pipelining, device: DeviceOfPool) -> Floats:
     """Return the energy above rest of one micro-batch through a block's phase. [J]"""
-    moves = [isinstance(step, CollectiveStep) for step in phase.steps]
+    moves = [isinstance(each, CollectiveInstruction) for each in phase.instructions]
     lasts_s = phase.latency_s + phase.work_s
     energy = device.energy_j(
         phase.flop, phase.traffic_bytes, lasts_s, np.array(moves, dtype=bool)[:, None]
     )
-    hidden = hidden_under(phase.steps, pipelining)
+    hidden = hidden_under(phase.instructions, pipelining)
     if hidden:
         # What is hidden beside a product spins on what the product leaves of the device's limit.
         one, none = np.ones(1), np.zeros(1, dtype=bool)
         most_w = device.energy_j(one * 1e30, 0 * one, one, none)
         spin_w = device.energy_j(0 * one, 0 * one, one, ~none)
     for step, product in hidden.items():
-        collective = phase.steps[step]
-        assert isinstance(collective, CollectiveStep)
+        collective = phase.instructions[step]
+        assert isinstance(collective, CollectiveInstruction)
         hidden_s = (1.0 - pipelining.share(collective)) * phase.work_s[step]
         left_w = most_w - energy[product] / np.maximum(lasts_s[product], 1e-30)
         lost_w = np.maximum(spin_w - np.maximum(left_w, 0.0), 0.0)

@@ -13,8 +13,8 @@ from wattree.lowering.costs import (
     BlockCosts,
 )
 from wattree.lowering.dataflow import chunk_stages, entering
-from wattree.lowering.program import ComputeStep
-from wattree.lowering.split import deferred_steps
+from wattree.lowering.program import ComputeInstruction
+from wattree.lowering.split import deferred_instructions
 from wattree.lowering.stages import cut_chunks
 from wattree.strategy import CUSTOM, Schedule, StrategyOptions
 from wattree.strategy.presets import schedule_of_chunks
@@ -198,7 +198,7 @@ def _later(program: ModelProgram, chunk: Sequence[int]) -> Floats:
 def deferred_s(costs: BlockCosts) -> Floats:
     """Return the time of a block's weight products, which can wait. [s]"""
     steps = costs.program.backward
-    late = [i for i in deferred_steps(steps) if isinstance(steps[i], ComputeStep)]
+    late = [i for i in deferred_instructions(steps) if isinstance(steps[i], ComputeInstruction)]
     return np.asarray((costs.backward.latency_s + costs.backward.work_s)[late].sum(axis=0))
 
 

@@ -11,7 +11,7 @@ from wattree.closed_form.stage_kinds import StageKinds
 from wattree.energy import DevicePower
 from wattree.job import Job
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import CollectiveStep
+from wattree.lowering.program import CollectiveInstruction
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -95,5 +95,7 @@ def slowed_stages(job: Job, ranks: Floats, kind_of_stage: Integers) -> Straggler
 
 def computing_s(phase: PhaseCosts) -> Floats:
     """Return the time of a block's phase without its collectives. [s]"""
-    works = [not isinstance(step, CollectiveStep) for step in phase.steps]
+    works = [
+        not isinstance(instruction, CollectiveInstruction) for instruction in phase.instructions
+    ]
     return np.asarray((phase.latency_s + phase.work_s)[works].sum(axis=0))

@@ -8,7 +8,7 @@ from wattree.cost.attention import (
 from wattree.cost.calibration import (
     Calibration,
     Constant,
-    Found,
+    FoundConstant,
     Residuals,
     device_names,
 )
@@ -46,7 +46,7 @@ __all__ = [
     "SOFTWARE",
     "Calibration",
     "Constant",
-    "Found",
+    "FoundConstant",
     "GroupShape",
     "LinkRates",
     "PortLoads",

@@ -81,7 +81,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundConstant:
     """A constant where the look-up found it.
 
     Attributes:
@@ -161,12 +161,12 @@ class Calibration:
         """Return a constant that holds for all."""
         return self.constants[self._name(f"general.{item}")].value
 
-    def found(self, *names: str) -> Found | None:
+    def found(self, *names: str) -> FoundConstant | None:
         """Return the first of `names` that exists, and at which level that is."""
         for name in names:
             if name in self.constants:
                 level = name.partition(".")[0]
-                return Found(name=name, level=level, constant=self.constants[name])
+                return FoundConstant(name=name, level=level, constant=self.constants[name])
         return None
 
     def evidence(self, *names: str) -> str:
@@ -174,11 +174,11 @@ class Calibration:
         found = self.found(*names)
         return "datasheet" if found is None else found.evidence
 
-    def found_for_device(self, device: Device, item: str) -> Found | None:
+    def found_for_device(self, device: Device, item: str) -> FoundConstant | None:
         """Return where the constant `item` of a device type is found."""
         return self.found(*device_names(device, item))
 
-    def found_for_family(self, family: str, item: str) -> Found | None:
+    def found_for_family(self, family: str, item: str) -> FoundConstant | None:
         """Return where the constant `item` of a software family is found.
 
         Those of the reference family, which stand in for others, are of no device: `general`.

@@ -17,7 +17,7 @@ from wattree.compiler import Compilation
 from wattree.graph import ExecutionGraph, Phase, TaskKind
 from wattree.graph.volume import volume_factor
 from wattree.interchange.schema import CollectiveType
-from wattree.lowering.program import CollectiveStep
+from wattree.lowering.program import CollectiveInstruction
 
 _TYPES = {
     "all_reduce": CollectiveType.ALL_REDUCE,
@@ -121,13 +121,13 @@ def _block_collectives(
     return found
 
 
-def _steps(compilation: Compilation) -> Iterator[tuple[CollectiveStep, Phase, float]]:
+def _steps(compilation: Compilation) -> Iterator[tuple[CollectiveInstruction, Phase, float]]:
     for costs in compilation.costs:
         for part, phase in (
             (costs.forward, Phase.FORWARD),
             (costs.recomputation, Phase.RECOMPUTATION),
             (costs.backward, Phase.BACKWARD),
         ):
-            for index, step in enumerate(part.steps):
-                if isinstance(step, CollectiveStep):
-                    yield step, phase, float(part.wire_bytes[index, 0])
+            for index, instruction in enumerate(part.instructions):
+                if isinstance(instruction, CollectiveInstruction):
+                    yield instruction, phase, float(part.wire_bytes[index, 0])

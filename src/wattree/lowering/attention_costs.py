@@ -12,24 +12,35 @@ from wattree.cost import (
     unfused_score_bytes,
 )
 from wattree.cost.rates import Rates
-from wattree.lowering.program import ComputeStep, Scale, StepPhase
+from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 
 Floats = NDArray[np.float64]
 
 
 def attention_costs(
-    step: ComputeStep, scale: Scale, rates: Rates, software: Software, blocks: Floats | None
+    instruction: ComputeInstruction,
+    scale: Scale,
+    rates: Rates,
+    software: Software,
+    blocks: Floats | None,
 ) -> tuple[Floats, Floats, Floats]:
     """Return time, matrix FLOP and memory traffic of attention; `blocks` as in `compute_costs`."""
-    assert step.mask is not None
-    backward = step.phase is not StepPhase.FORWARD and step.phase is not StepPhase.RECOMPUTATION
-    head_dim = (step.head_dim + step.value_head_dim) / 2
-    full = scale.value(step.batch) * scale.value(step.queries) * scale.value(step.heads)
-    keys = float(scale.value(step.keys)[0])  # the same for all: no axis splits it
+    assert instruction.mask is not None
+    backward = (
+        instruction.phase is not InstructionPhase.FORWARD
+        and instruction.phase is not InstructionPhase.RECOMPUTATION
+    )
+    head_dim = (instruction.head_dim + instruction.value_head_dim) / 2
+    full = (
+        scale.value(instruction.batch)
+        * scale.value(instruction.queries)
+        * scale.value(instruction.heads)
+    )
+    keys = float(scale.value(instruction.keys)[0])  # the same for all: no axis splits it
     full = full * keys
     matmuls = 5.0 if backward else 2.0
     if software.fused_attention:
-        scores = full * step.mask.visible_share(keys)
+        scores = full * instruction.mask.visible_share(keys)
         split = np.where(scale.degree(("cp",)) > 1, rates.context_attention_rate, 1.0)
         time_s = fused_attention_time_s(
             scores=scores,
@@ -39,7 +50,7 @@ def attention_costs(
             ramp_tokens=rates.attention_ramp_tokens,
             backward=backward,
         )
-        traffic = sum(scale.value(size) for size in step.traffic) * rates.element_bytes
+        traffic = sum(scale.value(size) for size in instruction.traffic) * rates.element_bytes
     else:
         scores, matmuls = full, (4.0 if backward else 2.0)
         per_score = unfused_score_bytes(
@@ -59,8 +70,12 @@ def attention_costs(
         )
         traffic = full * per_score
     flop = 2.0 * matmuls * scores * head_dim
-    if step.skewed_axes:
+    if instruction.skewed_axes:
         # The last of `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2` on average;
         # who is done earlier waits for it at the next exchange.
-        time_s = time_s * (2.0 - 1.0 / scale.degree(step.skewed_axes))
-    return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
+        time_s = time_s * (2.0 - 1.0 / scale.degree(instruction.skewed_axes))
+    return (
+        time_s * instruction.share,
+        flop * instruction.share,
+        np.asarray(traffic) * instruction.share,
+    )

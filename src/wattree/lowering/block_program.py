@@ -9,16 +9,16 @@ from typing import Generic, NamedTuple, TypeVar
 
 from wattree.graph import Block, BlockInstance, Extent
 from wattree.lowering.layout import PARTIAL, Layout
-from wattree.lowering.passes.backward import backward_steps
+from wattree.lowering.passes.backward import backward_instructions
 from wattree.lowering.passes.context import exchanges_of
-from wattree.lowering.passes.forward import forward_steps
+from wattree.lowering.passes.forward import forward_instructions
 from wattree.lowering.passes.gathered import saved_gathers
+from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.memory import parameter_groups, saved_tensors
 from wattree.lowering.passes.propagate import Split, operator_splits
 from wattree.lowering.passes.statistics import statistics_axes
-from wattree.lowering.passes.step_list import Placed, StepList
 from wattree.lowering.passes.window import window_parts
-from wattree.lowering.program import BlockProgram, LocalSize, StepPhase
+from wattree.lowering.program import BlockProgram, InstructionPhase, LocalSize
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
 from wattree.strategy import OWNER, Choices
 from wattree.strategy.parts import is_sample_table, looked_up
@@ -78,7 +78,7 @@ def block_program(
 ) -> tuple[BlockProgram, Mapping[str, Layout]]:
     """Return the program of a block, and how the tensors lie that it hands on.
 
-    Neither axes that no loop is split over nor where parameters are stored change its steps.
+    Neither axes that no loop is split over nor where parameters are stored change its instructions.
     """
     told = {id(choice): _told(choice) for choice in choices}
     active = frozenset(a for c in choices for axes in c.compute.values() for a in axes) & active
@@ -87,7 +87,7 @@ def block_program(
     compiled = _compiled(
         Asked(
             key,
-            lambda: _block_steps(
+            lambda: _block_instructions(
                 block,
                 choices,
                 active,
@@ -113,7 +113,7 @@ def block_program(
 
 
 def _told(choice: Choices) -> tuple[object, ...]:
-    """Return what the steps of an operator depend on: all but where its parameters are stored."""
+    """Return what the instructions of an operator depend on: all but the storage of parameters."""
     return (
         tuple(choice.compute.items()),
         choice.recompute,
@@ -126,7 +126,7 @@ def _told(choice: Choices) -> tuple[object, ...]:
     )
 
 
-def _block_steps(
+def _block_instructions(
     block: Block,
     choices: Sequence[Choices],
     active: frozenset[str],
@@ -143,7 +143,7 @@ def _block_steps(
     splits = operator_splits(block, choices, layouts, active, where)
     exchanges, orders = exchanges_of(block, choices)
     run = partial(
-        forward_steps,
+        forward_instructions,
         block,
         splits,
         inputs,
@@ -154,24 +154,24 @@ def _block_steps(
     )
     forward = run(boundary_layouts=boundary_layouts)
     shares = [choice.recompute for choice in choices]
-    again = StepList(phase=StepPhase.RECOMPUTATION)
+    again = InstructionList(phase=InstructionPhase.RECOMPUTATION)
     if any(shares):
-        again = run(phase=StepPhase.RECOMPUTATION, shares=shares)
+        again = run(phase=InstructionPhase.RECOMPUTATION, shares=shares)
     lies = {name: forward.tensors[name].layout for name in boundary_layouts}
-    backward, backward_exit = backward_steps(
+    backward, backward_exit = backward_instructions(
         block, splits, forward, inputs, boundary_layouts=lies, input_gradient=input_gradient
     )
     made = [forward.tensors[name] for name in block.outputs]
     own = {name: placed for name, placed in inputs.items() if name not in elsewhere}
     program = BlockProgram(
         block=block.name,
-        forward=tuple(forward.steps),
-        recomputation=tuple(again.steps),
-        backward=tuple(backward.steps),
+        forward=tuple(forward.instructions),
+        recomputation=tuple(again.instructions),
+        backward=tuple(backward.instructions),
         saved=saved_tensors(block, splits, choices, forward, own),
         parameters=(),
         boundary_tensors=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
-        forward_exit=max((p.step for p in made), default=len(forward.steps) - 1),
+        forward_exit=max((p.instruction for p in made), default=len(forward.instructions) - 1),
         backward_exit=backward_exit,
         expert_places=_expert_places(block, splits),
         window_parts=window_parts(block.operators, splits, where),
@@ -208,4 +208,4 @@ def _placed(extents: Sequence[Extent], layout: Layout) -> Placed:
     for extent in extents:
         size = size.times(LocalSize.of(extent))
     axes = tuple(axis for axis, position in layout.items() if position != PARTIAL)
-    return Placed(layout=layout, size=size.over(axes), step=-1)
+    return Placed(layout=layout, size=size.over(axes), instruction=-1)

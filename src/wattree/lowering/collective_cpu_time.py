@@ -11,33 +11,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattree.lowering.program import CollectiveKind, CollectiveStep, Step
+from wattree.lowering.program import CollectiveInstruction, CollectiveKind, Instruction
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
 
 _AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
 
 
-def with_collective_cpu_time(rows: Sequence[Row], steps: Sequence[Step]) -> list[Row]:
+def with_collective_cpu_time(rows: Sequence[Row], instructions: Sequence[Instruction]) -> list[Row]:
     """Return the rows of a phase, each with the collectives whose CPU time slows it.
 
     Args:
         rows: In the order in which streams play them.
-        steps: Of the phase.
+        instructions: Of the phase.
     """
     found = list(rows)
     before = _computed_before(rows)
     for index, row in enumerate(rows):
-        step = steps[row.step]
-        if row.stream == Stream.COMPUTE or not isinstance(step, CollectiveStep):
+        instruction = instructions[row.instruction]
+        if row.stream == Stream.COMPUTE or not isinstance(instruction, CollectiveInstruction):
             continue
-        if step.kind in _AROUND:  # its attention is cut into turns, by the closed form into none
+        if (
+            instruction.kind in _AROUND
+        ):  # its attention is cut into turns, by the closed form into none
             continue
         for at in range(before[index] + 1, len(rows)):
             if rows[at].stream != Stream.COMPUTE:
                 continue
             if index not in _ancestors(rows, at):
-                share = (row.step, row.share)
+                share = (row.instruction, row.share)
                 found[at] = replace(
                     found[at], collective_cpu_shares=(*found[at].collective_cpu_shares, share)
                 )

@@ -21,7 +21,7 @@ from wattree.cost.colocation import alternating, barrier_s, capacity_of_fill
 from wattree.cost.sharing import DeviceSharing, element_fill, matmul_fill
 from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
-from wattree.lowering.program import ComputeStep, LocalSize, Scale, matmul_shape
+from wattree.lowering.program import ComputeInstruction, LocalSize, Scale, matmul_shape
 from wattree.strategy import Strategy
 
 Floats = NDArray[np.float64]
@@ -103,7 +103,7 @@ def shared_work(
     )
 
 
-def step_fill(step: ComputeStep, scale: Scale, sharing: DeviceSharing) -> Floats:
+def step_fill(step: ComputeInstruction, scale: Scale, sharing: DeviceSharing) -> Floats:
     """Return the share of the device's units that the kernels of a step fill, in (0, 1]."""
     if step.matmul is not None:
         return matmul_fill(*matmul_shape(step, scale), sharing.units)

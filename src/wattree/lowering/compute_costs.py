@@ -16,7 +16,7 @@ from wattree.lowering.operator_costs import (
     library_passes,
     memory_bound_costs,
 )
-from wattree.lowering.program import ComputeStep, Scale, StepPhase
+from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 
 Floats = NDArray[np.float64]
 
@@ -31,59 +31,68 @@ _PERMUTE_BYTES, _PERMUTE_BACKWARD = 6.0, 1.3
 
 
 def compute_costs(
-    step: ComputeStep,
+    instruction: ComputeInstruction,
     scale: Scale,
     rates: Rates,
     software: Software,
     blocks: Floats | None = None,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return time, matrix FLOP and memory traffic of a compute step.
+    """Return time, matrix FLOP and memory traffic of a compute instruction.
 
     Args:
-        step: The step.
+        instruction: The instruction.
         scale: Values of its symbols.
         rates: What devices reach.
         software: Its software defaults.
         blocks: Of keys and values that an attention meets one after another; None for one.
     """
-    if is_convolution(step):
-        return convolution_costs(step, scale, rates, software)
-    if step.matmul is not None:
-        return matmul_costs(step, scale, rates, software)
-    if step.kind is OperatorKind.ATTENTION:
-        return attention_costs(step, scale, rates, software, blocks)
-    if (passes := library_passes(step, software)) is not None:
-        return memory_bound_costs(step, passes, scale, rates, software)
-    sizes = [scale.value(size) for size in step.traffic]
-    backward = step.phase in {StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT}
-    if step.kind is OperatorKind.CROSS_ENTROPY:
+    if is_convolution(instruction):
+        return convolution_costs(instruction, scale, rates, software)
+    if instruction.matmul is not None:
+        return matmul_costs(instruction, scale, rates, software)
+    if instruction.kind is OperatorKind.ATTENTION:
+        return attention_costs(instruction, scale, rates, software, blocks)
+    if (passes := library_passes(instruction, software)) is not None:
+        return memory_bound_costs(instruction, passes, scale, rates, software)
+    sizes = [scale.value(size) for size in instruction.traffic]
+    backward = instruction.phase in {
+        InstructionPhase.INPUT_GRADIENT,
+        InstructionPhase.WEIGHT_GRADIENT,
+    }
+    if instruction.kind is OperatorKind.CROSS_ENTROPY:
         share = 1 - _LOSS_FORWARD_SHARE if backward else _LOSS_FORWARD_SHARE
         traffic = sizes[0] * software.loss_traffic_bytes_per_logit * share
-    elif step.kind is OperatorKind.PERMUTE:
+    elif instruction.kind is OperatorKind.PERMUTE:
         traffic = np.maximum.reduce(sizes) * _PERMUTE_BYTES * rates.moe_permute_factor
         traffic = traffic * (_PERMUTE_BACKWARD if backward else 1.0)
     else:
         moved = np.add.reduce(sizes)
         traffic = moved * rates.element_bytes * rates.elementwise_factor
         traffic = traffic * (_BACKWARD_TRAFFIC if backward else 1.0)
-    traffic = np.asarray(traffic * step.share)
+    traffic = np.asarray(traffic * instruction.share)
     return traffic / rates.memory_bytes_per_s, np.zeros_like(traffic), traffic
 
 
-def starts_s(step: ComputeStep, scale: Scale, rates: Rates) -> Floats | float:
-    """Return what kernels of a step take to start and to drain, where a graph replays them. [s]
+def starts_s(instruction: ComputeInstruction, scale: Scale, rates: Rates) -> Floats | float:
+    """Return the time kernels take to start and to drain, where a graph replays them. [s]
 
     The next one starts when the one before has ended, so this adds to their work. Without a graph
     the time between kernels is in the constants that were fitted to such runs.
     """
-    turns = scale.value(step.in_turn) if step.in_turn is not None else 1.0
+    turns = scale.value(instruction.in_turn) if instruction.in_turn is not None else 1.0
     start_s = rates.start_s or 0.0
-    return launches_of(step, scale) * step.kernels * turns * start_s * (step.share > 0)
+    return (
+        launches_of(instruction, scale)
+        * instruction.kernels
+        * turns
+        * start_s
+        * (instruction.share > 0)
+    )
 
 
-def launches_of(step: ComputeStep, scale: Scale) -> Floats | float:
-    """Return on which share of ranks a step is launched: one has it whole, or all have part."""
-    if not step.owners:
+def launches_of(instruction: ComputeInstruction, scale: Scale) -> Floats | float:
+    """Return the share of ranks that launch an instruction: one has it whole, or all have part."""
+    if not instruction.owners:
         return 1.0
-    share = 1.0 / scale.degree(step.owners)
+    share = 1.0 / scale.degree(instruction.owners)
     return share if scale.load is None else share * scale.load.tokens

@@ -17,7 +17,7 @@ from wattree.lowering.host_stretch import stretch_to_host
 from wattree.lowering.matmul_costs import is_quantized
 from wattree.lowering.memory_tier_access import stored_whole, tier2_accesses, tier2_saved_rows
 from wattree.lowering.phase_costs import PhaseCosts, phase_costs
-from wattree.lowering.program import BlockProgram, ComputeStep, Scale
+from wattree.lowering.program import BlockProgram, ComputeInstruction, Scale
 
 Floats = NDArray[np.float64]
 
@@ -57,8 +57,8 @@ def block_costs(
         whole = stored_whole(program, scale)
     phases = program.forward, program.recomputation, program.backward
     (forward, tier2_forward), (again, tier2_again), (backward, tier2_backward) = (
-        phase_costs(steps, scale, placement, rates, software, kept=kept, whole=whole)
-        for steps, kept in zip(phases, moved, strict=True)
+        phase_costs(instructions, scale, placement, rates, software, kept=kept, whole=whole)
+        for instructions, kept in zip(phases, moved, strict=True)
     )
     # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by device.
     shared = [
@@ -90,8 +90,14 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
     rows = np.zeros((len(program.saved), len(scale.micro_batch)))
     quantized = frozenset[str]()
     if rates.quantized and software.saves_quantized:
-        steps = (step for step in program.forward if isinstance(step, ComputeStep))
-        quantized = frozenset(step.path for step in steps if is_quantized(step, rates))
+        instructions = (
+            instruction
+            for instruction in program.forward
+            if isinstance(instruction, ComputeInstruction)
+        )
+        quantized = frozenset(
+            instruction.path for instruction in instructions if is_quantized(instruction, rates)
+        )
     for index, tensor in enumerate(program.saved):
         width = rates.element_bytes
         if tensor.kind == "logits":

@@ -12,7 +12,7 @@ from wattree.graph import OperatorKind
 from wattree.lowering.colocation import SharedWork, shared_work, step_fill
 from wattree.lowering.compute_costs import launches_of
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import ComputeStep, Scale
+from wattree.lowering.program import ComputeInstruction, Scale
 
 Floats = NDArray[np.float64]
 
@@ -36,24 +36,26 @@ def stretch_to_host(
     what that makes of the block is returned.
     """
     computes = [
-        (phase, index, step)
+        (phase, index, instruction)
         for phase in phases
-        for index, step in enumerate(phase.steps)
-        if isinstance(step, ComputeStep)
+        for index, instruction in enumerate(phase.instructions)
+        if isinstance(instruction, ComputeInstruction)
     ]
     if not computes:
         return None
     device: Floats = np.zeros(phases[0].work_s.shape[1])
-    for phase, index, step in computes:
-        own = launches_of(step, scale) * step.kernels
-        phase.work_s[index] += own * rates.blocking_s * (step.share > 0)
+    for phase, index, instruction in computes:
+        own = launches_of(instruction, scale) * instruction.kernels
+        phase.work_s[index] += own * rates.blocking_s * (instruction.share > 0)
         device = device + phase.work_s[index]
     host = np.zeros_like(device)
-    for _, _, step in computes:
-        once_s = host_time_s(step, rates)
+    for _, _, instruction in computes:
+        once_s = host_time_s(instruction, rates)
         if launches > 1:  # one process makes a replica of each module before it launches it
-            once_s += (len(step.weights) + _BUFFERS.get(step.kind, 0)) * rates.replicate_s
-        host = host + launches * launches_of(step, scale) * once_s
+            once_s += (
+                len(instruction.weights) + _BUFFERS.get(instruction.kind, 0)
+            ) * rates.replicate_s
+        host = host + launches * launches_of(instruction, scale) * once_s
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**HOST_SMOOTHNESS) ** (1.0 / HOST_SMOOTHNESS)
     if scale.load is not None:
@@ -68,7 +70,7 @@ def stretch_to_host(
 
 
 def _shared(
-    computes: Sequence[tuple[PhaseCosts, int, ComputeStep]],
+    computes: Sequence[tuple[PhaseCosts, int, ComputeInstruction]],
     device: Floats,
     stretch: Floats,
     rates: Rates,
@@ -76,21 +78,23 @@ def _shared(
 ) -> SharedWork:
     """Return what the device is to one of several processes; let FLOP and traffic count all."""
     sharing, filled, kernels = rates.sharing, 0.0 * device, 0.0 * device
-    for phase, index, step in computes:
-        launched = launches_of(step, scale) * step.kernels
-        blocked = launched * rates.blocking_s * (step.share > 0)
+    for phase, index, instruction in computes:
+        launched = launches_of(instruction, scale) * instruction.kernels
+        blocked = launched * rates.blocking_s * (instruction.share > 0)
         own = phase.work_s[index] - blocked
-        filled = filled + own * step_fill(step, scale, sharing) + blocked * sharing.launch_fill
+        filled = (
+            filled + own * step_fill(instruction, scale, sharing) + blocked * sharing.launch_fill
+        )
         kernels = kernels + launched
         phase.flop[index] *= sharing.processes
         phase.traffic_bytes[index] *= sharing.processes
     return shared_work(device * (stretch - 1.0), device, filled, kernels, sharing)
 
 
-def host_time_s(step: ComputeStep, rates: Rates) -> float:
-    """Return what the host needs to launch a step, routing decisions included. [s]
+def host_time_s(instruction: ComputeInstruction, rates: Rates) -> float:
+    """Return what the host needs to launch an instruction, routing decisions included. [s]
 
     A graph launches all of its kernels at once.
     """
-    routing = rates.moe_host_s / 2 if step.kind is OperatorKind.PERMUTE else 0.0
-    return (step.kernels * rates.launch_s if rates.start_s is None else 0.0) + routing
+    routing = rates.moe_host_s / 2 if instruction.kind is OperatorKind.PERMUTE else 0.0
+    return (instruction.kernels * rates.launch_s if rates.start_s is None else 0.0) + routing

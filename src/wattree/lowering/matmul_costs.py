@@ -10,7 +10,7 @@ from wattree.cost.convolution import implicit_matmul_time_s
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 from wattree.lowering.operator_costs import weight_casts
-from wattree.lowering.program import ComputeStep, Scale, StepPhase, matmul_shape
+from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale, matmul_shape
 
 Floats = NDArray[np.float64]
 
@@ -21,23 +21,31 @@ _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
 _PLAIN_MATMULS = frozenset({"logits", "moe.router"})
 
 
-def is_quantized(step: ComputeStep, rates: Rates) -> bool:
+def is_quantized(instruction: ComputeInstruction, rates: Rates) -> bool:
     """Return whether a product runs at 8 or 4 bits."""
-    return rates.quantized and step.kind is OperatorKind.MATMUL and step.path not in _PLAIN_MATMULS
+    return (
+        rates.quantized
+        and instruction.kind is OperatorKind.MATMUL
+        and instruction.path not in _PLAIN_MATMULS
+    )
 
 
 def matmul_costs(
-    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
 ) -> tuple[Floats, Floats, Floats]:
     """Return time, matrix FLOP and memory traffic of a matmul."""
-    m, n, k, groups = matmul_shape(step, scale)
+    m, n, k, groups = matmul_shape(instruction, scale)
     turns: Floats | float = 1.0
-    if step.in_turn is not None:
-        # One step after another: each is a product of its own rows, and reads the weights again.
+    if instruction.in_turn is not None:
+        # One time step after another: each is a matmul of its rows that reads the weights again.
         # Gradients of the weights are taken for all of them at once.
-        turns = scale.value(step.in_turn) if step.phase is not StepPhase.WEIGHT_GRADIENT else 1.0
+        turns = (
+            scale.value(instruction.in_turn)
+            if instruction.phase is not InstructionPhase.WEIGHT_GRADIENT
+            else 1.0
+        )
         m = m / turns
-    quantized = is_quantized(step, rates)
+    quantized = is_quantized(instruction, rates)
     elements = groups * (m * k + k * n + m * n)
     traffic = elements * rates.element_bytes
     library = software.library_kernels or rates.convolution.kernels.profiled
@@ -49,8 +57,8 @@ def matmul_costs(
             groups=groups,
             rates=rates.convolution,
             # Gradients of weights lie as the weights do, inputs along rows.
-            row=m if step.phase is StepPhase.WEIGHT_GRADIENT else n,
-            is_stored=step.phase is StepPhase.WEIGHT_GRADIENT,
+            row=m if instruction.phase is InstructionPhase.WEIGHT_GRADIENT else n,
+            is_stored=instruction.phase is InstructionPhase.WEIGHT_GRADIENT,
         )
     else:
         time_s = matmul_time_s(
@@ -65,23 +73,26 @@ def matmul_costs(
             alignment_penalty=rates.alignment_penalty,
         )
     if quantized:
-        casts = _casts(step.phase, m, n, k, groups)
+        casts = _casts(instruction.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
-    if step.in_turn is not None and rates.start_s is None:
+    if instruction.in_turn is not None and rates.start_s is None:
         time_s = np.maximum(time_s, rates.kernel_s)
     time_s, traffic = time_s * turns, traffic * turns
-    if step.weights and (copies := weight_casts(step, scale, rates, software)) is not None:
+    if (
+        instruction.weights
+        and (copies := weight_casts(instruction, scale, rates, software)) is not None
+    ):
         time_s = time_s + copies / rates.memory_bytes_per_s
         traffic = traffic + copies
-    flop = 2.0 * m * n * k * groups * turns * step.share
-    return time_s * step.share, flop, traffic * step.share
+    flop = 2.0 * m * n * k * groups * turns * instruction.share
+    return time_s * instruction.share, flop, traffic * instruction.share
 
 
-def _casts(phase: StepPhase, m: Floats, n: Floats, k: Floats, groups: Floats) -> Floats:
+def _casts(phase: InstructionPhase, m: Floats, n: Floats, k: Floats, groups: Floats) -> Floats:
     """Bytes moved by casts: activations and weights in forward, gradients once in backward."""
-    if phase is StepPhase.INPUT_GRADIENT:
+    if phase is InstructionPhase.INPUT_GRADIENT:
         return groups * m * k * _CAST_ACTIVATION_BYTES  # k is the gradient's width here
-    if phase is StepPhase.WEIGHT_GRADIENT:
+    if phase is InstructionPhase.WEIGHT_GRADIENT:
         return np.zeros_like(m)
     return groups * (m * k * _CAST_ACTIVATION_BYTES + k * n * _CAST_WEIGHT_BYTES)

@@ -11,7 +11,13 @@ from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 from wattree.hardware import Node
-from wattree.lowering.program import BlockProgram, ComputeStep, Scale, Step, StepPhase
+from wattree.lowering.program import (
+    BlockProgram,
+    ComputeInstruction,
+    Instruction,
+    InstructionPhase,
+    Scale,
+)
 from wattree.strategy import Offload
 
 Floats = NDArray[np.float64]
@@ -109,10 +115,10 @@ def tier2_accesses(
     return phases
 
 
-def _reader(steps: Sequence[Step], path: str) -> int | None:
+def _reader(steps: Sequence[Instruction], path: str) -> int | None:
     """Return the step of an operator that reads what it kept: of gradients the weight's."""
-    own = [i for i, s in enumerate(steps) if isinstance(s, ComputeStep) and s.path == path]
-    weight = [i for i in own if steps[i].phase is StepPhase.WEIGHT_GRADIENT]
+    own = [i for i, s in enumerate(steps) if isinstance(s, ComputeInstruction) and s.path == path]
+    weight = [i for i in own if steps[i].phase is InstructionPhase.WEIGHT_GRADIENT]
     return next(iter((*weight, *own)), None)
 
 
@@ -132,7 +138,7 @@ def stored_whole(program: BlockProgram, scale: Scale) -> Floats:
 
 
 def tier2_share(
-    step: ComputeStep, traffic: Floats, moved_bytes: Moved, scale: Scale, rates: Rates
+    step: ComputeInstruction, traffic: Floats, moved_bytes: Moved, scale: Scale, rates: Rates
 ) -> Floats:
     """Return the share of a step's memory traffic that goes to expanded memory, `(n,)`.
 
@@ -152,7 +158,7 @@ def tier2_share(
     tier2 = np.zeros_like(traffic)
     if saved is not None:
         placed = tier2 = np.minimum(saved / moved, 1.0)
-    reads_weights = step.phase is not StepPhase.WEIGHT_GRADIENT and step.weights
+    reads_weights = step.phase is not InstructionPhase.WEIGHT_GRADIENT and step.weights
     if reads_weights and step.kind is OperatorKind.EMBEDDING:
         is_table = not any(size.seq for size in step.traffic)
         misses = tier.table_misses if is_table else tier.parameters * whole

@@ -1,9 +1,9 @@
-"""Classes of the steps of a block, for the account of energy."""
+"""Classes of the instructions of a block, for the account of energy."""
 
 from __future__ import annotations
 
 from wattree.graph import OperatorClass, class_of_kind
-from wattree.lowering.program import CollectiveKind, ComputeStep, Step
+from wattree.lowering.program import CollectiveKind, ComputeInstruction, Instruction
 
 #: Axes of the mesh that an exchange of activations runs over, the telling one first.
 _OF_AXIS = (
@@ -14,11 +14,11 @@ _OF_AXIS = (
 _REDUCES = {CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE}
 
 
-def class_of_step(step: Step) -> OperatorClass:
-    """Return the class of one step of a block."""
-    if isinstance(step, ComputeStep):
-        return class_of_kind(step.kind)
-    found = (known for axis, known in _OF_AXIS if axis in step.axes)
+def class_of_instruction(instruction: Instruction) -> OperatorClass:
+    """Return the class of one instruction of a block."""
+    if isinstance(instruction, ComputeInstruction):
+        return class_of_kind(instruction.kind)
+    found = (known for axis, known in _OF_AXIS if axis in instruction.axes)
     return next(found, OperatorClass.OTHER_EXCHANGE)
 
 

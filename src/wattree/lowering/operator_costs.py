@@ -1,4 +1,4 @@
-"""Time, FLOP and traffic of compute steps that language models written by hand do not have.
+"""Time, FLOP and traffic of compute instructions that language models written by hand do not have.
 
 Convolutions, and operators that are bound by memory, of captured models. Products, attention and
 the rest stand in `compiler.evaluate`.
@@ -21,7 +21,7 @@ from wattree.cost.convolution import (
 from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of, plain_function
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
-from wattree.lowering.program import ComputeStep, LocalSize, Scale, StepPhase
+from wattree.lowering.program import ComputeInstruction, InstructionPhase, LocalSize, Scale
 
 Floats = NDArray[np.float64]
 
@@ -49,8 +49,8 @@ _SHARED = frozenset(
 )
 _TABLES = frozenset({OperatorKind.EMBEDDING})
 _GRADIENTS = {
-    StepPhase.INPUT_GRADIENT: ConvolutionPass.INPUT_GRADIENT,
-    StepPhase.WEIGHT_GRADIENT: ConvolutionPass.WEIGHT_GRADIENT,
+    InstructionPhase.INPUT_GRADIENT: ConvolutionPass.INPUT_GRADIENT,
+    InstructionPhase.WEIGHT_GRADIENT: ConvolutionPass.WEIGHT_GRADIENT,
 }
 _OPPOSITE = {
     ConvolutionPass.FORWARD: ConvolutionPass.INPUT_GRADIENT,
@@ -64,22 +64,27 @@ _FULL_BYTES, _CAST_BYTES = 4.0, 6.0
 _FULL_WIDTH = frozenset({"layer_norm", "group_norm", "softmax", "log_softmax", "rms_norm"})
 
 
-def is_convolution(step: ComputeStep) -> bool:
-    """Return whether `convolution_costs` knows the step."""
-    return step.kind is OperatorKind.CONVOLUTION and step.matmul is not None
+def is_convolution(instruction: ComputeInstruction) -> bool:
+    """Return whether `convolution_costs` knows the instruction."""
+    return instruction.kind is OperatorKind.CONVOLUTION and instruction.matmul is not None
 
 
 def convolution_costs(
-    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
 ) -> tuple[Floats, Floats, Floats]:
     """Return time, FLOP and memory traffic of a convolution or one of its gradients."""
-    assert step.matmul is not None
-    assert step.window is not None
+    assert instruction.matmul is not None
+    assert instruction.window is not None
     m, n, k, groups = (
         scale.value(size)
-        for size in (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
+        for size in (
+            instruction.matmul.m,
+            instruction.matmul.n,
+            instruction.matmul.k,
+            instruction.matmul.groups,
+        )
     )
-    window, which = step.window, _GRADIENTS.get(step.phase, ConvolutionPass.FORWARD)
+    window, which = instruction.window, _GRADIENTS.get(instruction.phase, ConvolutionPass.FORWARD)
     taps = int(np.prod(window.kernel))
     # A transposed convolution is another's input gradient: its positions are that one's outputs.
     channels = (n / taps, k) if window.transposed else (k / taps, n)
@@ -95,8 +100,8 @@ def convolution_costs(
         and set(window.dilation) == {1},
     )
     width = rates.convolution.element_bytes
-    activations = _total(step.reads, scale) + _total(step.writes, scale)
-    weights = _total(step.weights, scale)
+    activations = _total(instruction.reads, scale) + _total(instruction.writes, scale)
+    weights = _total(instruction.weights, scale)
     traffic = (activations + weights) * width
     converted: Floats | float = 0.0
     if not software.channels_last and rates.convolution.kernels.matrix and width < _FULL_BYTES:
@@ -109,15 +114,19 @@ def convolution_costs(
         traffic,
         converted,
     )
-    cast = weight_casts(step, scale, rates, software)
+    cast = weight_casts(instruction, scale, rates, software)
     cast = np.zeros_like(m) if cast is None else cast
-    flop = 2.0 * m * n * k * groups * step.share
-    time_s = _at_least(time_s + cast / rates.stream_bytes_per_s, step, rates)
-    return time_s * step.share, flop, np.asarray((traffic + converted + cast) * step.share)
+    flop = 2.0 * m * n * k * groups * instruction.share
+    time_s = _at_least(time_s + cast / rates.stream_bytes_per_s, instruction, rates)
+    return (
+        time_s * instruction.share,
+        flop,
+        np.asarray((traffic + converted + cast) * instruction.share),
+    )
 
 
 def weight_casts(
-    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
 ) -> Floats | None:
     """Return what autocast moves to make 16-bit weights, or fp32 gradients of them; None: nothing.
 
@@ -125,38 +134,38 @@ def weight_casts(
     """
     if not software.autocast or rates.element_bytes >= _FULL_BYTES:
         return None
-    if step.phase is StepPhase.INPUT_GRADIENT:
+    if instruction.phase is InstructionPhase.INPUT_GRADIENT:
         return None
-    return _total(step.weights, scale) * _CAST_BYTES
+    return _total(instruction.weights, scale) * _CAST_BYTES
 
 
-def library_passes(step: ComputeStep, software: Software) -> Passes | None:
-    """Return the passes of a memory-bound step; None where other formulas hold."""
-    if step.kind in _CAPTURED or (software.library_kernels and step.kind in _SHARED):
-        return passes_of(step.kind, step.function)
+def library_passes(instruction: ComputeInstruction, software: Software) -> Passes | None:
+    """Return the passes of a memory-bound instruction; None where other formulas hold."""
+    if instruction.kind in _CAPTURED or (software.library_kernels and instruction.kind in _SHARED):
+        return passes_of(instruction.kind, instruction.function)
     return None
 
 
-def runs_alone(step: ComputeStep) -> bool:
-    """Return whether a step takes kernels of its own, no part of another's."""
-    passes = passes_of(step.kind, step.function)
-    return passes is None or passes.runs or step.phase in _GRADIENTS
+def runs_alone(instruction: ComputeInstruction) -> bool:
+    """Return whether an instruction takes kernels of its own, no part of another's."""
+    passes = passes_of(instruction.kind, instruction.function)
+    return passes is None or passes.runs or instruction.phase in _GRADIENTS
 
 
 def memory_bound_costs(
-    step: ComputeStep, passes: Passes, scale: Scale, rates: Rates, software: Software
+    instruction: ComputeInstruction, passes: Passes, scale: Scale, rates: Rates, software: Software
 ) -> tuple[Floats, Floats, Floats]:
-    """Return time, FLOP and memory traffic of a step that is bound by memory."""
-    backward = step.phase in _GRADIENTS
-    fixed = sum((scale.value(size) * width for size, width in step.fixed_traffic), 0.0)
-    read, written = _total(step.reads, scale), _total(step.writes, scale)
+    """Return time, FLOP and memory traffic of an instruction that is bound by memory."""
+    backward = instruction.phase in _GRADIENTS
+    fixed = sum((scale.value(size) * width for size, width in instruction.fixed_traffic), 0.0)
+    read, written = _total(instruction.reads, scale), _total(instruction.writes, scale)
     width, cast = rates.element_bytes, 0.0
-    runs_wide = plain_function(step.function) in _FULL_WIDTH
+    runs_wide = plain_function(instruction.function) in _FULL_WIDTH
     if software.autocast and width < _FULL_BYTES and runs_wide:
         width, cast = _FULL_BYTES, _CAST_BYTES
     moved = written * cast
-    if step.kind in _TABLES:
-        moved = moved + _table_bytes(step, scale, rates, software)
+    if instruction.kind in _TABLES:
+        moved = moved + _table_bytes(instruction, scale, rates, software)
     else:
         over_reads, over_writes = passes.over(backward=backward)
         moved = moved + (over_reads * read + over_writes * written) * width
@@ -164,16 +173,16 @@ def memory_bound_costs(
     share = passes.backward_share if backward else passes.share
     time_s = traffic / (streamed_bytes_per_s(traffic, rates) * share)
     time_s = time_s + fresh_s(np.asarray(written * width), rates.convolution.fresh_s_per_byte)
-    time_s = _at_least(time_s, step, rates)
-    return time_s * step.share, np.zeros_like(traffic), traffic * step.share
+    time_s = _at_least(time_s, instruction, rates)
+    return time_s * instruction.share, np.zeros_like(traffic), traffic * instruction.share
 
 
-def _at_least(time_s: Floats, step: ComputeStep, rates: Rates) -> Floats:
+def _at_least(time_s: Floats, instruction: ComputeInstruction, rates: Rates) -> Floats:
     """Return the time of kernels, none shorter than the shortest there is. [s]
 
     In a graph what they take to start is added to their work elsewhere.
     """
-    least_s = step.kernels * rates.kernel_s
+    least_s = instruction.kernels * rates.kernel_s
     return np.maximum(time_s, least_s) if rates.start_s is None else time_s
 
 
@@ -186,20 +195,22 @@ def streamed_bytes_per_s(traffic_bytes: Floats, rates: Rates) -> Floats:
     return np.where(held, rates.cached_bytes_per_s, rates.stream_bytes_per_s)
 
 
-def _table_bytes(step: ComputeStep, scale: Scale, rates: Rates, software: Software) -> Floats:
+def _table_bytes(
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
+) -> Floats:
     """Return what looking up rows of a table moves, or adding gradients to them. [B]
 
     Dense gradients are cleared first, the whole table's.
     """
-    result_bytes = _total(step.writes, scale) * rates.element_bytes
-    row_bytes = scale.value(step.row) * rates.element_bytes
+    result_bytes = _total(instruction.writes, scale) * rates.element_bytes
+    row_bytes = scale.value(instruction.row) * rates.element_bytes
     rows = result_bytes / np.maximum(row_bytes, 1.0)
-    for size, _ in step.fixed_traffic:  # the ids; others tell where bags begin and end
+    for size, _ in instruction.fixed_traffic:  # the ids; others tell where bags begin and end
         rows = np.maximum(rows, scale.value(size))
     picked = gathered_bytes(rows, row_bytes)
-    if step.phase not in _GRADIENTS:
+    if instruction.phase not in _GRADIENTS:
         return np.asarray(picked + result_bytes)
-    cleared = 0.0 if software.sparse_gradients else _total(step.weights, scale)
+    cleared = 0.0 if software.sparse_gradients else _total(instruction.weights, scale)
     # Rows of the gradient are read, and those of the table's read and written.
     return np.asarray(result_bytes + 2.0 * picked + cleared * software.gradient_bytes)
 

@@ -16,7 +16,12 @@ from wattree.cost.rates import Rates
 from wattree.lowering.collective_cpu_time import with_collective_cpu_time
 from wattree.lowering.movement import Overlap
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import CollectiveKind, CollectiveStep, ComputeStep, Step
+from wattree.lowering.program import (
+    CollectiveInstruction,
+    CollectiveKind,
+    ComputeInstruction,
+    Instruction,
+)
 from wattree.lowering.ring import Ring, rings_of
 from wattree.lowering.ring_rows import collapsed_row, ring_rows, ring_span_s
 from wattree.lowering.rows import Row
@@ -80,15 +85,17 @@ class Pipelining:
             shares_processors=rates.exchange_s > 0 or rates.exchange_s_per_byte > 0,
         )
 
-    def share(self, step: CollectiveStep) -> float:
-        """Return the visible share of `step`."""
-        if step.kind not in _CUT and not (self.cuts_reductions and step.kind in _REDUCED):
+    def share(self, instruction: CollectiveInstruction) -> float:
+        """Return the visible share of `instruction`."""
+        if instruction.kind not in _CUT and not (
+            self.cuts_reductions and instruction.kind in _REDUCED
+        ):
             return 1.0
-        if step.exposed or self.stream(step) == Stream.COMPUTE:
+        if instruction.exposed or self.stream(instruction) == Stream.COMPUTE:
             return 1.0
-        if step.axes == ("tp",):
+        if instruction.axes == ("tp",):
             return self.tensor_exposed_share
-        return self.context_exposed_share if step.axes == ("cp",) else 1.0
+        return self.context_exposed_share if instruction.axes == ("cp",) else 1.0
 
     def hidden_latencies(self, share: float) -> float:
         """Return how many latencies the hidden part of a collective has, cut where `share` shows.
@@ -98,32 +105,34 @@ class Pipelining:
         """
         return 1.0 / share - 1.0 if self.shares_processors else 0.0
 
-    def stream(self, step: Step) -> int:
-        """Return the stream a step runs on."""
-        if isinstance(step, ComputeStep):
+    def stream(self, instruction: Instruction) -> int:
+        """Return the stream an instruction runs on."""
+        if isinstance(instruction, ComputeInstruction):
             return Stream.COMPUTE
-        kind, own = _KINDS[0 if "ep" in step.axes else 1 if "cp" in step.axes else 2]
+        kind, own = _KINDS[0 if "ep" in instruction.axes else 1 if "cp" in instruction.axes else 2]
         return Stream.COMPUTE if kind in self.in_line else own
 
 
 def phase_rows(
-    steps: Sequence[Step], pipelining: Pipelining, ring_ranks: Mapping[int, int] | None = None
+    instructions: Sequence[Instruction],
+    pipelining: Pipelining,
+    ring_ranks: Mapping[int, int] | None = None,
 ) -> list[Row]:
-    """Return the tasks of a phase: every step, hidden parts beside their products.
+    """Return the tasks of a phase: every instruction, hidden parts beside their products.
 
     Args:
-        steps: Of the phase.
+        instructions: Of the phase.
         pipelining: Visible shares of collectives.
         ring_ranks: Attention in blocks → how many; None: one row for all blocks.
     """
-    partner = hidden_under(steps, pipelining)
-    rings = rings_of(steps)
+    partner = hidden_under(instructions, pipelining)
+    rings = rings_of(instructions)
     passes = {ring.keys: ring for ring in rings.values()}
     passes |= {ring.gradient: ring for ring in rings.values() if ring.gradient is not None}
     rows: list[Row] = []
-    at: dict[int, int] = {}  # step → row that completes it
+    at: dict[int, int] = {}  # instruction → row that completes it
     waiting: dict[int, list[int]] = {}  # product → hidden gathers its readers must await
-    for index, step in enumerate(steps):
+    for index, instruction in enumerate(instructions):
         if index in passes:
             # Keys come with their attention's rows, and gradients are home when it is done.
             if index == passes[index].gradient:
@@ -131,35 +140,39 @@ def phase_rows(
                 at[index] = last if ring_ranks is None else last - 1
             continue
         if index in rings:
-            stream = pipelining.stream(steps[rings[index].keys])
-            _add_ring(rings[index], steps, rows, at, ring_ranks, stream=stream)
+            stream = pipelining.stream(instructions[rings[index].keys])
+            _add_ring(rings[index], instructions, rows, at, ring_ranks, stream=stream)
             continue
-        depends = tuple(at[d] for d in step.depends)
-        late = tuple(row for d in step.depends for row in waiting.get(d, ()))
+        depends = tuple(at[d] for d in instruction.depends)
+        late = tuple(row for d in instruction.depends for row in waiting.get(d, ()))
         share = 1.0
-        if isinstance(step, CollectiveStep) and index in partner:
-            share = pipelining.share(step)
+        if isinstance(instruction, CollectiveInstruction) and index in partner:
+            share = pipelining.share(instruction)
             beside = partner[index]
             if beside < index:  # drains a product: its hidden part starts with the product
                 starts = rows[at[beside]].depends
                 pieces = pipelining.hidden_latencies(share)
-                rows.append(Row(index, 1 - share, pipelining.stream(step), starts, True, pieces))
+                rows.append(
+                    Row(index, 1 - share, pipelining.stream(instruction), starts, True, pieces)
+                )
                 depends = (*depends, len(rows) - 1)
-        rows.append(Row(index, share, pipelining.stream(step), depends + late, False))
+        rows.append(Row(index, share, pipelining.stream(instruction), depends + late, False))
         at[index] = len(rows) - 1
         if index in partner and partner[index] > index:
             pieces = pipelining.hidden_latencies(share)
-            rows.append(Row(index, 1 - share, pipelining.stream(step), depends, True, pieces))
+            rows.append(
+                Row(index, 1 - share, pipelining.stream(instruction), depends, True, pieces)
+            )
             waiting.setdefault(partner[index], []).append(len(rows) - 1)
     if pipelining.slower > 1.0 and partner:
         cut = set(partner.values())
-        rows = [replace(r, slower=pipelining.slower) if r.step in cut else r for r in rows]
-    return with_collective_cpu_time(rows, steps) if pipelining.shares_processors else rows
+        rows = [replace(r, slower=pipelining.slower) if r.instruction in cut else r for r in rows]
+    return with_collective_cpu_time(rows, instructions) if pipelining.shares_processors else rows
 
 
 def _add_ring(
     ring: Ring,
-    steps: Sequence[Step],
+    instructions: Sequence[Instruction],
     rows: list[Row],
     at: dict[int, int],
     ring_ranks: Mapping[int, int] | None,
@@ -168,28 +181,28 @@ def _add_ring(
 ) -> None:
     """Append the rows of an attention in blocks; `at` tells the one that completes it."""
     if ring_ranks is not None:
-        ring_rows(ring, steps, rows, at, ring_ranks[ring.attention], stream=stream)
+        ring_rows(ring, instructions, rows, at, ring_ranks[ring.attention], stream=stream)
     else:
-        rows.append(collapsed_row(ring, steps, at))
+        rows.append(collapsed_row(ring, instructions, at))
     at[ring.attention] = len(rows) - 1
 
 
-def hidden_under(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, int]:
+def hidden_under(instructions: Sequence[Instruction], pipelining: Pipelining) -> dict[int, int]:
     """Return collective → the product it can be pipelined with."""
     partner: dict[int, int] = {}
-    for index, step in enumerate(steps):
-        if isinstance(step, CollectiveStep):
-            if pipelining.share(step) >= 1.0:
+    for index, instruction in enumerate(instructions):
+        if isinstance(instruction, CollectiveInstruction):
+            if pipelining.share(instruction) >= 1.0:
                 continue
-            if step.kind in _DRAINS and step.depends:
-                before = step.depends[0]
-                if isinstance(steps[before], ComputeStep):
+            if instruction.kind in _DRAINS and instruction.depends:
+                before = instruction.depends[0]
+                if isinstance(instructions[before], ComputeInstruction):
                     partner[index] = before
         else:
-            for before in step.depends:
-                earlier = steps[before]
+            for before in instruction.depends:
+                earlier = instructions[before]
                 if (
-                    isinstance(earlier, CollectiveStep)
+                    isinstance(earlier, CollectiveInstruction)
                     and earlier.kind is CollectiveKind.ALL_GATHER
                     and pipelining.share(earlier) < 1.0
                 ):
@@ -203,15 +216,15 @@ def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
     free: dict[int, Floats] = {}
     ends: list[Floats] = []
     zero = np.zeros(count)
-    rings = rings_of(costs.steps)
-    for row in phase_rows(costs.steps, pipelining):
+    rings = rings_of(costs.instructions)
+    for row in phase_rows(costs.instructions, pipelining):
         start = free.get(row.stream, zero)
         for before in row.depends:
             start = np.maximum(start, ends[before])
-        latency = row.latency_share * costs.latency_s[row.step]
+        latency = row.latency_share * costs.latency_s[row.instruction]
         if row.collapsed:
-            ring = rings[row.step]
-            in_line = pipelining.stream(costs.steps[ring.keys]) == Stream.COMPUTE
+            ring = rings[row.instruction]
+            in_line = pipelining.stream(costs.instructions[ring.keys]) == Stream.COMPUTE
             end = start + ring_span_s(ring, costs, in_line=in_line)
         else:
             end = start + latency + row.work_s(costs.work_s, costs.processor_s)

@@ -1,4 +1,4 @@
-"""The steps of one phase of a block → a row of costs each."""
+"""The instructions of one phase of a block → a row of costs each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from wattree.lowering.compute_costs import compute_costs, starts_s
 from wattree.lowering.groups import GroupShapes
 from wattree.lowering.memory_tier_access import tier2_share
 from wattree.lowering.operator_costs import runs_alone
-from wattree.lowering.program import CollectiveKind, CollectiveStep, ComputeStep, Scale, Step
+from wattree.lowering.program import (
+    CollectiveInstruction,
+    CollectiveKind,
+    ComputeInstruction,
+    Instruction,
+    Scale,
+)
 from wattree.lowering.ring import Ring, buffered_blocks, rings_of
 
 Floats = NDArray[np.float64]
@@ -23,21 +29,21 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseCosts:
-    """Costs of a list of steps. Arrays have shape `(steps, n)`.
+    """Costs of a list of instructions. Arrays have shape `(instructions, n)`.
 
     Attributes:
-        latency_s, work_s: Fixed part and rest of each step's time. [s]
+        latency_s, work_s: Fixed part and rest of each instruction's time. [s]
         flop: Matrix FLOP.
         traffic_bytes: Device memory. [B]
         wire_bytes: Sent by one rank. [B]
         scale_up_bytes, adapter_bytes, uplink_bytes: Loads, as `cost.PortLoads`. [B]
-        transient_bytes: Memory that lives only during the step. [B]
+        transient_bytes: Memory that lives only during the instruction. [B]
         in_turn: 1 for collectives whose ports and network work one after the other.
         ring_ranks: Blocks of an attention whose keys and values go round a ring, 0 for others.
         processor_s: What a collective takes of the processors that compute alongside it. [s]
     """
 
-    steps: tuple[Step, ...]
+    instructions: tuple[Instruction, ...]
     latency_s: Floats
     work_s: Floats
     flop: Floats
@@ -53,7 +59,7 @@ class PhaseCosts:
 
 
 def phase_costs(
-    steps: Sequence[Step],
+    instructions: Sequence[Instruction],
     scale: Scale,
     placement: GroupShapes,
     rates: Rates,
@@ -62,47 +68,49 @@ def phase_costs(
     kept: Mapping[int, Floats],
     whole: Floats,
 ) -> tuple[PhaseCosts, Floats]:
-    """Return the costs of steps, and what they move to and from expanded memory. [B]
+    """Return the costs of instructions, and what they move to and from expanded memory. [B]
 
-    Of kept activations they move there what `kept` says, by step; weights are read there where
-    `whole` says that they are used where they are stored.
+    Of saved activations they move there what `kept` says, by instruction; weights are read there
+    where `whole` says that they are used where they are stored.
     """
     tier2_bytes = np.zeros(len(scale.micro_batch))
-    costs = _empty(steps, len(tier2_bytes))
-    rings = rings_of(steps)
-    for index, step in enumerate(steps):
-        if isinstance(step, CollectiveStep):
-            _fill_collective(costs, index, scale, placement.group(step.axes, scale), rates)
+    costs = _empty(instructions, len(tier2_bytes))
+    rings = rings_of(instructions)
+    for index, instruction in enumerate(instructions):
+        if isinstance(instruction, CollectiveInstruction):
+            _fill_collective(costs, index, scale, placement.group(instruction.axes, scale), rates)
             continue
         blocks = None
         if (ring := rings.get(index)) is not None:
-            blocks = costs.ring_ranks[index] = scale.degree(_collective(steps[ring.keys]).axes)
-        work, flop, traffic = compute_costs(step, scale, rates, software, blocks)
+            blocks = costs.ring_ranks[index] = scale.degree(
+                _collective(instructions[ring.keys]).axes
+            )
+        work, flop, traffic = compute_costs(instruction, scale, rates, software, blocks)
         own = rates
         if rates.expanded is not None:
-            share = tier2_share(step, traffic, (kept.get(index), whole), scale, rates)
+            share = tier2_share(instruction, traffic, (kept.get(index), whole), scale, rates)
             if share.any():
                 own = rates.accessing(share)
-                work, *_ = compute_costs(step, scale, own, software, blocks)
+                work, *_ = compute_costs(instruction, scale, own, software, blocks)
                 work = work + rates.expanded.waited_s(share)
                 tier2_bytes = tier2_bytes + share * traffic
-        if rates.start_s is not None and runs_alone(step):
-            work = work + starts_s(step, scale, rates)
+        if rates.start_s is not None and runs_alone(instruction):
+            work = work + starts_s(instruction, scale, rates)
         if (cap := rates.power.cap) is not None:
             slowest = np.minimum(own.memory_bytes_per_s, own.stream_bytes_per_s)
             work = cap.time_s(work, flop, traffic, traffic / slowest)
         costs.work_s[index], costs.flop[index], costs.traffic_bytes[index] = work, flop, traffic
-        costs.transient_bytes[index] = _transient(step, scale, rates)
+        costs.transient_bytes[index] = _transient(instruction, scale, rates)
         if ring is not None:
-            costs.transient_bytes[index] += _visiting(ring, steps, scale, rates)
+            costs.transient_bytes[index] += _visiting(ring, instructions, scale, rates)
     return costs, tier2_bytes
 
 
-def _empty(steps: Sequence[Step], count: int) -> PhaseCosts:
-    """Return costs of 0 of steps under `count` strategies, to be filled in."""
-    names = [each.name for each in fields(PhaseCosts) if each.name != "steps"]
-    arrays = np.zeros((len(names), len(steps), count))
-    return PhaseCosts(steps=tuple(steps), **dict(zip(names, arrays, strict=True)))
+def _empty(instructions: Sequence[Instruction], count: int) -> PhaseCosts:
+    """Return costs of 0 of instructions under `count` strategies, to be filled in."""
+    names = [each.name for each in fields(PhaseCosts) if each.name != "instructions"]
+    arrays = np.zeros((len(names), len(instructions), count))
+    return PhaseCosts(instructions=tuple(instructions), **dict(zip(names, arrays, strict=True)))
 
 
 def _fill_collective(
@@ -113,12 +121,12 @@ def _fill_collective(
     rates: Rates,
 ) -> None:
     """Write down what the collective at `index` costs."""
-    step = _collective(costs.steps[index])
-    size = scale.value(step.size) * (step.element_bytes or rates.element_bytes)
-    found = collective_costs(step.kind, size, group, rates, copies=step.copies)
+    instruction = _collective(costs.instructions[index])
+    size = scale.value(instruction.size) * (instruction.element_bytes or rates.element_bytes)
+    found = collective_costs(instruction.kind, size, group, rates, copies=instruction.copies)
     busiest: Floats | float = 1.0
     ports: Floats | float = 1.0
-    if step.uneven and scale.load is not None:
+    if instruction.uneven and scale.load is not None:
         busiest, ports = scale.load.busiest, scale.load.ports
     costs.latency_s[index] = found.latency_s
     costs.work_s[index] = found.work_s * busiest
@@ -127,27 +135,29 @@ def _fill_collective(
     costs.adapter_bytes[index] = found.adapter_bytes * ports
     costs.uplink_bytes[index] = found.uplink_bytes * ports
     costs.in_turn[index] = found.in_turn
-    if step.kind is CollectiveKind.ALL_GATHER and not step.saved_gather:
+    if instruction.kind is CollectiveKind.ALL_GATHER and not instruction.saved_gather:
         costs.transient_bytes[index] = size * (group.ranks > 1)  # one rank has the whole already
     taken = rates.exchange_s + rates.exchange_s_per_byte * found.wire_bytes
     costs.processor_s[index] = np.where(group.ranks > 1, taken, 0.0)
 
 
-def _collective(step: Step) -> CollectiveStep:
-    assert isinstance(step, CollectiveStep)
-    return step
+def _collective(instruction: Instruction) -> CollectiveInstruction:
+    assert isinstance(instruction, CollectiveInstruction)
+    return instruction
 
 
-def _visiting(ring: Ring, steps: Sequence[Step], scale: Scale, rates: Rates) -> Floats:
+def _visiting(
+    ring: Ring, instructions: Sequence[Instruction], scale: Scale, rates: Rates
+) -> Floats:
     """Return what blocks on their way round a ring take on each rank. [B]"""
-    keys = _collective(steps[ring.keys])
+    keys = _collective(instructions[ring.keys])
     ranks = scale.degree(keys.axes)
     blocks = buffered_blocks(ranks, gradient=ring.gradient is not None)
     return np.asarray(blocks * scale.value(keys.size) / ranks * rates.element_bytes)
 
 
-def _transient(step: ComputeStep, scale: Scale, rates: Rates) -> Floats:
+def _transient(instruction: ComputeInstruction, scale: Scale, rates: Rates) -> Floats:
     size = np.zeros_like(scale.micro_batch)
-    for part in step.transient:
+    for part in instruction.transient:
         size = size + scale.value(part)
     return size * rates.element_bytes

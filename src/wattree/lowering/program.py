@@ -1,6 +1,6 @@
 """What one block does on one rank, sizes still symbolic: the compiler's intermediate form.
 
-A `BlockProgram` holds the steps of a block's forward pass, recomputation and backward pass with
+A `BlockProgram` holds the instructions of a block's forward, recomputation and backward pass with
 *local sizes* (whole size over the degrees of the axes that split it). Degrees, micro-batch and
 sequence stay symbols, so one program serves a single strategy and a vectorized sweep alike.
 """
@@ -40,8 +40,8 @@ class Payload(StrEnum):
     GRADIENT = "gradient"
 
 
-class StepPhase(StrEnum):
-    """Part of a training step that a block step belongs to."""
+class InstructionPhase(StrEnum):
+    """Part of a training step that an instruction of a block belongs to."""
 
     FORWARD = "forward"
     RECOMPUTATION = "recomputation"
@@ -176,7 +176,7 @@ class Matmul:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeStep:
+class ComputeInstruction:
     """One operator, or one of its gradients, on one rank.
 
     Attributes:
@@ -200,7 +200,7 @@ class ComputeStep:
         in_turn: How many times it runs one after another: the time steps of a recurrent product.
         kernels: Eager kernels it launches.
         owners: Axes of which one rank runs it, the others not at all.
-        depends: Indices of earlier steps in the same list whose results it reads.
+        depends: Indices of earlier instructions in the same list whose results it reads.
         reads_block_input: It also reads what the block was given.
         share: Share of the work that is done (recomputation of part of an operator).
         transient: Elements that live only while it runs.
@@ -209,7 +209,7 @@ class ComputeStep:
     path: str
     kind: OperatorKind
     function: str
-    phase: StepPhase
+    phase: InstructionPhase
     traffic: tuple[LocalSize, ...]
     fixed_traffic: tuple[tuple[LocalSize, float], ...] = ()
     reads: tuple[LocalSize, ...] = ()
@@ -236,23 +236,28 @@ class ComputeStep:
 
 
 def matmul_shape(
-    step: ComputeStep, scale: Scale
+    instruction: ComputeInstruction, scale: Scale
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return rows, columns, contraction and groups of a matmul, as its phase turns them."""
-    assert step.matmul is not None
+    assert instruction.matmul is not None
     m, n, k, groups = (
         scale.value(size)
-        for size in (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
+        for size in (
+            instruction.matmul.m,
+            instruction.matmul.n,
+            instruction.matmul.k,
+            instruction.matmul.groups,
+        )
     )
-    if step.phase is StepPhase.INPUT_GRADIENT:
+    if instruction.phase is InstructionPhase.INPUT_GRADIENT:
         n, k = k, n
-    elif step.phase is StepPhase.WEIGHT_GRADIENT:
+    elif instruction.phase is InstructionPhase.WEIGHT_GRADIENT:
         m, k = k, m
     return m, n, k, groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveStep:
+class CollectiveInstruction:
     """A collective that a layout change calls for.
 
     Attributes:
@@ -262,8 +267,8 @@ class CollectiveStep:
         size: Elements of the whole buffer, as nccl-tests defines size: input of a
             reduce-scatter, output of an all-gather, buffer of an all-reduce or all-to-all.
         payload: What it carries.
-        phase: Of the step that needs it.
-        depends: Indices of earlier steps it reads.
+        phase: Of the instruction that needs it.
+        depends: Indices of earlier instructions it reads.
         copies: All-to-all of routed tokens: copies per token (top-k), for deduplication per node.
         reads_block_input: It converts what the block was given.
         exposed: Nothing hides it, whatever the software overlaps.
@@ -277,7 +282,7 @@ class CollectiveStep:
     axes: tuple[str, ...]
     size: LocalSize
     payload: Payload
-    phase: StepPhase
+    phase: InstructionPhase
     depends: tuple[int, ...] = ()
     copies: float = 1.0
     reads_block_input: bool = False
@@ -287,7 +292,7 @@ class CollectiveStep:
     saved_gather: bool = False
 
 
-Step = ComputeStep | CollectiveStep
+Instruction = ComputeInstruction | CollectiveInstruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +305,7 @@ class SavedTensor:
         mask_bytes: Bytes per element instead of the activation's (dropout masks), or 0.
         recomputed: Not kept but made again in backward.
         share: Share of it that is kept where only part is recomputed.
-        producer: Index of the forward step that makes it, -1 for the block's input.
+        producer: Index of the forward instruction that makes it, -1 for the block's input.
         consumer: Path of the operator whose backward is the last to need it.
         kind: `activation`, `scores` (unfused attention) or `logits`.
         savers: Paths of all operators whose backward needs it, in forward order.
@@ -349,7 +354,7 @@ class BlockProgram:
 
     Attributes:
         block: Name of the block.
-        forward, recomputation, backward: Steps in program order.
+        forward, recomputation, backward: Instructions in program order.
         saved: Activations kept for backward.
         parameters: What it holds.
         boundary_tensors: Tensors that it makes for later blocks and their local sizes (what
@@ -362,9 +367,9 @@ class BlockProgram:
     """
 
     block: str
-    forward: tuple[Step, ...]
-    recomputation: tuple[Step, ...]
-    backward: tuple[Step, ...]
+    forward: tuple[Instruction, ...]
+    recomputation: tuple[Instruction, ...]
+    backward: tuple[Instruction, ...]
     saved: tuple[SavedTensor, ...]
     parameters: tuple[ParameterGroup, ...]
     boundary_tensors: tuple[tuple[str, LocalSize], ...]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wattree.cost import GroupShape, LinkRates
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.links import capacities, rates_of_ranks, share_of_one_group
-from wattree.lowering.program import CollectiveStep, Scale
+from wattree.lowering.program import CollectiveInstruction, Scale
 from wattree.lowering.storage import Storage
 from wattree.lowering.topology import MeshTopology
 
@@ -73,9 +73,9 @@ def axes_sets(program: ModelProgram, storages: Iterable[Storage]) -> tuple[Axes,
     """Return every set of mesh axes that a collective of the program may run over, none too."""
     found: dict[Axes, None] = {(): None}
     for block in program.programs:
-        for step in (*block.forward, *block.recomputation, *block.backward):
-            if isinstance(step, CollectiveStep):
-                found[step.axes] = None
+        for instruction in (*block.forward, *block.recomputation, *block.backward):
+            if isinstance(instruction, CollectiveInstruction):
+                found[instruction.axes] = None
     for storage in storages:
         for sync in storage.sync:
             sets = (sync.gather_axes, sync.scatter_axes, sync.reduce_axes, sync.update_axes)

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.lowering.program import (
+    CollectiveInstruction,
     CollectiveKind,
-    CollectiveStep,
-    ComputeStep,
-    Step,
-    StepPhase,
+    ComputeInstruction,
+    Instruction,
+    InstructionPhase,
 )
 
 Floats = NDArray[np.float64]
@@ -31,10 +31,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """The steps of one attention in blocks.
+    """The instructions of one attention in blocks.
 
     Attributes:
-        attention: Index of the compute step.
+        attention: Index of the compute instruction.
         keys: Of the pass of keys and values.
         gradient: Of the pass of their gradients, in backward; None if nothing needs them.
         backward: Whether it is a backward pass, which meets the blocks in reverse order.
@@ -46,35 +46,41 @@ class Ring:
     backward: bool
 
 
-def rings_of(steps: Sequence[Step]) -> dict[int, Ring]:
-    """Return attention step → its ring."""
+def rings_of(instructions: Sequence[Instruction]) -> dict[int, Ring]:
+    """Return attention instruction → its ring."""
     readers: dict[int, list[int]] = {}
-    for index, step in enumerate(steps):
-        for before in step.depends:
+    for index, instruction in enumerate(instructions):
+        for before in instruction.depends:
             readers.setdefault(before, []).append(index)
     found = {}
-    for index, step in enumerate(steps):
-        if not isinstance(step, CollectiveStep) or step.kind is not CollectiveKind.RING_GATHER:
+    for index, instruction in enumerate(instructions):
+        if (
+            not isinstance(instruction, CollectiveInstruction)
+            or instruction.kind is not CollectiveKind.RING_GATHER
+        ):
             continue
         if len(readers.get(index, ())) != 1:
             continue
         attention = readers[index][0]
-        later = steps[attention]
-        if not isinstance(later, ComputeStep):
+        later = instructions[attention]
+        if not isinstance(later, ComputeInstruction):
             continue
-        gradients = [r for r in readers.get(attention, ()) if _carries_gradient(steps[r])]
+        gradients = [r for r in readers.get(attention, ()) if _carries_gradient(instructions[r])]
         found[attention] = Ring(
             attention=attention,
             keys=index,
             gradient=gradients[0] if gradients else None,
-            backward=later.phase is StepPhase.INPUT_GRADIENT,
+            backward=later.phase is InstructionPhase.INPUT_GRADIENT,
         )
     return found
 
 
-def _carries_gradient(step: Step) -> bool:
-    reduces = isinstance(step, CollectiveStep) and step.kind is CollectiveKind.RING_REDUCE
-    return reduces and len(step.depends) == 1
+def _carries_gradient(instruction: Instruction) -> bool:
+    reduces = (
+        isinstance(instruction, CollectiveInstruction)
+        and instruction.kind is CollectiveKind.RING_REDUCE
+    )
+    return reduces and len(instruction.depends) == 1
 
 
 def block_shares(ranks: Floats, *, skewed: bool) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import ComputeStep, Step
+from wattree.lowering.program import ComputeInstruction, Instruction
 from wattree.lowering.ring import Ring, block_shares
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 def ring_rows(
     ring: Ring,
-    steps: Sequence[Step],
+    instructions: Sequence[Instruction],
     rows: list[Row],
     at: Mapping[int, int],
     ranks: int,
@@ -28,16 +28,16 @@ def ring_rows(
     """Append the blocks of an attention and the transfers between them.
 
     Args:
-        ring: Which steps.
-        steps: Of the phase.
+        ring: Which instructions.
+        instructions: Of the phase.
         rows: What comes before.
         at: Step → row that completes it.
         ranks: Of the ring.
         stream: Of the transfers; in line with the computation, each comes before its block.
     """
-    attention = steps[ring.attention]
-    assert isinstance(attention, ComputeStep)
-    ready = _ready(ring, steps, at)
+    attention = instructions[ring.attention]
+    assert isinstance(attention, ComputeInstruction)
+    ready = _ready(ring, instructions, at)
     entry = attention.reads_block_input or not ready
     diagonal, other = (
         float(share)
@@ -73,16 +73,18 @@ def ring_rows(
         waits = (len(rows) - 1, *moved)
 
 
-def collapsed_row(ring: Ring, steps: Sequence[Step], at: Mapping[int, int]) -> Row:
+def collapsed_row(ring: Ring, instructions: Sequence[Instruction], at: Mapping[int, int]) -> Row:
     """Return one row for all blocks and their transfers, for closed forms."""
-    ready = _ready(ring, steps, at)
+    ready = _ready(ring, instructions, at)
     return Row(ring.attention, 1.0, Stream.COMPUTE, ready, hidden=False, collapsed=True)
 
 
-def _ready(ring: Ring, steps: Sequence[Step], at: Mapping[int, int]) -> tuple[int, ...]:
+def _ready(
+    ring: Ring, instructions: Sequence[Instruction], at: Mapping[int, int]
+) -> tuple[int, ...]:
     """Return the rows after which the first turn begins."""
-    before = {*steps[ring.attention].depends, *steps[ring.keys].depends} - {ring.keys}
-    return tuple(sorted({at[step] for step in before}))
+    before = {*instructions[ring.attention].depends, *instructions[ring.keys].depends} - {ring.keys}
+    return tuple(sorted({at[instruction] for instruction in before}))
 
 
 def ring_span_s(ring: Ring, costs: PhaseCosts, *, in_line: bool) -> Floats:
@@ -91,12 +93,14 @@ def ring_span_s(ring: Ring, costs: PhaseCosts, *, in_line: bool) -> Floats:
     Turn by turn the longer of computing and sending; one after the other where both are in line.
     """
     if in_line:
-        steps = [s for s in (ring.attention, ring.keys, ring.gradient) if s is not None]
-        return np.asarray(costs.work_s[steps].sum(axis=0) + costs.latency_s[steps].sum(axis=0))
-    step = costs.steps[ring.attention]
-    assert isinstance(step, ComputeStep)
+        instructions = [s for s in (ring.attention, ring.keys, ring.gradient) if s is not None]
+        return np.asarray(
+            costs.work_s[instructions].sum(axis=0) + costs.latency_s[instructions].sum(axis=0)
+        )
+    instruction = costs.instructions[ring.attention]
+    assert isinstance(instruction, ComputeInstruction)
     ranks, work_s = costs.ring_ranks[ring.attention], costs.work_s
-    shares = block_shares(ranks, skewed=bool(step.skewed_axes))
+    shares = block_shares(ranks, skewed=bool(instruction.skewed_axes))
     diagonal, other = (share * work_s[ring.attention] for share in shares)
     turns = np.maximum(ranks - 1.0, 1.0)
     keys = (costs.latency_s[ring.keys] + work_s[ring.keys]) / turns

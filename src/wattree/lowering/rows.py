@@ -1,4 +1,4 @@
-"""Rows of a phase: the tasks that its steps become, before they have costs."""
+"""Rows of a phase: the tasks that its instructions become, before they have costs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One task of a phase: a step, or a part of one.
+    """One task of a phase: an instruction, or a part of one.
 
     Attributes:
-        step: Index of the step.
+        instruction: Index of the instruction.
         share: Share of its work.
         stream: Where it runs.
         depends: Rows that it waits for.
         hidden: The part of a collective that runs alongside its product.
         latency_share: Latencies of a collective that it has.
-        begins, ends: Whether the step's temporary memory is taken, and given back, with it.
-        entry: Whether it waits for what the block is given; None: as the step says.
+        begins, ends: Whether the instruction's temporary memory is taken, and given back, with it.
+        entry: Whether it waits for what the block is given; None: as the instruction says.
         collapsed: It stands for all blocks of a ring attention and their transfers.
-        slower: Time of its work over what the step has as a whole: a product in pieces.
+        slower: Time of its work over what the instruction has as a whole: a product in pieces.
         collective_cpu_shares: Collectives whose share of processors' time it gives up while they
             run alongside it.
     """
 
-    step: int
+    instruction: int
     share: float
     stream: int
     depends: tuple[int, ...]
@@ -46,10 +46,10 @@ class Row:
         """Return the time of its work when alone, of one strategy or of several. [s]
 
         Args:
-            work_s: Of every step, `(steps, ...)`. [s]
+            work_s: Of every instruction, `(instructions, ...)`. [s]
             processor_s: That collectives take, likewise. [s]
         """
-        found = self.share * self.slower * work_s[self.step]
-        for step, share in self.collective_cpu_shares:
-            found = found + share * processor_s[step]
+        found = self.share * self.slower * work_s[self.instruction]
+        for instruction, share in self.collective_cpu_shares:
+            found = found + share * processor_s[instruction]
         return np.asarray(found)

@@ -14,7 +14,7 @@ import numpy as np
 
 from wattree.graph import OperatorKind
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import ComputeStep, Step, StepPhase
+from wattree.lowering.program import ComputeInstruction, Instruction, InstructionPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,81 +34,85 @@ class SplitBackward:
     contents: dict[int, tuple[int, ...]]
 
 
-def deferred_steps(steps: Sequence[Step]) -> frozenset[int]:
-    """Return the steps of a backward pass that can wait: weight products, and what only they need.
+def deferred_instructions(instructions: Sequence[Instruction]) -> frozenset[int]:
+    """Return the instructions of backward that can wait: weight gradients and what only they need.
 
-    A block that has nothing but such steps runs them at once, since nothing would be left.
+    A block that has nothing but such instructions runs them at once, since nothing would be left.
     """
     late = {
         index
-        for index, step in enumerate(steps)
-        if isinstance(step, ComputeStep)
-        and step.phase is StepPhase.WEIGHT_GRADIENT
-        and step.kind is OperatorKind.MATMUL
+        for index, instruction in enumerate(instructions)
+        if isinstance(instruction, ComputeInstruction)
+        and instruction.phase is InstructionPhase.WEIGHT_GRADIENT
+        and instruction.kind is OperatorKind.MATMUL
     }
-    soon = {i for i, step in enumerate(steps) if isinstance(step, ComputeStep) and i not in late}
+    soon = {
+        i
+        for i, instruction in enumerate(instructions)
+        if isinstance(instruction, ComputeInstruction) and i not in late
+    }
     if not soon:
         return frozenset()
-    needed_late, needed_soon = _needed(steps, late), _needed(steps, soon)
+    needed_late, needed_soon = _needed(instructions, late), _needed(instructions, soon)
     return frozenset(late | (needed_late - needed_soon))
 
 
-def _needed(steps: Sequence[Step], of: set[int]) -> set[int]:
+def _needed(instructions: Sequence[Instruction], of: set[int]) -> set[int]:
     """Return the collectives that `of` wait for, one through another."""
     found: set[int] = set()
-    open_ends = [before for index in of for before in steps[index].depends]
+    open_ends = [before for index in of for before in instructions[index].depends]
     while open_ends:
         index = open_ends.pop()
-        if index not in found and not isinstance(steps[index], ComputeStep):
+        if index not in found and not isinstance(instructions[index], ComputeInstruction):
             found.add(index)
-            open_ends += steps[index].depends
+            open_ends += instructions[index].depends
     return found
 
 
-def split_backward(costs: PhaseCosts, exit_step: int) -> SplitBackward:
+def split_backward(costs: PhaseCosts, exit_instruction: int) -> SplitBackward:
     """Return the pieces of a backward pass.
 
     Args:
         costs: Of the whole backward.
-        exit_step: Its step that completes the gradient of the block's input, or -1.
+        exit_instruction: Its instruction that completes the gradient of the block's input, or -1.
     """
-    late = deferred_steps(costs.steps)
-    if exit_step >= 0:
+    late = deferred_instructions(costs.instructions)
+    if exit_instruction >= 0:
         # The gradient of the input may take a collective that no operator here reads.
-        late -= {exit_step} | _needed(costs.steps, {exit_step})
-    soon = [index for index in range(len(costs.steps)) if index not in late]
+        late -= {exit_instruction} | _needed(costs.instructions, {exit_instruction})
+    soon = [index for index in range(len(costs.instructions)) if index not in late]
     later = sorted(late)
     place = {index: at for at, index in enumerate(soon)}
     contents = {
         at: tuple(
             place[before]
-            for before in costs.steps[index].depends
-            if before in place and not isinstance(costs.steps[before], ComputeStep)
+            for before in costs.instructions[index].depends
+            if before in place and not isinstance(costs.instructions[before], ComputeInstruction)
         )
         for at, index in enumerate(later)
-        if isinstance(costs.steps[index], ComputeStep)
+        if isinstance(costs.instructions[index], ComputeInstruction)
     }
     return SplitBackward(
         inputs=_taken(costs, soon),
         weights=_taken(costs, later),
-        inputs_exit=place.get(exit_step, -1),
+        inputs_exit=place.get(exit_instruction, -1),
         contents=contents,
     )
 
 
 def _taken(costs: PhaseCosts, chosen: Sequence[int]) -> PhaseCosts:
-    """Return the steps `chosen`, numbered anew; what they waited for elsewhere is done by then."""
+    """Return the `chosen` instructions, renumbered; those they waited for elsewhere are done."""
     place = {index: at for at, index in enumerate(chosen)}
-    steps = tuple(
+    instructions = tuple(
         replace(
-            costs.steps[index],
-            depends=tuple(place[b] for b in costs.steps[index].depends if b in place),
+            costs.instructions[index],
+            depends=tuple(place[b] for b in costs.instructions[index].depends if b in place),
         )
         for index in chosen
     )
     rows = np.array(chosen, dtype=np.int64)
     return PhaseCosts(
-        steps=steps,
+        instructions=instructions,
         latency_s=costs.latency_s[rows],
         work_s=costs.work_s[rows],
         flop=costs.flop[rows],

@@ -7,7 +7,7 @@ import numpy as np
 from wattree.cost.attention import FORWARD_MATMULS
 from wattree.graph import ModelGraph
 from wattree.lowering.block import compile_model
-from wattree.lowering.program import ComputeStep, Scale, StepPhase
+from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 from wattree.strategy import StrategyTree
 
 #: Backward products that the model needs: dV, dP, dQ, dK.
@@ -37,21 +37,21 @@ def model_flop(model: ModelGraph, *, global_batch: int, sequence: int) -> float:
         sum(
             _flop(step, scale)
             for step in (*block.forward, *block.backward)
-            if isinstance(step, ComputeStep)
+            if isinstance(step, ComputeInstruction)
         )
         for block in program.programs
     ]
     return float(sum(per_program[index] for index in program.instances))
 
 
-def _flop(step: ComputeStep, scale: Scale) -> float:
+def _flop(step: ComputeInstruction, scale: Scale) -> float:
     if step.matmul is not None:
         shape = step.matmul
         sizes = [scale.value(size) for size in (shape.m, shape.n, shape.k, shape.groups)]
         return 2.0 * float(np.prod(sizes))
     if step.mask is None:
         return 0.0
-    forward = step.phase is StepPhase.FORWARD
+    forward = step.phase is InstructionPhase.FORWARD
     matmuls = FORWARD_MATMULS if forward else _BACKWARD_MATMULS
     pairs = [scale.value(size) for size in (step.batch, step.queries, step.heads)]
     keys = float(scale.value(step.keys)[0])

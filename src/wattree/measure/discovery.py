@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wattree.errors import MeterError
 from wattree.measure import meters as _kinds
-from wattree.measure.meter import METERS, Found, Meter, MeterOptions, Quantity
+from wattree.measure.meter import METERS, Meter, MeterOptions, Meters, Quantity
 from wattree.trace.run import BOARD
 
 assert _kinds  # imported to register its meters
@@ -16,7 +16,7 @@ _LOOKED_FOR = ("csv", "replay", "nvml", "amdsmi", "apple", "rapl")
 _BUSY, _ESTIMATE, _REPLAY = "processor-time", "estimate", "replay"
 
 
-def find_meters(names: Sequence[str] = (), options: MeterOptions | None = None) -> Found:
+def find_meters(names: Sequence[str] = (), options: MeterOptions | None = None) -> Meters:
     """Return the meters to read.
 
     Args:
@@ -49,7 +49,7 @@ def find_meters(names: Sequence[str] = (), options: MeterOptions | None = None) 
         missing.append(f"{BOARD}: no meter of the whole node is named; --csv FILE reads one")
     if _BUSY not in names:
         meters += METERS[_BUSY](options).meters
-    return Found(tuple(meters), tuple(missing))
+    return Meters(tuple(meters), tuple(missing))
 
 
 def _not_there(name: str) -> str:

@@ -117,7 +117,7 @@ class MeterOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Meters:
     """What a probe found: meters, and domains that the machine has and nothing can read.
 
     Attributes:
@@ -132,7 +132,7 @@ class Found:
 class MeterProbe(Protocol):
     """Looks for the meters of one kind. Raises `MeterError` only where a user asked wrongly."""
 
-    def __call__(self, options: MeterOptions) -> Found:
+    def __call__(self, options: MeterOptions) -> Meters:
         """Return what there is of this kind; nothing where the machine has none of it."""
         ...
 

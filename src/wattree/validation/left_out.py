@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattree.accounts.interval import constant_parts, constants_of
-from wattree.accounts.known import EvidenceClass, JobFacts, Measured
+from wattree.accounts.known import EvidenceClass, JobFacts, KnownRows
 from wattree.cost import Calibration
 from wattree.trace import IntervalPart
 from wattree.validation.calibrate import CalibrationFit, FitRow
@@ -71,10 +71,10 @@ def left_out_errors(
         progress("holding rows out", done + 1, len(cases))
 
 
-def measured_by(facts: Iterable[JobFacts]) -> Measured:
+def measured_by(facts: Iterable[JobFacts]) -> KnownRows:
     """Return what has rows, of the jobs that were measured."""
     jobs = list(facts)
-    return Measured(
+    return KnownRows(
         software=frozenset(job.software for job in jobs),
         devices=frozenset(job.device for job in jobs),
         models=frozenset((job.kind, job.vocabulary) for job in jobs),
@@ -87,7 +87,7 @@ def _error(
     index: int,
     case: tuple[str, str],
     without: Calibration,
-    measured: Measured,
+    measured: KnownRows,
 ) -> LeftOutError:
     row, facts = fitted.rows[index], fitted.facts[index]
     setting = row.setting(without)

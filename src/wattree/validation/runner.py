@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(slots=True)
-class Entry:
+class RowEntry:
     """One row on its way: what it measured, the job it is, or why it is none."""
 
     row: MeasuredRow
@@ -47,7 +47,7 @@ class Runner:
     progress: Progress
     sharing: str = "max-min"
     mutual_slowdown: bool = True
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[RowEntry] = field(default_factory=list)
     models: dict[str, ModelGraph] = field(default_factory=dict)
     whole: dict[str, Job] = field(default_factory=dict)
     limited: frozenset[str] = frozenset()
@@ -57,7 +57,7 @@ class Runner:
         for row in self.rows:
             if row.row_id in self.limited:
                 continue  # no job: predicted from other rows
-            entry = Entry(row=row, measurement=measurement(row))
+            entry = RowEntry(row=row, measurement=measurement(row))
             try:
                 entry.expressed = self._decided(express(row))
             except WattreeError as error:
@@ -143,7 +143,7 @@ class Runner:
 
     def _score(
         self,
-        entry: Entry,
+        entry: RowEntry,
         predictions: Mapping[str, Prediction | str],
         constants: Calibration,
     ) -> Scored:
@@ -175,7 +175,7 @@ class Runner:
         )
 
     def _interval(
-        self, entry: Entry, prediction: Prediction, value: float, constants: Calibration
+        self, entry: RowEntry, prediction: Prediction, value: float, constants: Calibration
     ) -> tuple[tuple[float, float] | None, str]:
         """Return the interval of a row's quantity, and what is known of such rows.
 
@@ -201,7 +201,7 @@ def _slim(prediction: Prediction) -> Prediction:
     return replace(prediction, trace=None, power=(), ledger=None)  # type: ignore[arg-type]
 
 
-def _quantity(entry: Entry, prediction: Prediction, constants: Calibration) -> float | None:
+def _quantity(entry: RowEntry, prediction: Prediction, constants: Calibration) -> float | None:
     kind = entry.measurement.quantity
     if kind == "step_time_s":
         return prediction.result.step_time_s
@@ -212,7 +212,7 @@ def _quantity(entry: Entry, prediction: Prediction, constants: Calibration) -> f
     return None
 
 
-def memory_row(entry: Entry, prediction: Prediction, constants: Calibration) -> MemoryRow:
+def memory_row(entry: RowEntry, prediction: Prediction, constants: Calibration) -> MemoryRow:
     """Return a measured peak with what is predicted to add up to it."""
     assert entry.expressed is not None
     assert entry.measurement.value is not None

@@ -8,7 +8,7 @@ import numpy as np
 
 from wattree.graph import Block, ModelGraph
 from wattree.lowering.block import compile_model
-from wattree.lowering.program import ComputeStep, Scale, StepPhase
+from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 from wattree.strategy import StrategyTree
 
 __all__ = ["backward_flop", "kept_bytes"]
@@ -42,19 +42,19 @@ def backward_flop(graph: ModelGraph, micro_batch: float, sequence: float) -> flo
     program = compile_model(graph, StrategyTree(nodes={}), frozenset())
     scale = Scale(micro_batch=np.array([micro_batch]), sequence=sequence, degrees={}, batch_axes=())
 
-    def of_step(step: ComputeStep) -> float:
+    def of_step(step: ComputeInstruction) -> float:
         if step.matmul is not None:
             sides = (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
             return 2.0 * float(np.prod([scale.value(side) for side in sides]))
         if step.mask is None:
             return 0.0
-        assert step.phase is StepPhase.INPUT_GRADIENT
+        assert step.phase is InstructionPhase.INPUT_GRADIENT
         sides = (step.batch, step.queries, step.heads, step.keys)
         pairs = float(np.prod([scale.value(side) for side in sides]))
         return 4.0 * pairs * (step.head_dim + step.value_head_dim)
 
     blocks = [
-        sum(of_step(step) for step in block.backward if isinstance(step, ComputeStep))
+        sum(of_step(step) for step in block.backward if isinstance(step, ComputeInstruction))
         for block in program.programs
     ]
     return sum(blocks[index] for index in program.instances)

@@ -12,15 +12,15 @@ from wattree.compiler.tasks.ledger import Item, Items, Recorder, ledgers, shifte
 from wattree.compiler.tasks.table import TASK, BlockTasks, Names, TaskTable, joined
 from wattree.graph import Phase, StageLabel, TaskKind
 from wattree.lowering.costs import BlockCosts
-from wattree.lowering.operator_classes import class_of_step
+from wattree.lowering.operator_classes import class_of_instruction
 from wattree.lowering.overlap import Pipelining, phase_rows
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import (
     BlockProgram,
-    CollectiveStep,
-    ComputeStep,
-    Step,
-    StepPhase,
+    CollectiveInstruction,
+    ComputeInstruction,
+    Instruction,
+    InstructionPhase,
 )
 from wattree.lowering.ring import rings_of
 from wattree.lowering.rows import Row
@@ -31,10 +31,10 @@ Floats = NDArray[np.float64]
 _Number = Callable[[str, str], int]
 
 _PHASES = {
-    StepPhase.FORWARD: Phase.FORWARD,
-    StepPhase.RECOMPUTATION: Phase.RECOMPUTATION,
-    StepPhase.INPUT_GRADIENT: Phase.BACKWARD,
-    StepPhase.WEIGHT_GRADIENT: Phase.BACKWARD,
+    InstructionPhase.FORWARD: Phase.FORWARD,
+    InstructionPhase.RECOMPUTATION: Phase.RECOMPUTATION,
+    InstructionPhase.INPUT_GRADIENT: Phase.BACKWARD,
+    InstructionPhase.WEIGHT_GRADIENT: Phase.BACKWARD,
 }
 
 
@@ -63,9 +63,15 @@ def block_tasks(
     saved = costs.saved_bytes[:, column] if program.backward else 0 * costs.saved_bytes[:, column]
     number = _numbers(items, program.block)
 
-    def table(phase: PhaseCosts, exit_step: int = -1) -> _Phase:
+    def table(phase: PhaseCosts, exit_instruction: int = -1) -> _Phase:
         return _table(
-            phase, pipelining, names, axes_index, column=column, exit_step=exit_step, number=number
+            phase,
+            pipelining,
+            names,
+            axes_index,
+            column=column,
+            exit_instruction=exit_instruction,
+            number=number,
         )
 
     forward = table(costs.forward, program.forward_exit)
@@ -99,7 +105,7 @@ def block_tasks(
 class _Phase:
     table: TaskTable
     rows: list[Row]
-    steps: tuple[Step, ...]
+    instructions: tuple[Instruction, ...]
     number: _Number
     ledger: Recorder = field(default_factory=Recorder)
 
@@ -121,50 +127,55 @@ def _table(
     axes_index: dict[tuple[str, ...], int],
     *,
     column: int,
-    exit_step: int,
+    exit_instruction: int,
     number: _Number,
 ) -> _Phase:
     recorder = Recorder()
-    ranks = {at: int(costs.ring_ranks[at, column]) for at in rings_of(costs.steps)}
-    rows = phase_rows(costs.steps, pipelining, ranks)
+    ranks = {at: int(costs.ring_ranks[at, column]) for at in rings_of(costs.instructions)}
+    rows = phase_rows(costs.instructions, pipelining, ranks)
     tasks = np.zeros(len(rows), TASK)
     tasks["axes"] = -1
     edges, entries = [], []
     completes = -1
     first_compute = True
     for index, row in enumerate(rows):
-        step, task = costs.steps[row.step], tasks[index]
-        at = row.step, column
+        instruction, task = costs.instructions[row.instruction], tasks[index]
+        at = row.instruction, column
         task["stream"] = row.stream
-        task["name"] = names(step.path)
-        task["operator_class"] = class_of_step(step)
-        task["phase"] = _PHASES[step.phase]
+        task["name"] = names(instruction.path)
+        task["operator_class"] = class_of_instruction(instruction)
+        task["phase"] = _PHASES[instruction.phase]
         task["work_s"] = row.work_s(costs.work_s, costs.processor_s)[column]
         edges += [(before, index) for before in row.depends]
-        if isinstance(step, CollectiveStep):
-            task["axes"] = axes_index.setdefault(step.axes, len(axes_index))
+        if isinstance(instruction, CollectiveInstruction):
+            task["axes"] = axes_index.setdefault(instruction.axes, len(axes_index))
             _set_collective(task, row, costs, at)
             if not row.hidden:
                 task["alloc_bytes"] = costs.transient_bytes[at]
-                recorder.take(index, number("gathered", step.path), costs.transient_bytes[at])
+                recorder.take(
+                    index, number("gathered", instruction.path), costs.transient_bytes[at]
+                )
         else:
             task["kind"] = TaskKind.COMPUTE
             task["stage"] = StageLabel.COMPUTING
             task["flop"] = row.share * costs.flop[at]
             task["traffic_bytes"] = row.share * costs.traffic_bytes[at]
-            temporary, size = number("temporary", step.path), float(costs.transient_bytes[at])
+            temporary, size = (
+                number("temporary", instruction.path),
+                float(costs.transient_bytes[at]),
+            )
             if row.begins:
                 task["alloc_bytes"] = size
                 recorder.take(index, temporary, size)
             if row.ends:
                 task["free_bytes"] = size
                 recorder.give(index, temporary, size)
-        waits = step.reads_block_input if row.entry is None else row.entry
+        waits = instruction.reads_block_input if row.entry is None else row.entry
         if waits and (row.stream != Stream.COMPUTE or first_compute):
             entries.append(index)
         if row.stream == Stream.COMPUTE:
             first_compute = False
-        if row.step == exit_step and not row.hidden:
+        if row.instruction == exit_instruction and not row.hidden:
             completes = index
     table = TaskTable(
         tasks=tasks,
@@ -172,11 +183,11 @@ def _table(
         entries=tuple(entries),
         exit=completes,
     )
-    return _Phase(table, rows, costs.steps, number, recorder)
+    return _Phase(table, rows, costs.instructions, number, recorder)
 
 
 def _set_collective(task: np.void, row: Row, costs: PhaseCosts, at: tuple[int, int]) -> None:
-    """Set what a collective takes, in place; `at`: its step and the strategy."""
+    """Set what a collective takes, in place; `at`: its instruction and the strategy."""
     task["kind"] = TaskKind.COLLECTIVE
     task["stage"] = StageLabel.COMMUNICATING
     task["latency_s"] = row.latency_share * costs.latency_s[at]
@@ -200,7 +211,7 @@ def _release_gathered(phase: _Phase, until: _Phase) -> None:
 def _give_gathered(phase: _Phase, until: _Phase, gathers: Iterable[int]) -> None:
     """Note that what `gathers` of a phase took goes with the last task of `until`."""
     for task in gathers:
-        path = phase.steps[phase.rows[task].step].path
+        path = phase.instructions[phase.rows[task].instruction].path
         size = float(phase.table.tasks["alloc_bytes"][task])
         until.ledger.give(len(until.rows) - 1, phase.number("gathered", path), size)
 
@@ -219,7 +230,7 @@ def _take_saved(program: BlockProgram, saved: Floats, column: int, forward: _Pha
     """
     if not program.backward:
         return
-    made = {row.step: i for i, row in enumerate(forward.rows) if not row.hidden}
+    made = {row.instruction: i for i, row in enumerate(forward.rows) if not row.hidden}
     for tensor, sizes in zip(program.saved, saved, strict=True):
         size = sizes[column]
         if size == 0.0:
@@ -237,14 +248,18 @@ def _take_saved(program: BlockProgram, saved: Floats, column: int, forward: _Pha
 
 
 def _is_uneven(phase: _Phase, at: int) -> bool:
-    step = phase.steps[phase.rows[at].step]
-    return isinstance(step, CollectiveStep) and step.uneven
+    instruction = phase.instructions[phase.rows[at].instruction]
+    return isinstance(instruction, CollectiveInstruction) and instruction.uneven
 
 
 def _next_compute(phase: _Phase, at: int) -> int:
     """Return the first row of computation after row `at`, which an exchange always feeds."""
     rows = range(at + 1, len(phase.rows))
-    return next(i for i in rows if isinstance(phase.steps[phase.rows[i].step], ComputeStep))
+    return next(
+        i
+        for i in rows
+        if isinstance(phase.instructions[phase.rows[i].instruction], ComputeInstruction)
+    )
 
 
 def _drop(
@@ -287,9 +302,9 @@ def _drop(
 def _compute_rows(phase: _Phase) -> dict[str, int]:
     """Return operator path → its last compute task of a phase."""
     return {
-        phase.steps[row.step].path: index
+        phase.instructions[row.instruction].path: index
         for index, row in enumerate(phase.rows)
-        if isinstance(phase.steps[row.step], ComputeStep)
+        if isinstance(phase.instructions[row.instruction], ComputeInstruction)
     }
 
 
@@ -306,25 +321,25 @@ def _hold_gradients(
         weights: What waits.
         contents: Step of `weights` → collectives of `inputs` whose results it reads.
     """
-    gathers = {row.step: i for i, row in enumerate(inputs.rows) if not row.hidden}
+    gathers = {row.instruction: i for i, row in enumerate(inputs.rows) if not row.hidden}
     matmuls = _compute_rows(inputs)
     tasks = inputs.table.tasks
     kept: set[int] = set()
     for index, row in enumerate(weights.rows):
-        if not isinstance(weights.steps[row.step], ComputeStep):
+        if not isinstance(weights.instructions[row.instruction], ComputeInstruction):
             continue
         weight = weights.table.tasks[index]
         size = float(weight["alloc_bytes"])
         weight["alloc_bytes"] = weight["free_bytes"] = 0.0
-        path = weights.steps[row.step].path
+        path = weights.instructions[row.instruction].path
         weights.ledger.drop(index, weights.number("temporary", path))
-        copies = [gathers[step] for step in contents[row.step]]
+        copies = [gathers[instruction] for instruction in contents[row.instruction]]
         gathered = [at for at in copies if tasks["alloc_bytes"][at] > 0 and at not in kept]
         if gathered:
             kept.update(gathered)
             weight["free_bytes"] += tasks["alloc_bytes"][gathered].sum()
             for at in gathered:
-                gather = inputs.steps[inputs.rows[at].step].path
+                gather = inputs.instructions[inputs.rows[at].instruction].path
                 held_bytes = float(tasks["alloc_bytes"][at])
                 weights.ledger.give(index, inputs.number("gathered", gather), held_bytes)
         elif not any(at in kept for at in copies):

@@ -14,24 +14,24 @@ from dataclasses import replace
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, expert_position, layout_of, local_size
 from wattree.lowering.passes.forward import routed_copies
-from wattree.lowering.passes.operator_step import MATMULS, compute_step
+from wattree.lowering.passes.instruction_list import InstructionList, Placed, halo_size, like
+from wattree.lowering.passes.operator_instruction import MATMULS, compute_instruction
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.passes.step_list import Placed, StepList, halo_size, like
 from wattree.lowering.passes.window import halos_of
-from wattree.lowering.program import ComputeStep, StepPhase
+from wattree.lowering.program import ComputeInstruction, InstructionPhase
 from wattree.strategy.parts import is_sample_table
 
 
-def backward_steps(
+def backward_instructions(
     block: Block,
     splits: Sequence[Split],
-    forward: StepList,
+    forward: InstructionList,
     inputs: Mapping[str, Placed],
     *,
     boundary_layouts: Mapping[str, Layout],
     input_gradient: bool,
-) -> tuple[StepList, int]:
-    """Return the steps of `block`'s backward pass, and the one that completes what it hands back.
+) -> tuple[InstructionList, int]:
+    """Return the instructions of `block`'s backward pass, and the one that completes its result.
 
     Args:
         block: Whose operators.
@@ -41,8 +41,8 @@ def backward_steps(
         boundary_layouts: Layouts in which gradients of the block's outputs arrive; none for a loss.
         input_gradient: Whether anything before this block is trained.
     """
-    steps = StepList(
-        phase=StepPhase.INPUT_GRADIENT,
+    instructions = InstructionList(
+        phase=InstructionPhase.INPUT_GRADIENT,
         exchanges=forward.exchanges,
         orders=forward.orders,
         statistics=forward.statistics,
@@ -50,19 +50,19 @@ def backward_steps(
     found: dict[str, list[Placed]] = {}
     for name, layout in boundary_layouts.items():
         size = forward.tensors[name].size
-        found[name] = [Placed(layout=layout, size=size, step=-1)]
+        found[name] = [Placed(layout=layout, size=size, instruction=-1)]
     wanted = _tensors_to_train(block, inputs, input_gradient=input_gradient)
     for operator, split in zip(reversed(block.operators), reversed(splits), strict=True):
         given = any(found.get(output.tensor) for output in operator.outputs)
         if not given and not _is_end(operator, block):
             continue
         if is_sample_table(operator):
-            _exchange_gradients(block, splits, found, steps)
-        depends, given = _arrived(operator, split, found, steps)
+            _exchange_gradients(block, splits, found, instructions)
+        depends, given = _arrived(operator, split, found, instructions)
         _add_gradients(
             operator,
             split,
-            steps,
+            instructions,
             wanted=wanted,
             forward=forward,
             inputs=inputs,
@@ -73,13 +73,16 @@ def backward_steps(
     last = -1
     for name, placed in inputs.items():
         for gradient in found.get(name, ()):
-            moved = steps.convert(f"{name}.gradient", gradient, placed.layout)
-            last = max(last, moved.step)
-    return steps, last
+            moved = instructions.convert(f"{name}.gradient", gradient, placed.layout)
+            last = max(last, moved.instruction)
+    return instructions, last
 
 
 def _exchange_gradients(
-    block: Block, splits: Sequence[Split], found: dict[str, list[Placed]], steps: StepList
+    block: Block,
+    splits: Sequence[Split],
+    found: dict[str, list[Placed]],
+    instructions: InstructionList,
 ) -> None:
     """Send the gradients of what tables gave back in one exchange, as many as there are by now."""
     alike: list[tuple[Layout, dict[str, Placed]]] = []
@@ -98,7 +101,7 @@ def _exchange_gradients(
             else:
                 alike.append((want, {output.tensor: gradients[0]}))
     for want, group in alike:
-        for name, placed in steps.convert_together("tables.gradient", group, want).items():
+        for name, placed in instructions.convert_together("tables.gradient", group, want).items():
             found[name] = [placed]
 
 
@@ -125,7 +128,7 @@ def _tensors_to_train(
 
 
 def _arrived(
-    operator: Operator, split: Split, found: dict[str, list[Placed]], steps: StepList
+    operator: Operator, split: Split, found: dict[str, list[Placed]], instructions: InstructionList
 ) -> tuple[list[int], bool]:
     """Bring the gradients of the operator's outputs into the layout it needs."""
     depends: list[int] = []
@@ -136,26 +139,26 @@ def _arrived(
         for gradient in found.get(output.tensor, ()):
             alike.setdefault(tuple(sorted(gradient.layout.items())), []).append(gradient)
         for same in alike.values():  # contributions that lie alike are summed before they move
-            last = max(same, key=lambda placed: placed.step)
-            placed = steps.convert(
+            last = max(same, key=lambda placed: placed.instruction)
+            placed = instructions.convert(
                 f"{output.tensor}.gradient",
                 last,
                 want,
                 copies=routed_copies(operator, output),
                 tensor=output.tensor,
             )
-            depends += [placed.step, *(other.step for other in same)]
-            given = given or placed.step < 0
+            depends += [placed.instruction, *(other.instruction for other in same)]
+            given = given or placed.instruction < 0
     return depends, given
 
 
 def _add_gradients(
     operator: Operator,
     split: Split,
-    steps: StepList,
+    instructions: InstructionList,
     *,
     wanted: set[str],
-    forward: StepList,
+    forward: InstructionList,
     inputs: Mapping[str, Placed],
     found: dict[str, list[Placed]],
     depends: list[int],
@@ -169,22 +172,22 @@ def _add_gradients(
         factors = _factors(operator, wanted)
         # A product's saved input serves its weight's gradient only.
         needed = any(isinstance(factor, Parameter) for factor in factors.values())
-        gathered = _gather_again(operator, split, forward, inputs, steps) if needed else []
+        gathered = _gather_again(operator, split, forward, inputs, instructions) if needed else []
         for place, factor in factors.items():
             is_weight = isinstance(factor, Parameter)
             waits = tuple(depends + gathered if is_weight else depends)
-            step = _factor_step(operator, split, place, waits, given=given)
-            number = steps.add_compute(operator, split, step)
+            instruction = _factor_instruction(operator, split, place, waits, given=given)
+            number = instructions.add_compute(operator, split, instruction)
             if isinstance(factor, Operand):
                 made[factor.tensor] = number
     elif reads or trained:
         # Others' (attention) saved inputs serve every gradient.
-        gathered = _gather_again(operator, split, forward, inputs, steps)
-        phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
+        gathered = _gather_again(operator, split, forward, inputs, instructions)
+        phase = InstructionPhase.INPUT_GRADIENT if reads else InstructionPhase.WEIGHT_GRADIENT
         waits = tuple(depends + gathered)
-        order = steps.order_of(operator)
-        step = compute_step(operator, split, phase, waits, given=given, order=order)
-        number = steps.add_compute(operator, split, step)
+        order = instructions.order_of(operator)
+        instruction = compute_instruction(operator, split, phase, waits, given=given, order=order)
+        number = instructions.add_compute(operator, split, instruction)
         made = dict.fromkeys(made, number)
     for operand in reads:
         layout = layout_of(operand, split, partial=True)
@@ -192,12 +195,14 @@ def _add_gradients(
         if operand is operator.inputs[0]:  # what belongs to neighbours goes back, and is added
             for halo in halos_of(operator, split):
                 size = halo_size(operator, split, halo)
-                whole = steps.add_edges(f"{operand.tensor}.gradient.edges", halo, size, whole)
+                whole = instructions.add_edges(
+                    f"{operand.tensor}.gradient.edges", halo, size, whole
+                )
         found.setdefault(operand.tensor, []).append(
             Placed(
                 layout=layout,
                 size=local_size(operator, operand, layout),
-                step=whole,
+                instruction=whole,
                 experts_at=expert_position(operand),
             )
         )
@@ -212,10 +217,10 @@ def _factors(operator: Operator, wanted: set[str]) -> dict[int, Operand | Parame
     }
 
 
-def _factor_step(
+def _factor_instruction(
     operator: Operator, split: Split, place: int, waits: tuple[int, ...], *, given: bool
-) -> ComputeStep:
-    """Return the step that derives a factor of a product.
+) -> ComputeInstruction:
+    """Return the instruction that derives a factor of a product.
 
     Only parameters can wait for their gradients. A convolution's second factor is derived by the
     kernels for weights, also where it is computed.
@@ -223,10 +228,12 @@ def _factor_step(
     factor = operator.factors[place]
     as_weight = isinstance(factor, Parameter) or operator.kind is OperatorKind.CONVOLUTION
     is_second = place == 1
-    return compute_step(
+    return compute_instruction(
         operator,
         split,
-        StepPhase.WEIGHT_GRADIENT if is_second and as_weight else StepPhase.INPUT_GRADIENT,
+        InstructionPhase.WEIGHT_GRADIENT
+        if is_second and as_weight
+        else InstructionPhase.INPUT_GRADIENT,
         waits,
         given=given,
         second_factor=is_second and not as_weight,
@@ -236,9 +243,9 @@ def _factor_step(
 def _gather_again(
     operator: Operator,
     split: Split,
-    forward: StepList,
+    forward: InstructionList,
     inputs: Mapping[str, Placed],
-    steps: StepList,
+    instructions: InstructionList,
 ) -> list[int]:
     """Gather a saved input once more where forward gathered it: only the shard was kept."""
     again = []
@@ -251,13 +258,13 @@ def _gather_again(
             continue
         if saved_names is None or not _only_gathers(saved_names.layout, want):
             continue
-        placed = steps.convert(
+        placed = instructions.convert(
             f"{operand.tensor}.again",
-            replace(saved_names, step=-1),
+            replace(saved_names, instruction=-1),
             want,
             tensor=operand.tensor,
         )
-        again.append(placed.step)
+        again.append(placed.instruction)
     return again
 
 

@@ -1,4 +1,4 @@
-"""Pass 2: the forward steps of a block, with the collectives that layout changes call for."""
+"""Pass 2: forward instructions of a block, with the collectives that layout changes need."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Mapping, Sequence
 
 from wattree.graph import Block, Operand, Operator, OperatorKind
 from wattree.lowering.layout import PARTIAL, Layout, expert_position, layout_of, local_size
-from wattree.lowering.passes.operator_step import MATMULS, compute_step
+from wattree.lowering.passes.instruction_list import InstructionList, Placed
+from wattree.lowering.passes.operator_instruction import MATMULS, compute_instruction
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.passes.step_list import Placed, StepList
-from wattree.lowering.program import StepPhase
+from wattree.lowering.program import InstructionPhase
 from wattree.strategy import ContextExchange, PositionOrder
 from wattree.strategy.parts import is_sample_table
 
 
-def forward_steps(
+def forward_instructions(
     block: Block,
     splits: Sequence[Split],
     inputs: Mapping[str, Placed],
     *,
-    phase: StepPhase = StepPhase.FORWARD,
+    phase: InstructionPhase = InstructionPhase.FORWARD,
     shares: Sequence[float] | None = None,
     boundary_layouts: Mapping[str, Layout | None] | None = None,
     exchanges: Mapping[str, ContextExchange] | None = None,
     orders: Mapping[str, PositionOrder] | None = None,
     synced: Mapping[str, tuple[str, ...]] | None = None,
     saved_names: frozenset[str] = frozenset(),
-) -> StepList:
-    """Return the steps of `block`'s forward pass (or of what is recomputed of it).
+) -> InstructionList:
+    """Return the instructions of `block`'s forward pass (or of what is recomputed of it).
 
     Args:
         block: Whose operators.
@@ -42,7 +42,7 @@ def forward_steps(
         synced: From `passes.statistics`.
         saved_names: From `passes.gathered`.
     """
-    steps = StepList(
+    instructions = InstructionList(
         phase=phase,
         tensors=dict(inputs),
         exchanges=exchanges or {},
@@ -53,47 +53,47 @@ def forward_steps(
     )
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]
-        step = _run(operator, split, steps, share=share) if share > 0 else -1
+        instruction = _run(operator, split, instructions, share=share) if share > 0 else -1
         for output in operator.outputs:
             layout = layout_of(output, split, partial=True)
-            steps.tensors[output.tensor] = Placed(
+            instructions.tensors[output.tensor] = Placed(
                 layout=layout,
                 size=local_size(operator, output, layout),
-                step=step,
+                instruction=instruction,
                 experts_at=expert_position(output),
             )
-        if phase is StepPhase.FORWARD and _is_result(operator, block):
-            _complete(operator, steps)
-    if phase is StepPhase.FORWARD:
+        if phase is InstructionPhase.FORWARD and _is_result(operator, block):
+            _complete(operator, instructions)
+    if phase is InstructionPhase.FORWARD:
         for name, wanted in (boundary_layouts or {}).items():
-            want = _whole(steps.tensors[name].layout) if wanted is None else wanted
-            steps.tensors[name] = steps.in_layout(name, want)
-    return steps
+            want = _whole(instructions.tensors[name].layout) if wanted is None else wanted
+            instructions.tensors[name] = instructions.in_layout(name, want)
+    return instructions
 
 
-def _run(operator: Operator, split: Split, steps: StepList, *, share: float) -> int:
-    """Add the step of an operator, after what brings its inputs to it; return its index."""
+def _run(operator: Operator, split: Split, instructions: InstructionList, *, share: float) -> int:
+    """Add the instruction of an operator, after what brings its inputs to it; return its index."""
     depends = []
     given = False
     for operand in operator.inputs:
-        if operand.tensor not in steps.tensors or is_sample_table(operator):
+        if operand.tensor not in instructions.tensors or is_sample_table(operator):
             continue  # token ids: nothing computes them, loaders bring them
         want = layout_of(operand, split, partial=False)
         copies = routed_copies(operator, operand)
-        placed = steps.in_layout(operand.tensor, want, copies=copies)
-        depends.append(placed.step)
-        given = given or placed.step < 0
-    depends += steps.edges_of(operator, split)
-    step = compute_step(
+        placed = instructions.in_layout(operand.tensor, want, copies=copies)
+        depends.append(placed.instruction)
+        given = given or placed.instruction < 0
+    depends += instructions.edges_of(operator, split)
+    instruction = compute_instruction(
         operator,
         split,
-        steps.phase,
+        instructions.phase,
         tuple(depends),
         share=share,
         given=given,
-        order=steps.order_of(operator),
+        order=instructions.order_of(operator),
     )
-    return steps.add_compute(operator, split, step)
+    return instructions.add_compute(operator, split, instruction)
 
 
 def _is_result(operator: Operator, block: Block) -> bool:
@@ -109,11 +109,11 @@ def _is_result(operator: Operator, block: Block) -> bool:
     return not read & {output.tensor for output in operator.outputs}
 
 
-def _complete(operator: Operator, steps: StepList) -> None:
+def _complete(operator: Operator, instructions: InstructionList) -> None:
     """Add up partial results: ranks that share what is summed over each see part of every row."""
     for output in operator.outputs:
-        whole = _whole(steps.tensors[output.tensor].layout)
-        steps.tensors[output.tensor] = steps.in_layout(output.tensor, whole)
+        whole = _whole(instructions.tensors[output.tensor].layout)
+        instructions.tensors[output.tensor] = instructions.in_layout(output.tensor, whole)
 
 
 def _whole(layout: Layout) -> Layout:

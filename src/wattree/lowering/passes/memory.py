@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from wattree.graph import Block, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, layout_of
-from wattree.lowering.passes.operator_step import MATMULS, together
+from wattree.lowering.passes.instruction_list import InstructionList, Placed
+from wattree.lowering.passes.operator_instruction import MATMULS, together
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.passes.step_list import Placed, StepList
 from wattree.lowering.program import (
+    CollectiveInstruction,
     CollectiveKind,
-    CollectiveStep,
     LocalSize,
     ParameterGroup,
     SavedTensor,
@@ -27,7 +27,7 @@ def saved_tensors(
     block: Block,
     splits: Sequence[Split],
     choices: Sequence[Choices],
-    forward: StepList,
+    forward: InstructionList,
     inputs: Mapping[str, Placed],
 ) -> tuple[SavedTensor, ...]:
     """Return the activations that backward needs, each once.
@@ -61,7 +61,7 @@ def saved_tensors(
             SavedTensor(
                 name=name,
                 size=placed.size,
-                producer=placed.step,
+                producer=placed.instruction,
                 consumer=operators[0].path,
                 mask_bytes=widths.get(name, 0.0),
                 recomputed=again > 0,
@@ -98,7 +98,7 @@ def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Opera
 
 
 def _edges(
-    block: Block, saved_names: Sequence[SavedTensor], forward: StepList
+    block: Block, saved_names: Sequence[SavedTensor], forward: InstructionList
 ) -> list[SavedTensor]:
     """Return the rows of neighbours that gradients of windows need, kept with the rank's own."""
     by_name = {tensor.name: tensor for tensor in saved_names}
@@ -117,7 +117,7 @@ def _edges(
                 tensor,
                 name=f"{name}.edges.{number}",
                 size=placed.size,
-                producer=placed.step,
+                producer=placed.instruction,
                 consumer=savers[0],
                 savers=savers,
             )
@@ -128,7 +128,7 @@ def _edges(
 def _own_copies(
     block: Block,
     saved_names: Sequence[SavedTensor],
-    forward: StepList,
+    forward: InstructionList,
     share_of: Mapping[str, float],
 ) -> list[SavedTensor]:
     """Return outputs that attention keeps as it made them, where others keep them exchanged.
@@ -142,14 +142,18 @@ def _own_copies(
             continue
         for output in operator.outputs:
             other, made = by_name.get(output.tensor), forward.tensors[output.tensor]
-            if other is None or output.tensor not in operator.saved or made.step == other.producer:
+            if (
+                other is None
+                or output.tensor not in operator.saved
+                or made.instruction == other.producer
+            ):
                 continue
             share = share_of[operator.path]
             copies.append(
                 SavedTensor(
                     name=f"{output.tensor}.own",
                     size=made.size,
-                    producer=made.step,
+                    producer=made.instruction,
                     consumer=operator.path,
                     recomputed=share > 0,
                     share=share or 1.0,
@@ -163,7 +167,7 @@ def _saved_operands(
     name: str,
     savers: Sequence[Operator],
     split_of: Mapping[str, Split],
-    forward: StepList,
+    forward: InstructionList,
     inputs: Mapping[str, Placed],
 ) -> Placed:
     """Where the kept copy lies: as produced if it was only gathered since, else as converted.
@@ -178,36 +182,40 @@ def _saved_operands(
                 continue
             want = layout_of(operand, split_of[operator.path], partial=False)
             converted = forward.converted.get((name, tuple(sorted(want.items()))))
-            if converted is None or converted.step < 0:
+            if converted is None or converted.instruction < 0:
                 continue
-            step = forward.steps[converted.step]
-            gathered = isinstance(step, CollectiveStep) and step.kind in _GATHERS
+            instruction = forward.instructions[converted.instruction]
+            gathered = (
+                isinstance(instruction, CollectiveInstruction) and instruction.kind in _GATHERS
+            )
             moved.append((converted, gathered))
     whole = [placed for placed, gathered in moved if gathered and name in forward.saved_names]
     parts = [placed for placed, gathered in moved if not gathered]
     return next(iter((*whole, *parts)), original)
 
 
-def _mask(operator: Operator, forward: StepList, share: float) -> SavedTensor:
+def _mask(operator: Operator, forward: InstructionList, share: float) -> SavedTensor:
     output = forward.tensors[operator.outputs[0].tensor]
     return SavedTensor(
         name=f"{operator.path}.mask",
         size=output.size,
-        producer=output.step,
+        producer=output.instruction,
         consumer=operator.path,
         mask_bytes=operator.saved_mask_bytes,
         recomputed=share > 0,
     )
 
 
-def _scores(operator: Operator, split: Split, forward: StepList, share: float) -> SavedTensor:
+def _scores(
+    operator: Operator, split: Split, forward: InstructionList, share: float
+) -> SavedTensor:
     """Return the score matrix that unfused attention keeps; the cost model drops it if fused."""
     heads = LocalSize(float(operator.query_heads)).over(split.get("heads", ()))
     size = heads.times(together(operator, split, "batch", "window", "seq", "kv_seq"))
     return SavedTensor(
         name=f"{operator.path}.scores",
         size=size,
-        producer=forward.tensors[operator.outputs[0].tensor].step,
+        producer=forward.tensors[operator.outputs[0].tensor].instruction,
         consumer=operator.path,
         recomputed=share > 0,
         kind="scores",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.errors import MeterError
-from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
+from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 
 #: The kernel's driver for computing on AMD devices.
 _DRIVER = Path("/dev/kfd")
@@ -72,23 +72,25 @@ class AmdMeter:
 
 
 @METERS.register("amdsmi")
-def _probe(options: MeterOptions) -> Found:
+def _probe(options: MeterOptions) -> Meters:
     if not _DRIVER.exists():
-        return Found()
+        return Meters()
     try:
         from zeus.device.exception import ZeusBaseError
         from zeus.device.gpu.amd import AMDGPUs, amdsmi_is_available
     except ImportError:
         how = "install: pip install 'wattree[measure]'"
-        return Found(missing=(f"gpu: an AMD driver is loaded, but not the package zeus; {how}",))
+        return Meters(missing=(f"gpu: an AMD driver is loaded, but not the package zeus; {how}",))
     if not amdsmi_is_available():
         how = "install ROCm's library amd-smi, and set ROCM_PATH if it lies elsewhere"
-        return Found(missing=(f"gpu: an AMD driver is loaded, but amd-smi does not answer; {how}",))
+        return Meters(
+            missing=(f"gpu: an AMD driver is loaded, but amd-smi does not answer; {how}",)
+        )
     try:
         gpus = AMDGPUs().gpus
     except ZeusBaseError as error:
-        return Found(missing=(f"gpu: the AMD driver does not answer ({error})",))
+        return Meters(missing=(f"gpu: the AMD driver does not answer ({error})",))
     named = [
         gpu for gpu in gpus if options.devices is None or str(gpu.gpu_index) in options.devices
     ]
-    return Found((AmdMeter(named, failure=ZeusBaseError),))
+    return Meters((AmdMeter(named, failure=ZeusBaseError),))

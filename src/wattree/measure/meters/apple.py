@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wattree.errors import MeterError
-from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
+from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 
 #: Domain → what zeus calls it; all in millijoules.
 _PARTS = {"cpu0": "cpu_total_mj", "gpu0": "gpu_mj", "ane0": "ane_mj", "dram0": "dram_mj"}
@@ -57,16 +57,16 @@ class AppleMeter:
 
 
 @METERS.register("apple")
-def _probe(options: MeterOptions) -> Found:
+def _probe(options: MeterOptions) -> Meters:
     del options
     if platform.system() != "Darwin":
-        return Found()
+        return Meters()
     try:
         from zeus.device.soc.apple import AppleSilicon, apple_silicon_is_available
     except ImportError:
-        return Found(missing=("cpu0: needs the package zeus: pip install 'wattree[measure]'",))
+        return Meters(missing=("cpu0: needs the package zeus: pip install 'wattree[measure]'",))
     if not apple_silicon_is_available():
         how = "pip install zeus-apple-silicon, on a machine with an Apple processor"
-        return Found(missing=(f"cpu0: its counters need a package: {how}",))
+        return Meters(missing=(f"cpu0: its counters need a package: {how}",))
     meter = AppleMeter(AppleSilicon())
-    return Found((meter,), meter.missing)
+    return Meters((meter,), meter.missing)

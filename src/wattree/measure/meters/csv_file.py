@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from wattree.errors import MeterError
-from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
+from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 from wattree.trace.run import BOARD
 
 _COLUMNS = {"watts": Quantity.POWER, "joules": Quantity.ENERGY}
@@ -142,7 +142,7 @@ def _seconds(text: str) -> float:
 
 
 @METERS.register("csv")
-def _probe(options: MeterOptions) -> Found:
+def _probe(options: MeterOptions) -> Meters:
     if options.csv is None:
-        return Found()
-    return Found((CsvMeter(options.csv, shift_s=options.csv_shift_s),))
+        return Meters()
+    return Meters((CsvMeter(options.csv, shift_s=options.csv_shift_s),))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wattree.errors import MeterError
-from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
+from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 from wattree.measure.meters.processor_time import ProcessorTime
 
 #: What published servers draw; `benchmarks/server_power.py` makes the file.
@@ -98,10 +98,10 @@ def _threads(processor: int) -> int:
 
 
 @METERS.register("estimate")
-def _probe(options: MeterOptions) -> Found:
+def _probe(options: MeterOptions) -> Meters:
     try:
         busy = ProcessorTime()
     except MeterError as error:
-        return Found(missing=(f"host: no estimate either: {error}",))
+        return Meters(missing=(f"host: no estimate either: {error}",))
     meter = EstimateMeter(busy, cores=_cores(busy.processors), tdp_w=options.tdp_w)
-    return Found((meter,))
+    return Meters((meter,))

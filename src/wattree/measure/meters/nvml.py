@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.errors import MeterError
-from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
+from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 
 #: The driver makes this folder where it is loaded, with or without its library.
 _DRIVER = Path("/proc/driver/nvidia")
@@ -147,18 +147,18 @@ def _named(every: Sequence[_Device], name: str) -> _Device:
 
 
 @METERS.register("nvml")
-def _probe(options: MeterOptions) -> Found:
+def _probe(options: MeterOptions) -> Meters:
     if not _DRIVER.exists():
-        return Found()
+        return Meters()
     try:
         import pynvml
     except ImportError:
         how = "install its library with: pip install 'wattree[measure]'"
-        return Found(missing=(f"gpu: an NVIDIA driver is loaded, but not its library; {how}",))
+        return Meters(missing=(f"gpu: an NVIDIA driver is loaded, but not its library; {how}",))
     try:
         meter = NvmlMeter(pynvml, devices=options.devices)
-        return Found((meter,) if meter.domains() else (), meter.missing)
+        return Meters((meter,) if meter.domains() else (), meter.missing)
     except MeterError as error:
         if options.devices is not None and "is called" in str(error):
             raise
-        return Found(missing=(f"gpu: {error}",))
+        return Meters(missing=(f"gpu: {error}",))

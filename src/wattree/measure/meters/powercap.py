@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattree.errors import MeterError
-from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
+from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 
 _ROOT = Path("/sys/class/powercap")
 #: Intel, "Software Developer's Manual", volume 3B, "Package RAPL Domain": about a millisecond.
@@ -139,9 +139,9 @@ def _rated_w(folder: Path) -> float | None:
 
 
 @METERS.register("rapl")
-def _probe(options: MeterOptions) -> Found:
+def _probe(options: MeterOptions) -> Meters:
     del options
     if not Path("/proc").exists():  # no Linux
-        return Found()
+        return Meters()
     meter = PowercapMeter()
-    return Found((meter,) if meter.domains() else (), meter.missing)
+    return Meters((meter,) if meter.domains() else (), meter.missing)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wattree.errors import MeterError
-from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
+from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 
 #: Fields of a processor's line that are no work: waiting for nothing, waiting for storage.
 _IDLE = (3, 4)
@@ -89,9 +89,9 @@ class ProcessorTimeMeter:
 
 
 @METERS.register("processor-time")
-def _probe(options: MeterOptions) -> Found:
+def _probe(options: MeterOptions) -> Meters:
     del options
     try:
-        return Found((ProcessorTimeMeter(ProcessorTime()),))
+        return Meters((ProcessorTimeMeter(ProcessorTime()),))
     except MeterError:  # no Linux: utilization is then not known
-        return Found()
+        return Meters()

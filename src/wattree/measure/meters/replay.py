@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from wattree.errors import MeterError
-from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
+from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 from wattree.trace import PowerSeries, Run, read_run
 from wattree.trace.run import BOARD
 
@@ -77,7 +77,7 @@ def _named(series: PowerSeries) -> tuple[str, PowerSeries]:
 
 
 @METERS.register("replay")
-def _probe(options: MeterOptions) -> Found:
+def _probe(options: MeterOptions) -> Meters:
     if options.replay is None:
-        return Found()
-    return Found((ReplayMeter(read_run(options.replay)),))
+        return Meters()
+    return Meters((ReplayMeter(read_run(options.replay)),))

@@ -1,4 +1,4 @@
-"""An operator and its split → the step that runs it, or its gradient, on one rank."""
+"""An operator and its split → the instruction that runs it, or its gradient, on one rank."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from wattree.graph import Operand, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import expert_position
 from wattree.lowering.passes.context import skewed_axes
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.program import ComputeStep, LocalSize, Matmul, StepPhase
+from wattree.lowering.program import ComputeInstruction, InstructionPhase, LocalSize, Matmul
 from wattree.strategy import OWNER, PositionOrder
 
 #: Operators whose work is a matmul, plain or implicit.
 MATMULS = frozenset({OperatorKind.MATMUL, OperatorKind.CONVOLUTION})
 
 
-def compute_step(
+def compute_instruction(
     operator: Operator,
     split: Split,
-    phase: StepPhase,
+    phase: InstructionPhase,
     depends: tuple[int, ...],
     *,
     share: float = 1.0,
     given: bool = False,
     order: PositionOrder = PositionOrder.ZIGZAG,
     second_factor: bool = False,
-) -> ComputeStep:
-    """Return the step that runs `operator`, or its gradient, on one rank.
+) -> ComputeInstruction:
+    """Return the instruction that runs `operator`, or its gradient, on one rank.
 
     `second_factor`: of a product of two activations, the gradient of the second.
     """
@@ -37,7 +37,7 @@ def compute_step(
     if operator.kernels == 0:  # another look at what is there
         reads, writes, outputs = (), (), ()
     attention = operator.kind is OperatorKind.ATTENTION
-    return ComputeStep(
+    return ComputeInstruction(
         path=operator.path,
         kind=operator.kind,
         function=operator.function,
@@ -69,7 +69,7 @@ def compute_step(
         skewed_axes=skewed_axes(operator, split, order),
         kernels=operator.kernels,
         owners=split.get(OWNER, ()),
-        depends=tuple(sorted({step for step in depends if step >= 0})),
+        depends=tuple(sorted({instruction for instruction in depends if instruction >= 0})),
         reads_block_input=given,
         share=share,
         transient=outputs,

@@ -1,4 +1,4 @@
-"""Steps under construction: where tensors lie, and the collectives that move them."""
+"""Instructions under construction: where tensors lie, and the collectives that move them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from wattree.lowering.passes.propagate import Split
 from wattree.lowering.passes.statistics import STATISTICS_BYTES, statistics
 from wattree.lowering.passes.window import Halo, halos_of
 from wattree.lowering.program import (
+    CollectiveInstruction,
     CollectiveKind,
-    CollectiveStep,
-    ComputeStep,
+    ComputeInstruction,
+    Instruction,
+    InstructionPhase,
     LocalSize,
     Payload,
-    Step,
-    StepPhase,
 )
 from wattree.strategy import ContextExchange, PositionOrder
 
@@ -34,18 +34,18 @@ _AROUND = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A tensor as it lies after the step that makes it.
+    """A tensor as it lies after the instruction that makes it.
 
     Attributes:
         layout: How it lies.
         size: Local elements.
-        step: Index of that step; -1 for what the block was given.
+        instruction: Index of that instruction; -1 for what the block was given.
         experts_at: Which dim of routed tokens is that of the experts; None for other tensors.
     """
 
     layout: Layout
     size: LocalSize
-    step: int
+    instruction: int
     experts_at: int | None = None
 
     def by_experts(self, layout: Layout) -> bool:
@@ -56,8 +56,8 @@ class Placed:
 
 
 @dataclass(slots=True)
-class StepList:
-    """Steps under construction and where each tensor is to be found.
+class InstructionList:
+    """Instructions under construction and where each tensor is to be found.
 
     `exchanges` says of keys and values how they reach other ranks, `orders` of attention which
     positions ranks hold (`passes.context`), `statistics` of batch norm over which ranks it takes
@@ -66,8 +66,8 @@ class StepList:
     up in tables, and sent together.
     """
 
-    phase: StepPhase
-    steps: list[Step] = field(default_factory=list)
+    phase: InstructionPhase
+    instructions: list[Instruction] = field(default_factory=list)
     tensors: dict[str, Placed] = field(default_factory=dict)
     exchanges: Mapping[str, ContextExchange] = field(default_factory=dict)
     orders: Mapping[str, PositionOrder] = field(default_factory=dict)
@@ -77,17 +77,17 @@ class StepList:
     tables: tuple[str, ...] = ()
     saved_names: frozenset[str] = frozenset()
 
-    def add(self, step: Step) -> int:
-        """Append `step` and return its index."""
-        self.steps.append(step)
-        return len(self.steps) - 1
+    def add(self, instruction: Instruction) -> int:
+        """Append `instruction` and return its index."""
+        self.instructions.append(instruction)
+        return len(self.instructions) - 1
 
     def order_of(self, operator: Operator) -> PositionOrder:
         """Return which positions the ranks of an attention hold."""
         return self.orders.get(operator.path, PositionOrder.ZIGZAG)
 
     def edges_of(self, operator: Operator, split: Split) -> list[int]:
-        """Exchange the rows of its input that an operator needs of neighbours; return the steps."""
+        """Exchange the input rows that an operator needs of neighbours; return the instructions."""
         read = operator.inputs[0] if operator.inputs else None
         if read is None or read.tensor not in self.tensors:
             return []  # samples: each rank reads what it needs
@@ -96,17 +96,17 @@ class StepList:
             key = read.tensor, halo
             if key not in self.edges:
                 want = layout_of(read, split, partial=False)
-                made = self.in_layout(read.tensor, want).step
+                made = self.in_layout(read.tensor, want).instruction
                 size = halo_size(operator, split, halo)
-                step = self.add_edges(f"{read.tensor}.edges", halo, size, made)
-                self.edges[key] = Placed(layout=want, size=size, step=step)
-            found.append(self.edges[key].step)
+                instruction = self.add_edges(f"{read.tensor}.edges", halo, size, made)
+                self.edges[key] = Placed(layout=want, size=size, instruction=instruction)
+            found.append(self.edges[key].instruction)
         return found
 
     def add_edges(self, label: str, halo: Halo, size: LocalSize, after: int) -> int:
         """Add an exchange of rows with neighbours, or of their gradients."""
         return self.add(
-            CollectiveStep(
+            CollectiveInstruction(
                 path=label,
                 kind=CollectiveKind.HALO,
                 axes=halo.axes,
@@ -118,31 +118,31 @@ class StepList:
             )
         )
 
-    def add_compute(self, operator: Operator, split: Split, step: ComputeStep) -> int:
-        """Add the step of an operator; where batch norm sums statistics over ranks, in two parts.
+    def add_compute(self, operator: Operator, split: Split, instruction: ComputeInstruction) -> int:
+        """Add the instruction of an operator; batch norm with statistics over ranks has two parts.
 
         Statistics take one of forward's three passes over a tensor, and two of backward's five.
         """
         axes = self.statistics.get(operator.path)
         if axes is None:
-            return self.add(step)
-        backward = step.phase is StepPhase.INPUT_GRADIENT
+            return self.add(instruction)
+        backward = instruction.phase is InstructionPhase.INPUT_GRADIENT
         part = _STATISTICS_BACKWARD if backward else _STATISTICS_FORWARD
-        first = self.add(replace(step, share=step.share * part, transient=()))
+        first = self.add(replace(instruction, share=instruction.share * part, transient=()))
         summed = self.add(
-            CollectiveStep(
+            CollectiveInstruction(
                 path=f"{operator.path}.statistics",
                 kind=CollectiveKind.ALL_REDUCE,
                 axes=axes,
                 size=statistics(operator, split),
                 payload=Payload.ACTIVATION,
-                phase=step.phase,
+                phase=instruction.phase,
                 depends=(first,),
                 element_bytes=STATISTICS_BYTES,
             )
         )
-        rest = step.share * (1.0 - part)
-        return self.add(replace(step, share=rest, depends=(*step.depends, summed)))
+        rest = instruction.share * (1.0 - part)
+        return self.add(replace(instruction, share=rest, depends=(*instruction.depends, summed)))
 
     def in_layout(self, name: str, want: Layout, *, copies: float = 1.0, label: str = "") -> Placed:
         """Return tensor `name` laid out as `want`, adding collectives if it is not yet."""
@@ -170,14 +170,14 @@ class StepList:
         size = first.size.scaled(
             sum(p.size.coefficient for p in group.values()) / first.size.coefficient
         )
-        made = tuple(sorted({p.step for p in group.values() if p.step >= 0}))
-        have = replace(first, size=size, step=made[-1] if made else -1)
+        made = tuple(sorted({p.instruction for p in group.values() if p.instruction >= 0}))
+        have = replace(first, size=size, instruction=made[-1] if made else -1)
         moved = self.convert(label, have, want, also=made[:-1])
         found = {}
         for name, placed in group.items():
             own = conversions(placed.size, placed.layout, want)[1]
             own = own.to_experts(routed=placed.by_experts(want))
-            found[name] = replace(placed, layout=want, size=own, step=moved.step)
+            found[name] = replace(placed, layout=want, size=own, instruction=moved.instruction)
         return found
 
     def convert(
@@ -192,25 +192,25 @@ class StepList:
     ) -> Placed:
         """Add the collectives that turn `have`, which is `tensor` or its gradient, into `want`.
 
-        They wait for the step that makes it, and for those in `also`.
+        They wait for the instruction that makes it, and for those in `also`.
         """
         exchange = self.exchanges.get(tensor, ContextExchange.OVERLAPPED)
         around = _AROUND if exchange is ContextExchange.RING else {}
         needed, size = conversions(have.size, have.layout, want)
         gets, has = have.by_experts(want), have.by_experts(have.layout)
-        step = have.step
+        instruction = have.instruction
         for conversion in needed:
-            step = self.add(
-                CollectiveStep(
+            instruction = self.add(
+                CollectiveInstruction(
                     path=label,
                     kind=around.get(conversion.kind, conversion.kind),
                     axes=conversion.axes,
                     size=conversion.size.to_experts(routed=gets and has),
                     payload=Payload.ACTIVATION,
                     phase=self.phase,
-                    depends=(*also, step) if step >= 0 else (),
+                    depends=(*also, instruction) if instruction >= 0 else (),
                     copies=copies if conversion.kind is CollectiveKind.ALL_TO_ALL else 1.0,
-                    reads_block_input=step < 0,
+                    reads_block_input=instruction < 0,
                     exposed=exchange is ContextExchange.GATHER,
                     uneven=gets != has,
                     saved_gather=tensor in self.saved_names
@@ -218,7 +218,7 @@ class StepList:
                 )
             )
         size = size.to_experts(routed=gets)
-        return Placed(layout=want, size=size, step=step, experts_at=have.experts_at)
+        return Placed(layout=want, size=size, instruction=instruction, experts_at=have.experts_at)
 
 
 def like(placed: Placed, other: Placed) -> bool:
