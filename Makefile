@@ -17,7 +17,8 @@ EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
 	@echo 'make test     set up, then run every check that CI runs'
-	@echo 'make soak     run the tests with all examples of properties and larger samples'
+	@echo 'make soak     run the tests with all examples of properties and larger samples, then an'
+	@echo '              hour of drawn inputs, jobs, kills and attacks (SOAK_ARGS="--seed 2 --minutes 9")'
 	@echo 'make format   rewrite the code as the format check wants it'
 	@echo 'make bench    print the benchmark table'
 	@echo 'make bench-models  compare captured models with known counts'
@@ -41,9 +42,11 @@ test: format-check lint types layers
 	@$(MAKE) --no-print-directory $(VENV)/.test-torch-installed
 	$(BIN)/python -m pytest $(PARALLEL) --durations 30 --durations-min 1 $(PYTEST_ARGS)
 
-# The same tests with all examples of properties and the larger samples: an hour of a core.
+# The same tests with all examples of properties and the larger samples: an hour of a core. Then
+# drawn inputs, jobs, kills and attacks; the same seed goes on where it was (docs/how-it-is-tested.md).
 soak: $(VENV)/.test-torch-installed
 	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile soak $(PYTEST_ARGS)
+	$(BIN)/python -m tests.soak $(SOAK_ARGS)
 
 format-check: $(VENV)/.dev-installed
 	$(BIN)/ruff format --check --quiet .

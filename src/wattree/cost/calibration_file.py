@@ -48,7 +48,7 @@ def load_calibration(path: Path | None = None) -> Calibration:
     unknown = sorted(map(str, raw.keys() - set(_KEYS)))
     problems = [f"{key}: is unknown; {_hint(key, _KEYS)}" for key in unknown]
     base = raw.get("base")
-    if base not in {None, SHIPPED_BASE}:
+    if base not in (None, SHIPPED_BASE):  # no set: a mapping or list has no hash
         problems.append(
             f"base: found {base!r}, expected '{SHIPPED_BASE}', or no such key in a file that holds "
             "all constants"

@@ -66,7 +66,7 @@ class CsvMeter:
         except OSError as error:
             raise MeterError(f"{self._path}: cannot be read ({error.strerror})") from error
         text = line.decode("utf-8-sig", errors="replace").strip()
-        return next(csv.reader([text]), []), len(line)
+        return _row(text), len(line)
 
     def domains(self) -> tuple[Domain, ...]:
         """Return the one domain, the node."""

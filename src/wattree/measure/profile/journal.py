@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,9 +17,13 @@ from wattree.errors import OutputError, RunError
 from wattree.files import read_text
 from wattree.measure.profile.machine import Machine
 from wattree.measure.profile.points import PointFamily, ProfilePoint
+from wattree.trace.plain import from_plain
 
 _SCHEMA = "wattree-profile/1"
 _LIMIT_BYTES = 1 << 26
+#: Faults that one message lists.
+_LISTED = 20
+_REPAIR = "remove these lines to measure them again, or name another --out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +102,7 @@ class Journal:
         machine: What is measured.
 
     Raises:
-        RunError: The file is of another machine, or no such file.
+        RunError: The file is of another machine, no such file, or damaged; faults are listed.
     """
 
     def __init__(self, path: Path, machine: Machine) -> None:
@@ -150,12 +155,13 @@ class Journal:
     def _read(self, header: Mapping[str, Any]) -> None:
         lines = read_text(self.path, limit_bytes=_LIMIT_BYTES).splitlines()
         # A line that was cut short by the end of the process is measured again.
-        found = [line for line in map(_parsed, lines) if line is not None]
-        if not found or found[0].get("schema") != _SCHEMA:
+        parsed = enumerate(map(_parsed, lines), start=1)
+        found = [(number, line) for number, line in parsed if line is not None]
+        if not found or found[0][1].get("schema") != _SCHEMA:
             raise RunError(
                 str(self.path), [f"is no file of measurements ({_SCHEMA}); name another --out"]
             )
-        differ = _differences(found[0].get("machine", {}), header["machine"])
+        differ = _differences(found[0][1].get("machine"), header["machine"])
         if differ:
             raise RunError(
                 str(self.path),
@@ -164,33 +170,59 @@ class Journal:
                     "one, or name another --out"
                 ],
             )
-        if lines and _parsed(lines[-1]) is None:
+        problems: list[str] = []
+        for number, line in found[1:]:
+            faults: list[str] = []
+            self._take(line, faults)
+            problems += [f"line {number}: {fault}" for fault in faults]
+        if problems:
+            raise RunError(str(self.path), [*problems[:_LISTED], _REPAIR])
+        if _parsed(lines[-1]) is None:
             self._append({})  # end the cut line
-        for line in found[1:]:
-            self._take(line)
 
-    def _take(self, line: Mapping[str, Any]) -> None:
+    def _take(self, line: Mapping[str, Any], faults: list[str]) -> None:
+        """Keep what a line says, or add to `faults` what is wrong with it."""
         if "resident_bytes" in line:
-            self.resident_bytes = float(line["resident_bytes"])
+            resident = line["resident_bytes"]
+            if not _is_time(resident):
+                faults.append(f"resident_bytes: found {str(resident)[:40]!r}, expected a number")
+                return
+            self.resident_bytes = float(resident)
         elif "point" in line:
-            point = ProfilePoint(**{**line["point"], "kind": PointFamily(line["point"]["kind"])})
-            if "skipped" in line:
+            point = from_plain(ProfilePoint, line["point"], faults)
+            if point is not None and "skipped" in line:
                 self.skipped[point.key] = str(line["skipped"])
-            else:
-                self._times(point).rounds[int(line["round"])] = PointMeasurement(
-                    wall_s=tuple(line["wall_s"]), busy_s=tuple(line["busy_s"])
-                )
+            elif point is not None:
+                self._take_times(point, line, faults)
+
+    def _take_times(self, point: ProfilePoint, line: Mapping[str, Any], faults: list[str]) -> None:
+        given = {key: value for key, value in line.items() if key not in {"point", "round"}}
+        measured, number = from_plain(PointMeasurement, given, faults), line.get("round")
+        if type(number) is not int:
+            faults.append(f"round: found {str(number)[:40]!r}, expected a whole number")
+        elif measured is not None:
+            for name, times in asdict(measured).items():
+                if not times or not all(map(_is_time, times)):
+                    faults.append(f"{name}: expected the time of each rank")
+            if not faults:
+                self._times(point).rounds[number] = measured
+
+
+def _is_time(value: object) -> bool:
+    """Return whether a value is a finite number from 0 on."""
+    return type(value) in {int, float} and 0 <= value < math.inf  # type: ignore[operator]
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, digits without end, brackets without end
         return None
     return found if isinstance(found, dict) else None
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def _differences(old: object, new: Mapping[str, Any]) -> str:
+    known = old if isinstance(old, dict) else {}
     return ", ".join(
-        f"{key}: {old.get(key)}, not {new[key]}" for key in new if old.get(key) != new[key]
+        f"{key}: {known.get(key)}, not {new[key]}" for key in new if known.get(key) != new[key]
     )

@@ -103,7 +103,7 @@ def _facts(place: Path) -> ConversionReport:
         return ConversionReport.of(record)
     except FileNotFoundError as error:
         raise RunError(str(place), [f"holds no {_FACTS}; give a folder of write_shards"]) from error
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
         raise RunError(str(place), [f"{_FACTS}: cannot be read: {error}"]) from error
 
 

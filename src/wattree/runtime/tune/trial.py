@@ -92,7 +92,7 @@ def trial_from(environment: Mapping[str, str]) -> Trial | None:
     try:
         record: dict[str, Any] = json.loads(text)
         return Trial(**(record | {"folder": Path(record["folder"])}))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RunError(
             TRIAL, [f"found {text[:80]!r}, expected what wattree --processes-per-device auto sets"]
         ) from error

@@ -1,0 +1,260 @@
+"""Part 3: `train`, `launch` and `design` are ended at any moment, then started again.
+
+A moment is a state that is waited for (a line, a file, a finished point) and a random instant
+after it. Every kill must leave no process; a second start must end well and lose nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from tests.design.studies import small_study
+from tests.soak.programs import Program, started
+
+__all__ = [
+    "DESIGN_WORDS",
+    "SCRIPT",
+    "TRAIN",
+    "TRAIN_WORDS",
+    "VICTIMS",
+    "Broken",
+    "finished",
+    "kill",
+    "losses",
+    "outcomes",
+    "remains",
+    "study",
+    "uninterrupted_losses",
+    "uninterrupted_points",
+    "without_times",
+    "write_yaml",
+]
+
+Broken = list[tuple[str, str]]
+_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+#: Longest instant between a state and the signal. [s]
+_AFTER_S = 0.3
+
+
+def shoot(program: Program, chance: random.Random, *, leader: bool | None = None) -> str:
+    """Send a signal to the leader or one of its children; return what was sent to whom."""
+    number = chance.choice(_SIGNALS)
+    time.sleep(chance.uniform(0.0, _AFTER_S))  # the moment itself, not a wait for a state
+    children = program.children()
+    to_leader = chance.random() < 0.5 if leader is None else leader
+    pid = program.process.pid if to_leader or not children else chance.choice(children).pid
+    program.signal(number, pid)
+    return f"{number.name} to {'the leader' if pid == program.process.pid else 'a child'}"
+
+
+def remains(program: Program, what: str) -> Broken:
+    """Return what is wrong right after a kill: a leader that does not end, processes left."""
+    found = []
+    if program.ended() is None:
+        found.append(("hang", f"{what}: it did not end"))
+    if left := program.orphans():
+        found.append(("orphans", f"{what}: {left}"))
+    if line := program.traceback():
+        found.append(("traceback", f"{what}: {line}"))
+    return found
+
+
+def finished(words: list[str], folder: Path, what: str) -> Broken:
+    """Run a command to its end; return what is wrong with that."""
+    with started(words, folder) as program:
+        code = program.ended()
+        if code != 0:
+            errors = program.errors.read_text(errors="replace").strip()
+            return [("restart", f"{what}: then exit code {code}: {errors[-300:]}")]
+    return []
+
+
+# ---------------------------------------------------------------------------------- train
+
+_STEPS, _EVERY = 120, 10
+TRAIN = {
+    "model": {"ffn": {"width": 32, "depth": 2, "activation": "tanh"}},
+    "data": {"global_batch": 8, "source": "synthetic-regression"},
+    "precision": "fp32",
+    "optimizer": "adam",
+    "cluster": {"node": "2x-epyc-7742"},
+    "strategy": {"preset": "phantom", "tp": 2, "ghosts": 4},
+    "training": {
+        "steps": _STEPS,
+        "seed": 1,
+        "learning_rate": 0.01,
+        "checkpoint": {"dir": "saved", "every": _EVERY},
+    },
+}
+TRAIN_WORDS = ["train", "job.yaml", "--json", "result.json"]
+
+
+def write_yaml(path: Path, mapping: Mapping[str, Any]) -> None:
+    """Write a mapping as YAML."""
+    with path.open("w", encoding="utf-8") as file:
+        YAML(typ="safe", pure=True).dump(dict(mapping), file)
+
+
+def losses(folder: Path) -> list[float]:
+    """Return the losses of all steps that a finished run knows."""
+    record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return list(record["training"]["losses"])
+
+
+@cache
+def uninterrupted_losses() -> tuple[float, ...]:
+    """Return those of a run that nothing disturbed."""
+    with tempfile.TemporaryDirectory() as made:
+        write_yaml(Path(made) / "job.yaml", TRAIN)
+        assert not finished(TRAIN_WORDS, Path(made), "uninterrupted")
+        return tuple(losses(Path(made)))
+
+
+def train(chance: random.Random, folder: Path) -> Broken:
+    """Two ranks that save often: the resumed run has the losses of an uninterrupted one."""
+    write_yaml(folder / "job.yaml", TRAIN)
+    saved = folder / "saved"
+    at = chance.choice((None, *range(0, _STEPS, _EVERY)))
+    with started(TRAIN_WORDS, folder) as program:
+
+        def is_there() -> bool:
+            if at is None:  # while it starts
+                return len(program.children()) > chance.randint(0, 2)
+            if at == 0:
+                return "step 1/" in program.errors.read_text(errors="replace")
+            return (saved / f"step-{at}").exists() or (saved / f".step-{at}.partial").exists()
+
+        program.await_state(is_there)
+        what = f"train at {'the start' if at is None else f'step {at}'}, {shoot(program, chance)}"
+        broken = remains(program, what)
+    if (folder / "result.json").exists():
+        return broken  # the signal came too late
+    broken += finished(TRAIN_WORDS, folder, what)
+    if not broken and (found := tuple(losses(folder))) != uninterrupted_losses():
+        pairs = enumerate(zip(found, uninterrupted_losses(), strict=False), start=1)
+        first = next((step for step, (a, b) in pairs if a != b), len(found) + 1)
+        broken.append(("losses", f"{what}: {len(found)} losses, other ones from step {first} on"))
+    return broken
+
+
+# --------------------------------------------------------------------------------- launch
+
+SCRIPT = """
+import os, pathlib, subprocess, sys, time
+place = pathlib.Path(sys.argv[1])
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+(place / f"ready-{os.environ['RANK']}").touch()
+while not (place / "go").exists():
+    time.sleep(0.01)
+grandchild.kill()
+(place / f"done-{os.environ['RANK']}").touch()
+"""
+RANKS = 2
+_LAUNCH_WORDS = ["launch", "-q", str(RANKS), "--device", "cpu", "--", "python", "script.py", "."]
+
+
+def launch(chance: random.Random, folder: Path) -> Broken:
+    """Ranks with children of their own: all end with the launcher, and its files are tidied up."""
+    (folder / "script.py").write_text(SCRIPT)
+    wanted = chance.randint(0, RANKS)
+    with started(_LAUNCH_WORDS, folder) as program:
+        program.await_state(lambda: len(list(folder.glob("ready-*"))) >= wanted)
+        what = f"launch with {wanted} ranks ready, {shoot(program, chance)}"
+        broken = remains(program, what)
+    for place in folder.glob("ready-*"):
+        place.unlink()
+    (folder / "go").touch()
+    broken += finished(_LAUNCH_WORDS, folder, what)
+    if not broken and len(list(folder.glob("done-*"))) != RANKS:
+        broken.append(("restart", f"{what}: then not all ranks ran"))
+    if states := [p for p in (folder / "runtime").glob("wattree-launch-*/*") if p.is_dir()]:
+        broken.append(("left over", f"{what}: state of {len(states)} launchers"))
+    return broken
+
+
+# --------------------------------------------------------------------------------- design
+
+_POINTS = 24
+DESIGN_WORDS = ["design", "study.yaml", "--workers", "2", "--json", "result.json"]
+
+
+def study() -> dict[str, Any]:
+    """Return a study of many points that take some milliseconds each."""
+    found = small_study()
+    found["axes"]["bandwidth"]["points"] = _POINTS // 2
+    return found
+
+
+def outcomes(store: Path) -> dict[str, Any]:
+    """Return key → outcome of the finished points of a store."""
+    if not store.exists():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=10)) as file:
+            rows = file.execute("SELECT key, outcome FROM points WHERE outcome NOT NULL").fetchall()
+    except sqlite3.OperationalError:  # its tables are not made yet
+        return {}
+    return {key: json.loads(text) for key, text in rows}
+
+
+@cache
+def uninterrupted_points() -> dict[str, Any]:
+    """Return the outcomes of a study that nothing disturbed."""
+    with tempfile.TemporaryDirectory() as made:
+        write_yaml(Path(made) / "study.yaml", study())
+        assert not finished(DESIGN_WORDS, Path(made), "uninterrupted")
+        return outcomes(Path(made) / "study.results.sqlite")
+
+
+def design(chance: random.Random, folder: Path) -> Broken:
+    """No finished point is lost, and in the end all are as if nothing had happened."""
+    write_yaml(folder / "study.yaml", study())
+    store = folder / "study.results.sqlite"
+    at = chance.randint(0, _POINTS - 2)
+    with started(DESIGN_WORDS, folder) as program:
+        program.await_state(lambda: store.exists() and len(outcomes(store)) >= at)
+        what = f"design at {at} points, {shoot(program, chance)}"
+        before = outcomes(store)
+        broken = remains(program, what)
+    after = outcomes(store)
+    if lost := [key for key, outcome in before.items() if after.get(key) != outcome]:
+        broken.append(("points", f"{what}: {len(lost)} finished points are lost"))
+    broken += finished(DESIGN_WORDS, folder, what)
+    final = outcomes(store)
+    if lost := [key for key, outcome in after.items() if final.get(key) != outcome]:
+        broken.append(("points", f"{what}: {len(lost)} finished points were evaluated again"))
+    if not broken and without_times(final) != without_times(uninterrupted_points()):
+        broken.append(("points", f"{what}: results differ from an uninterrupted study's"))
+    return broken
+
+
+def without_times(points: Mapping[str, Any]) -> dict[str, Any]:
+    """Return outcomes without how long it took to find them."""
+    return {key: {k: v for k, v in each.items() if k != "seconds"} for key, each in points.items()}
+
+
+VICTIMS: Mapping[str, Callable[[random.Random, Path], Broken]] = {
+    "train": train,
+    "launch": launch,
+    "design": design,
+}
+
+
+def kill(seed: int, number: int) -> Broken:
+    """Return what kill `number` of a seed broke, kind and words; the victims take turns."""
+    chance = random.Random(f"{seed} kill {number}")
+    name = sorted(VICTIMS)[number % len(VICTIMS)]
+    with tempfile.TemporaryDirectory() as made:
+        return [(f"{name}: {kind}", what) for kind, what in VICTIMS[name](chance, Path(made))]
