@@ -17,7 +17,7 @@ import pytest
 import wattree
 from tests.samples import sample_plan, sample_result, sample_trace, too_large
 from wattree.capture import model_names
-from wattree.cli.main import run
+from wattree.cli.main import main, run
 from wattree.cli.output import check_outputs
 from wattree.errors import InfeasibleError, OutputError, StrategyError
 from wattree.hardware.load import device_names, fabric_names, node_names, site_names
@@ -278,6 +278,19 @@ def test_an_interrupt_is_exit_code_130(fake: Fake) -> None:
     fake(simulate=raising(KeyboardInterrupt()))
 
     assert run(["simulate", JOB]) == 130
+
+
+def test_an_interrupt_before_the_command_begins_is_one_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands are prepared before they run; Ctrl-C in that instant is no traceback either."""
+    place = sys.modules[main.__module__]  # `wattree.cli.main` is the function, too
+    monkeypatch.setattr(place, "kept_dataclass_code", raising(KeyboardInterrupt()))
+    monkeypatch.setattr("gc.set_threshold", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", JOB])
+
+    assert (ended.value.code, capsys.readouterr().err) == (130, "wattree: interrupted\n")
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,14 @@ from tests.soak.attacks import attack
 from tests.soak.fuzz import CASES, crashed, fuzz, write_failure
 from tests.soak.kills import kill
 from tests.soak.laws import broken_laws
-from tests.soak.outcome import LIMIT_S
 from tests.soak.readers import READERS, ROOT
 from tests.soak.state import PARTS, Failed, State
 
 #: Items of each part between two looks at the clock of the others.
 _SLICE = {"inputs": 300, "jobs": 5, "kills": 1, "attacks": 5}
+#: A process that takes longer for one input, made small or not, is ended: what holds on within C
+#: sees no signal. [s]
+_MOST_S = 3600.0
 #: Memory that the process may map: a bomb that goes off is then an error, not the machine's end.
 _MOST_BYTES = 24 << 30
 
@@ -71,8 +73,7 @@ class Soak:
         def report(number: int, *, accepted: bool) -> bool:
             self.state.done["inputs"] = number
             self.state.accepted += accepted
-            # What holds on within C, where no signal is seen, ends the process instead.
-            faulthandler.dump_traceback_later(3 * LIMIT_S, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(_MOST_S, exit=True, file=sys.__stderr__)
             return self._has_time()
 
         first = self.state.done["inputs"]

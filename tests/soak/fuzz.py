@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.soak.grammar import drawn
-from tests.soak.mutations import mutated, text_of
-from tests.soak.outcome import LIMIT_S, Failure, Outcome, outcome_of
+from tests.soak.mutations import mutated, text_of, varied
+from tests.soak.outcome import Failure, Outcome, outcome_of
 from tests.soak.readers import READERS, Reader, workplace
 from tests.soak.shrink import shrunk
 
@@ -38,9 +38,14 @@ def content_of(reader: Reader, seed: int, number: int) -> bytes:
     """Return input `number` of a reader: the same whenever seed and number are."""
     chance = random.Random(f"{seed} {reader.name} {number}")
     pool, schema = reader.pool, reader.json_schema
+    good = chance.choice(reader.contents)
+    if reader.draw is not None and chance.random() < 0.5:
+        return reader.draw(chance)
+    if pool is not None and chance.random() < reader.varied:
+        return varied(chance, good, pool)
     if schema is not None and pool is not None and chance.random() < 0.35:
         return text_of(drawn(chance, schema, pool))
-    return mutated(chance, chance.choice(reader.contents), reader.contents, pool)
+    return mutated(chance, good, reader.contents, pool)
 
 
 class _Report(Protocol):
@@ -104,11 +109,11 @@ def crashed(mark: Path, seed: int) -> Found | None:
     return Found(name, int(number), failure, content_of(READERS[name], seed, int(number)))
 
 
-def _tried(reader: Reader, content: bytes, folder: Path, limit_s: float = LIMIT_S) -> Outcome:
+def _tried(reader: Reader, content: bytes, folder: Path) -> Outcome:
     path = folder / reader.file
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_bytes(content)
-    return outcome_of(reader.read, path, limit_s=limit_s)
+    return outcome_of(reader.read, path, limit_s=reader.limit_s)
 
 
 def _small(reader: Reader, content: bytes, failure: Failure, folder: Path) -> bytes:
@@ -141,9 +146,9 @@ def write_failure(found: Found, seed: int, folder: Path) -> Path:
     return path
 
 
-def replayed(path: Path, limit_s: float = LIMIT_S) -> Failure | None:
+def replayed(path: Path) -> Failure | None:
     """Return what a case does now; the folder that holds it is called as its reader is."""
     with tempfile.TemporaryDirectory() as made:
         folder = workplace(Path(made) / "files")
         reader = READERS[path.parent.name]
-        return _tried(reader, path.read_bytes(), folder, limit_s).failure
+        return _tried(reader, path.read_bytes(), folder).failure

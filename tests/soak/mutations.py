@@ -11,7 +11,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-__all__ = ["JUNK", "Pool", "document_of", "mutated", "text_of"]
+__all__ = ["JUNK", "Pool", "document_of", "mutated", "text_of", "varied"]
 
 #: Values that no field is meant to hold, or only just.
 JUNK: tuple[Any, ...] = (
@@ -152,6 +152,7 @@ class Pool:
 
     def __init__(self, documents: Sequence[Any]) -> None:
         self.by_key: dict[Any, list[Any]] = {}
+        self._sections: dict[Any, list[tuple[str, Any]]] = {}
         self.values: list[Any] = []
         for document in documents:
             for place in _places(document):
@@ -159,6 +160,7 @@ class Pool:
                 self.values.append(value)
                 if isinstance(place[-1], str):
                     self.by_key.setdefault(place[-1], []).append(value)
+                    self._sections.setdefault(place[-2:-1], []).append((place[-1], value))
         self.keys = sorted(self.by_key) or ["a"]
 
     def value(self, random: random.Random, key: Any = None) -> Any:
@@ -170,6 +172,11 @@ class Pool:
         if self.values and chosen < 0.6:
             return random.choice(self.values)
         return random.choice(JUNK)
+
+    def entry(self, random: random.Random, place: Sequence[Any]) -> tuple[str, Any] | None:
+        """Return a key and its value as some good file has them beside the last key of a place."""
+        entries = self._sections.get(tuple(place[-2:-1]))
+        return random.choice(entries) if entries else None
 
 
 def _places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -217,6 +224,28 @@ def _changed(random: random.Random, document: Any, pool: Pool) -> Any:
         case _:
             holder[key] = pool.value(random, key)
     return found
+
+
+def varied(random: random.Random, seed: bytes, pool: Pool) -> bytes:
+    """Return a copy of a good document that may well be good: each value has a fitting kind."""
+    document = document_of(seed)
+    for _ in range(random.choice((1, 2, 3, 6))):
+        places = _places(document)
+        if not places:
+            break
+        place = random.choice(places)
+        holder, key = _at(document, place[:-1]), place[-1]
+        value, chosen = holder[key], random.random()
+        if isinstance(value, int | float) and not isinstance(value, bool) and chosen < 0.6:
+            holder[key] = type(value)(value * random.choice((0, 0.5, 2, 2, 3, 4, 16, 1000)))
+        elif isinstance(holder, dict) and (entry := pool.entry(random, place)) is not None:
+            if chosen < 0.3:
+                del holder[key]
+            else:
+                holder[entry[0]] = copy.deepcopy(entry[1])
+        elif isinstance(holder, list):
+            holder.insert(random.randint(0, len(holder)), copy.deepcopy(value))
+    return text_of(document)
 
 
 def mutated(

@@ -22,6 +22,7 @@ __all__ = ["LIMIT_S", "Program", "environment", "started"]
 LIMIT_S = 180.0
 _MARK = "WATTREE_SOAK"
 _LOOK_EVERY_S = 0.005
+_PACKAGE = f"{Path('src') / 'wattree'}/"
 _FOREIGN = ("OMPI_", "PMI", "SLURM_", "WATTREE_", "MASTER_")
 
 
@@ -72,11 +73,19 @@ class Program:
             return None
 
     def traceback(self) -> str:
-        """Return the last line of a traceback of ours on standard error; empty without one."""
+        """Return where a traceback of ours on standard error ends; empty without one.
+
+        An interrupt while Python still loads modules is Python's own to report.
+        """
         text = self.errors.read_text(errors="replace")
         begin = text.rfind("Traceback (most recent call last)")
-        is_ours = begin >= 0 and f"{Path('src') / 'wattree'}/" in text[begin:]
-        return text[begin:].strip().splitlines()[-1][:200] if is_ours else ""
+        if begin < 0 or _PACKAGE not in (text := text[begin:].strip()):
+            return ""
+        lines = text.splitlines()
+        ours = [line.strip().partition(_PACKAGE)[2] for line in lines if _PACKAGE in line]
+        if "KeyboardInterrupt" in lines[-1] and ours[-1].endswith("<module>"):
+            return ""
+        return f"{lines[-1][:200]} ({ours[-1]})"
 
     def orphans(self) -> list[str]:
         """Return what is left of its processes once they have had time to notice."""

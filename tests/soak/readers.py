@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tests.soak.draws import formula, rows, trace
 from tests.soak.mutations import Pool, document_of
+from tests.soak.outcome import LIMIT_S
 from wattree.errors import JobError
 
 __all__ = ["READERS", "ROOT", "Reader", "workplace"]
@@ -34,7 +37,10 @@ class Reader:
         file: Where the file lies in the workplace; others that it names lie there, too.
         is_document: Whether files are YAML or JSON, whose values can be changed one by one.
         schema: Returns the JSON schema of such a file; None where there is none.
+        draw: Returns a drawn file; None where good ones are changed alone.
+        varied: How often a document's values are changed so that it may well stay good.
         weight: How many inputs it gets, against others.
+        limit_s: What takes longer hangs. Steps of millions of tasks are simulated, not refused. [s]
     """
 
     name: str
@@ -43,7 +49,10 @@ class Reader:
     file: str = "input.yaml"
     is_document: bool = True
     schema: Callable[[], Mapping[str, Any]] | None = None
+    draw: Callable[[random.Random], bytes] | None = None
+    varied: float = 0.3
     weight: float = 1.0
+    limit_s: float = LIMIT_S
 
     @cached_property
     def contents(self) -> Sequence[bytes]:
@@ -383,7 +392,9 @@ READERS: Mapping[str, Reader] = {
     reader.name: reader
     for reader in (
         Reader("job", _job, _files(*_JOBS), schema=_job_schema, weight=4),
-        Reader("simulated", _simulated, _files(*_JOBS), schema=_job_schema, weight=1),
+        Reader(
+            "simulated", _simulated, _files(*_JOBS), schema=_job_schema, varied=0.9, limit_s=600.0
+        ),
         Reader(
             "study",
             _study,
@@ -404,22 +415,37 @@ READERS: Mapping[str, Reader] = {
             weight=2,
         ),
         Reader("calibration", _calibration, _calibration_seeds),
-        Reader(
-            "energy-calibration", _energy_calibration, _energy_calibration_seeds, weight=0.2
-        ),
+        Reader("energy-calibration", _energy_calibration, _energy_calibration_seeds, weight=0.2),
         Reader("hourly", _hourly, _hourly_seeds, is_document=False),
-        Reader("rows", _rows, _rows_seeds, is_document=False, weight=2),
-        Reader("validated", _validated, _rows_seeds, is_document=False, weight=0.3),
+        Reader("rows", _rows, _rows_seeds, is_document=False, draw=rows, weight=2),
+        Reader(
+            "validated",
+            _validated,
+            _rows_seeds,
+            is_document=False,
+            draw=rows,
+            weight=0.3,
+            limit_s=600.0,
+        ),
         Reader("run", _run, _files("validation/runs/*.json"), file="input.json"),
         Reader("meter", _meter, _meter_seeds, is_document=False),
         Reader("journal", _journal, _journal_seeds, file="input.jsonl", is_document=False),
         Reader(
-            "config", _config, _files("validation/models/config/*/config.json"), "input.json",
+            "config",
+            _config,
+            _files("validation/models/config/*/config.json"),
+            "input.json",
             weight=2,
         ),
         Reader("graph", _graph, _graph_seeds, file="input.json", weight=0.5),
         Reader(
-            "trace", _trace, _trace_seeds, file="trace/t.0.et", is_document=False, weight=3
+            "trace",
+            _trace,
+            _trace_seeds,
+            file="trace/t.0.et",
+            is_document=False,
+            draw=trace,
+            weight=3,
         ),
         Reader(
             "own-trace",
@@ -427,6 +453,7 @@ READERS: Mapping[str, Reader] = {
             _own_trace_seeds,
             file="own/t.0.et",
             is_document=False,
+            draw=trace,
         ),
         Reader("groups", _groups, _written('{"1": [0, 1], "2": [2, 3]}'), file="input.json"),
         Reader(
@@ -435,6 +462,7 @@ READERS: Mapping[str, Reader] = {
             _written("a*2 + min(b, 3)", "sqrt(width)/log2(a)**2", "-ceil(a/3) - floor(1.5e9)"),
             file="input.txt",
             is_document=False,
+            draw=formula,
         ),
         Reader(
             "quantity",
@@ -451,12 +479,14 @@ READERS: Mapping[str, Reader] = {
             is_document=False,
         ),
         Reader(
-            "slot", _slot, _written("F0 F1 B0 I0 W0 F10@1"), file="input.txt", is_document=False,
+            "slot",
+            _slot,
+            _written("F0 F1 B0 I0 W0 F10@1"),
+            file="input.txt",
+            is_document=False,
             weight=0.5,
         ),
-        Reader(
-            "environment", _environment, _environments, file="input.txt", is_document=False
-        ),
+        Reader("environment", _environment, _environments, file="input.txt", is_document=False),
         Reader(
             "trial",
             _trial,
@@ -466,4 +496,4 @@ READERS: Mapping[str, Reader] = {
         ),
         Reader("shards", _shards, _shards_seeds, file="shards/shards.json"),
     )
-}  # fmt: skip
+}

@@ -90,8 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that has no "×" shows "?" instead
             stream.reconfigure(errors="replace")
-    with kept_dataclass_code(words[0]) if words and words[0] in _COMMANDS else nullcontext():
-        code = run(words)
+    try:
+        with kept_dataclass_code(words[0]) if words and words[0] in _COMMANDS else nullcontext():
+            code = run(words)
+    except KeyboardInterrupt:  # before or after the command itself
+        code = _interrupted()
     sys.exit(code)
 
 
@@ -104,11 +107,15 @@ def run(arguments: Sequence[str]) -> int:
         typer.echo(f"wattree: {error}", err=True)
         return MISTAKE
     except (KeyboardInterrupt, typer.Abort):  # older typers turn an interrupt into Abort
-        typer.echo("wattree: interrupted", err=True)
-        return INTERRUPTED
+        return _interrupted()
     except Exception as error:  # noqa: BLE001 - the last place that can say whose fault it is
         return _other(error)
     return code if isinstance(code, int) else DONE
+
+
+def _interrupted() -> int:
+    typer.echo("wattree: interrupted", err=True)
+    return INTERRUPTED
 
 
 def _other(error: Exception) -> int:
