@@ -38,7 +38,7 @@ training: {{steps: {steps}, seed: 1, learning_rate: 1e-3, checkpoint: {{dir: {di
 def home() -> Iterator[dict[str, str]]:
     """Return an environment in which launchers keep their state in a folder of this test."""
     with tempfile.TemporaryDirectory() as base:
-        told = {"XDG_RUNTIME_DIR": base, "PYTHONPATH": str(ROOT / "src")}
+        told = {"XDG_RUNTIME_DIR": base, "XDG_CONFIG_HOME": base, "PYTHONPATH": str(ROOT / "src")}
         yield os.environ | told
         root = state_root(told)
         end(state.launcher for state in states_in(root))

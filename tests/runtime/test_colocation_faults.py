@@ -61,7 +61,8 @@ def home(tmp_path: Path) -> Iterator[dict[str, str]]:
     import tempfile
 
     with tempfile.TemporaryDirectory() as base:
-        as_dict = {"XDG_RUNTIME_DIR": base, "PYTHONPATH": str(ROOT / "src"), "PLACE": str(tmp_path)}
+        as_dict = {"XDG_RUNTIME_DIR": base, "XDG_CONFIG_HOME": base}
+        as_dict |= {"PYTHONPATH": str(ROOT / "src"), "PLACE": str(tmp_path)}
         yield os.environ | as_dict
         root = state_root(as_dict)
         end(state.launcher for state in states_in(root))  # of a test that failed half-way

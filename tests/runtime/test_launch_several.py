@@ -42,7 +42,8 @@ sys.exit(int(sys.argv[2]) if os.environ["RANK"] == "3" else 0)
 def home(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Return an environment in which launchers keep their state in a folder of this test."""
     with tempfile.TemporaryDirectory() as base:
-        as_dict = {"XDG_RUNTIME_DIR": base, "PYTHONPATH": str(ROOT / "src"), "PLACE": str(tmp_path)}
+        as_dict = {"XDG_RUNTIME_DIR": base, "XDG_CONFIG_HOME": base}
+        as_dict |= {"PYTHONPATH": str(ROOT / "src"), "PLACE": str(tmp_path)}
         yield os.environ | as_dict
         root = state_root(as_dict)
         end(state.launcher for state in states_in(root))

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from wattree.errors import RunError
 from wattree.runtime.colocation.layout import DeviceShape, NodeShape
+from wattree.runtime.launch.meeting import NO_LAUNCHER
+
+#: What launchers say, as a type.
+Said = TypeVar("Said")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +50,9 @@ class Facts:
         """Return the facts of plain values.
 
         Raises:
-            KeyError, TypeError, ValueError: They are none.
+            KeyError, TypeError, ValueError, OverflowError: They are none.
         """
-        return cls(
+        found = cls(
             host=str(record["host"]),
             version=str(record["version"]),
             processes=int(record["processes"]),
@@ -59,6 +63,60 @@ class Facts:
             cores=tuple(tuple(map(int, cores)) for cores in record["cores"]),
             numa=tuple(None if number is None else int(number) for number in record["numa"]),
         )
+        if not len(found.uuids) == len(found.cores) == len(found.numa) > 0 < found.processes:
+            raise ValueError("devices of a launcher")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What a launcher has made that processes of others may need.
+
+    Attributes:
+        shared: How names of shared memory of its node begin.
+        mps: Variables of its MPS daemon.
+        port: Where ranks may meet on its host.
+    """
+
+    shared: str
+    mps: dict[str, str]
+    port: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Contribution:
+        """Return the contribution of plain values.
+
+        Raises:
+            KeyError, TypeError, ValueError, OverflowError: They are none.
+        """
+        mps = {str(name): str(value) for name, value in dict(record["mps"]).items()}
+        port = int(record["port"])
+        if not 0 < port < 1 << 16:
+            raise ValueError("port of a launcher")
+        return cls(shared=str(record["shared"]), mps=mps, port=port)
+
+
+def read_all(values: Sequence[Any], read: Callable[[Any], Said], *, launchers: int) -> list[Said]:
+    """Return what launchers said, each read as `read` does.
+
+    Raises:
+        RunError: Something is no launcher's, or another number of them said something.
+    """
+    found, problems = [], []
+    if len(values) != launchers:
+        problems.append(f"found {len(values)} launchers, expected {launchers}")
+    for number, value in enumerate(values):
+        try:
+            found.append(read(value))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            problems.append(f"launcher {number}: {NO_LAUNCHER}")
+    if problems:
+        raise RunError("launchers", problems)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,21 +4,24 @@ The first launcher listens; the others connect to it and stay connected. So each
 said, a launcher that is killed is noticed by its connection, and what failed first ends all.
 Nothing here has a thread: a launcher looks at its connections whenever it looks at its processes.
 
-Messages are lines of JSON. Whoever can reach the port can take part, as with any `MASTER_PORT`.
+Only those that know the secret of the run take part (`door`, `handshake`); a connection that says
+what no launcher says counts as one whose launcher is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattree.errors import RunError
+from wattree.runtime.launch.door import Say, connected, gathered
 from wattree.runtime.launch.environment import Launch
+from wattree.runtime.launch.handshake import Credentials
+from wattree.runtime.launch.messages import LONGEST_LINE, line_of, message_of
 from wattree.runtime.launch.spawn import Failure
 
 #: Ports tried from the first on: another program may have one of them.
@@ -27,8 +30,9 @@ _PORTS = 8
 _SETTLE_S = 0.4
 #: A launcher waits so long for the verdict of the first one. [s]
 _VERDICT_S = 3.0
-_LONGEST_LINE = 1 << 22
 _LOOK_EVERY_S = 0.02
+#: What is said of values that cannot be a launcher's.
+NO_LAUNCHER = "said what no launcher says; install the same Wattree on all hosts"
 #: Seconds of silence, between questions, and questions, after which a host counts as gone.
 _ALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
 
@@ -50,7 +54,7 @@ class _Peer:
         with contextlib.suppress(OSError):  # whoever is gone is noticed when read from
             self.link.setblocking(True)
             self.link.settimeout(_VERDICT_S)
-            self.link.sendall(json.dumps(message).encode() + b"\n")
+            self.link.sendall(line_of(message))
 
     def read(self) -> bool:
         """Take what has come, at once; return whether the other end is gone."""
@@ -58,7 +62,7 @@ class _Peer:
         try:
             while part := self.link.recv(1 << 16):
                 self.rest += part
-                if len(self.rest) > _LONGEST_LINE:
+                if len(self.rest) > LONGEST_LINE:
                     break
             self.is_gone = True  # it closed the connection, or talks nonsense
         except BlockingIOError:
@@ -68,18 +72,19 @@ class _Peer:
         *lines, self.rest = self.rest.split(b"\n")
         for line in lines:
             try:
-                self._take(json.loads(line))
-            except (ValueError, TypeError):  # no launcher says such a thing
+                self._take(message_of(line))
+            except ValueError:  # no launcher says such a thing
                 self.is_gone = True
+                break
         return self.is_gone
 
     def _take(self, message: Mapping[str, Any]) -> None:
         if "value" in message:
             self.values.append(message["value"])
         if "failure" in message:
-            self.failures.append(Failure(**message["failure"]))
+            self.failures.append(message["failure"])
         if "verdict" in message:
-            self.verdict = Failure(**message["verdict"])
+            self.verdict = message["verdict"]
         self.is_done = self.is_done or "done" in message
 
 
@@ -128,7 +133,9 @@ class LauncherMeeting:
         if self.number:
             self._peers[0].send({"value": value})
             self._await(lambda: bool(self._peers[0].values), "the first launcher")
-            found: list[Any] = self._peers[0].values.pop(0)
+            found = self._peers[0].values.pop(0)
+            if not isinstance(found, list):
+                raise RunError("launchers", [f"launcher 0: {NO_LAUNCHER}"])
             return found
         self._await(lambda: all(peer.values for peer in self._peers), "all launchers")
         values = [value, *(peer.values.pop(0) for peer in self._peers)]
@@ -153,7 +160,7 @@ class LauncherMeeting:
         if not self._peers:
             return failure
         if self.number:
-            self._peers[0].send({"failure": asdict(failure)})
+            self._peers[0].send({"failure": failure})
         else:
             self._note(failure)
         until_s = time.monotonic() + _VERDICT_S
@@ -219,124 +226,36 @@ class LauncherMeeting:
     def _decide(self) -> None:
         self.verdict = min(self._pending, key=lambda failure: (failure.is_echo, failure.at_s))
         for peer in self._peers:
-            peer.send({"verdict": asdict(self.verdict)})
+            peer.send({"verdict": self.verdict})
 
 
-def meet(launch: Launch, *, timeout_s: float) -> LauncherMeeting:
+def meet(launch: Launch, *, timeout_s: float, secret: bytes, say: Say) -> LauncherMeeting:
     """Return the meeting of all launchers that an outer launcher started.
 
     Args:
         launch: What it said to this one.
         timeout_s: How long to wait for all. [s]
+        secret: Of the run.
+        say: Takes lines for the user: who was dropped, and why.
 
     Raises:
         RunError: Not all came, or no port is free.
     """
-    if launch.world == 1:
-        return LauncherMeeting(timeout_s=timeout_s)
     # torchrun's agent listens on the port itself that it names.
     first = launch.port + 1
     ports = range(first, first + _PORTS)
-    word = f"wattree launch {launch.launcher} {launch.port} {launch.world}"
+    job = f"{launch.launcher} {launch.port} {launch.world}"
+    credentials = Credentials(secret=secret, job=job, world=launch.world)
     until_s = time.monotonic() + timeout_s
     if launch.rank:
-        peer = _connected(launch, ports, word, until_s)
-        return LauncherMeeting(launch.rank, (peer,), timeout_s=timeout_s)
-    peers = _gathered(launch, ports, word, until_s)
-    return LauncherMeeting(0, tuple(peers[number] for number in sorted(peers)), timeout_s=timeout_s)
-
-
-def _gathered(launch: Launch, ports: range, word: str, until_s: float) -> dict[int, _Peer]:
-    peers: dict[int, _Peer] = {}
-    with _listener(launch.address, ports) as listener:
-        while len(peers) < launch.world - 1:
-            listener.settimeout(max(until_s - time.monotonic(), 0.001))
-            try:
-                link, _ = listener.accept()
-            except TimeoutError:
-                missing = sorted(set(range(1, launch.world)) - set(peers))
-                shown = ", ".join(map(str, missing[:8])) + (" …" if missing[8:] else "")
-                raise RunError(
-                    "launchers",
-                    [
-                        f"launcher {shown} of {launch.world} did not come to port "
-                        f"{listener.getsockname()[1]} in time; is it reached from all hosts?"
-                    ],
-                ) from None
-            number = _greeted(link, word)
-            if number is None or not 0 < number < launch.world or number in peers:
-                link.close()
-                continue
-            _keep_alive(link)
-            peers[number] = _Peer(number, link)
-    return peers
-
-
-def _listener(address: str, ports: range) -> socket.socket:
-    local = address in {"127.0.0.1", "localhost"}
-    both = not local and socket.has_dualstack_ipv6()
-    for port in ports:
-        with contextlib.suppress(OSError):
-            return socket.create_server(
-                ("127.0.0.1" if local else "", port),
-                family=socket.AF_INET6 if both else socket.AF_INET,
-                dualstack_ipv6=both,
-                backlog=1024,
-            )
-    raise RunError(
-        "launchers",
-        [f"no port from {ports[0]} to {ports[-1]} is free here; set MASTER_PORT to another"],
-    )
-
-
-def _greeted(link: socket.socket, word: str) -> int | None:
-    """Return the number of a launcher that connected; None where it is none of this job."""
-    try:
-        link.settimeout(_VERDICT_S)
-        greeting = json.loads(_line(link))
-        if greeting.get("word") != word:
-            return None
-        link.sendall(json.dumps({"word": word}).encode() + b"\n")
-        return int(greeting["number"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
-
-
-def _connected(launch: Launch, ports: range, word: str, until_s: float) -> _Peer:
-    hello = json.dumps({"word": word, "number": launch.rank}).encode() + b"\n"
-    while time.monotonic() < until_s:
-        for port in ports:
-            link = None
-            try:
-                link = socket.create_connection((launch.address, port), timeout=_VERDICT_S)
-                link.sendall(hello)
-                if json.loads(_line(link)).get("word") == word:
-                    _keep_alive(link)
-                    return _Peer(0, link)
-            except (OSError, ValueError, AttributeError):
-                pass
-            if link is not None:
-                link.close()
-        time.sleep(_LOOK_EVERY_S * 5)
-    raise RunError(
-        "launchers",
-        [
-            f"launcher {launch.rank} of {launch.world} did not reach the first one at "
-            f"{launch.address}, ports {ports[0]} to {ports[-1]}; do all run the same command, and "
-            "do hosts reach each other?"
-        ],
-    )
-
-
-def _line(link: socket.socket) -> bytes:
-    """Return one line, read byte by byte: what follows it belongs to the conversation."""
-    found = b""
-    while not found.endswith(b"\n") and len(found) < 4096:
-        part = link.recv(1)
-        if not part:
-            raise ConnectionError
-        found += part
-    return found
+        link, rest = connected(launch, ports, credentials, until_s=until_s, say=say)
+        peers = [_Peer(0, link, rest)]
+    else:
+        links = gathered(launch, ports, credentials, until_s=until_s, say=say)
+        peers = [_Peer(number, links[number]) for number in sorted(links)]
+    for peer in peers:
+        _keep_alive(peer.link)
+    return LauncherMeeting(launch.rank, tuple(peers), timeout_s=timeout_s)
 
 
 def _keep_alive(link: socket.socket) -> None:

@@ -25,12 +25,20 @@ from wattree.runtime.colocation.layout import ProcessLayout, ProcessPlace, layou
 from wattree.runtime.colocation.mps import MpsControl, MpsDaemon
 from wattree.runtime.colocation.refuse import foreign_daemons
 from wattree.runtime.colocation.state import JobState, new_state, state_root
-from wattree.runtime.launch.agree import Agreement, Facts, agreement
+from wattree.runtime.launch.agree import (
+    Agreement,
+    Contribution,
+    Facts,
+    Said,
+    agreement,
+    read_all,
+)
 from wattree.runtime.launch.environment import Launch, launch_from
 from wattree.runtime.launch.meeting import LauncherMeeting, meet
 from wattree.runtime.launch.node import Equipment, equipment
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.port import reserved_port
+from wattree.runtime.launch.secret import run_secret
 from wattree.runtime.launch.spawn import Failure, Finished, LaunchWatch, run_ranks
 from wattree.runtime.launch.starts import LaunchSettings, common_environment, starts_of
 from wattree.runtime.launch.watches import DaemonWatch, starter_watch
@@ -66,7 +74,7 @@ def launch_script(
     if PROCESSES_PER_DEVICE in environment:
         raise RunError("launch", ["this is a process of wattree launch already"])
     outer = launch_from(environment) or _ALONE
-    meeting = meet(outer, timeout_s=options.timeout_s)
+    meeting = _meeting(outer, options, environment, say)
     try:
         finished = _Job(command, options, environment, say, outer, meeting).run()
     except WattreeError as error:
@@ -78,6 +86,15 @@ def launch_script(
     finally:
         meeting.close()
     return finished
+
+
+def _meeting(
+    outer: Launch, options: LaunchOptions, environment: Mapping[str, str], say: Say
+) -> LauncherMeeting:
+    if outer.world == 1:
+        return LauncherMeeting(timeout_s=options.timeout_s)
+    secret = run_secret(environment)
+    return meet(outer, timeout_s=options.timeout_s, secret=secret, say=say)
 
 
 class _Job:
@@ -103,10 +120,7 @@ class _Job:
         for cleared in clear_orphans(root):
             self._say(cleared.summary())
         tools = equipment(self._options, self._environment)
-        facts = [
-            Facts.from_json(settings)
-            for settings in self._meeting.exchange(_facts(tools, self._options).as_json())
-        ]
+        facts = self._exchanged(_facts(tools, self._options).as_json(), Facts.from_json)
         agreed = agreement(facts)
         self._meeting.names = {
             number: f"launcher {number} on {other.host.partition(' ')[0]}"
@@ -188,26 +202,31 @@ class _Job:
         port: int,
     ) -> LaunchSettings:
         """Return the settings of processes, after launchers exchanged what they found."""
-        mine: dict[str, Any] = {"shared": state.shared_prefix, "mps": {}, "port": port}
+        mps: Mapping[str, str] = {}
         if daemon is not None:
-            mine["mps"] = daemon.variables()
+            mps = daemon.variables()
         elif tools.kind == "cuda" and whole.processes_per_device > 1:
             # An empty folder: else programs connect to whatever daemon has the usual one.
-            mine["mps"] = {"CUDA_MPS_PIPE_DIRECTORY": str(state.folder)}
-        every = self._meeting.exchange(mine)
+            mps = {"CUDA_MPS_PIPE_DIRECTORY": str(state.folder)}
+        mine = Contribution(shared=state.shared_prefix, mps=dict(mps), port=port)
+        every = self._exchanged(mine.as_json(), Contribution.from_json)
         leader = agreed.leader_of(self._meeting.number)
         return LaunchSettings(
             layout=whole,
             options=replace(self._options, device=tools.kind),
             uuids=agreed.uuids[agreed.node_of[leader]] if tools.kind == "cuda" else (),
             address=self._outer.address or "127.0.0.1",
-            port=int(every[0]["port"]),
+            port=every[0].port,
             token=state.token,
-            shared=str(every[leader]["shared"]),
-            mps=dict(every[leader]["mps"]),
+            shared=every[leader].shared,
+            mps=every[leader].mps,
             has_daemon=tools.control is not None,
             is_direct=agreed.is_direct,
         )
+
+    def _exchanged(self, mine: dict[str, Any], read: Callable[[Any], Said]) -> list[Said]:
+        """Return what every launcher says of something, by number."""
+        return read_all(self._meeting.exchange(mine), read, launchers=self._outer.world)
 
     @contextlib.contextmanager
     def _state(self, root: Path) -> Iterator[JobState]:

@@ -1,0 +1,65 @@
+"""What launchers that know each other say: lines of JSON with a value, a failure or the end."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from wattree.runtime.launch.spawn import Failure
+
+#: Longer lines are refused before they are parsed. [B]
+LONGEST_LINE = 1 << 22
+#: What a failure says at most, in characters: an error and its traceback.
+_LONGEST_TEXT = 1 << 16
+_KEYS = {"value", "failure", "verdict", "done"}
+
+
+def line_of(message: Mapping[str, Any]) -> bytes:
+    """Return a message as one line; failures in it become plain values."""
+    plain = {
+        key: asdict(value) if isinstance(value, Failure) else value
+        for key, value in message.items()
+    }
+    return json.dumps(plain).encode() + b"\n"
+
+
+def message_of(line: bytes) -> dict[str, Any]:
+    """Return what a line says: keys of `_KEYS`, failures as such.
+
+    Raises:
+        ValueError: No launcher says such a thing.
+    """
+    try:
+        found = json.loads(line)
+    except RecursionError:  # thousands of brackets
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict) or not found or not set(found) <= _KEYS:
+        raise ValueError("not a message")
+    for key in ("failure", "verdict"):
+        if key in found:
+            found[key] = _failure_of(found[key])
+    return found
+
+
+def _failure_of(record: object) -> Failure:
+    """Return a failure of plain values, each of which has its own type and range."""
+    kinds: dict[str, tuple[type, ...]] = {
+        "rank": (int,),
+        "code": (int,),
+        "message": (str,),
+        "at_s": (int, float),
+        "is_echo": (bool,),
+        "launcher": (int,),
+    }
+    if not isinstance(record, dict) or set(record) != set(kinds):
+        raise ValueError("not a failure")
+    for key, kind in kinds.items():
+        value = record[key]
+        if not isinstance(value, kind) or isinstance(value, bool) is not (bool in kind):
+            raise ValueError(f"{key} of a failure")
+    if not 0 <= record["code"] < 1 << 31 or math.isnan(record["at_s"]):
+        raise ValueError("code or time of a failure")
+    return Failure(**record | {"message": record["message"][:_LONGEST_TEXT]})
