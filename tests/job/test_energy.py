@@ -125,6 +125,7 @@ def test_what_a_series_says_is_not_said_twice(tmp_path: Path) -> None:
         (HEAD + "0,-4,1\n", "line 2: gCO2e/kWh: found '-4', expected a number from 0"),
         (HEAD + "0,4,\n", "line 2: USD/kWh: found nothing, expected a number from -1000"),
         (HEAD + "0,4\n", "line 2: found 2 values, expected 3"),
+        (HEAD + f"{'0' * 131_073},1,1\n", "line 2: no CSV table (field larger than field limit"),
         (
             HEAD + "0,1,1\n2026-01-01T00:00,1,1\n",
             "line 3: hour: found '2026-01-01T00:00', expected",

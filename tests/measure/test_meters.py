@@ -204,6 +204,12 @@ def test_the_times_of_a_node_meter_are_aligned_with_the_clock(tmp_path: Path) ->
     assert csv_track(tmp_path / "m.csv", rows, shift_s=10).first_s == pytest.approx(110)
 
 
+def test_a_node_meter_whose_first_line_is_no_csv_is_refused(tmp_path: Path) -> None:
+    """A carriage return inside a cell: a message with what was expected."""
+    with pytest.raises(MeterError, match="expected"):
+        csv_track(tmp_path / "m.csv", "", header="time\rwatts,x")
+
+
 def test_a_node_meter_may_count_joules(tmp_path: Path) -> None:
     """Some meters have a counter."""
     rows = "5000,10\n5001,110\n5002,260\n"

@@ -137,10 +137,10 @@ def test_hostile_peers_are_dropped_with_a_line_each_and_launchers_still_come() -
         while len(door.come) < 2 and time.monotonic() < until_s:
             door.look()
         come = sorted(door.come)
+        for caller in callers:
+            caller.join()
         for link in (*door.come.values(), silent, *links):
             link.close()
-    for caller in callers:
-        caller.join()
     assert come == [1, 2]
     assert 0 < len(notes) <= 17
     assert all(note.startswith("dropped") and "\n" not in note for note in notes)

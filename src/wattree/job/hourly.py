@@ -33,8 +33,11 @@ def read_hourly(path: str | Path) -> HourlySeries:
     Raises:
         JobError: The file cannot be read or is no such series; every problem has its line.
     """
-    rows = list(csv.reader(read_text(path, limit_bytes=_LIMIT_BYTES).splitlines()))
-    rows = [[cell.strip() for cell in row] for row in rows]
+    reader = csv.reader(read_text(path, limit_bytes=_LIMIT_BYTES).splitlines())
+    try:
+        rows = [[cell.strip() for cell in row] for row in reader]
+    except csv.Error as error:
+        raise JobError(str(path), [f"line {reader.line_num}: no CSV table ({error})"]) from None
     head = rows[0] if rows else []
     if head not in (["hour", _CARBON], ["hour", _CARBON, _PRICE]):
         found = ",".join(head) or "nothing"

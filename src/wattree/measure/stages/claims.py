@@ -10,9 +10,17 @@ import fcntl
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from wattree.errors import MeterError
+from wattree.private import private_folder
+
+
+def _bases() -> Iterator[Path]:
+    yield Path(tempfile.gettempdir())
+    with suppress(RuntimeError):  # a user without a home
+        yield Path.home() / ".cache" / "wattree"
 
 
 class Claims:
@@ -23,19 +31,13 @@ class Claims:
         folder: Where locks are; None for a private folder of the user among temporary files.
 
     Raises:
-        MeterError: The folder is another user's.
+        OutputError: No folder is the user's alone.
     """
 
     def __init__(self, job: str, *, folder: Path | None = None) -> None:
         self._job = job
-        self._folder = folder or Path(tempfile.gettempdir()) / f"wattree-{os.getuid()}"
+        self._folder = folder or private_folder("wattree-claims", _bases())
         self._held: list[int] = []
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        if self._folder.stat().st_uid != os.getuid() or self._folder.is_symlink():
-            raise MeterError(
-                f"{self._folder}: found a folder of another user, expected one of your own; "
-                "remove it, or set TMPDIR"
-            )
 
     def take(self, device: str) -> bool:
         """Return whether this process reads a device; false if another one of the job does.

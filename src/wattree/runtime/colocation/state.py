@@ -7,13 +7,11 @@ the pipes and logs of its MPS daemon.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
 import shutil
 import socket
-import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattree.errors import RunError
 from wattree.files import write_atomic
+from wattree.private import private_folder
 from wattree.runtime.colocation.processes import Process, process_of
 
 _JOB, _PROCESSES, _SHARED, _LOCK = "job.json", "processes", "shared", "lock"
@@ -139,28 +137,13 @@ def state_root(environment: Mapping[str, str]) -> Path:
     """Return the folder of this user on this node; made if it is not there.
 
     Raises:
-        RunError: It belongs to somebody else, or cannot be made.
+        OutputError: There is no folder that is this user's alone.
     """
     base = environment.get("XDG_RUNTIME_DIR", "")
     if not base or not os.access(base, os.W_OK):
-        base = tempfile.gettempdir()
-    # A temporary folder may be shared by nodes; sockets in it have short names only.
-    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-    root = Path(base) / f"wattree-launch-{os.getuid()}-{host}"
-    try:
-        root.mkdir(mode=0o700, exist_ok=True)
-        found = root.lstat()
-    except OSError as error:
-        raise RunError(
-            str(root),
-            [f"cannot be made ({error.strerror}); set XDG_RUNTIME_DIR to a folder of yours"],
-        ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise RunError(
-            str(root),
-            ["is not yours alone; remove it, or set XDG_RUNTIME_DIR to a folder of yours"],
-        )
-    return root
+        base = tempfile.gettempdir()  # sockets in it have short names only
+    home = environment.get("HOME") or "/nonexistent"
+    return private_folder("wattree-launch", (Path(base), Path(home, ".cache", "wattree")))
 
 
 def new_state(root: Path, command: Sequence[str]) -> JobState:
