@@ -154,10 +154,7 @@ class UnknownNameError(WattreeError):
     def __init__(self, *, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
         place = f"{where}: " if where else ""
-        guess = nearest(name, self.known)
-        hint = f"did you mean '{guess}'? " if guess else ""
-        shown = ", ".join(self.known[:40]) + (", …" if len(self.known) > 40 else "")
-        super().__init__(f"{place}unknown {kind} '{name}'; {hint}known: {shown or 'none'}")
+        super().__init__(f"{place}unknown {kind} '{name}'; {_suggested(name, self.known, kind)}")
 
 
 class StrategyError(WattreeError):
@@ -199,6 +196,25 @@ def _listed(source: str, problems: Sequence[str]) -> str:
         return f"{source}: {problems[0]}"
     lines = [f"  {problem}" for problem in problems]
     return "\n".join([f"{source}: {len(lines)} problems:", *lines])
+
+
+#: Up to so many known names are listed; of more, the closest few.
+_MOST_LISTED, _MOST_SUGGESTED = 24, 5
+#: What `wattree catalog` lists.
+_IN_CATALOG = ("model", "device", "node", "fabric", "site")
+
+
+def _suggested(name: str, known: Sequence[str], kind: str) -> str:
+    """Return what may have been meant, and which names are known, or where all of them are."""
+    if len(known) <= _MOST_LISTED:
+        guess = nearest(name, known)
+        hint = f"did you mean '{guess}'? " if guess else ""
+        return f"{hint}known: {', '.join(known) or 'none'}"
+    close = difflib.get_close_matches(name.lower(), known, n=_MOST_SUGGESTED, cutoff=0.6)
+    quoted = " or ".join(f"'{each}'" for each in close)
+    hint = f"did you mean {quoted}? " if close else ""
+    listed = f"`wattree catalog {kind}s` lists all {len(known)}"
+    return hint + (listed if kind in _IN_CATALOG else f"{len(known)} are known")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -147,7 +147,7 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
         load_device("h100-smx-80gb")
 
     assert str(caught.value).startswith(
-        "unknown device 'h100-smx-80gb'; did you mean 'h100-sxm-80gb'? known: a10, a100-pcie-40gb, "
+        "unknown device 'h100-smx-80gb'; did you mean 'h100-sxm-80gb' or "
     )
 
 

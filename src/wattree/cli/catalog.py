@@ -24,11 +24,27 @@ class CatalogKind(StrEnum):
     SITES = "sites"
 
 
+def _kind(word: str) -> CatalogKind:
+    """Return the kind that a word names, in the plural or the singular."""
+    names = [kind.value for kind in CatalogKind]
+    if word not in names and f"{word}s" not in names:
+        raise typer.BadParameter(f"found {word!r}, expected one of {', '.join(names)}")
+    return CatalogKind(word if word in names else f"{word}s")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRequest:
     """What `wattree catalog` is asked."""
 
-    kind: Annotated[CatalogKind, typer.Argument(help="What to list.", show_default=False)]
+    kind: Annotated[
+        CatalogKind,
+        typer.Argument(
+            parser=_kind,
+            metavar="KIND",
+            help="What to list: models, devices, nodes, fabrics or sites.",
+            show_default=False,
+        ),
+    ]
     name: Annotated[
         str | None,
         typer.Argument(

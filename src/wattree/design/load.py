@@ -26,6 +26,7 @@ from wattree.design.study import (
     Workload,
 )
 from wattree.files import read_yaml
+from wattree.job.kinds import wrong_kind
 from wattree.job.problems import Problems, shown, unknown_key
 from wattree.job.schema import JobFile
 
@@ -64,6 +65,9 @@ def study_from_mapping(
         JobError: It describes no possible study; all problems in one.
     """
     problems = Problems(source)
+    if other := wrong_kind(mapping, "a design study"):
+        problems.add("", other)
+        problems.check()
     spec = problems.read(StudyFile, mapping, "")
     problems.check()
     assert spec is not None

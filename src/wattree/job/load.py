@@ -28,6 +28,7 @@ from wattree.job.collectives import collective_requests
 from wattree.job.energy import EnergyTerms, energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource
+from wattree.job.kinds import wrong_kind
 from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.model import model_source, needs_sequence
 from wattree.job.neighbours import (
@@ -153,6 +154,9 @@ def _checked_mapping(mapping: object, problems: Problems) -> Mapping[Any, Any]:
         problems.add("", f"{seen(mapping)}, expected a mapping with the keys {known}")
         problems.check()
     assert isinstance(mapping, Mapping)
+    if other := wrong_kind(mapping, "a job"):
+        problems.add("", other)
+        problems.check()
     problems.unknown_keys(mapping, JobFile.model_fields, "")
     return mapping
 
