@@ -14,6 +14,7 @@
     ├── RunError                runs, measured or simulated, that cannot be used
     ├── BaselineError           runs that lack what a simpler model of energy needs
     ├── CommunicationError      ranks that disagree, or a peer that is missing
+    ├── HandshakeError          a peer that is no launcher of this job
     ├── MeterError              a meter that is absent, not permitted or not to be believed
     ├── InfeasibleError         nothing fits the constraints
     ├── OutputError             a result that cannot be written
@@ -27,10 +28,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
+from wattree.printable import printable
+
 __all__ = [
     "BaselineError",
     "CommunicationError",
     "CostError",
+    "HandshakeError",
     "HardwareError",
     "InfeasibleError",
     "JobError",
@@ -51,7 +55,14 @@ __all__ = [
 
 
 class WattreeError(Exception):
-    """Base of every error that a user can cause and mend."""
+    """Base of every error that a user can cause and mend.
+
+    Names in its text may come from any file: as text it never steers the terminal that shows it.
+    """
+
+    def __str__(self) -> str:
+        """Return what is wrong, fit to print."""
+        return printable(super().__str__())
 
 
 class UnitError(WattreeError):
@@ -112,6 +123,19 @@ class RunError(WattreeError):
 
 class CommunicationError(WattreeError):
     """Ranks disagree about a layer, one does not answer, or an input does not fit its shard."""
+
+
+class HandshakeError(WattreeError):
+    """What connected, or listens, is no launcher of this job.
+
+    Attributes:
+        reason: What it did.
+        reply: The last that it is told.
+    """
+
+    def __init__(self, reason: str, *, reply: bytes = b"") -> None:
+        self.reason, self.reply = reason, reply
+        super().__init__(reason)
 
 
 class MeterError(WattreeError):

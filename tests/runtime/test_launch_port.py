@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from wattree.errors import RunError
+from wattree.errors import HandshakeError, RunError
 from wattree.runtime.launch.agree import Contribution, Facts, read_all
 from wattree.runtime.launch.door import Door, connected, gathered
 from wattree.runtime.launch.environment import Launch
@@ -21,7 +21,6 @@ from wattree.runtime.launch.handshake import (
     LINE_BYTES,
     PROTOCOL,
     Credentials,
-    HandshakeError,
     Reception,
     greeting,
 )

@@ -32,8 +32,7 @@ def tuned(
         RunError: The first trial fails, or there can be none here.
         Exit: It was interrupted.
     """
-    from rich.console import Console
-
+    from wattree.cli.output import terminal
     from wattree.errors import RunError
     from wattree.report.tune_text import show_choice
     from wattree.runtime.launch import INTERRUPTED, Finished
@@ -52,7 +51,7 @@ def tuned(
             "--processes-per-device auto",
             [f"the trial of one process failed: {found.rows[0].fault}"],
         )
-    show_choice(found, Console(stderr=True))  # standard output is that of the job
+    show_choice(found, terminal(stderr=True))  # standard output is that of the job
     chosen, given = found.chosen, options.launch
     if chosen.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(chosen.threads)

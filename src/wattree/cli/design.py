@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattree.cli.output import JsonPath, announce_compilation, check_outputs, deliver
+from wattree.cli.output import (
+    JsonPath,
+    announce_compilation,
+    check_outputs,
+    deliver,
+    tell,
+    terminal,
+)
 from wattree.cli.request import option, request_command
 
 if TYPE_CHECKING:
@@ -118,7 +125,7 @@ def design(request: DesignRequest) -> None:
                 progress=progress,
             )
     except KeyboardInterrupt:
-        typer.echo(f"wattree: finished points are stored in {kept}; run again to go on", err=True)
+        tell(f"wattree: finished points are stored in {kept}; run again to go on")
         raise
     writers = (
         (request.report, write_design_page),
@@ -141,13 +148,12 @@ def design(request: DesignRequest) -> None:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """Show on standard error how far the study is, how fast, and how long it will take."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
     from wattree.cli.progress import Lines
 
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     if not console.is_terminal:
         yield Lines().report
         return

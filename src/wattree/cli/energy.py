@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattree.cli.job_file import read_job
-from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option
+from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option, tell
 from wattree.cli.request import option, request_command
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def predict(request: PredictRequest) -> None:
         lambda console: show_forecasts(found, console),
     )
     for error in refused:
-        typer.echo(f"wattree: {error}", err=True)
+        tell(f"wattree: {error}")
     if refused:
         raise typer.Exit(2)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from wattree.cli.output import tell
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -28,4 +28,4 @@ def read_job(path: Path) -> Job:
 def print_warnings(path: Path, warnings: Iterable[str]) -> None:
     """Print on standard error which settings of a job have no effect."""
     for warning in warnings:
-        typer.echo(f"wattree: {path}: warning: {warning}", err=True)
+        tell(f"wattree: {path}: warning: {warning}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattree.cli.output import quantity_option
+from wattree.cli.output import quantity_option, tell
 from wattree.cli.request import option, request_command
 from wattree.errors import RunError
 
@@ -228,7 +228,7 @@ def mps_option(*, with_mps: bool, without_mps: bool) -> bool | None:
 
 def note(line: str) -> None:
     """Tell the user a line that is no result."""
-    typer.echo(f"wattree: {line}", err=True)
+    tell(f"wattree: {line}")
 
 
 def finish(finished: Finished) -> None:

@@ -9,14 +9,15 @@ import gc
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from importlib import import_module
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import Annotated
 
 import typer
 
 from wattree.cli.dataclass_code import kept_dataclass_code
+from wattree.cli.output import tell
 from wattree.errors import WattreeError
 
 DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -104,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = app(words)(args=words, prog_name="wattree", standalone_mode=False, obj=words)
     except WattreeError as error:
-        typer.echo(f"wattree: {error}", err=True)
+        tell(f"wattree: {error}")
         return MISTAKE
     except (KeyboardInterrupt, typer.Abort):  # older typers turn an interrupt into Abort
         return _interrupted()
@@ -114,19 +115,20 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _interrupted() -> int:
-    typer.echo("wattree: interrupted", err=True)
+    tell("wattree: interrupted")
     return INTERRUPTED
 
 
 def _other(error: Exception) -> int:
     # Wrong usage. Its class lives in click or inside typer, depending on typer's version.
     if isinstance(error, typer.BadParameter.__mro__[2]):
-        error.show()  # type: ignore[attr-defined]
+        with redirect_stderr(StringIO()) as shown:
+            error.show()  # type: ignore[attr-defined]
+        tell(shown.getvalue().rstrip("\n"))
         return MISTAKE
-    traceback.print_exception(error)
-    typer.echo(
+    tell("".join(traceback.format_exception(error)).rstrip())
+    tell(
         f"wattree: this is a defect of Wattree, not of your input: {type(error).__name__}. Please "
-        "report it with the lines above, the command and the job file.",
-        err=True,
+        "report it with the lines above, the command and the job file."
     )
     return DEFECT

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option
+from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option, tell
 from wattree.cli.request import option, request_command
 from wattree.errors import JobError
 
@@ -245,12 +245,10 @@ def measure(request: MeasureRequest) -> None:
         lambda console: show_measured(done.run, done.peak_w, console),
     )
     if done.interrupted:
-        typer.echo("wattree: interrupted", err=True)
+        tell("wattree: interrupted")
     if done.needs_s and not done.code:
         name = "--repeat-for" if request.command else "--seconds"
-        typer.echo(
-            f"wattree: too short for a sensor; {name} {done.needs_s:.2g} is long enough", err=True
-        )
+        tell(f"wattree: too short for a sensor; {name} {done.needs_s:.2g} is long enough")
     if not done.code and not done.run.meters:
         raise typer.Exit(2)
     raise typer.Exit(done.code)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.models import OptionInfo
@@ -16,6 +16,7 @@ from typer.models import OptionInfo
 from wattree.cli.request import option
 from wattree.errors import OutputError, UnitError
 from wattree.files import is_folder
+from wattree.printable import printable
 from wattree.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -80,6 +81,30 @@ def trace_option(contents: str) -> OptionInfo:
     return option
 
 
+def tell(line: str) -> None:
+    """Print a line on standard error: what is no result."""
+    typer.echo(printable(line), err=True)
+
+
+def terminal(*, stderr: bool = False, highlight: bool = True) -> Console:
+    """Return a console that shows names of files as they are, whatever they hold.
+
+    Its own colors pass; what texts hold that would steer the terminal is written out.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class _Terminal(Console):
+        def render(self, *given: Any, **named: Any) -> Iterator[Segment]:
+            for segment in super().render(*given, **named):
+                if segment.control:
+                    yield segment
+                else:
+                    yield Segment(printable(segment.text), segment.style)
+
+    return _Terminal(stderr=stderr, highlight=highlight)
+
+
 def deliver(value: object, json_path: Path | None, show: Callable[[Console], None]) -> None:
     """Write `value` as JSON where it was asked for, and show it as text unless that was `-`.
 
@@ -96,9 +121,7 @@ def deliver(value: object, json_path: Path | None, show: Callable[[Console], Non
 
 def _shown(show: Callable[[Console], None]) -> None:
     """Print what `show` prints without the blanks that tables have at the ends of their lines."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = terminal(highlight=False)
     with console.capture() as captured:
         show(console)
     sys.stdout.write(_LINE_END.sub(_codes, captured.get()))
@@ -112,11 +135,10 @@ def _codes(end: re.Match[str]) -> str:
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
     """Show progress on the terminal while the block runs; silent where standard error is none."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -170,10 +192,7 @@ def announce_compilation() -> None:
 
     if not kernels_are_compiled():
         compile_ahead()
-        typer.echo(
-            "First run: compiling the executor's kernels, some 10 s; later runs load them.",
-            err=True,
-        )
+        tell("First run: compiling the executor's kernels, some 10 s; later runs load them.")
 
 
 def quantity_option(

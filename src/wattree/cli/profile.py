@@ -15,6 +15,7 @@ from wattree.cli.output import (
     check_outputs,
     deliver,
     progress_bars,
+    tell,
 )
 from wattree.cli.request import option, request_command
 from wattree.errors import JobError
@@ -105,7 +106,7 @@ def profile(request: ProfileRequest) -> None:
             progress=lambda _, done, wanted: progress("measuring", done, wanted),
         )
     for warning in found.warnings:
-        typer.echo(f"wattree: warning: {warning}", err=True)
+        tell(f"wattree: warning: {warning}")
     deliver(found.as_json(), request.json_path, lambda console: show_profile(found, console))
 
 
@@ -117,5 +118,5 @@ def _refit(request: ProfileRequest, folders: tuple[Path, ...]) -> None:
     announce_compilation()
     found = refit_from_runs(folders, out=request.out, calibration=request.calibration)
     for warning in found.warnings:
-        typer.echo(f"wattree: warning: {warning}", err=True)
+        tell(f"wattree: warning: {warning}")
     deliver(found.as_json(), request.json_path, lambda console: show_refit(found, console))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-import typer
-
+from wattree.cli.output import tell
 from wattree.units import format_time
 
 #: Between two lines. [s]
@@ -35,13 +34,12 @@ class Lines:
         """Print it, unless it was printed a moment ago."""
         now = time.monotonic()
         if done == before and before:
-            typer.echo(f"wattree: {before:,} of {total:,} points were finished before", err=True)
+            tell(f"wattree: {before:,} of {total:,} points were finished before")
         if now - self._reported_at_s < _EVERY_S or done == before:
             return
         self._reported_at_s = now
         left_s = (now - self._began) / (done - before) * (total - done)
-        typer.echo(
+        tell(
             f"wattree: {done:,} of {total:,} points, {self.rate(done - before)}, about "
-            f"{format_time(left_s)} left",
-            err=True,
+            f"{format_time(left_s)} left"
         )

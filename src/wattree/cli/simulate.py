@@ -22,6 +22,7 @@ from wattree.cli.output import (
     check_outputs,
     check_trace_path,
     deliver,
+    tell,
     trace_option,
 )
 from wattree.cli.request import option, request_command
@@ -165,7 +166,7 @@ def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -
     )
     if not result.memory.fits:
         if str(request.json_path) == "-":  # only JSON goes to standard output
-            typer.echo(f"wattree: {_shortage(result)}", err=True)
+            tell(f"wattree: {_shortage(result)}")
         raise typer.Exit(2)
 
 
@@ -194,10 +195,9 @@ def _warn_of_idle_limits(job: Job, limits_w: tuple[float, ...]) -> None:
     rated_w = max(pool.node.device.tdp_w for pool in job.cluster.pools)
     for limit_w in limits_w:
         if limit_w > rated_w:
-            typer.echo(
+            tell(
                 f"wattree: warning: --power-limit: {limit_w:g} W has no effect: the devices are "
-                f"rated at {rated_w:g} W; set it below that",
-                err=True,
+                f"rated at {rated_w:g} W; set it below that"
             )
 
 
@@ -228,10 +228,9 @@ def _sweep(request: SimulateRequest, job: Job, limits_w: tuple[float, ...]) -> N
     print_warnings(Path(job.source), sweep.warnings)
     deliver(sweep.as_json(), request.json_path, lambda console: show_power_sweep(sweep, console))
     if not sweep.fits:
-        typer.echo(
+        tell(
             "wattree: does not fit in memory, whatever the power limit; without --power-limit "
-            "the command says what would help",
-            err=True,
+            "the command says what would help"
         )
         raise typer.Exit(2)
 

@@ -15,7 +15,7 @@ import typer
 from wattree.cli.auto_train import tuned_request, without
 from wattree.cli.job_file import read_job
 from wattree.cli.launch import AUTO, finish, note, processes_option
-from wattree.cli.output import deliver
+from wattree.cli.output import deliver, tell
 from wattree.cli.request import request_command
 from wattree.cli.train_colocated import launch_processes, say_of_mps, share_asked
 from wattree.cli.train_request import TrainRequest
@@ -108,7 +108,7 @@ def _check_calibration(request: TrainRequest, *, warn: bool) -> None:
 
     load_calibration(request.calibration)
     if warn and not request.compare:
-        typer.echo("wattree: warning: --calibration has no effect without --compare", err=True)
+        tell("wattree: warning: --calibration has no effect without --compare")
 
 
 def _make_folder(out: Path | None) -> None:
@@ -180,7 +180,7 @@ def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks:
     found = {}
     with tempfile.TemporaryDirectory(prefix="wattree-against-") as folder:
         for number, (name, rival) in enumerate(rivals.items()):
-            typer.echo(f"wattree: training {name}", err=True)
+            tell(f"wattree: training {name}")
             folder_of_trial = Path(folder) / str(number)
             folder_of_trial.mkdir()
             command_line = [

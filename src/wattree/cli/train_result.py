@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import typer
-
-from wattree.cli.output import deliver
+from wattree.cli.output import deliver, tell
 from wattree.errors import WattreeError
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ def deliver_trained(request: TrainRequest, found: Trained) -> None:
         try:
             comparison = compared(found, calibration=request.calibration)
         except WattreeError as error:
-            typer.echo(f"wattree: --compare: the job cannot be simulated: {error}", err=True)
+            tell(f"wattree: --compare: the job cannot be simulated: {error}")
     if not request.silent:
         _show(request, found, comparison)
 

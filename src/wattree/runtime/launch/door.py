@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from wattree.errors import RunError
+from wattree.errors import HandshakeError, RunError
 from wattree.runtime.launch.environment import Launch
 from wattree.runtime.launch.handshake import (
     LINE_BYTES,
     Credentials,
-    HandshakeError,
     Reception,
     fresh_nonce,
     greeted,

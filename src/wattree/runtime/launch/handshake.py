@@ -23,6 +23,7 @@ import re
 import secrets
 from dataclasses import dataclass, field
 
+from wattree.errors import HandshakeError
 from wattree.runtime.launch.secret import SECRET
 
 PROTOCOL = 2
@@ -32,14 +33,6 @@ LINE_BYTES = 128
 REFUSED = b"refused"
 _GREETING = re.compile(rb"wattree-launch/([0-9]{1,4}) ([0-9a-f]{32})")
 _ANSWER = re.compile(rb"([0-9]{1,7}) ([0-9a-f]{64})")
-
-
-class HandshakeError(Exception):
-    """The other end is no launcher of this job. `reply` is the last that it is told."""
-
-    def __init__(self, reason: str, *, reply: bytes = b"") -> None:
-        self.reason, self.reply = reason, reply
-        super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
