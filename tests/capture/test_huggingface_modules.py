@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,12 @@ pytest.importorskip("transformers")
 
 from wattree.capture import configuration, dense_forward_flop, load_model
 from wattree.capture.huggingface_modules import ConfigurationChoices, InputSizes, recorded_config
+from wattree.capture.library_types import library_model_types
 from wattree.capture.recording import Recording, TensorSource
 from wattree.capture.summary import module_rows
 from wattree.errors import MissingExtraError, ModelError
 
+SOURCE = Path(__file__).parents[2] / "src"
 COUNTS = ConfigurationChoices(attention="eager", training=False, loss=False)
 TINY = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64}
 
@@ -199,6 +204,38 @@ def test_what_is_no_model_of_the_library_is_refused(config: dict[str, Any], mess
 
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_the_names_of_the_library_are_known_without_it() -> None:
+    """Its own table, read as text: nothing that it has is refused before it is asked."""
+    from transformers import CONFIG_MAPPING
+
+    assert set(CONFIG_MAPPING) <= library_model_types()
+
+
+def test_a_misspelt_type_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    """Half a minute sooner, with the nearest name."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "lama", **TINY}))
+    program = (
+        "import sys\nfrom wattree.errors import ModelError\n"
+        "from wattree.capture import load_model\n"
+        "try:\n    load_model(sys.argv[1])\n"
+        "except ModelError as error:\n"
+        "    print(str(error).partition(': ')[2])\n"
+        "    print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, path],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said, imported = done.stdout.splitlines()
+    assert said.startswith("model_type: found 'lama', which transformers ")
+    assert said.endswith("does not have; did you mean 'llama'?")
+    assert imported == "[]"
 
 
 def test_more_tokens_than_a_model_admits_are_refused() -> None:

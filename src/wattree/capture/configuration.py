@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from wattree.capture.huggingface import readable_model_types, transformer_from_config
+from wattree.capture.library_types import check_model_type, library_model_types
 from wattree.errors import MissingExtraError
 from wattree.graph import ModelGraph
 
@@ -67,6 +68,7 @@ def captured_from_config(
         if find_spec(package) is None:
             needed_for = f"{where} (model_type '{config.get('model_type')}')"
             raise MissingExtraError(needed_for=needed_for, package=package, extra="hf")
+    check_model_type(config, where, library_model_types())
     key = (json.dumps(config, sort_keys=True, default=repr), where, sequence)
     if key not in _GRAPHS:
         modules = import_module("wattree.capture.huggingface_modules")

@@ -12,7 +12,8 @@ from huggingface_hub import constants
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from wattree.capture.huggingface_modules.choices import ConfigurationChoices
-from wattree.errors import ModelError, nearest
+from wattree.capture.library_types import check_model_type, own_code_fault
+from wattree.errors import ModelError
 
 #: Keys that would make a run depend on chance, keep what training does not keep, or fetch weights:
 #: layers dropped at random, masks drawn over features, a cache of keys and values, extra outputs.
@@ -27,11 +28,6 @@ _SWITCHED_OFF: Final[Mapping[str, Any]] = {
     "output_hidden_states": False,
     "use_pretrained_backbone": False,
 }
-
-_OWN_CODE: Final = (
-    "auto_map: found {!r}: the model is code in its repository, which is never run from a "
-    "configuration. If you trust that code, give its module: 'model: file.py:build'"
-)
 
 
 @contextmanager
@@ -56,14 +52,12 @@ def library_config(config: Mapping[str, Any], where: str, choices: Configuration
         ModelError: It asks for code of its own, is of a type that this release of the library does
             not have, or holds values that the library refuses.
     """
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
-        raise ModelError(f"{where}: {_unknown_type(config)}")
+    check_model_type(config, where, CONFIG_MAPPING)
     keys = {key: value for key, value in config.items() if key not in ("model_type", "auto_map")}
     keys.pop("quantization_config", None)  # how weights lie on disk says nothing about training
     try:
         with offline():
-            found = CONFIG_MAPPING[model_type](**keys)
+            found = CONFIG_MAPPING[config["model_type"]](**keys)
     except Exception as error:
         raise ModelError(f"{where}: transformers refuses it: {one_line(error)}") from error
     for part in nested_parts(found):
@@ -86,7 +80,7 @@ def library_class(config: Mapping[str, Any], found: Any, where: str) -> Any:
         chosen = getattr(transformers, name, None) if isinstance(name, str) else None
         if not (isinstance(chosen, type) and issubclass(chosen, transformers.PreTrainedModel)):
             if "auto_map" in config:
-                raise ModelError(f"{where}: {_OWN_CODE.format(config['auto_map'])}")
+                raise ModelError(f"{where}: {own_code_fault(config)}")
             raise ModelError(
                 f"{where}: architectures: found {name!r}, which is no model of transformers "
                 f"{transformers.__version__}; leave the key out for the base model"
@@ -99,16 +93,6 @@ def library_class(config: Mapping[str, Any], found: Any, where: str) -> Any:
             f"{where}: no architectures, and model_type '{found.model_type}' has no base model"
         ) from error
     return chosen[0] if isinstance(chosen, list | tuple) else chosen
-
-
-def _unknown_type(config: Mapping[str, Any]) -> str:
-    if "auto_map" in config:
-        return _OWN_CODE.format(config["auto_map"])
-    model_type = config.get("model_type")
-    guess = nearest(model_type, tuple(CONFIG_MAPPING)) if isinstance(model_type, str) else None
-    hint = f"; did you mean '{guess}'?" if guess else ""
-    release = transformers.__version__
-    return f"model_type: found {model_type!r}, which transformers {release} does not have{hint}"
 
 
 def nested_parts(config: Any) -> Iterator[Any]:
