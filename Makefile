@@ -12,7 +12,7 @@ PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help plan test soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs figures gpu clean
+.PHONY: help lock plan test soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs figures gpu clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
@@ -26,11 +26,22 @@ help:
 	@echo 'make bench-phantom  compare phantom with tensor parallelism, over links as root'
 	@echo 'make bench-colocation  measure several processes on a device against one'
 	@echo 'make models   record the built-in models of other fields anew'
+	@echo 'make lock     write lock-base.txt and lock-dev.txt anew, after constraints.txt changed'
 	@echo 'make docs     write the reference of the Python functions to build/docs'
 	@echo 'make figures  remake every table and picture of the documentation'
 	@echo 'make gpu      run the tests that need an accelerator, train on it, time the kernels of'
 	@echo '              phantom layers, and half an hour with several processes on it'
 	@echo 'make clean    remove what make and the tools wrote'
+
+# The versions of constraints.txt with the hashes of their files, for every platform.
+LOCK := uv pip compile pyproject.toml --quiet --constraint constraints.txt --generate-hashes \
+	--universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command 'make lock'
+
+lock: $(VENV)/.base-installed
+	$(PIP) uv
+	$(BIN)/$(LOCK) --output-file lock-base.txt
+	$(BIN)/$(LOCK) --extra dev --output-file lock-dev.txt
 
 plan: $(VENV)/.base-installed
 	$(BIN)/wattree plan $(EXAMPLE)
