@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.drawn import DrawnStep, drawn_step
-from wattree.closed_form.bounds import time_bound
+from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.predict import predicted
@@ -28,7 +28,9 @@ MEMORY_BOUNDS: dict[str, tuple[Callable[[StrategyOptions], bool], float]] = {
     "dualpipe": (lambda o: o.pipeline.schedule.startswith("dualpipe"), 0.40),
     # The fullest moment of a stage of unequal chunks may be in another chunk than its last.
     "virtual stages": (lambda o: o.pipeline.virtual_stages > 1, 0.08),
-    "zero-bubble": (lambda o: o.pipeline.schedule.startswith("zb-"), 0.13),
+    # In a V a stage's two chunks may be fullest at once, which the closed form does not see: of 565
+    # draws nine needed more than 13 %, and one 24 %.
+    "zero-bubble": (lambda o: o.pipeline.schedule.startswith("zb-"), 0.27),
     # Buffers of collectives outlive the operators that they feed.
     "sequence parallel": (lambda o: o.parallelism.sequence_parallel, 0.05),
 }
@@ -85,6 +87,14 @@ def check(seeds: Iterable[int]) -> None:
 def test_any_drawn_step_is_alike_in_both_forms(seed: int) -> None:
     """What a strategy means is resolved once; the closed form only replaces the simulation."""
     assert errors_of(drawn_step(Random(seed))).broken == ""
+
+
+def test_reductions_between_groups_run_beside_gathers_within_them() -> None:
+    """The closed form has one after the other, so hybrid sharding has a bound of its own."""
+    errors = errors_of(drawn_step(Random("1 job 62")))  # found by `make soak`
+
+    assert errors.time > TIME_BOUNDS["others"]
+    assert errors.broken == ""
 
 
 def test_two_hundred_drawn_steps_are_alike_in_both_forms() -> None:
