@@ -205,6 +205,7 @@ def test_plan_passes_its_options_on(fake: Fake) -> None:
         "margin": 0.05,
         "top": 3,
         "allow_approximate": True,
+        "any_software": False,
         "calibration": None,
     }
 

@@ -104,7 +104,7 @@ def test_processes_need_as_many_times_the_memory_when_screened() -> None:
 def test_plan_proposes_processes_where_they_help(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where passes must be short, processes take them side by side instead of one by one."""
     # Hand choices take the whole batch in one pass, which these limits rule out.
-    monkeypatch.setattr(sys.modules["wattree.search.plan"], "hand_choices", lambda *_: {})
+    monkeypatch.setattr(sys.modules["wattree.search.plan"], "hand_choices", lambda *_, **__: {})
     found = plan(job(batch=8 * 96), limits=ONE)
 
     assert found.best.options.colocation.processes > 1

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +26,10 @@ from wattree.cli.output import (
 )
 from wattree.cli.request import option, request_command
 from wattree.errors import InfeasibleError, JobError
+
+if TYPE_CHECKING:
+    from wattree.job import Job
+    from wattree.search import Plan
 
 
 class Objective(StrEnum):
@@ -59,6 +67,24 @@ AllowApproximate = Annotated[
 ]
 
 
+Families = Annotated[
+    str | None, option("A,B", "Compare software families: the best strategy of each.")
+]
+Out = Annotated[
+    Path | None,
+    option("PATH", "Write the job with the best strategy, for simulate, train and export."),
+]
+Rank = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Which of the ranked strategies --out writes.")
+]
+AnySoftware = Annotated[
+    bool,
+    typer.Option(
+        "--any-software", help="Also try what the software that the job names cannot run."
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """What `wattree plan` is asked."""
@@ -72,6 +98,10 @@ class PlanRequest:
     margin: Margin = "5 %"
     top: Top = 10
     allow_approximate: AllowApproximate = False
+    any_software: AnySoftware = False
+    software: Families = None
+    out: Out = None
+    rank: Rank = 1
     calibration: Calibration = None
     json_path: JsonPath = None
 
@@ -80,8 +110,9 @@ class PlanRequest:
 def plan(request: PlanRequest) -> None:
     """Rank the strategies that fit, and explain why the best one wins.
 
-    Every legal strategy for the job's cluster is screened, the most promising are simulated;
-    the job's own strategy is not read. Exit code 2 if nothing fits (the JSON is still written).
+    Every legal strategy for the job's cluster that its software can run is screened, the most
+    promising are simulated; the job's own strategy is not read. Exit code 2 if nothing fits (the
+    JSON is still written).
 
     Example: wattree plan job.yaml --objective energy --top 5 --json plan.json
     """
@@ -90,7 +121,7 @@ def plan(request: PlanRequest) -> None:
     from wattree.search.plan_result import nothing_found
 
     began = time.perf_counter()
-    check_outputs(request.json_path, source=request.job)
+    check_outputs(request.json_path, request.out, source=request.job)
     loaded = read_job(request.job)
     asked: dict[str, Any] = {
         "objective": request.objective.value,
@@ -101,9 +132,13 @@ def plan(request: PlanRequest) -> None:
         "margin": _share(request.margin),
         "top": request.top,
         "allow_approximate": request.allow_approximate,
+        "any_software": request.any_software,
         "calibration": request.calibration,
     }
     announce_compilation()
+    if request.software is not None:
+        _compare(loaded, request, asked)
+        return
     try:
         with progress_bars() as progress:
             found = wattree.plan(loaded, **asked, progress=progress)
@@ -116,9 +151,50 @@ def plan(request: PlanRequest) -> None:
         deliver(nothing.as_json(), request.json_path, lambda _: None)
         raise
     print_warnings(request.job, found.warnings)
+    if request.out is not None:
+        _write_job(request.out, request.job, found, request.rank)
     deliver(found.as_json(), request.json_path, lambda console: show_plan(found, console))
     if found.best is None:
         raise typer.Exit(2)
+
+
+def _compare(job: Job, request: PlanRequest, asked: Mapping[str, Any]) -> None:
+    """Show the best strategy of each of the named software families, the best first."""
+    import wattree
+    from wattree.cost import SOFTWARE
+    from wattree.errors import UnknownNameError
+    from wattree.report import show_software
+    from wattree.search.objective import objective_of
+
+    plans: dict[str, Plan | None] = {}
+    for name in (name.strip() for name in str(request.software).split(",")):
+        if name not in SOFTWARE:
+            raise UnknownNameError(kind="software", name=name, known=SOFTWARE, where="--software")
+        plans[name] = None
+        with progress_bars() as progress, suppress(InfeasibleError):
+            plans[name] = wattree.plan(replace(job, software=name), **asked, progress=progress)
+
+    def value(name: str) -> float:
+        best = None if (plan := plans[name]) is None else plan.best
+        return math.inf if best is None else objective_of(best.result, request.objective.value)
+
+    plans = {name: plans[name] for name in sorted(plans, key=value)}
+    found = {name: None if plan is None else plan.as_json() for name, plan in plans.items()}
+    deliver({"software": found}, request.json_path, lambda console: show_software(plans, console))
+
+
+def _write_job(out: Path, job: Path, found: Plan, rank: int) -> None:
+    """Write the job with one of the ranked strategies."""
+    from wattree.files import write_atomic
+    from wattree.job.written import mapping_of, yaml_text
+    from wattree.strategy.described import describe_options
+
+    if rank > len(found.ideas):
+        raise JobError("--rank", [f"found {rank}, but {len(found.ideas)} strategies are ranked"])
+    chosen = found.ideas[rank - 1][0]
+    mapping = mapping_of(job) | {"strategy": describe_options(chosen.options)}
+    head = f"Written by `wattree plan`: number {rank} by {found.objective}, {chosen.label}."
+    write_atomic(out, yaml_text(mapping, head=head))
 
 
 def _share(text: str) -> float:

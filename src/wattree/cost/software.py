@@ -274,6 +274,34 @@ SOFTWARE: Mapping[str, Software] = {
             **_FSDP,
         ),
         Software(
+            name="deepspeed",
+            title="DeepSpeed (ZeRO 1 to 3) with models of the transformers library",
+            # Gradients are kept and reduced in the model's 16 bits (`communication_data_type`,
+            # `data_types.grad_accum_dtype`), and copied to fp32 for the update.
+            gradient_bytes=2.0,
+            reduce_bytes=2.0,
+            master_gradient_bytes=4.0,
+            # `reduce_bucket_size` and `allgather_bucket_size`, 5e8 16-bit values each.
+            zero_buffer_bytes=2 * 5e8 * 2,
+            # The transformers library computes its loss of logits in fp32.
+            loss_bytes_per_logit=12.0,
+        ),
+        Software(
+            name="accelerate",
+            title="Accelerate (DDP, FSDP2, DeepSpeed) with models of the transformers library",
+            # `reduce_dtype` is that of mixed precision (accelerate, MixedPrecisionPolicy).
+            reduce_bytes=2.0,
+            loss_bytes_per_logit=12.0,
+            **_FSDP,
+        ),
+        Software(
+            name="hf-trainer",
+            title="Trainer of the transformers library (DDP, FSDP2, DeepSpeed)",
+            reduce_bytes=2.0,
+            loss_bytes_per_logit=12.0,
+            **_FSDP,
+        ),
+        Software(
             name="maxtext",
             title="MaxText (JAX)",
             allocator="bfc",

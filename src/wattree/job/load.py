@@ -38,6 +38,7 @@ from wattree.job.neighbours import (
     neighbours_of,
     refuse_auto,
 )
+from wattree.job.offers import offer_of
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, seen
@@ -120,6 +121,8 @@ def _job(
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data)
     habits = _software_defaults(mapping, strategy, cluster, problems=problems)
+    left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
+    _warn_of_lacking(strategy, mapping.get("software"), left, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
     problems.check()
@@ -137,7 +140,7 @@ def _job(
         source=source,
         warnings=tuple(problems.warnings),
         devices=None if place is None else _devices(place, strategy),
-        left_open=left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else (),
+        left_open=left,
         **habits,
     )
     if guest is not None:
@@ -146,6 +149,18 @@ def _job(
     if mapping.get("neighbours") is not None:
         job = _beside(job, mapping["neighbours"], folder=folder, problems=problems)
     return _under_terms(job, terms)
+
+
+def _warn_of_lacking(
+    strategy: object, software: object, left: tuple[str, ...], *, problems: Problems
+) -> None:
+    """Say what of a strategy the software that the job names cannot run."""
+    offer = offer_of(software) if isinstance(software, str) else None
+    left += ("recompute",) if "selective" in left else ()  # what it means is the software's
+    if offer is not None and isinstance(strategy, StrategyOptions):
+        for missing in offer.lacks(strategy, left=left):
+            found = f"{missing} is not offered by {offer.software} {offer.version}"
+            problems.warn("strategy", f"{found} ({offer.source}); predicted all the same")
 
 
 def _checked_mapping(mapping: object, problems: Problems) -> Mapping[Any, Any]:

@@ -104,6 +104,21 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         selective=("block_3", "block_2", "full"),
         source="fms-fsdp: selective checkpointing of a share of the blocks",
     ),
+    "deepspeed": UsualStrategy(
+        sharding="zero2",
+        recompute=("none", "full"),
+        source="deepspeed.ai/docs/config-json, examples of the transformers library",
+    ),
+    "accelerate": UsualStrategy(
+        sharding="zero3",
+        recompute=("none", "full"),
+        source="`accelerate config` for FSDP: FULL_SHARD",
+    ),
+    "hf-trainer": UsualStrategy(
+        sharding="none",
+        recompute=("none", "full"),
+        source="defaults of TrainingArguments: DDP",
+    ),
     "generic": UsualStrategy(
         sharding="zero1",
         recompute=_BLOCKS,
@@ -128,7 +143,7 @@ def left_open(chosen: Mapping[str, object], software: object) -> tuple[str, ...]
         chosen: The section as read.
         software: Family as the job names it.
     """
-    if software not in USUAL_STRATEGIES or "preset" in chosen:
+    if not isinstance(software, str) or software not in USUAL_STRATEGIES or "preset" in chosen:
         return ()
     keys = [key for key in _KEYS if key not in chosen]
     if chosen.get("recompute") == "selective":

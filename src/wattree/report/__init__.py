@@ -7,7 +7,7 @@ from wattree.lazy import fetching as _fetching
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.report.json_output import json_text, write_json
     from wattree.report.perfetto import chrome_trace, write_trace
-    from wattree.report.plan_text import show_plan
+    from wattree.report.plan_text import show_plan, show_software
     from wattree.report.power_sweep_text import show_power_sweep
     from wattree.report.result_text import show_result
     from wattree.report.words import strategy_in_words
@@ -18,6 +18,7 @@ __all__ = [
     "show_plan",
     "show_power_sweep",
     "show_result",
+    "show_software",
     "strategy_in_words",
     "write_json",
     "write_trace",
@@ -29,6 +30,7 @@ __getattr__ = _fetching(
         "chrome_trace": "wattree.report.perfetto",
         "json_text": "wattree.report.json_output",
         "show_plan": "wattree.report.plan_text",
+        "show_software": "wattree.report.plan_text",
         "show_power_sweep": "wattree.report.power_sweep_text",
         "show_result": "wattree.report.result_text",
         "strategy_in_words": "wattree.report.words",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
 
 
 INDENT = (0, 0, 0, 2)
+#: Variants that a row names; the rest is counted.
+_MOST_VARIANTS = 2
 
 
 def show_plan(plan: Plan, console: Console) -> None:
     """Print the ranked strategies, why the first one wins, and what was rejected."""
     _headline(plan, console)
     if plan.ranked:
-        console.print(ranking(plan.ranked))
+        console.print(ranking([idea[0] for idea in plan.ideas], [idea[1:] for idea in plan.ideas]))
         _legend(plan.ranked, console)
     if plan.exact is not None:
         console.print(Text("\nBest that trains the model itself", style="bold"))
@@ -42,8 +45,31 @@ def show_plan(plan: Plan, console: Console) -> None:
     _rejected(plan, console)
 
 
-def ranking(entries: Sequence[RankedStrategy]) -> Table:
-    """Return one row per strategy; each column has one unit, named in its head."""
+def show_software(plans: Mapping[str, Plan | None], console: Console) -> None:
+    """Print the best strategy of each software family, in the order of `plans`."""
+    found = {name: plan.best for name, plan in plans.items() if plan is not None}
+    named = [
+        replace(best, label=f"{name}: {best.label}")
+        for name, best in found.items()
+        if best is not None
+    ]
+    if named:
+        console.print(ranking(named))
+        _legend(named, console)
+    for name in plans:
+        if found.get(name) is None:
+            console.print(f"{name}: no strategy meets every constraint", highlight=False)
+
+
+def ranking(
+    entries: Sequence[RankedStrategy], variants: Sequence[Sequence[RankedStrategy]] = ()
+) -> Table:
+    """Return one row per strategy; each column has one unit, named in its head.
+
+    Args:
+        entries: Strategies.
+        variants: Of each, those that differ from it in details alone.
+    """
     results = [entry.result for entry in entries]
     columns = [
         ("step", *column([r.step_time_s for r in results], "s")),
@@ -63,10 +89,26 @@ def ranking(entries: Sequence[RankedStrategy]) -> Table:
         table.add_column(f"{name}\n{unit}", justify="right", no_wrap=True)
     for index, entry in enumerate(entries):
         style = "bold" if index == 0 else None
+        label = Text(_named(entry))
+        if variants and variants[index]:
+            label.append(f"\nor {_variants(entry, variants[index])}", style="dim")
         table.add_row(
-            str(index + 1), _named(entry), *(texts[index] for _, _, texts in columns), style=style
+            str(index + 1), label, *(texts[index] for _, _, texts in columns), style=style
         )
     return table
+
+
+def _variants(entry: RankedStrategy, others: Sequence[RankedStrategy]) -> str:
+    """Return what the closest variants of a strategy have instead, and how far behind they are."""
+    found, own = [], entry.label.split(", ")
+    for other in others[:_MOST_VARIANTS]:
+        parts = other.label.split(", ")
+        words = [part for part in parts if part not in own]
+        words = words or [f"no {part}" for part in own if part not in parts]
+        behind = other.result.step_time_s / entry.result.step_time_s - 1.0
+        found.append(f"{' and '.join(words)} ({behind:+.1%})")
+    more = len(others) - len(found)
+    return "; ".join(found) + (f"; {more} more" if more else "")
 
 
 def _sureness(result: Result) -> str:
@@ -139,9 +181,12 @@ def _legend(entries: Sequence[RankedStrategy], console: Console) -> None:
 
 
 def _rejected(plan: Plan, console: Console) -> None:
+    if plan.not_offered:
+        console.print(Text("\nNot tried, because the software cannot run it", style="bold"))
+        console.print(Padding(Text("; ".join(plan.not_offered)), INDENT))
     if not plan.rejected:
         return
-    console.print(Text("\nTurned away", style="bold"))
+    console.print(Text("\nRejected", style="bold"))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column()

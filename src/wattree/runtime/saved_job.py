@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
-from wattree.files import read_yaml
 from wattree.job import Job
+from wattree.job.written import mapping_of, yaml_text
 from wattree.strategy import StrategyOptions
 
 _STRATEGY = ("dp", "tp", "micro_batch", "ghosts", "variant", "regather", "sharding")
@@ -25,9 +22,7 @@ def job_text(path: Path, job: Job, preset: str | None) -> str:
         job: What was run of it.
         preset: What it was run with in place of its own strategy; None for its own.
     """
-    from ruamel.yaml import YAML
-
-    mapping = _absolute(read_yaml(path), path.absolute().parent)
+    mapping = mapping_of(path)
     saved = job.training.checkpoint
     if saved is not None:
         mapping["training"]["checkpoint"]["dir"] = str(saved.folder.absolute())
@@ -40,24 +35,4 @@ def job_text(path: Path, job: Job, preset: str | None) -> str:
             mapping["strategy"]["layer_ghosts"] = dict(options.phantoms.layer_ghosts)
     if isinstance(options, StrategyOptions) and options.colocation.is_several:
         mapping["strategy"] |= {key: options.value(key) for key in _COLOCATION}
-    text = StringIO()
-    writer = YAML(typ="safe", pure=True)
-    writer.default_flow_style = False
-    writer.dump(mapping, text)
-    return text.getvalue()
-
-
-def _absolute(value: Any, folder: Path) -> Any:
-    """Return a value whose texts that name files of a folder name them from anywhere."""
-    if isinstance(value, Mapping):
-        return {key: _absolute(item, folder) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_absolute(item, folder) for item in value]
-    if not isinstance(value, str) or not ("/" in value or "." in value):
-        return value
-    file, colon, function = value.partition(".py:")
-    named = folder / (f"{file}.py" if colon else value)
-    try:
-        return f"{named}{f':{function}' if colon else ''}" if named.exists() else value
-    except OSError:  # longer than a name may be
-        return value
+    return yaml_text(mapping)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
+from wattree.job.offers import Offer
 from wattree.predict import Setting
 from wattree.search.limits import Limits
 from wattree.search.screen import Constraints, screen
@@ -14,7 +16,9 @@ from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 
 
-def hand_choices(setting: Setting, ranks: int) -> Mapping[str, StrategyOptions]:
+def hand_choices(
+    setting: Setting, ranks: int, *, offer: Offer | None = None
+) -> Mapping[str, StrategyOptions]:
     """Return the two most common choices: name → strategy.
 
     Both take the fastest micro-batch and recomputation that fits by the closed form (or the
@@ -23,14 +27,16 @@ def hand_choices(setting: Setting, ranks: int) -> Mapping[str, StrategyOptions]:
     Args:
         setting: The job.
         ranks: How many ranks to use.
+        offer: What the software can run; None for everything.
     """
     found = {}
-    if fsdp := _best_within(setting, ranks, _fsdp_limits()):
+    if fsdp := _best_within(setting, ranks, replace(_fsdp_limits(), offer=offer)):
         found["FSDP over all ranks"] = fsdp
     # Megatron's recipe: as much tensor parallelism as the node has devices, the shallowest
     # pipeline that fits, replicas with what is left.
     for stages in _divisors(ranks):
-        recipe = _best_within(setting, ranks, _megatron_limits(setting, stages), must_fit=True)
+        limits = replace(_megatron_limits(setting, stages), offer=offer)
+        recipe = _best_within(setting, ranks, limits, must_fit=True)
         if recipe is not None:
             found["tensor parallelism over the node"] = recipe
             break

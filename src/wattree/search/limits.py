@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from wattree.job.offers import Offer
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -25,6 +27,7 @@ class Limits:
         in_turn: Processes of a device take turns there (time slicing) instead of sharing it (MPS).
         placements: What lies in expanded memory that devices reach: `device` for nothing, or some
             of `placements.PLACED` joined by `+`; None for those that make sense on the cluster.
+        offer: What the software can run; None for everything.
     """
 
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -39,6 +42,7 @@ class Limits:
     processes: Sequence[int] = (1,)
     in_turn: bool = False
     placements: Sequence[str] | None = None
+    offer: Offer | None = None
 
 
 def device_counts(

@@ -19,6 +19,8 @@ NO_CONTEXT = StrategyOptions().parallelism.context
 #: blocks needs a fused kernel.
 _CONTEXTS = ("ring", "gather", ULYSSES)
 _CONTEXTS_UNFUSED = ("gather", ULYSSES)
+#: Recomputation by operator, which few programs have: tried where the job's software does.
+_BY_OPERATOR = ("selective_operator", "selective_qkv")
 #: Told apart by virtual stages alone, so they share options.
 _WITHOUT_NAME = ("1f1b", "interleaved")
 
@@ -67,5 +69,8 @@ def recomputations(setting: Setting, limits: Limits) -> Sequence[str]:
     if limits.recomputations is not None:
         return limits.recomputations
     scores = has_attention(setting.model) and not setting.software.fused_attention
-    selective = ("selective",) if scores else ()
+    selective: tuple[str, ...] = ("selective",) if scores else ()
+    if limits.offer is not None and setting.model.own_family:
+        offered = limits.offer.choices.get("recompute", ())
+        selective += tuple(way for way in _BY_OPERATOR if way in offered)
     return ("none", *selective, "full") if setting.model.layers else ("none",)

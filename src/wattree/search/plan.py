@@ -17,13 +17,16 @@ from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
 from wattree.job import Job
+from wattree.job.offers import Offer, offer_of
 from wattree.predict import Setting, predicted, setting_of
 from wattree.search.colocation import sharing_limits
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
+from wattree.search.ideas import ideas
 from wattree.search.infeasible import infeasible
 from wattree.search.limits import Limits, device_counts
 from wattree.search.objective import OBJECTIVES, objective_of
+from wattree.search.offered import not_offered
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import FEWEST, Search, in_order, misses, ranked_strategy, search
@@ -49,6 +52,7 @@ def plan(
     margin: float = DEFAULT_MARGIN,
     top: int = 10,
     allow_approximate: bool = False,
+    any_software: bool = False,
     calibration: Path | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
@@ -63,9 +67,10 @@ def plan(
         power_cap_w: Highest power of the job's nodes at any moment, before PUE. [W]
         deadline_s: Longest time for all of `training.steps`. [s]
         margin: Share of each device's memory to keep free, for what a prediction of memory misses.
-        top: Strategies to return.
+        top: Ideas to return, each with its variants: strategies that differ in details alone.
         allow_approximate: Also try strategies that train another function than the job's model:
             those with phantom layers. Each result says so (`Result.function`).
+        any_software: Also try what the software that the job names cannot run.
         calibration: File of constants; the shipped one if None.
         limits: Part of the space to search; all of it if None.
         progress: Called with (stage, done, total).
@@ -94,11 +99,14 @@ def plan(
         fewest=max(FEWEST, top),
         report=progress or (lambda *_: None),
     )
-    sought, found = _searched(seek, ranks, limits or Limits(), approximate=allow_approximate)
+    limits = limits or Limits()
+    if not any_software and limits.offer is None:
+        limits = replace(limits, offer=offer_of(job.software))
+    sought, found = _searched(seek, ranks, limits, approximate=allow_approximate)
     rejected = _summed(part.rejected for part in sought)
     if not found:
         raise infeasible(setting, sought[0].screened, constraints, rejected)
-    rivals = _rivals(setting, found[0].options.ranks)
+    rivals = _rivals(setting, found[0].options.ranks, limits.offer)
     ranked = _with_rivals(found, list(rivals.values()), constraints, objective)
     simulated = sum(part.found.simulated for part in sought)
     exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)
@@ -110,9 +118,10 @@ def plan(
         wall_s=time.perf_counter() - began,
         objective=objective,
         best=ranked[0],
-        ranked=ranked[:top],
+        ranked=_of_best_ideas(ranked, objective, top),
         explanation=explanation(setting, objective, ranked, rivals),
         rejected=rejected,
+        not_offered=not_offered(setting, limits),
         pareto=None if pareto is None else _front(ranked, pareto),
         exact=None if exact is ranked[0] else exact,
         warnings=(*setting.warnings, *((_no_phantoms(setting),) if idle else ())),
@@ -280,9 +289,17 @@ def _counted(
     return {reason: count for reason, count in counts.items() if count}
 
 
-def _rivals(setting: Setting, ranks: int) -> dict[str, RankedStrategy | None]:
+def _of_best_ideas(
+    ranked: Sequence[RankedStrategy], objective: str, top: int
+) -> tuple[RankedStrategy, ...]:
+    """Return the strategies of the best ideas, in the order of `ranked`."""
+    kept = {id(entry) for idea in ideas(ranked, objective)[:top] for entry in idea}
+    return tuple(entry for entry in ranked if id(entry) in kept)
+
+
+def _rivals(setting: Setting, ranks: int, offer: Offer | None) -> dict[str, RankedStrategy | None]:
     """Return the hand choices and what they would do."""
-    hands = hand_choices(setting, ranks)
+    hands = hand_choices(setting, ranks, offer=offer)
     return {name: _simulated(setting, options) for name, options in hands.items()}
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattree.errors import InfeasibleError
+from wattree.search.ideas import ideas
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
 
@@ -42,7 +43,7 @@ class Plan:
         wall_s: Time the search took. [s]
         objective: What `ranked` is ordered by: `time`, `energy`, `cost` or `carbon`.
         best: First of `ranked`; None if nothing is feasible.
-        ranked: Best first.
+        ranked: Best first: of each of the best ideas all that were simulated.
         explanation: Why the winner wins, in sentences.
         rejected: Reason → candidates rejected for it.
         pareto: The front of two objectives, if it was asked for.
@@ -50,6 +51,7 @@ class Plan:
             its place; None where `best` does, or where none was found.
         warnings: What could not be determined of the model for certain; of the job's file alone:
             `Job.warnings`.
+        not_offered: What was not tried because the software that the job names cannot run it.
     """
 
     candidates: int
@@ -64,6 +66,12 @@ class Plan:
     pareto: tuple[RankedStrategy, ...] | None = None
     exact: RankedStrategy | None = None
     warnings: tuple[str, ...] = ()
+    not_offered: tuple[str, ...] = ()
+
+    @property
+    def ideas(self) -> tuple[tuple[RankedStrategy, ...], ...]:
+        """The ranked strategies by idea, each with its variants behind it."""
+        return ideas(self.ranked, self.objective)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON; `exact` where there is one."""
@@ -77,9 +85,14 @@ class Plan:
             "objective": self.objective,
             "best": None if self.best is None else self.best.as_json(),
             **exact,
-            "ranked": [entry.as_json() for entry in self.ranked],
+            "ranked": [
+                {"idea": number, **entry.as_json()}
+                for number, idea in enumerate(self.ideas, start=1)
+                for entry in idea
+            ],
             "explanation": list(self.explanation),
             "rejected": dict(self.rejected),
+            "not_offered": list(self.not_offered),
             "pareto": front,
             "warnings": list(self.warnings),
         }

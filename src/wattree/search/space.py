@@ -139,6 +139,8 @@ def enumerate_space(
     ]
     if any(offload in _NOTHING_MOVED for offload in placements) and not limits.phantom:
         every_options += sharing_options(setting, limits)
+    if limits.offer is not None and not limits.phantom:
+        every_options = [options for options in every_options if limits.offer.has_options(options)]
     legal = _legal_by_kind(meshes, every_options, setting, rejected)
     groups = []
     shared = Shared()
@@ -146,6 +148,7 @@ def enumerate_space(
     expanded: dict[tuple[object, ...], Degrees] = {}  # options have many meshes in common
     for options in every_options:
         chosen = _distinct(meshes[legal[_kind(options)]], options, limits)
+        chosen = _offered(chosen, options, limits)
         parts = options.colocation.shares_of_batch
         if parts > 1:
             chosen = chosen[setting.job.data.global_batch % (_replicas(chosen) * parts) == 0]
@@ -311,6 +314,16 @@ def _distinct(meshes: Integers, options: StrategyOptions, limits: Limits) -> Int
     return meshes[keep]
 
 
+def _offered(meshes: Integers, options: StrategyOptions, limits: Limits) -> Integers:
+    """Return the meshes over which the software can run such options."""
+    if limits.offer is None or limits.phantom:
+        return meshes
+    for axis in AXES:
+        if limits.offer.excludes(options, axis):
+            meshes = meshes[_column(meshes, axis) == 1]
+    return meshes
+
+
 # ---------------------------------------------------------------- micro-batches, chunks
 
 
@@ -384,6 +397,8 @@ def _virtual_stages(stages: int, schedule: str, *, setting: Setting, limits: Lim
         name = schedule_of_chunks(schedule, virtual)
         # Without a pipeline the schedule does not matter, so such meshes are always listed.
         if stages > 1 and name not in limits.schedules:
+            continue
+        if stages > 1 and limits.offer is not None and not limits.offer.has("schedule", name):
             continue
         if not stage_misfits(setting.model, stages, Schedule(name=name, virtual_stages=virtual)):
             found.append(virtual)

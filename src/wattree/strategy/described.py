@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from wattree.graph import ModelGraph
 from wattree.strategy import (
+    AXES,
     CUSTOM,
     Colocation,
     ExpertLoad,
@@ -14,6 +15,7 @@ from wattree.strategy import (
     Prefetch,
     Schedule,
     Strategy,
+    StrategyOptions,
     Traffic,
     TreeNode,
     knobs_of,
@@ -49,6 +51,28 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
         },
         **_chosen(strategy),
     }
+
+
+def describe_options(options: StrategyOptions) -> dict[str, object]:
+    """Return options as the `strategy` of a job file.
+
+    What software would decide otherwise is written even where it is the default, so that a job that
+    names its software means the same.
+    """
+    present = options.present()
+    stated = [axis for axis in AXES if present[axis] or axis == "dp"]
+    stated += ["micro_batch", "sharding", "recompute"]
+    stated += ["sequence_parallel"] if present["tp"] else []
+    stated += ["schedule", "virtual_stages"] if present["pp"] else []
+    moved = {knob.key for knob in knobs_of(Traffic).values()}
+    chosen = options.chosen()
+    kept = [*stated, *(key for key in chosen if key not in moved and key not in stated)]
+    found = {key: _written(options.value(key)) for key in kept}
+    if options.phantoms.layer_ghosts:
+        found["layer_ghosts"] = dict(options.phantoms.layer_ghosts)
+    found |= _tokens(options.expert_load) | _traffic(options.traffic)
+    # Without a pipeline, software may put activations into host memory unless told otherwise.
+    return found if present["pp"] else {**found, "offload": found.get("offload", {})}
 
 
 def _schedule(schedule: Schedule) -> dict[str, object]:

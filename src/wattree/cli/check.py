@@ -1,0 +1,56 @@
+"""`wattree check`: what a job means, what it assumes, what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from wattree.cli.output import JobPath, JsonPath, check_outputs, deliver
+from wattree.cli.request import request_command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from wattree.lowering.checked import CheckedJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """What `wattree check` is asked."""
+
+    job: JobPath
+    json_path: JsonPath = None
+
+
+@request_command
+def check(request: CheckRequest) -> None:
+    """Say what a job means, what it assumes and what is wrong with it.
+
+    Nothing is simulated. Exit code 2 if the job cannot be used; every problem is listed.
+
+    Example: wattree check job.yaml
+    """
+    import wattree
+    from wattree.lowering.checked import checked
+
+    check_outputs(request.json_path, source=request.job)
+    found = checked(wattree.load_job(request.job))
+    deliver(asdict(found), request.json_path, lambda console: _show(found, console))
+
+
+def _show(found: CheckedJob, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, words in found.facts.items():
+        table.add_row(name, words)
+    console.print(table)
+    for title, lines in (("Assumed", found.assumed), ("Warnings", found.warnings)):
+        if lines:
+            console.print(Text(f"\n{title}", style="bold"))
+        for line in lines:
+            console.print(Padding(Text(f"- {line}"), (0, 0, 0, 2)))

@@ -1,0 +1,110 @@
+"""What training software can run, for those who plan for it; the facts are in `offers.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.files import read_yaml
+from wattree.strategy import AXES, StrategyOptions
+
+#: Schedules that `1f1b` stands for until the number of virtual stages is known.
+_NAMELESS: Final = ("1f1b", "interleaved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one software family can run.
+
+    Attributes:
+        software: Family.
+        version: Of the software that this was read of.
+        source: Where.
+        axes: Mesh axes that may be wider than 1.
+        choices: Key of a strategy → values that it may have.
+        together: Axis that is wider than 1 → what `choices` are then.
+    """
+
+    software: str
+    version: str
+    source: str
+    axes: tuple[str, ...] = AXES
+    choices: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    together: Mapping[str, Mapping[str, tuple[object, ...]]] = field(default_factory=dict)
+
+    def has(self, key: str, value: object) -> bool:
+        """Return whether a key may have a value, whatever the degrees."""
+        family = "block" if isinstance(value, str) and value.startswith("block_") else value
+        return key not in self.choices or family in self.choices[key]
+
+    def has_options(self, options: StrategyOptions) -> bool:
+        """Return whether options can be chosen at all; their degrees are not looked at."""
+        return all(
+            any(self.has(key, name) for name in _NAMELESS)
+            if key == "schedule" and options.value(key) in _NAMELESS
+            else self.has(key, options.value(key))
+            for key in self.choices
+        )
+
+    def excludes(self, options: StrategyOptions, axis: str) -> bool:
+        """Return whether an axis must not be wider than 1 with such options."""
+        also = self.together.get(axis, {})
+        return axis not in self.axes or any(options.value(key) not in also[key] for key in also)
+
+    def lacks(self, options: StrategyOptions, *, left: Collection[str] = ()) -> tuple[str, ...]:
+        """Return what the software does not have of a strategy, in words, each once.
+
+        Args:
+            options: The strategy.
+            left: Keys that it leaves to the software.
+        """
+        present = options.present()
+        wide = [axis for axis in AXES if present[axis]]
+        found = [f"{axis} above 1" for axis in wide if axis not in self.axes]
+        asked = {
+            key: options.value(key)
+            for key in self.choices
+            if key not in left and _means(key, present)
+        }
+        found += [f"{key} {value}" for key, value in asked.items() if not self.has(key, value)]
+        for axis in wide:
+            for key, values in self.together.get(axis, {}).items():
+                if key not in left and _means(key, present) and options.value(key) not in values:
+                    found.append(f"{key} {str(options.value(key)).lower()} with {axis} above 1")
+        return tuple(dict.fromkeys(found))
+
+
+def _means(key: str, present: Mapping[str, bool]) -> bool:
+    """Return whether a key says anything with such degrees."""
+    needed = {"context": "cp", "schedule": "pp", "sharding": "holders", "sequence_parallel": "tp"}
+    return key not in needed or present[needed[key]]
+
+
+def offer_of(software: str) -> Offer | None:
+    """Return what a software family can run; None where nothing is known to be missing."""
+    return _offers().get(software)
+
+
+@cache
+def _offers() -> Mapping[str, Offer]:
+    entries: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("offers.yaml"))
+    found = {}
+    for name, entry in entries.items():
+        facts = {**entries.get(entry.get("like", ""), {}), **entry}
+        known = {key: facts.pop(key) for key in ("version", "source")}
+        axes, also = tuple(facts.pop("axes")), facts.pop("with", {})
+        facts.pop("like", None)
+        found[name] = Offer(
+            software=name,
+            **known,
+            axes=axes,
+            choices={key: tuple(values) for key, values in facts.items()},
+            together={
+                axis: {key: tuple(values) for key, values in keys.items()}
+                for axis, keys in also.items()
+            },
+        )
+    return found

@@ -1,0 +1,54 @@
+"""A job file with some of its keys replaced: it says the same from any folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from wattree.files import read_yaml
+
+
+def mapping_of(path: Path) -> dict[str, Any]:
+    """Return the keys of a job file, with paths of other files made absolute.
+
+    Raises:
+        JobError: It cannot be read.
+    """
+    found: dict[str, Any] = _absolute(read_yaml(path), path.absolute().parent)
+    return found
+
+
+def yaml_text(mapping: Mapping[str, Any], *, head: str = "") -> str:
+    """Return a mapping as YAML.
+
+    Args:
+        mapping: Keys and values.
+        head: A comment before it, without its sign.
+    """
+    from ruamel.yaml import YAML
+
+    text = StringIO()
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    # Keys stay in the order of the file.
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    writer.dump(dict(mapping), text)
+    return "".join([*(f"# {line}\n" for line in head.splitlines()), text.getvalue()])
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    """Return a value whose texts that name files of a folder name them from anywhere."""
+    if isinstance(value, Mapping):
+        return {key: _absolute(item, folder) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_absolute(item, folder) for item in value]
+    if not isinstance(value, str) or not ("/" in value or "." in value):
+        return value
+    file, colon, function = value.partition(".py:")
+    named = folder / (f"{file}.py" if colon else value)
+    try:
+        return f"{named}{f':{function}' if colon else ''}" if named.exists() else value
+    except OSError:  # longer than a name may be
+        return value

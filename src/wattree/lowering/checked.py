@@ -1,0 +1,73 @@
+"""What a job means and assumes, before anything is computed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wattree.cost import load_calibration
+from wattree.job import Job
+from wattree.lowering.legality import check_fits
+from wattree.lowering.model import check_recomputation
+from wattree.lowering.setting import setting_of
+from wattree.strategy import StrategyOptions, options_in_words
+from wattree.strategy.presets import strategy_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedJob:
+    """A job that is sound.
+
+    Attributes:
+        facts: What it says, name → words.
+        assumed: What it did not say and was assumed, one sentence each.
+        warnings: What has no effect, is not certain, or the software cannot run.
+    """
+
+    facts: Mapping[str, str]
+    assumed: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def checked(job: Job) -> CheckedJob:
+    """Return what a job means, and what it assumes.
+
+    What memory and time decide (`predict.left_open`) is not decided here.
+
+    Raises:
+        WattreeError: Model, strategy, batch and cluster do not fit; every misfit is listed.
+    """
+    setting = setting_of(job, load_calibration())
+    whole, model = setting.job, setting.model
+    batch, sequence = whole.data.global_batch, whole.data.sequence_length
+    strategy = whole.strategy
+    words = "auto: `plan` finds one"
+    if isinstance(strategy, StrategyOptions):
+        words = options_in_words(strategy)
+        strategy = strategy_of(strategy, model=model, global_batch=batch)
+    elif not isinstance(strategy, str):
+        words = "a tree written by hand"
+    if not isinstance(strategy, str):
+        check_recomputation(strategy, model)
+        check_fits(
+            model,
+            strategy,
+            whole.cluster,
+            global_batch=batch,
+            sequence=sequence,
+            devices=None if whole.devices is None else len(whole.devices),
+        )
+    tokens = f", {batch * sequence:,} tokens" if setting.has_tokens else ""
+    facts = {
+        "model": f"{model.name}, {model.parameters / 1e9:.3g} billion parameters, "
+        f"{model.layers} layers",
+        "cluster": f"{whole.cluster.label}, {whole.cluster.devices} devices, "
+        f"{whole.cluster.node.device.memory_bytes / 2**30:.0f} GiB each",
+        "step": f"{batch:,} samples{tokens}",
+        "strategy": words,
+        "training": f"{whole.precision}, {whole.optimizer}",
+        "software": f"{setting.software.name}: {setting.software.title}",
+    }
+    return CheckedJob(
+        facts=facts, assumed=whole.assumed, warnings=(*whole.warnings, *setting.warnings)
+    )

@@ -1,0 +1,59 @@
+"""`wattree check`: what a job means, assumes, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.cli.main import run
+from wattree.job.written import yaml_text
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where the job is written."""
+    return tmp_path / "job.yaml"
+
+
+def write(path: Path, **changes: Any) -> None:
+    """Write a small job."""
+    job = {
+        "model": "gpt2",
+        "data": {"sequence_length": 1024, "global_batch": 32},
+        "cluster": {"node": "dgx-h100", "nodes": 1},
+        **changes,
+    }
+    path.write_text(yaml_text(job), encoding="utf-8")
+
+
+def test_it_says_what_a_job_means_and_assumes(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Model, devices, batch, strategy in words; what the software fills in."""
+    write(path, software="torchtitan", strategy={"tp": 2, "dp": 4, "sharding": "zero1"})
+
+    assert run(["check", str(path), "--json", "-"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["facts"]["strategy"].startswith("dp 4 × tp 2, zero1, sequence parallel")
+    assert any("sequence_parallel true" in line for line in found["assumed"])
+    assert any("zero1 is not offered by torchtitan" in line for line in found["warnings"])
+
+
+def test_what_does_not_fit_is_a_mistake(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Misfits of strategy and model are found without a simulation."""
+    write(path, strategy={"tp": 8})
+
+    assert run(["check", str(path)]) == 2
+    assert "do not divide over axis 'tp' (8)" in capsys.readouterr().err
+
+
+def test_a_job_without_a_strategy_is_sound(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`plan` finds one."""
+    write(path)
+
+    assert run(["check", str(path)]) == 0
+    assert "auto: `plan` finds one" in capsys.readouterr().out

@@ -1,0 +1,125 @@
+"""What software families can run: data about them, and what is said of a strategy."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import pytest
+
+import wattree
+from tests.each import each
+from wattree.cost import SOFTWARE
+from wattree.job.offers import offer_of
+from wattree.job.usual import USUAL_STRATEGIES
+from wattree.strategy import AXES, KNOBS, RECOMPUTATIONS, StrategyOptions
+
+_OFFERED = [name for name in SOFTWARE if offer_of(name) is not None]
+
+
+@each("name", _OFFERED)
+def test_offers_are_written_in_keys_and_words_of_strategies(name: str) -> None:
+    """A misspelt key or value would forbid nothing, or everything."""
+    offer = offer_of(name)
+    assert offer is not None
+    assert offer.version
+    assert offer.source
+    assert set(offer.axes) <= set(AXES)
+    assert set(offer.together) <= set(AXES)
+    for choices in (offer.choices, *offer.together.values()):
+        for key, values in choices.items():
+            known = RECOMPUTATIONS if key == "recompute" else KNOBS[key].choices or (True, False)
+            assert {*values} - {"block"} <= {*known}, key
+
+
+@each("name", [name for name in _OFFERED if name in USUAL_STRATEGIES])
+def test_families_offer_what_their_users_have(name: str) -> None:
+    """The usual strategy of a family is one that it can run."""
+    offer, usual = offer_of(name), USUAL_STRATEGIES[name]
+    assert offer is not None
+    assert offer.has("sharding", usual.sharding)
+    for way in usual.recompute:
+        assert offer.has("recompute", way), way
+
+
+@pytest.mark.parametrize(
+    ("software", "keys", "lacking"),
+    [
+        ("torchtitan", {"dp": 8, "sharding": "zero1"}, ["sharding zero1"]),
+        ("torchtitan", {"dp": 8, "sharding": "zero3"}, []),
+        ("torchtitan", {"cp": 2, "context": "ulysses"}, ["context ulysses"]),
+        ("torchtitan", {"dp": 8, "context": "ulysses"}, []),
+        ("torchtitan", {"tp": 2}, ["sequence_parallel false with tp above 1"]),
+        ("llm-foundry", {"dp": 4, "tp": 2}, ["tp above 1"]),
+        ("megatron-core", {"dp": 4, "sharding": "zero3"}, []),
+        (
+            "megatron-core",
+            {"dp": 4, "pp": 2, "sharding": "zero3"},
+            ["sharding zero3 with pp above 1"],
+        ),
+        (
+            "deepspeed",
+            {"pp": 2, "schedule": "interleaved", "virtual_stages": 2},
+            ["schedule interleaved"],
+        ),
+    ],
+)
+def test_what_software_lacks_of_a_strategy(
+    software: str, keys: dict[str, Any], lacking: list[str]
+) -> None:
+    """Degrees of 1 need nothing of the software."""
+    offer = offer_of(software)
+    assert offer is not None
+
+    assert list(offer.lacks(StrategyOptions(**keys))) == lacking
+
+
+def _job(**changes: Any) -> wattree.Job:
+    return wattree.job_from_mapping(
+        {
+            "model": "gpt2",
+            "data": {"sequence_length": 1024, "global_batch": 64},
+            "cluster": {"node": "dgx-h100", "nodes": 1},
+            "software": "torchtitan",
+            **changes,
+        }
+    )
+
+
+def test_a_job_is_warned_of_what_its_software_lacks() -> None:
+    """It is predicted all the same: software gains features."""
+    job = _job(strategy={"dp": 8, "sharding": "zero1"})
+
+    assert any("sharding zero1 is not offered by torchtitan" in line for line in job.warnings)
+    assert not _job(strategy={"dp": 8, "sharding": "zero3"}).warnings
+
+
+def test_plan_proposes_only_what_the_software_can_run() -> None:
+    """And says what it left out; `any_software` lifts it."""
+    found = wattree.plan(_job(), top=30)
+    lifted = wattree.plan(_job(), top=30, any_software=True)
+
+    offer = typing.cast("Any", offer_of("torchtitan"))
+    assert found.ranked
+    assert all(offer.lacks(entry.options) == () for entry in found.ranked)
+    assert any("zero1" in words for words in found.not_offered)
+    assert lifted.not_offered == ()
+    assert lifted.candidates > found.candidates
+
+
+def test_plan_without_software_is_not_restricted() -> None:
+    """The family that the kind of model stands for is no choice of the user."""
+    job = _job()
+    free = wattree.plan(
+        wattree.job_from_mapping(
+            {
+                "model": "gpt2",
+                "data": {"sequence_length": 1024, "global_batch": 64},
+                "cluster": {"node": "dgx-h100", "nodes": 1},
+            }
+        ),
+        top=3,
+    )
+
+    assert free.not_offered == ()
+    assert free.candidates > wattree.plan(job, top=3).candidates

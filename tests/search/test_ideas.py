@@ -1,0 +1,92 @@
+"""Strategies that differ in details alone are one idea; a plan can be written as a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wattree
+from wattree.cli.main import run
+from wattree.job.written import yaml_text
+from wattree.search import Plan
+
+_MODELS = {
+    "dense": {"model": "gpt3-1.3b", "software": "megatron-core"},
+    "experts": {"model": "qwen1.5-moe-a2.7b", "software": "megatron-core"},
+    "no software": {"model": "llama-3.2-1b"},
+    "fsdp": {"model": "llama-3.2-3b", "software": "torchtitan"},
+}
+
+
+def _mapping(**changes: Any) -> dict[str, Any]:
+    return {
+        "data": {"sequence_length": 2048, "global_batch": 32},
+        "cluster": {"node": "dgx-h100", "nodes": 1},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Return a plan with many alike."""
+    return wattree.plan(wattree.job_from_mapping(_mapping(**_MODELS["dense"])), top=4)
+
+
+def test_variants_have_the_degrees_of_their_idea_and_are_near_it(plan: Plan) -> None:
+    """Ten rows show ten ideas."""
+    assert len(plan.ideas) <= 4
+    assert any(len(idea) > 1 for idea in plan.ideas)
+    for best, *others in plan.ideas:
+        for other in others:
+            assert other.options.parallelism.tp == best.options.parallelism.tp
+            assert other.options.pp == best.options.pp
+            assert other.result.step_time_s <= 1.01 * best.result.step_time_s
+
+
+def test_no_strategy_is_lost_in_ideas(plan: Plan) -> None:
+    """JSON has them all, each with the number of its idea."""
+    found = plan.as_json()["ranked"]
+
+    assert sum(len(idea) for idea in plan.ideas) == len(plan.ranked) == len(found)
+    assert {entry["idea"] for entry in found} == set(range(1, len(plan.ideas) + 1))
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_a_written_plan_simulates_as_it_was_planned(name: str, tmp_path: Path) -> None:
+    """The file is a job like any other: same time, same memory, no option left to the software."""
+    job, out = tmp_path / "job.yaml", tmp_path / "best.yaml"
+    job.write_text(yaml_text(_mapping(**_MODELS[name])), encoding="utf-8")
+
+    assert run(["plan", str(job), "--out", str(out), "--rank", "2"]) == 0
+
+    planned = wattree.plan(wattree.load_job(job)).ideas[1][0].result
+    again = wattree.simulate(wattree.load_job(out)).result
+    assert again.step_time_s == pytest.approx(planned.step_time_s, rel=1e-9)
+    assert again.memory.peak_bytes == pytest.approx(planned.memory.peak_bytes, rel=1e-9)
+
+
+def test_a_rank_that_is_not_there_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing is written."""
+    job, out = tmp_path / "job.yaml", tmp_path / "best.yaml"
+    job.write_text(yaml_text(_mapping(**_MODELS["no software"])), encoding="utf-8")
+
+    assert run(["plan", str(job), "--out", str(out), "--rank", "99"]) == 2
+
+    assert "--rank: found 99" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_software_families_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The best strategy of each; an unknown family is a mistake."""
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml_text(_mapping(**_MODELS["fsdp"])), encoding="utf-8")
+
+    assert run(["plan", str(job), "--software", "torchtitan, accelerate"]) == 0
+    shown = capsys.readouterr().out
+    assert "torchtitan: dp" in shown
+    assert "accelerate: dp" in shown
+    assert run(["plan", str(job), "--software", "torchtitn"]) == 2
