@@ -11,6 +11,7 @@ import pytest
 
 from tests.energy.synthetic import World, isolated, study
 from wattree.cli.main import run
+from wattree.trace.run import Activity
 from wattree.trace.run_file import write_run
 
 
@@ -65,6 +66,50 @@ def test_a_mistake_is_one_line_and_exit_code_two(
     assert "did you mean 'nodes'?" in capsys.readouterr().err
     assert run(["energy", "predict", "--calibration", "x", "--nodes", "many", "--model", "a"]) == 2
     assert "--nodes: found 'many', expected numbers such as 16,32" in capsys.readouterr().err
+
+
+def test_folders_as_train_leaves_them_are_read(tmp_path: Path) -> None:
+    """A folder for each training, with the result beside the run."""
+    world = World(seed=1)
+    for number, each in enumerate((*isolated(world), *study(world, nodes=(1, 2, 4)))):
+        place = tmp_path / f"{number:03}"
+        place.mkdir()
+        write_run(each, place / "run.json")
+        (place / "result.json").write_text('{"model": "gpt2"}')
+
+    assert run(["energy", "compare", str(tmp_path)]) == 0
+    assert run(["energy", "fit", str(tmp_path)]) == 0
+
+
+def test_runs_of_another_node_are_named_and_the_others_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An idle run takes the machine's own name, training that of the job, unless it is given."""
+    world = World(seed=1)
+    idle = next(each for each in isolated(world) if each.activity is Activity.IDLE)
+    every = (*isolated(world), *study(world, nodes=(1, 2, 4)), replace(idle, node="AMD EPYC"))
+    for number, each in enumerate(every):
+        write_run(each, tmp_path / f"{number:03}.json")
+
+    assert run(["energy", "compare", str(tmp_path)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "left out: runs of node 'AMD EPYC' (simulated): no training run" in text
+    assert "wattree measure --node NAME" in text
+    assert run(["energy", "fit", str(tmp_path)]) == 2
+    assert "wattree measure --node NAME" in capsys.readouterr().err
+
+
+def test_one_training_run_is_too_few_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message says what is missing, not that runs are which are there."""
+    world = World(seed=1)
+    idle = next(each for each in isolated(world) if each.activity is Activity.IDLE)
+    for number, each in enumerate((idle, next(iter(study(world, nodes=(1,)))))):
+        write_run(each, tmp_path / f"{number:03}.json")
+
+    assert run(["energy", "compare", str(tmp_path)]) == 2
+    assert "found one training run, which would be predicted from" in capsys.readouterr().err
 
 
 JOB = """

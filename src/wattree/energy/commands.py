@@ -13,10 +13,13 @@ from wattree.energy.compare import EnergyComparison, compare_runs
 from wattree.energy.fit import fit_runs
 from wattree.energy.predict import EnergyForecast, at_size, described, forecast
 from wattree.energy.series import Policy
-from wattree.errors import RunError
+from wattree.errors import JobError, RunError
+from wattree.files import read_json
 from wattree.trace.run import Run
 from wattree.trace.run_file import read_run, read_runs
 
+#: A run's schema stands at the beginning of its file. [B]
+_HEAD_BYTES = 256
 #: A run, its file, or a folder of such files.
 Runs = Iterable[Run | str | Path]
 
@@ -122,7 +125,20 @@ def _named_apart(runs: Sequence[Run], paths: Sequence[Path]) -> Iterator[Run]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob("*.json"))
-    if not found:
+    found = sorted(path.rglob("*.json"))
+    # `wattree train --out` writes the result beside the run: what is no run is left out here.
+    runs = [each for each in found if not _is_another(each)]
+    if not runs:
         raise RunError(str(path), ["found a folder without files of runs, expected *.json in it"])
-    return found
+    return runs
+
+
+def _is_another(path: Path) -> bool:
+    """Return whether a file is sound JSON without any schema: it never was a run."""
+    try:
+        with path.open("rb") as file:
+            if b"schema" in file.read(_HEAD_BYTES):
+                return False  # as `write_run` writes it
+        return "schema" not in read_json(path)
+    except (OSError, JobError):
+        return False  # told by whoever reads it as a run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from wattree.energy.baselines import BASELINES
 from wattree.energy.calibration import EnergyCalibration
 from wattree.energy.check_reported import check_reported
+from wattree.energy.contradictions import contradictions
 from wattree.energy.fit import constants_of
-from wattree.energy.observed import Observations, checked, observations
+from wattree.energy.observed import SAME_NODE, Observations, checked, observations
 from wattree.energy.scores import Behind, GroupComparison, MethodScores, Score, score
 from wattree.energy.selection import selector
 from wattree.energy.series import FORECASTERS, Policy, forecast_series
@@ -72,11 +73,21 @@ def compare_runs(
     """
     kinds = _kinds(checked(runs))
     policy = policy or Policy()
+    groups: list[GroupComparison] = []
+    refused: list[str] = []
+    for (node, origin), found in sorted(kinds.items()):
+        try:
+            groups.append(_group(node, origin, observations(found), fit_on, policy))
+        except RunError as error:
+            where = f"runs of node '{node}' ({origin})"
+            refused += [f"{where}: {problem}" for problem in error.problems]
+    if not groups:
+        raise RunError("runs", [*refused, SAME_NODE] if len(kinds) > 1 else refused)
+    if refused:
+        left_out = [f"left out: {line}; {SAME_NODE}" for line in refused]
+        groups[0] = replace(groups[0], warnings=(*left_out, *groups[0].warnings))
     return EnergyComparison(
-        groups=tuple(
-            _group(node, origin, observations(found), fit_on, policy)
-            for (node, origin), found in sorted(kinds.items())
-        ),
+        groups=tuple(groups),
         fit_on=fit_on or "all runs but the one that is predicted",
         series=policy.words(),
     )
@@ -107,13 +118,16 @@ def _group(
     splits = _splits(seen.runs, fit_on)
     if not splits:
         scope = f"'{fit_on}' selects every training run" if fit_on else "no training run"
-        raise RunError(f"runs of node '{node}'", [f"{scope}: nothing is left to score"])
+        raise RunError("runs", [f"{scope}: nothing is left to score"])
     if not any(run.activity in _COMPUTES for fitted, _ in splits for run in fitted):
-        scope = f"'{fit_on}' selects none" if fit_on else f"found {len(seen.runs)} run(s) in all"
-        raise RunError(
-            f"runs of node '{node}'",
-            [f"{scope} to fit on, expected runs that compute (training, resident) and an idle one"],
+        scope = (
+            f"'{fit_on}' selects none to fit on, expected runs that compute (training, resident)"
         )
+        alone = (
+            "found one training run, which would be predicted from runs that compute nothing; "
+            "expected two or more, of other models or batches"
+        )
+        raise RunError("runs", [scope if fit_on else alone])
     scored = [run for _, runs in splits for run in runs]
     methods, tables = [], {}
     for method, (title, knows, fit) in _methods().items():
@@ -144,8 +158,13 @@ def _group(
         methods=tuple(methods),
         cells=len({(run.model, run.nodes) for run in scored}),
         behind=behind,
-        warnings=(*seen.warnings, *_of_estimates(scored), *_warnings(splits)),
+        warnings=(*_busy(seen, fit_on), *seen.warnings, *_of_estimates(scored), *_warnings(splits)),
     )
+
+
+def _busy(seen: Observations, fit_on: str | None) -> tuple[str, ...]:
+    """Return idle runs that were none; of one fit for all, the fit itself tells them."""
+    return () if fit_on else tuple(contradictions(seen, None))
 
 
 def _of_estimates(runs: Sequence[Run]) -> list[str]:

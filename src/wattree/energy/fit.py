@@ -23,6 +23,7 @@ from wattree.energy.calibration import (
     WorkLine,
 )
 from wattree.energy.check_reported import check_reported
+from wattree.energy.contradictions import contradictions
 from wattree.energy.fit_energy import fit_energy_constants
 from wattree.energy.fit_materials import fit_materials
 from wattree.energy.fit_times import FittedOverlap, fit_computing, fit_network, fit_overlap
@@ -98,6 +99,7 @@ def constants_of(seen: Observations) -> EnergyCalibration:
         constants={name: constants[name] for name in CONSTANTS},
         models={name: replace(traits, overlap=own.get(name)) for name, traits in models.items()},
         warnings=(
+            *contradictions(seen, constants["energy.static_w"].value),
             *seen.warnings,
             *energy.warnings,
             *of_materials,

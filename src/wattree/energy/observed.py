@@ -24,6 +24,8 @@ _LEAST = 1e-30
 _LEAST_S = 1e-9
 #: What all that is metered draws at least, and at most: that of a few power plants. [W]
 _LEAST_W, _MOST_W = 1e-9, 1e10
+#: What to do where runs of one machine have two names of node.
+SAME_NODE = "runs of the same machine have the same name: wattree measure --node NAME"
 _NUMBER = re.compile(r"\d+$")
 #: Names of runs that a message lists.
 _SHOWN = 3
@@ -285,7 +287,11 @@ def observations(runs: Sequence[Run], *, node: str | None = None) -> Observation
 def _refuse_mixtures(runs: Sequence[Run]) -> None:
     problems = []
     aspects: tuple[tuple[str, Callable[[Run], str], str], ...] = (
-        ("node", lambda run: run.node or "unnamed", "fit one kind at a time (node, --node)"),
+        (
+            "node",
+            lambda run: run.node or "unnamed",
+            f"fit one kind at a time (node, --node); {SAME_NODE}",
+        ),
         ("origin", lambda run: str(run.origin), "fit them apart"),
         ("devices_per_node", lambda run: str(run.devices_per_node), "fit them apart"),
         ("meters", lambda run: "+".join(domain_kinds(run)), "their energies hold different parts"),
