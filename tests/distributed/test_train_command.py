@@ -103,9 +103,9 @@ def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
     result = json.loads((job.parent / "result.json").read_text())
     assert len(result["training"]["losses"]) == 30
     comparison = result["comparison"]
-    # No one has timed what processes of this machine exchange.
-    assert found.stdout.count("note: epyc-7742 is not calibrated: communication is") == 1
-    assert comparison["advice"].startswith("epyc-7742 is not calibrated")
+    # No one has profiled this machine.
+    assert found.stdout.count("predicted for epyc-7742 as its datasheet has it") == 1
+    assert comparison["unprofiled"] == ["epyc-7742"]
     assert comparison["measured_sent_bytes"] == comparison["predicted_sent_bytes"] == 2 * 2 * 4 * 32
     assert [figure["name"] for figure in comparison["figures"]] == [
         *("step", "materials", "computing", "communicating"),

@@ -22,7 +22,11 @@ def deliver_trained(request: TrainRequest, found: Trained) -> None:
     comparison = None
     if request.compare:
         try:
-            comparison = compared(found, calibration=request.calibration)
+            comparison = compared(
+                found,
+                calibration=request.calibration,
+                on_processor=request.device.value == "cpu",
+            )
         except WattreeError as error:
             tell(f"wattree: --compare: the job cannot be simulated: {error}")
     if not request.silent:

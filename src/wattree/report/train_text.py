@@ -30,8 +30,10 @@ def show_trained(result: Result, run: Run, comparison: Any, console: Console) ->
     if comparison is None:
         console.print(_stages(result, use))
     else:
-        console.print(_compared(comparison, use))
-        if comparison.advice is not None:
+        if comparison.unprofiled:
+            console.print(comparison.advice, soft_wrap=True)
+        console.print(_compared(comparison, with_errors=not comparison.unprofiled))
+        if comparison.advice is not None and not comparison.unprofiled:
             console.print(f"note: {comparison.advice}", soft_wrap=True)
     for note in result.assumptions:
         console.print(f"note: {note}", soft_wrap=True)
@@ -122,23 +124,28 @@ def _stages(result: Result, use: TrainingUse) -> Table:
     return table
 
 
-def _compared(comparison: Any, use: TrainingUse) -> Table:
-    del use
+def _compared(comparison: Any, *, with_errors: bool) -> Table:
+    """Return predicted next to measured; without errors where they would be no one's."""
+
+    def errors(cell: str) -> tuple[str, ...]:
+        return (cell,) if with_errors else ()
+
     table = _table(
-        "of a step", "predicted", "measured", "error", "predicted J", "measured J", "error"
+        *("of a step", "predicted", "measured", *errors("error")),
+        *("predicted J", "measured J", *errors("error")),
     )
     for figure in comparison.figures:
         table.add_row(
             figure.name,
             format_time(figure.predicted_s),
             format_time(figure.measured_s),
-            _error(figure.predicted_s, figure.measured_s),
+            *errors(_error(figure.predicted_s, figure.measured_s)),
             _joules(figure.predicted_j),
             _joules(figure.measured_j),
-            _error(figure.predicted_j, figure.measured_j),
+            *errors(_error(figure.predicted_j, figure.measured_j)),
         )
     sent = (comparison.predicted_sent_bytes, comparison.measured_sent_bytes)
-    table.add_row("sent by a rank", *map(format_bytes, sent), _error(*sent), "", "", "")
+    table.add_row("sent by a rank", *map(format_bytes, sent), *errors(_error(*sent)))
     return table
 
 

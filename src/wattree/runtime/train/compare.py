@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.cost import Calibration, load_calibration
+from wattree.cost.calibration import device_names
 from wattree.job import Job
 from wattree.predict import run_of, simulate
 from wattree.runtime.train.outcome import Trained
@@ -44,6 +45,8 @@ class PredictionComparison:
         calibration: File of constants; None for those that ship.
         warnings: Of the prediction.
         advice: What makes the prediction one of this machine; None where nothing is known to.
+        unprofiled: Device types of the job of which the calibration has nothing measured: the
+            prediction is that of a datasheet, and its distance no error of a model of this machine.
     """
 
     figures: tuple[ComparedFigure, ...]
@@ -52,13 +55,16 @@ class PredictionComparison:
     calibration: str | None
     warnings: tuple[str, ...] = ()
     advice: str | None = None
+    unprofiled: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON."""
         return asdict(self)
 
 
-def compared(found: Trained, *, calibration: Path | None) -> PredictionComparison:
+def compared(
+    found: Trained, *, calibration: Path | None, on_processor: bool = False
+) -> PredictionComparison:
     """Simulate a job and return its figures beside those that were measured.
 
     Energies are those of the nodes, without what the site adds.
@@ -66,6 +72,7 @@ def compared(found: Trained, *, calibration: Path | None) -> PredictionCompariso
     Args:
         found: What it came to.
         calibration: File of constants; those that ship if None.
+        on_processor: The processor trained, whatever the job's devices are.
 
     Raises:
         WattreeError: The job cannot be simulated.
@@ -87,6 +94,8 @@ def compared(found: Trained, *, calibration: Path | None) -> PredictionCompariso
     ]
     use = found.result.training
     assert use is not None
+    constants = load_calibration(calibration)
+    unprofiled = unprofiled_devices(job, constants, on_processor=on_processor)
     return PredictionComparison(
         figures=tuple(figures),
         # As measured: of a process, be it one that sends for others of its device or not.
@@ -94,7 +103,8 @@ def compared(found: Trained, *, calibration: Path | None) -> PredictionCompariso
         measured_sent_bytes=use.sent_bytes,
         calibration=None if calibration is None else str(calibration),
         warnings=prediction.warnings,
-        advice=advice_of(job, load_calibration(calibration), ranks=ranks),
+        advice=advice_of(job, constants, ranks=ranks, unprofiled=unprofiled),
+        unprofiled=unprofiled,
     )
 
 
@@ -104,8 +114,36 @@ def _processes(job: Job) -> int:
     return 1 if isinstance(strategy, str) else strategy.colocation.processes
 
 
-def advice_of(job: Job, calibration: Calibration, *, ranks: int) -> str | None:
-    """Return a line for CPUs on which no one timed what processes exchange; None for all else.
+#: What makes a prediction one of this machine.
+_PROFILE = (
+    "measure this machine with 'wattree profile --out calibration.yaml', name "
+    "calibration.node.yaml in cluster.node, and compare again with --calibration calibration.yaml"
+)
+
+
+def unprofiled_devices(
+    job: Job, calibration: Calibration, *, on_processor: bool = False
+) -> tuple[str, ...]:
+    """Return the device types of a job of which a calibration has nothing measured here.
+
+    Args:
+        job: What was trained.
+        calibration: What it was predicted with.
+        on_processor: The processor trained: what is known of accelerators is not of it.
+    """
+    devices = {pool.node.device.name: pool.node.device for pool in job.cluster.pools}
+    return tuple(
+        name
+        for name, device in devices.items()
+        if (on_processor and device.kind != "cpu")
+        or not any(each.startswith(device_names(device, "")[:-1]) for each in calibration.constants)
+    )
+
+
+def advice_of(
+    job: Job, calibration: Calibration, *, ranks: int, unprofiled: tuple[str, ...] = ()
+) -> str | None:
+    """Return a line for devices that no one profiled, and for CPUs whose exchanges no one timed.
 
     The latency that ships is that of NCCL between accelerators (`pooled.alpha_s`), far below that
     of gloo between processes.
@@ -114,7 +152,13 @@ def advice_of(job: Job, calibration: Calibration, *, ranks: int) -> str | None:
         job: What was trained.
         calibration: What it was predicted with.
         ranks: Of the job; one sends nothing.
+        unprofiled: Device types of which nothing was measured.
     """
+    if unprofiled:
+        return (
+            f"predicted for {', '.join(unprofiled)} as its datasheet has it: no profile of this "
+            f"machine, so how far the two are apart says nothing; {_PROFILE}"
+        )
     if ranks == 1:
         return None
     devices = {pool.node.device.name: pool.node.device for pool in job.cluster.pools}
@@ -127,9 +171,7 @@ def advice_of(job: Job, calibration: Calibration, *, ranks: int) -> str | None:
         return None
     return (
         f"{', '.join(unknown)} is not calibrated: communication is predicted as between "
-        "accelerators, far too short; measure this machine with 'wattree profile --out "
-        "calibration.yaml', name calibration.node.yaml in cluster.node, and compare again with "
-        "--calibration calibration.yaml"
+        f"accelerators, far too short; {_PROFILE}"
     )
 
 
