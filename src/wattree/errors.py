@@ -1,6 +1,6 @@
 """Every error that Wattree raises on purpose, as one tree.
 
-    WattreeError                a user's mistake or an impossible request: exit code 2
+    WattreeError                a user's mistake: exit code 2
     ├── UnitError               a quantity that cannot be read
     ├── UnknownNameError        a name that no registry or catalog holds
     ├── HardwareError           a device, node or cluster that cannot exist
@@ -16,7 +16,7 @@
     ├── CommunicationError      ranks that disagree, or a peer that is missing
     ├── HandshakeError          a peer that is no launcher of this job
     ├── MeterError              a meter that is absent, not permitted or not to be believed
-    ├── InfeasibleError         nothing fits the constraints
+    ├── InfeasibleError         nothing fits the constraints: exit code 3
     ├── OutputError             a result that cannot be written
     └── MissingExtraError       an optional dependency that is not installed
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import wattree
@@ -133,7 +134,7 @@ def test_simulate_writes_json_and_trace(
     assert "Step time" in capsys.readouterr().out
 
 
-def test_what_does_not_fit_is_exit_code_2_with_json(
+def test_what_does_not_fit_is_exit_code_3_with_json(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script sees that it does not fit, and can still read by how much."""
@@ -141,7 +142,38 @@ def test_what_does_not_fit_is_exit_code_2_with_json(
     fake(simulate=lambda *_, **__: prediction(memory=too_large()))
     code = run(["simulate", JOB, "--json", "-"])
 
-    assert (code, json.loads(capsys.readouterr().out)["memory"]["fits"]) == (2, False)
+    assert (code, json.loads(capsys.readouterr().out)["memory"]["fits"]) == (3, False)
+
+
+def test_what_does_not_fit_is_said_first_with_what_would_help(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not after two screens of figures of a step that cannot be."""
+    monkeypatch.setattr("wattree.search.with_memory_fixes", lambda _, found, **__: found)
+    fake(simulate=lambda *_, **__: prediction(memory=too_large()))
+    code = run(["simulate", JOB])
+    first = capsys.readouterr().out.splitlines()[0]
+
+    assert code == 3
+    assert " does not fit in memory: needs " in first
+    assert "; try: " in first
+
+
+def test_a_study_without_a_feasible_point_is_exit_code_3(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a job that does not fit; its points are written all the same."""
+    results = SimpleNamespace(feasible=np.zeros(2, dtype=bool))
+    for name, found in (
+        ("load_study", lambda _: None),
+        ("default_store", lambda _: tmp_path / "points.sqlite"),
+        ("run_study", lambda *_, **__: results),
+        ("results_json", lambda _: {"points": 2}),
+    ):
+        monkeypatch.setattr(f"wattree.design.{name}", found)
+    code = run(["design", str(tmp_path / "study.yaml"), "--json", "-"])
+
+    assert (code, json.loads(capsys.readouterr().out)) == (3, {"points": 2})
 
 
 def test_simulate_passes_its_options_on(fake: Fake) -> None:
@@ -217,7 +249,7 @@ def test_plan_passes_its_options_on(fake: Fake) -> None:
         raising(InfeasibleError("nothing fits; use more nodes", {"does not fit in memory": 7})),
     ],
 )
-def test_a_plan_of_nothing_is_exit_code_2_with_json(
+def test_a_plan_of_nothing_is_exit_code_3_with_json(
     fake: Fake, find: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """However the search says so, the JSON has the same fields."""
@@ -225,7 +257,7 @@ def test_a_plan_of_nothing_is_exit_code_2_with_json(
     code = run(["plan", JOB, "--json", "-"])
     found = json.loads(capsys.readouterr().out)
 
-    assert (code, found["best"], found["ranked"], found["feasible"]) == (2, None, [], 0)
+    assert (code, found["best"], found["ranked"], found["feasible"]) == (3, None, [], 0)
     assert found.keys() == sample_plan().as_json().keys()
 
 
@@ -742,10 +774,10 @@ def test_the_json_of_a_plan_that_found_nothing_has_sentences_and_its_time(
     code = run(["plan", str(path), "--power-cap", "3 W", "--json", "-"])
     found = json.loads(capsys.readouterr().out)
 
-    assert code == 2
+    assert code == 3
     assert found["wall_s"] > 0
     assert found["explanation"][0] == (
-        "No strategy for gpt2 on 1 x dgx-a100 meets every constraint."
+        "Nothing fits: no strategy for gpt2 on 1 x dgx-a100 meets every constraint."
     )
     assert any("above the cap of 3 W." in sentence for sentence in found["explanation"])
     assert all(

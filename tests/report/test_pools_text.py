@@ -63,7 +63,7 @@ def test_what_does_not_fit_is_told_with_device_and_stage(tmp_path: Path) -> None
     path.write_text(json.dumps(JOB), encoding="utf-8")
     done = CliRunner().invoke(app(), ["simulate", str(path), "--json", "-"])
 
-    assert done.exit_code == 2
+    assert done.exit_code == 3
     assert "does not fit in memory: stage 1.0 on v100-sxm2-16gb (4 ranks) needs" in done.stderr
     pools = json.loads(done.stdout)["pools"]
     assert [pool["memory_fits"] for pool in pools] == [True, False]

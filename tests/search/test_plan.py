@@ -172,7 +172,10 @@ def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
         plan(job(model="llama-3.1-70b", node="dgx-a100", batch=8, sequence=8192))
 
     lines = str(error.value).splitlines()
-    assert lines[0] == "job: no strategy for llama-3.1-70b on 1 x dgx-a100 meets every constraint"
+    assert (
+        lines[0]
+        == "job: nothing fits: no strategy for llama-3.1-70b on 1 x dgx-a100 meets every constraint"
+    )
     assert re.fullmatch(r"  rejected: out of memory \([\d,]+\)", lines[1])
     assert re.fullmatch(
         r"  nearest: .*full recomputation, which needs [\d.]+ GiB on each device of 80\.00 GiB, "

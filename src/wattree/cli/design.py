@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattree.cli.output import (
+    NOTHING_FITS,
     JsonPath,
     announce_compilation,
     check_outputs,
@@ -142,7 +143,7 @@ def design(request: DesignRequest) -> None:
 
     deliver(results_json(results), request.json_path, show)
     if not results.feasible.any():
-        raise typer.Exit(2)
+        raise typer.Exit(NOTHING_FITS)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Entry point: the commands, and what becomes of errors. Loads nothing that computes.
 
-Exit codes: 0 done; 2 the user's mistake, or nothing fits; 1 our defect; 130 interrupted.
+Exit codes: 0 done; 1 our defect; 2 the user's mistake; 3 nothing fits; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from wattree.cli.dataclass_code import kept_dataclass_code
-from wattree.cli.output import tell
-from wattree.errors import WattreeError
+from wattree.cli.output import NOTHING_FITS, tell
+from wattree.errors import InfeasibleError, WattreeError
 
 DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -74,6 +74,7 @@ def _options(
     """Plan, predict and validate distributed training: time, memory, energy, money, carbon.
 
     A job file names a model, a cluster and a batch; examples are in the folder 'examples'.
+    Exit codes: 0 done, 1 a defect of Wattree, 2 a mistake in the input, 3 nothing fits.
 
     Example: wattree plan examples/llama-3.1-8b-dgx-h100.yaml
     """
@@ -106,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
         code = app(words)(args=words, prog_name="wattree", standalone_mode=False, obj=words)
     except WattreeError as error:
         tell(f"wattree: {error}")
-        return MISTAKE
+        return NOTHING_FITS if isinstance(error, InfeasibleError) else MISTAKE
     except (KeyboardInterrupt, typer.Abort):  # older typers turn an interrupt into Abort
         return _interrupted()
     except Exception as error:  # noqa: BLE001 - the last place that can say whose fault it is

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Blanks at the end of a line, and the color codes of a terminal among them.
 _LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 
+#: Exit code where the input is sound and nothing fits: memory, a deadline, a cap of power.
+NOTHING_FITS = 3
+
 #: Called with what is being done, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], None]
 

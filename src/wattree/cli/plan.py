@@ -15,6 +15,7 @@ import typer
 
 from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import (
+    NOTHING_FITS,
     Calibration,
     JobPath,
     JsonPath,
@@ -111,7 +112,7 @@ def plan(request: PlanRequest) -> None:
     """Rank the strategies that fit, and explain why the best one wins.
 
     Every legal strategy for the job's cluster that its software can run is screened, the most
-    promising are simulated; the job's own strategy is not read. Exit code 2 if nothing fits (the
+    promising are simulated; the job's own strategy is not read. Exit code 3 if nothing fits (the
     JSON is still written).
 
     Example: wattree plan job.yaml --objective energy --top 5 --json plan.json
@@ -155,7 +156,7 @@ def plan(request: PlanRequest) -> None:
         _write_job(request.out, request.job, found, request.rank)
     deliver(found.as_json(), request.json_path, lambda console: show_plan(found, console))
     if found.best is None:
-        raise typer.Exit(2)
+        raise typer.Exit(NOTHING_FITS)
 
 
 def _compare(job: Job, request: PlanRequest, asked: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ import typer
 from wattree.cli.bill import asked_of_run
 from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import (
+    NOTHING_FITS,
     Calibration,
     JobPath,
     JsonPath,
@@ -28,6 +29,8 @@ from wattree.cli.output import (
 from wattree.cli.request import option, request_command
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from wattree.job import Job
     from wattree.predict import Prediction
     from wattree.trace import Result
@@ -152,6 +155,8 @@ def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -
         shown = prediction.shared_fabric_step or prediction
         own = prediction.curves if prediction.shared_fabric_step is None else {}
         write_trace(request.trace_path, shown.trace, power=own or {"cluster": shown.power})
+    from rich.text import Text
+
     from wattree.report import show_result
 
     if request.power_plot is not None and result.power is not None:
@@ -159,15 +164,22 @@ def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -
 
         title = f"{result.model} on {result.cluster}"
         write_power_plot(request.power_plot, result.power, title=title)
+
+    def show(console: Console) -> None:
+        if not result.memory.fits:  # before the figures of a step that there is not
+            line = Text(f"{result.model} {_shortage(result)}", style="bold red")
+            console.print(line, soft_wrap=True)
+        show_result(result, console, memory=request.memory is not None)
+
     deliver(
         {**result.as_json(), "warnings": list(prediction.warnings)},
         request.json_path,
-        lambda console: show_result(result, console, memory=request.memory is not None),
+        show,
     )
     if not result.memory.fits:
         if str(request.json_path) == "-":  # only JSON goes to standard output
             tell(f"wattree: {_shortage(result)}")
-        raise typer.Exit(2)
+        raise typer.Exit(NOTHING_FITS)
 
 
 def _limits_w(job: Job, text: str) -> tuple[float, ...]:
@@ -226,13 +238,14 @@ def _sweep(request: SimulateRequest, job: Job, limits_w: tuple[float, ...]) -> N
     announce_compilation()
     sweep = wattree.power_sweep(job, limits_w, **request.executed())
     print_warnings(Path(job.source), sweep.warnings)
-    deliver(sweep.as_json(), request.json_path, lambda console: show_power_sweep(sweep, console))
     if not sweep.fits:
         tell(
             "wattree: does not fit in memory, whatever the power limit; without --power-limit "
             "the command says what would help"
         )
-        raise typer.Exit(2)
+    deliver(sweep.as_json(), request.json_path, lambda console: show_power_sweep(sweep, console))
+    if not sweep.fits:
+        raise typer.Exit(NOTHING_FITS)
 
 
 def _shortage(result: Result) -> str:
@@ -242,8 +255,9 @@ def _shortage(result: Result) -> str:
     memory = result.memory
     found = f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}"
     fixes = "; ".join(fix.change for fix in memory.fixes)
+    fixes = fixes or "more devices, or what 'wattree plan' finds for this cluster"
     needs = shortages(result.pools) or f"needs {found} per device"
-    return f"does not fit in memory: {needs}" + (f"; try: {fixes}" if fixes else "")
+    return f"does not fit in memory: {needs}" + f"; try: {fixes}"
 
 
 def _predicted(request: SimulateRequest, job: Job) -> Prediction:

@@ -152,6 +152,9 @@ def _counted(entry: RankedStrategy) -> str:
 
 
 def _headline(plan: Plan, console: Console) -> None:
+    if plan.best is None:
+        words = "Nothing fits: no strategy meets every constraint."
+        console.print(Text(words, style="bold red"))
     first = plan.best or (plan.ranked[0] if plan.ranked else None)
     if first is not None:
         console.print(Text(f"{first.result.model} on {first.result.cluster}", style="bold"))
@@ -161,8 +164,6 @@ def _headline(plan: Plan, console: Console) -> None:
         f"ranked by {plan.objective}.",
         highlight=False,
     )
-    if plan.best is None:
-        console.print(Text("No strategy meets every constraint.", style="bold red"))
     if plan.ranked:
         console.print()
 

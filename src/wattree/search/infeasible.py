@@ -38,7 +38,7 @@ def infeasible(
     job = setting.job
     where = f"{setting.model.name} on {job.cluster.label}"
     lines = [
-        f"{job.source}: no strategy for {where} meets every constraint",
+        f"{job.source}: nothing fits: no strategy for {where} meets every constraint",
         f"  rejected: {counted}",
     ]
     if not len(screened):
