@@ -34,11 +34,11 @@ from tests.soak.kills import (
     write_yaml,
 )
 from tests.soak.programs import Program, started
+from wattree.runtime.launch.handshake import greeting
 
 __all__ = ["ATTACKS", "attack"]
 
-#: What a job of two launchers says where it meets (`wattree.runtime.launch.meeting`); a stranger
-#: who knows the program can guess it.
+#: What a job of two launchers said before there was a handshake, and a stranger could guess.
 _WORD = "wattree launch torchrun {port} 2"
 #: Ports that launchers may listen on, from the one after `MASTER_PORT` on.
 _PORTS = 8
@@ -57,10 +57,14 @@ def _nonsense(chance: random.Random, port: int) -> bytes:
     """Return what a stranger says."""
     word = _WORD.format(port=port)
     numbers = (1, 1, 0, -1, 2, 10**30, "1", None, 1.5, [1], {"a": 1}, True)
+    hello, guess = chance.randbytes(16).hex(), chance.randbytes(32).hex().encode()
     lie = {"verdict": {"rank": 0, "code": 9, "message": "lie", "at_s": 0.0}}
     return chance.choice(
         (
             b"",
+            greeting(hello),
+            greeting(hello) + b"1 " + guess + b"\n" + json.dumps(lie).encode() + b"\n",
+            f"wattree-launch/{chance.randint(0, 9999)} {hello}\n".encode(),
             chance.randbytes(chance.choice((1, 100, 5000))),
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             b"\n" * 100,
