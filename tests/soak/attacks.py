@@ -96,15 +96,13 @@ def _listening(port: int) -> int | None:
 
 def _talk(chance: random.Random, port: int, at: int, open_links: ExitStack) -> None:
     """Connect once, say something, and stay or leave."""
-    with suppress(OSError):
+    with suppress(OSError), ExitStack() as soon:
         link = socket.create_connection(("127.0.0.1", at), timeout=0.2)
-        if chance.random() < 0.3:
-            open_links.enter_context(link)  # stays, and says no more
+        # Some stay until the end, and say no more.
+        (open_links if chance.random() < 0.3 else soon).enter_context(link)
         link.sendall(_nonsense(chance, port))
         if chance.random() < 0.5:
             link.recv(100)
-        if chance.random() < 0.5:
-            link.close()
 
 
 def strangers(chance: random.Random, folder: Path) -> Broken:
