@@ -193,7 +193,7 @@ def test_an_alias_of_itself_is_refused(file: Path) -> None:
         ('{"a": NaN}', "a: found nan, expected a finite number"),
         ('{"a": 1e999}', "a: found inf, expected a finite number"),
         ('{"a": ', "line 1, column 7: Expecting value; expected valid JSON"),
-        ("[" * 100_000, "nested deeper than 64 levels; expected a flatter file"),
+        ("[" * 100_000, "nested deeper than 64 levels; expected flatter JSON"),
         ("[1]", "found a list, expected a JSON mapping of keys to values"),
         ('{"a": ' + "9" * 5000 + "}", "expected valid JSON"),
     ],

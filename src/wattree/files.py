@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
+import errno
 import math
 import os
 import re
@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from wattree.errors import JobError, OutputError
+from wattree.json_text import LIMIT_DEPTH, JsonTextError, parsed_json
 from wattree.parsed import cached_parse
 
 #: Largest file that is read unless the caller says otherwise. [B]
 LIMIT_BYTES = 1 << 20
-#: Deepest nesting, and most values once YAML aliases are written out: an alias of an alias doubles
+#: Most values once YAML aliases are written out: an alias of an alias doubles
 #: the file at every line, and every later pass would walk the whole of it.
-LIMIT_DEPTH = 64
 LIMIT_VALUES = 200_000
 #: Longer integers are no quantity, and Python refuses to print the longest. [bit]
 _INTEGER_BITS = 64
@@ -74,14 +74,9 @@ def read_json(
     """
     text = read_text(path, limit_bytes=limit_bytes)
     try:
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=float)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        _refuse(path, f"{place}: {error.msg}; expected valid JSON")
-    except RecursionError:
-        _refuse(path, f"nested deeper than {LIMIT_DEPTH} levels; expected a flatter file")
-    except ValueError as error:  # a duplicate key, or an integer of thousands of digits
-        _refuse(path, f"{error}; expected valid JSON")
+        found = parsed_json(text, limit_bytes=limit_bytes)
+    except JsonTextError as error:
+        _refuse(path, str(error))
     return _checked(path, found, kind="JSON", limit_values=limit_values)
 
 
@@ -138,6 +133,22 @@ def write_atomic(path: str | Path, text: str | bytes) -> None:
         ) from error
 
 
+def sync_folder(folder: Path) -> None:
+    """Let the names in a folder reach the disk: a rename is safe from a power cut after this.
+
+    Raises:
+        OSError: It cannot be done; file systems that know no such thing are believed to do it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def _replace(target: Path, content: bytes) -> None:
     temporary = target.with_name(f".{target.name[:100]}.{uuid.uuid4().hex[:12]}.tmp")
     try:
@@ -146,6 +157,7 @@ def _replace(target: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())  # else a crash may leave the new name with no content
         temporary.replace(target)
+        sync_folder(target.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -277,15 +289,6 @@ def _bad_value(value: object) -> str | None:
 def _named(value: object) -> str:
     names = {"str": "text", "int": "number", "float": "number", "bool": "truth value"}
     return names.get(type(value).__name__, type(value).__name__)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"found the key '{key}' twice")
-        found[key] = value
-    return found
 
 
 def refusal(source: str, problems: Sequence[str], *, most: int) -> JobError:

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.fake_nvidia import CONNECT, DEVICE, install
+from wattree.process import Process, is_alive, process_of
 from wattree.runtime.colocation.clean import clear_orphans
 from wattree.runtime.colocation.environment import PARENT
-from wattree.runtime.colocation.processes import Process, end, is_alive, marked, process_of
+from wattree.runtime.colocation.processes import end, marked
 from wattree.runtime.colocation.state import JobState, state_root, states_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -16,10 +16,10 @@ import pytest
 
 from tests.runtime.fake_nvidia import CONNECT, DEVICE, install
 from wattree.errors import HardwareError, RunError
+from wattree.process import Process, is_alive, process_of
 from wattree.runtime.colocation.devices import accelerators, clients_limit, processors
 from wattree.runtime.colocation.mps import MpsDaemon, control_program
 from wattree.runtime.colocation.mps_watch import Clients
-from wattree.runtime.colocation.processes import Process, is_alive, process_of
 from wattree.runtime.colocation.refuse import check_memory, foreign_daemons
 from wattree.runtime.colocation.state import JobState, new_state, state_root
 from wattree.runtime.launch.node import equipment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattree.cli.auto import tuned
 from wattree.cli.train_colocated import device_of, share_asked
+from wattree.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from wattree.cli.train_request import TrainRequest
@@ -52,7 +52,7 @@ def tuned_request(request: TrainRequest, job: Job, arguments: Sequence[str]) -> 
         thread_percentage=request.thread_percentage,
     )
     kept = without(without(arguments, *_OF_RUNS), *_FLAGS, has_value=False)
-    with tempfile.TemporaryDirectory(prefix="wattree-auto-") as folder:
+    with temporary_folder("auto") as folder:
 
         def command(setting: TrialSetting) -> list[str]:
             words = list(kept)

@@ -21,6 +21,7 @@ from wattree.cli.train_colocated import launch_processes, say_of_mps, share_aske
 from wattree.cli.train_request import TrainRequest
 from wattree.cli.train_result import deliver_trained
 from wattree.errors import MissingExtraError, OutputError, RunError
+from wattree.json_text import parsed_object
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -171,14 +172,12 @@ def _rivals(request: TrainRequest, job: Job, recipe: Recipe) -> dict[str, str | 
 
 def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks: int) -> None:
     """Train with one preset after the other and show what came of each."""
-    import json
-    import tempfile
-
     from wattree.report.train_text import show_rivals
+    from wattree.temporary import temporary_folder
 
     plain = without(arguments, "--against", "--preset", "--out", "--compare")
     found = {}
-    with tempfile.TemporaryDirectory(prefix="wattree-against-") as folder:
+    with temporary_folder("against") as folder:
         for number, (name, rival) in enumerate(rivals.items()):
             tell(f"wattree: training {name}")
             folder_of_trial = Path(folder) / str(number)
@@ -190,7 +189,7 @@ def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks:
                 *(["--preset", rival] if rival else []),
             ]
             _start_ranks(ranks, [*command_line, "--silent"])
-            found[name] = json.loads((folder_of_trial / "result.json").read_text(encoding="utf-8"))
+            found[name] = parsed_object((folder_of_trial / "result.json").read_bytes())
     deliver(found, None, lambda console: show_rivals(found, console))
 
 

@@ -7,26 +7,35 @@ point is committed alone, and through to the disk.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
-from wattree.design.outcome import Outcome, outcome_from_json, outcome_json
+from wattree.design.outcome import Outcome
 from wattree.design.owner import is_gone, own_name
 from wattree.design.points import DesignPoint
+from wattree.design.stored_row import (
+    check_row,
+    outcome_text,
+    point_text,
+    read_outcome,
+    read_point,
+    row_checksum,
+)
 from wattree.design.study import Study
 from wattree.errors import OutputError
 
 #: Says in the file's header that it is one of ours ("WTds").
 _APPLICATION = 0x57546473
 #: Goes with every change of the tables.
-_VERSION = 1
+_VERSION = 2
 #: How long a claim stands that is not renewed. [s]
 LEASE_S = 60.0
+#: A claim for longer than this is none that was ever made, however clocks of machines differ. [s]
+_LONGEST_LEASE_S = 86_400.0
 #: How long to wait for another process that writes. [s]
 _BUSY_S = 30.0
 
@@ -38,13 +47,18 @@ CREATE TABLE points (
     point TEXT NOT NULL,
     owner TEXT,
     lease REAL,
-    outcome TEXT
+    outcome TEXT,
+    checksum TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX by_ordinal ON points (ordinal);
 CREATE INDEX open_points ON points (ordinal) WHERE outcome IS NULL;
 """
 
 _DAMAGED = "is damaged ({error}); move it away, or save what is readable: sqlite3 FILE .recover"
+_DAMAGED_ROW = (
+    "the row of point {key!r} is damaged ({error}){more}; remove it, and it is evaluated again: "
+    "sqlite3 FILE \"DELETE FROM points WHERE key = '...'\""
+)
 _READ_ONLY = "cannot be written; check its permissions and its folder's, or name another (--store)"
 #: How SQLite names what is wrong → what to say of it.
 _WORDS = {
@@ -59,6 +73,9 @@ _WORDS = {
     "SQLITE_IOERR": "cannot be read or written ({error}); finished points are stored: check the "
     "disk, its quota, and what a file may take (ulimit -f)",
 }
+#: What rows are checked by, and their checksums; conditions follow.
+_ROWS = "SELECT key, ordinal, point, outcome, checksum FROM points "
+_Read = TypeVar("_Read")
 
 
 def default_store(study: Study) -> Path:
@@ -99,28 +116,26 @@ class Store:
 
     def add(self, points: Sequence[DesignPoint], *, first: int = 0) -> None:
         """Enter points that are not known yet; `first` is the place of the first in the study."""
-        rows = [
-            (point.key, first + index, json.dumps(dict(point.values), allow_nan=False))
-            for index, point in enumerate(points)
-        ]
+        rows = [(point.key, first + index, point_text(point)) for index, point in enumerate(points)]
         with self._errors(), self._transaction():
             self._connection.executemany(
-                "INSERT OR IGNORE INTO points (key, ordinal, point) VALUES (?, ?, ?)", rows
+                "INSERT OR IGNORE INTO points (key, ordinal, point, checksum) VALUES (?, ?, ?, ?)",
+                [(*row, row_checksum(*row, None)) for row in rows],
             )
 
     def claim(self, most: int) -> list[DesignPoint]:
         """Return up to `most` points that no one is at, and sign them as this process's."""
         with self._errors(), self._transaction():
             rows = self._connection.execute(
-                "SELECT key, point FROM points WHERE outcome IS NULL AND owner IS NULL "
-                "ORDER BY ordinal LIMIT ?",
+                _ROWS + "WHERE outcome IS NULL AND owner IS NULL ORDER BY ordinal LIMIT ?",
                 (most,),
             ).fetchall()
+            found = self._read(rows, lambda row: read_point(row[0], row[2]))
             self._connection.executemany(
                 "UPDATE points SET owner = ?, lease = ? WHERE key = ?",
-                [(self.name, time.time() + LEASE_S, key) for key, _ in rows],
+                [(self.name, time.time() + LEASE_S, point.key) for point in found],
             )
-        return [DesignPoint(key=key, values=json.loads(values)) for key, values in rows]
+        return found
 
     def renew(self) -> None:
         """Extend the claims of this process, and end those of processes that are gone."""
@@ -134,7 +149,7 @@ class Store:
                 "SELECT owner, max(lease) FROM points WHERE outcome IS NULL AND owner NOT NULL "
                 "GROUP BY owner"
             ).fetchall()
-            gone = [(o,) for o, lease in owners if o != self.name and (lease < now or is_gone(o))]
+            gone = [(o,) for o, lease in owners if o != self.name and _is_void(o, lease, now)]
             self._connection.executemany(
                 "UPDATE points SET owner = NULL, lease = NULL WHERE owner = ? AND outcome IS NULL",
                 gone,
@@ -142,13 +157,17 @@ class Store:
 
     def finish(self, outcome: Outcome) -> None:
         """Keep what became of a point, for good."""
-        text = json.dumps(outcome_json(outcome), allow_nan=False)
+        text, key = outcome_text(outcome), outcome.point.key
         with self._errors(), self._transaction():
-            self._connection.execute(
-                "UPDATE points SET outcome = ?, owner = NULL, lease = NULL WHERE key = ? "
-                "AND outcome IS NULL",
-                (text, outcome.point.key),
-            )
+            rows = self._connection.execute(
+                _ROWS + "WHERE key = ? AND outcome IS NULL", (key,)
+            ).fetchall()
+            for _, ordinal, point, *_ in self._read(rows, lambda row: row):
+                self._connection.execute(
+                    "UPDATE points SET outcome = ?, checksum = ?, owner = NULL, lease = NULL "
+                    "WHERE key = ?",
+                    (text, row_checksum(key, ordinal, point, text), key),
+                )
 
     def release(self) -> None:
         """End the claims of this process."""
@@ -171,16 +190,35 @@ class Store:
         """Return what became of all finished points, in the order of the study."""
         with self._errors():
             rows = self._connection.execute(
-                "SELECT outcome FROM points WHERE outcome NOT NULL ORDER BY ordinal"
+                _ROWS + "WHERE outcome NOT NULL ORDER BY ordinal"
             ).fetchall()
-        try:
-            return tuple(outcome_from_json(json.loads(text)) for (text,) in rows)
-        except (KeyError, TypeError, ValueError) as error:
-            raise OutputError(f"{self.path}: {_DAMAGED.format(error=error)}") from error
+        return tuple(self._read(rows, lambda row: read_outcome(row[3])))
 
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+    def _read(
+        self, rows: Iterable[tuple[Any, ...]], reader: Callable[[tuple[Any, ...]], _Read]
+    ) -> list[_Read]:
+        """Return what rows hold.
+
+        Raises:
+            OutputError: Some are damaged; tells how many, and of which point the first is.
+        """
+        found, damaged = [], []
+        for row in rows:
+            try:
+                check_row(*row)
+                found.append(reader(row))
+            except ValueError as error:
+                damaged.append((row[0], str(error)))
+        if damaged:
+            key, fault = damaged[0]
+            more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            text = _DAMAGED_ROW.format(key=key, error=fault, more=more)
+            raise OutputError(f"{self.path}: {text}")
+        return found
 
     def _open(self, *, fresh: bool) -> None:
         is_new = not self.path.exists() or self.path.stat().st_size == 0
@@ -192,11 +230,10 @@ class Store:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             with self._transaction():
-                if fresh and not is_new:
-                    self._connection.execute("DELETE FROM points")
-                    self._connection.execute("DELETE FROM study")
-                self._make()
+                self._make(renew=fresh)
             self._check_study()
+            rows = self._connection.execute(_ROWS + "ORDER BY ordinal")
+            self._read(rows, lambda _: None)
         except BaseException:
             self._connection.close()
             raise
@@ -215,26 +252,42 @@ class Store:
                 f"{self.path}: has form {version} of results, expected {_VERSION}; it was written "
                 "by another version of Wattree: name another file (--store)"
             )
-        (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise OutputError(f"{self.path}: {_DAMAGED.format(error=' '.join(str(found).split()))}")
 
-    def _make(self) -> None:
-        """Make the tables, where this is the first process, and say whose results they hold."""
-        if not self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    def _make(self, *, renew: bool) -> None:
+        """Make the tables, where this is the first process, and say whose results they hold.
+
+        Args:
+            renew: Forget what they hold.
+        """
+        is_new = not self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if is_new:
             for statement in _TABLES.strip().split(";"):
                 if statement.strip():
                     self._connection.execute(statement)
             self._connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             self._connection.execute(f"PRAGMA user_version = {_VERSION}")
-        if not self._connection.execute("SELECT count(*) FROM study").fetchone()[0]:
+        elif renew:
+            self._connection.execute("DELETE FROM points")
+            self._connection.execute("DELETE FROM study")
+        if is_new or renew:
             self._connection.execute(
                 "INSERT INTO study VALUES (?, ?, ?)",
                 (self._study.name, self._study.digest, self._study.source),
             )
 
     def _check_study(self) -> None:
-        name, digest = self._connection.execute("SELECT name, digest FROM study").fetchone()
+        rows = self._connection.execute("SELECT name, digest FROM study").fetchall()
+        if len(rows) != 1:
+            points = self._connection.execute("SELECT count(*) FROM points").fetchone()[0]
+            raise OutputError(
+                f"{self.path}: has {len(rows)} rows that say of which study it holds results, "
+                f"expected 1; its {points} points may be of another study: name another file "
+                "(--store), or forget them (--fresh)"
+            )
+        name, digest = rows[0]
         if digest != self._study.digest:
             raise OutputError(
                 f"{self.path}: holds results of {name} as it was before it was changed, or of "
@@ -261,6 +314,13 @@ class Store:
             raise OutputError(f"{self.path}: {_in_words(error)}") from error
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be opened ({error.strerror})") from error
+
+
+def _is_void(owner: object, lease: object, now: float) -> bool:
+    """Return whether a claim has lapsed, or is none that any process made."""
+    if not isinstance(owner, str) or not isinstance(lease, float):
+        return True
+    return not now <= lease <= now + _LONGEST_LEASE_S or is_gone(owner)
 
 
 def _in_words(error: sqlite3.Error) -> str:

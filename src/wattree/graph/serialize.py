@@ -16,9 +16,12 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from wattree.errors import ModelError
 from wattree.graph.model_graph import ModelGraph
+from wattree.json_text import parsed_object
 
 #: Raised when a reader of the version before would misread a file.
 _VERSION: Final = 1
+#: A hundred times the largest graph that ships. [B]
+_LIMIT_BYTES: Final = 1 << 26
 
 
 def graph_to_json(graph: ModelGraph) -> str:
@@ -33,7 +36,7 @@ def graph_from_json(text: str) -> ModelGraph:
         ModelError: It is not such text, or of another version.
     """
     try:
-        found = json.loads(text)
+        found = parsed_object(text, limit_bytes=_LIMIT_BYTES)
         version = found["version"]
         if version != _VERSION:
             raise ModelError(f"model graph: found version {version}, expected {_VERSION}")

@@ -7,7 +7,6 @@ has it here. What cannot be understood is refused with file, node and attribute.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from wattree.interchange.schema import (
     attribute_value,
     messages,
 )
+from wattree.json_text import JsonTextError, parsed_json
 
 #: Nodes that are read at most, all ranks together: some 2.5 GB as objects, and a minute.
 MOST_NODES = 1_000_000
@@ -265,8 +265,8 @@ def _declared_groups(text: str) -> dict[str, tuple[int, ...]]:
     if start < 0 or end < start:
         return {}
     try:
-        declared = json.loads(text[start : end + 2])
-    except (json.JSONDecodeError, RecursionError):
+        declared = parsed_json(text[start : end + 2])
+    except JsonTextError:
         return {}
     return {
         str(group["pg_name"]): tuple(sorted(group["ranks"]))

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import Any, Self
 from wattree.errors import RunError
 from wattree.measure.profile.journal import PointMeasurement
 from wattree.measure.profile.points import ProfilePoint
+from wattree.temporary import temporary_folder
 
 #: Longer than any point takes on a busy machine. [s]
 _ANSWER_S = 180.0
@@ -34,7 +34,7 @@ class Crew:
         self.ranks, self.threads, self.accelerator = ranks, threads, accelerator
         self.resident_bytes = 0.0
         self._workers: list[subprocess.Popen[str]] = []
-        self._store = tempfile.TemporaryDirectory(prefix="wattree-profile-")
+        self._store = temporary_folder("profile")
 
     def __enter__(self) -> Self:
         """Start the ranks and wait until all are there.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from wattree.errors import OutputError, RunError
 from wattree.files import read_text
+from wattree.json_text import JsonTextError, parsed_object
 from wattree.measure.profile.machine import Machine
 from wattree.measure.profile.points import PointFamily, ProfilePoint
 from wattree.trace.plain import from_plain
@@ -215,10 +216,9 @@ def _is_time(value: object) -> bool:
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):  # no JSON, digits without end, brackets without end
+        return parsed_object(line)
+    except JsonTextError:  # no JSON, digits or brackets without end
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _differences(old: object, new: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from wattree.process import Process, is_alive
 from wattree.runtime.colocation.environment import JOB
-from wattree.runtime.colocation.processes import Process, end, is_alive, marked
+from wattree.runtime.colocation.processes import end, marked
 from wattree.runtime.colocation.state import JobState, locked, states_in
 
 #: What the process is called that clears up after its launcher.

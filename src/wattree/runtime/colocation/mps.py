@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wattree.errors import RunError
+from wattree.process import Process, is_alive, process_of
 from wattree.runtime.colocation.children import Start, started
-from wattree.runtime.colocation.processes import Process, end, is_alive, process_of
+from wattree.runtime.colocation.processes import end
 from wattree.runtime.colocation.state import JobState
 
 CONTROL = "nvidia-cuda-mps-control"

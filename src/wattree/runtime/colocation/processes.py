@@ -1,7 +1,6 @@
-"""Processes by number and start time, so that none is ended that only has the number of another.
+"""Finds processes and ends them; none is ended that only has the number of another.
 
-Linux: `/proc/PID/stat` says when a process started, and a descriptor of the process is signaled,
-not a number. Elsewhere `ps` says the start, to the second.
+On Linux a descriptor of the process is signaled, not a number.
 """
 
 from __future__ import annotations
@@ -9,41 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from wattree.process import Process, is_alive, process_of
 
 _PROC = Path("/proc")
 #: Programs that tidy up after the processes that they serve once those are gone: shared memory
 #: and semaphores of Python's and PyTorch's multiprocessing.
 _TIDIES = ("multiprocessing.resource_tracker", "torch_shm_manager")
 _LOOK_EVERY_S = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process, told apart from a later one of the same number.
-
-    Attributes:
-        pid: Its number.
-        start: When it started, as the system writes it.
-    """
-
-    pid: int
-    start: str
-
-
-def process_of(pid: int) -> Process | None:
-    """Return the process that has a number now; None where none does, or it has ended."""
-    start = _start_of(pid)
-    return None if start is None else Process(pid, start)
-
-
-def is_alive(process: Process) -> bool:
-    """Return whether a process still runs; one whose parent has yet to ask for its end does not."""
-    return _start_of(process.pid) == process.start
 
 
 def marked(variable: str, value: str) -> list[Process]:
@@ -139,26 +114,3 @@ def _group_of(pid: int) -> int:
         return os.getpgid(pid)
     except OSError:
         return -1
-
-
-def _start_of(pid: int) -> str | None:
-    if not _PROC.is_dir():
-        return _start_by_ps(pid)
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    # The name, in parentheses, may hold anything; state follows it, the start is the 22nd field.
-    fields = text.rpartition(")")[2].split()
-    return None if len(fields) < 20 or fields[0] in {"Z", "X"} else fields[19]
-
-
-def _start_by_ps(pid: int) -> str | None:
-    listed = subprocess.run(  # noqa: S603 - a number
-        ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    state, _, start = listed.stdout.strip().partition(" ")
-    return None if not start or state.startswith("Z") else start.strip()

@@ -11,18 +11,17 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from wattree.files import write_atomic
+from wattree.json_text import parsed_json
 from wattree.private import private_folder
-from wattree.runtime.colocation.processes import Process, process_of
+from wattree.process import Process, numbering, process_of, this_process
 
 _JOB, _PROCESSES, _SHARED, _LOCK = "job.json", "processes", "shared", "lock"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux shows shared memory, no file of ours
@@ -79,7 +78,7 @@ class JobState:
         Raises:
             KeyError, TypeError, ValueError: It is none.
         """
-        record: Any = json.loads(text)
+        record = parsed_json(text)
         return cls(
             folder=folder,
             token=str(record["token"]),
@@ -102,12 +101,12 @@ class JobState:
         """Return the processes that were noted; a line cut short by a crash is none."""
         found = []
         try:
-            lines = (self.folder / _PROCESSES).read_text(encoding="utf-8").splitlines()
+            lines = (self.folder / _PROCESSES).read_bytes().splitlines()
         except OSError:
             return []
         for line in lines:
             try:
-                record = json.loads(line)
+                record = parsed_json(line)
                 found.append(
                     Recorded(str(record["what"]), Process(int(record["pid"]), str(record["start"])))
                 )
@@ -148,16 +147,14 @@ def state_root(environment: Mapping[str, str]) -> Path:
 
 def new_state(root: Path, command: Sequence[str]) -> JobState:
     """Return the state of a job that this process starts, with a folder of its own."""
-    launcher = process_of(os.getpid())
-    assert launcher is not None
     token = secrets.token_hex(6)
     state = JobState(
         folder=root / token,
         token=token,
-        launcher=launcher,
+        launcher=this_process(),
         command=tuple(command),
         begun_s=time.time(),
-        place=_place(),
+        place=numbering(),
     )
     state.folder.mkdir(mode=0o700)
     write_atomic(state.folder / _JOB, state.text())
@@ -167,7 +164,7 @@ def new_state(root: Path, command: Sequence[str]) -> JobState:
 def states_in(root: Path) -> list[JobState]:
     """Return the jobs of this boot and name space that left a folder, whether they run or not."""
     found = (_read(folder) for folder in sorted(root.iterdir()) if folder.is_dir())
-    return [state for state in found if state is not None and state.place == _place()]
+    return [state for state in found if state is not None and state.place == numbering()]
 
 
 @contextmanager
@@ -185,12 +182,3 @@ def _read(folder: Path) -> JobState | None:
         return JobState.of(folder, (folder / _JOB).read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # about to be written, or not ours
-
-
-def _place() -> str:
-    """Return what process numbers are unique in."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return socket.gethostname()

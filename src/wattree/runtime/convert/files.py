@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from wattree.errors import OutputError, RunError
+from wattree.json_text import parsed_object
 from wattree.runtime.convert.report import ConversionReport
 from wattree.runtime.convert.shards import Shards, put_shard
 from wattree.runtime.convert.states import State
@@ -96,7 +97,7 @@ def load_shards(
 
 def _facts(place: Path) -> ConversionReport:
     try:
-        record = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+        record = parsed_object((place / _FACTS).read_bytes())
         found = record.pop("format", None)
         if found != _FORMAT:
             raise RunError(str(place), [f"{_FACTS}: found format {found}, expected {_FORMAT}"])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from wattree.json_text import parsed_object
 from wattree.runtime.launch.spawn import Failure
 
 #: Longer lines are refused before they are parsed. [B]
@@ -32,11 +33,8 @@ def message_of(line: bytes) -> dict[str, Any]:
     Raises:
         ValueError: No launcher says such a thing.
     """
-    try:
-        found = json.loads(line)
-    except RecursionError:  # thousands of brackets
-        raise ValueError("nested too deeply") from None
-    if not isinstance(found, dict) or not found or not set(found) <= _KEYS:
+    found = parsed_object(line, limit_bytes=LONGEST_LINE)
+    if not found or not set(found) <= _KEYS:
         raise ValueError("not a message")
     for key in ("failure", "verdict"):
         if key in found:

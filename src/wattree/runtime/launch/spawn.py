@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +21,10 @@ from typing import Protocol
 
 from wattree.errors import RunError
 from wattree.files import write_atomic
+from wattree.json_text import parsed_object
 from wattree.runtime.colocation.children import Child, Start, end_children, started
 from wattree.runtime.launch.environment import STORE
+from wattree.temporary import temporary_folder
 
 #: Folder in which ranks leave what went wrong, so that the first one's message is told first.
 FAILURES = "WATTREE_TRAIN_FAILURES"
@@ -117,7 +118,7 @@ def run_ranks(
     Raises:
         RunError: They cannot be started.
     """
-    with tempfile.TemporaryDirectory(prefix="wattree-train-") as folder:
+    with temporary_folder("train") as folder:
         ended, write_end = os.pipe()
         try:
             children = _started(command, ranks, environment, Path(folder), ended, starts)
@@ -269,16 +270,16 @@ def _silent(rank: int, code: int) -> str:
 
 def _read_failure(path: Path) -> Failure | None:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return Failure(
-        rank=int(path.stem.removeprefix("failure")),
-        code=int(record["code"]),
-        message=str(record["message"]),
-        at_s=float(record["at_s"]),
-        is_echo=bool(record["is_echo"]),
-    )
+        record = parsed_object(path.read_bytes())
+        return Failure(
+            rank=int(path.stem.removeprefix("failure")),
+            code=int(record["code"]),
+            message=str(record["message"]),
+            at_s=float(record["at_s"]),
+            is_echo=bool(record["is_echo"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # of a rank whose disk is full: its exit code still tells that it failed
 
 
 def leave_failure(rank: int, *, code: int, message: str, is_echo: bool) -> bool:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from wattree.errors import RunError
+from wattree.process import is_alive, process_of
 from wattree.runtime.colocation.environment import PARENT
 from wattree.runtime.colocation.mps import MpsControl, MpsDaemon
 from wattree.runtime.colocation.mps_watch import Clients
-from wattree.runtime.colocation.processes import is_alive, process_of
 from wattree.runtime.launch.spawn import Failure
 
 #: Who a job ends with is looked for this often. [s]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +32,7 @@ from wattree.runtime.train.session import RankSession, joined_ranks
 from wattree.runtime.train.settings import TrainSettings
 from wattree.runtime.train.state import State
 from wattree.runtime.train.stop import StopAsked
+from wattree.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from wattree.runtime.train.outcome import Trained
@@ -325,12 +324,7 @@ def _folder(session: RankSession, out: Path | None) -> Iterator[Path]:
     if out is not None:
         yield out
         return
-    made: list[Any] = [None]
-    if session.rank == 0:
-        made[0] = tempfile.mkdtemp(prefix="wattree-train-")
-    dist.broadcast_object_list(made, src=0, group=session.control)
-    try:
+    with temporary_folder("train") if session.rank == 0 else contextlib.nullcontext() as name:
+        made: list[Any] = [name]
+        dist.broadcast_object_list(made, src=0, group=session.control)
         yield Path(made[0])
-    finally:
-        if session.rank == 0:
-            shutil.rmtree(made[0], ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune.ramp import RampLimits, TrialRow, TrialSetting
 from wattree.runtime.tune.trial import TRIAL, Trial, TrialAccount, accounts
+from wattree.temporary import temporary_folder
 from wattree.trace import RunOrigin
 
 _SOURCE = "--processes-per-device auto"
@@ -105,7 +105,7 @@ class Trials:
         Raises:
             KeyboardInterrupt: The user ended it.
         """
-        with tempfile.TemporaryDirectory(prefix="wattree-trial-") as name:
+        with temporary_folder("trial") as name:
             folder = Path(name)
             row = self._measured(setting, folder)
         outcome = f"cannot: {row.fault}" if row.fault else f"{row.rate:,.1f} samples/s"

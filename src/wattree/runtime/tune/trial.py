@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from wattree.errors import RunError
+from wattree.json_text import parsed_object
 
 #: Says to a process that it is one of a trial, and how long; absent in all other runs. A script may
 #: look for it, to keep no checkpoint of a trial.
@@ -90,7 +90,7 @@ def trial_from(environment: Mapping[str, str]) -> Trial | None:
     if text is None:
         return None
     try:
-        record: dict[str, Any] = json.loads(text)
+        record = parsed_object(text)
         return Trial(**(record | {"folder": Path(record["folder"])}))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RunError(
@@ -100,8 +100,17 @@ def trial_from(environment: Mapping[str, str]) -> Trial | None:
 
 def accounts(folder: Path) -> tuple[TrialAccount, ...]:
     """Return what the processes of a trial left, by rank."""
-    found = [
-        TrialAccount(**json.loads(path.read_text(encoding="utf-8")))
-        for path in folder.glob("account*.json")
-    ]
+    found = [_account(path) for path in folder.glob("account*.json")]
     return tuple(sorted(found, key=lambda account: account.rank))
+
+
+def _account(path: Path) -> TrialAccount:
+    """Return what one process left.
+
+    Raises:
+        RunError: The disk filled up under it, or something else wrote there.
+    """
+    try:
+        return TrialAccount(**parsed_object(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(str(path), [f"is no account of a trial ({error}); run again"]) from error

@@ -1,0 +1,93 @@
+"""JSON that others wrote, or that was damaged since: files, rows of databases, messages of peers.
+
+The one place where such text is parsed. Whatever is wrong with it is one kind of `ValueError`,
+which says what was found; who reads it adds where, and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+#: Deepest nesting: nothing that is read here comes near, and every later pass may recurse.
+LIMIT_DEPTH = 64
+#: Longest text unless the caller says otherwise. [B]
+_LIMIT_BYTES = 1 << 24
+
+
+class JsonTextError(ValueError):
+    """A text is no JSON that can be used; the message says why, in a line."""
+
+
+def parsed_json(text: str | bytes, *, limit_bytes: int = _LIMIT_BYTES) -> Any:
+    """Return what a JSON text holds. Keys that occur twice are refused.
+
+    Args:
+        text: Of a file, a row or a message; bytes are UTF-8, with or without a mark.
+        limit_bytes: Longer texts are refused before they are parsed. [B]
+
+    Raises:
+        JsonTextError: It is no text, no JSON, too long, or nested too deeply.
+    """
+    if not isinstance(text, str | bytes):
+        _refuse(f"found a {type(text).__name__}, expected a text")
+    if len(text) > limit_bytes:
+        _refuse(f"found {len(text)} B, expected at most {limit_bytes} B")
+    try:
+        plain = text if isinstance(text, str) else text.decode("utf-8-sig")
+        found = json.loads(plain, object_pairs_hook=_unique, parse_constant=float)
+    except UnicodeDecodeError as error:
+        _refuse(f"found byte 0x{error.object[error.start]:02x} at {error.start}, not UTF-8 text")
+    except json.JSONDecodeError as error:
+        _refuse(f"line {error.lineno}, column {error.colno}: {error.msg}; expected valid JSON")
+    except RecursionError:
+        _refuse_depth()
+    except ValueError as error:  # a key twice, or an integer of thousands of digits
+        _refuse(f"{error}; expected valid JSON")
+    _check_depth(found)
+    return found
+
+
+def parsed_object(text: str | bytes, *, limit_bytes: int = _LIMIT_BYTES) -> dict[str, Any]:
+    """Return the object that a JSON text holds, as `parsed_json` does.
+
+    Raises:
+        JsonTextError: Likewise, and where it holds anything else.
+    """
+    found = parsed_json(text, limit_bytes=limit_bytes)
+    if not isinstance(found, dict):
+        _refuse(f"found a {type(found).__name__}, expected an object")
+    return found
+
+
+def _check_depth(found: object) -> None:
+    """Refuse deep nesting. Level by level: depth is whose text it is."""
+    level = [found]
+    for _ in range(LIMIT_DEPTH):
+        level = [
+            item
+            for value in level
+            if isinstance(value, dict | list)
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    _refuse_depth()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"found the key '{key}' twice")
+        found[key] = value
+    return found
+
+
+def _refuse_depth() -> NoReturn:
+    _refuse(f"nested deeper than {LIMIT_DEPTH} levels; expected flatter JSON")
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise JsonTextError(problem) from None

@@ -1,0 +1,77 @@
+"""Processes by number and start time, so that none is taken for an earlier one of its number.
+
+Linux: `/proc/PID/stat` says when a process started. Elsewhere `ps` says it, to the second.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process, told apart from a later one of the same number.
+
+    Attributes:
+        pid: Its number.
+        start: When it started, as the system writes it.
+    """
+
+    pid: int
+    start: str
+
+
+def process_of(pid: int) -> Process | None:
+    """Return the process that has a number now; None where none does, or it has ended."""
+    start = _start_of(pid)
+    return None if start is None else Process(pid, start)
+
+
+def this_process() -> Process:
+    """Return this process."""
+    found = process_of(os.getpid())
+    assert found is not None
+    return found
+
+
+def is_alive(process: Process) -> bool:
+    """Return whether a process still runs; one whose parent has yet to ask for its end does not."""
+    return _start_of(process.pid) == process.start
+
+
+def numbering() -> str:
+    """Return what numbers of processes are unique in: a boot of a machine, and a name space."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _start_of(pid: int) -> str | None:
+    if not _PROC.is_dir():
+        return _start_by_ps(pid)
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    # The name, in parentheses, may hold anything; state follows it, the start is the 22nd field.
+    fields = text.rpartition(")")[2].split()
+    return None if len(fields) < 20 or fields[0] in {"Z", "X"} else fields[19]
+
+
+def _start_by_ps(pid: int) -> str | None:
+    listed = subprocess.run(  # noqa: S603 - a number
+        ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    state, _, start = listed.stdout.strip().partition(" ")
+    return None if not start or state.startswith("Z") else start.strip()
