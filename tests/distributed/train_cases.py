@@ -219,7 +219,7 @@ def out_of_memory(folder: str, cases: Mapping[str, Mapping[str, Any]]) -> dict[s
             except WattreeError as error:
                 found[name] = {
                     "said": str(error),
-                    "saved": sorted(path.name for path in place.iterdir()),
+                    "saved": sorted(path.name for path in place.glob("step-*")),
                     "step": latest_step(place),
                 }
     return found

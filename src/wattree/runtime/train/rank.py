@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,8 +86,9 @@ def train_rank(job: Job, recipe: Recipe, launch: Launch, settings: TrainSettings
         _folder(session, settings.out) as folder,
     ):
         parts = _parts(job, session)
-        first, losses = (0, []) if settings.fresh else parts.saving.resume()
-        return _trained(job, session, settings, parts, folder, stop, first, losses)
+        with parts.saving.owned(fresh=settings.fresh):
+            first, losses = parts.saving.resume()
+            return _trained(job, session, settings, parts, folder, stop, first, losses)
 
 
 def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
@@ -101,6 +103,7 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
 ) -> RankEnd:
     last = job.training.steps
     _check_steps(first, last)
+    _warn(parts.saving.notes)
     progress = _progress(job, first, quiet=settings.quiet or session.rank != 0)
     # Between the first steps buffers are made and connections opened.
     warm_up = min(max((last - first) // 10, 1), _MOST_WARM_UP, last - first - 1)
@@ -161,6 +164,11 @@ def _check_steps(first: int, last: int) -> None:
                 "more steps go on, --fresh begins anew"
             ],
         )
+
+
+def _warn(notes: list[str]) -> None:
+    """Say what became of checkpoints, however quiet the run is to be."""
+    sys.stderr.writelines(f"wattree: {note}\n" for note in notes)
 
 
 def _progress(job: Job, first: int, *, quiet: bool) -> Progress:

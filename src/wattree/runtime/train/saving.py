@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -15,44 +17,54 @@ from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.session import RankSession
 from wattree.runtime.train.state import State
 
-_FORMAT = "wattree-checkpoint/1"
+if TYPE_CHECKING:
+    from wattree.job.module import ModuleSource
+    from wattree.runtime.checkpoint import Resumed
 
 
 def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
-    """Return what a checkpoint must agree with to be gone on from."""
+    """Return what a checkpoint must agree with to be gone on from: all that changes the result.
+
+    Not how many steps there are, nor the loss at which training ends: more of the same.
+    """
     source = job.model
     if source.ffn is not None:
         model: Any = {"ffn": asdict(source.ffn)}
     elif source.transformer is not None:
         model = {"transformer": dict(source.transformer)}
     elif source.module is not None:
-        model = {"module": source.module.function, "arguments": dict(source.module.arguments)}
+        model = _named(source.module)
     else:
         model = {"name": Path(source.name or "").name}
     samples = job.data.source
+    strategy = asdict(recipe)
     return {
-        "format": _FORMAT,
         "model": model,
-        "strategy": str(recipe.kind),
-        "tp": recipe.tp,
-        "dp": recipe.dp,
-        "ghosts": recipe.ghosts,
+        "strategy": str(strategy.pop("kind")),
+        **strategy,
         "layer_ghosts": ", ".join(f"{name}: {k}" for name, k in recipe.layer_ghosts),
         "variant": recipe.variant if recipe.ghosts else "",
         "phantom_layers": ", ".join(recipe.phantom_layers or ()),
-        "micro_batches": recipe.micro_batches,
         "global_batch": job.data.global_batch,
         "sequence_length": job.data.sequence_length,
-        "source": samples.name or (samples.module.function if samples.module else ""),
+        "source": samples.name or (_named(samples.module) if samples.module else ""),
         "samples": samples.samples,
         "optimizer": job.optimizer,
+        "learning_rate": job.training.learning_rate,
         "precision": job.precision,
         "seed": job.training.seed,
     }
 
 
+def _named(module: ModuleSource) -> dict[str, Any]:
+    return {"module": module.function, "arguments": dict(module.arguments)}
+
+
 class Saving:
     """Writes checkpoints of a run, and reads the last one.
+
+    Attributes:
+        notes: What a user must know of the folder; on rank 0.
 
     Args:
         session: This rank.
@@ -74,6 +86,7 @@ class Saving:
         self._session, self._state = session, state
         self._folder, self._every, self._facts = folder, every, dict(facts)
         self._saved: int | None = None
+        self.notes: list[str] = []
 
     def is_due(self, step: int) -> bool:
         """Return whether the state after `step` steps is to be saved."""
@@ -94,31 +107,94 @@ class Saving:
             self._session.control,
         )
 
-    def resume(self) -> tuple[int, list[float]]:
-        """Read the last checkpoint, if there is one; return its step and the losses up to it.
+    @contextlib.contextmanager
+    def owned(self, *, fresh: bool) -> Iterator[None]:
+        """Have the folder to this run while the block runs; a collective call.
+
+        Args:
+            fresh: Move the checkpoints of the run before aside.
 
         Raises:
-            RunError: It is of another run, or damaged.
+            RunError: Another run has it, or it cannot be written to.
+        """
+        if self._folder is None:
+            yield
+            return
+        from wattree.runtime.checkpoint import FolderOwner
+
+        owner = FolderOwner(self._folder)
+        self._by_first(owner.acquire)
+        try:
+            self._by_first(lambda: self._set_aside(fresh=fresh))
+            yield
+        finally:
+            if self._session.rank == 0:
+                owner.release()
+
+    def resume(self) -> tuple[int, list[float]]:
+        """Read the newest checkpoint that is whole; return its step and the losses up to it.
+
+        Zero steps where there is none at all. Newer ones that are damaged are moved aside.
+
+        Raises:
+            RunError: It is of another run, or all are damaged.
         """
         if self._folder is None:
             return 0, []
-        from wattree.runtime.checkpoint import latest_step, load_tensors, read_facts, tensor_shapes
+        from wattree.runtime.checkpoint import load_tensors, newest_whole, tensor_shapes
 
-        # Rank 0 decides: another rank may see its folder a moment later.
-        found: list[int | None] = [latest_step(self._folder)]
-        dist.broadcast_object_list(found, src=0, group=self._session.control)
-        step = found[0]
-        if step is None:
+        found = newest_whole(self._folder, self._session.control)
+        if found is None:
             return 0, []
-        self._check(step, read_facts(self._folder, step))
-        into = self._state.wanted(tensor_shapes(self._folder, step))
-        load_tensors(self._folder, step, into, self._session.control)
-        self._saved = step
-        return step, self._state.take(into)
+        self._check(found.step, found.facts)
+        into = self._state.wanted(tensor_shapes(self._folder, found.step))
+        load_tensors(self._folder, found.step, into, self._session.control)
+        self._by_first(lambda: self._move_damaged(found))
+        self._saved = found.step
+        return found.step, self._state.take(into)
+
+    def _set_aside(self, *, fresh: bool) -> None:
+        from wattree.runtime.checkpoint import ask_fresh, set_run_aside
+
+        assert self._folder is not None
+        if fresh:
+            ask_fresh(self._folder)
+        aside = set_run_aside(self._folder)
+        if aside is not None:
+            self.notes.append(f"moved the checkpoints of the run before to {aside}")
+
+    def _move_damaged(self, found: Resumed) -> None:
+        from wattree.runtime.checkpoint import set_damaged_aside
+
+        assert self._folder is not None
+        set_damaged_aside(self._folder, list(found.damaged))
+        self.notes += [
+            f"warning: {self._folder / f'step-{step}'} is damaged ({fault}); it was moved to "
+            f"damaged-step-{step}, and the run goes on from step {found.step}"
+            for step, fault in found.damaged.items()
+        ]
+
+    def _by_first(self, act: Callable[[], None]) -> None:
+        """Let rank 0 do something; what goes wrong is raised on all ranks.
+
+        Raises:
+            RunError: Something did.
+        """
+        wrong: list[tuple[str, tuple[str, ...]] | None] = [None]
+        if self._session.rank == 0:
+            try:
+                act()
+            except RunError as error:
+                wrong = [(error.source, error.problems)]
+            except OSError as error:
+                wrong = [(str(self._folder), (f"cannot be written to ({error.strerror})",))]
+        dist.broadcast_object_list(wrong, src=0, group=self._session.control)
+        if wrong[0] is not None:
+            raise RunError(*wrong[0])
 
     def _check(self, step: int, there: Mapping[str, Any]) -> None:
         assert self._folder is not None
-        theirs, mine = _flat(there), _flat(self._facts)
+        theirs, mine = _flat(there), _flat(json.loads(json.dumps(self._facts)))
         problems = [
             f"{key}: the checkpoint has {_shown(theirs.get(key))}, the job {_shown(mine.get(key))}"
             for key in dict.fromkeys((*mine, *theirs))
@@ -128,7 +204,11 @@ class Saving:
             *others, last = problems
             raise RunError(
                 str(self._folder / f"step-{step}"),
-                [*others, f"{last}; go on with the job that wrote it, or begin anew: --fresh"],
+                [
+                    *others,
+                    f"{last}; go on with the job that wrote it, or begin anew, which moves its "
+                    "checkpoints aside: --fresh",
+                ],
             )
 
 
