@@ -111,11 +111,13 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
             "strategy": PHANTOM,
             "training": saved,
         },
+        "slower": {"strategy": PHANTOM, "training": {**saved, "learning_rate": 0.2}},
         "done": {"strategy": PHANTOM, "training": saved},
     }
     calls = {
         "failing": {"jobs": jobs},
         "resumed": {"mapping": RESUMED},
+        "damaged": {"mapping": RESUMED},
         "out_of_memory": {"cases": SCARCE},
     }
     arguments = {"folder": str(tmp_path), "calls": calls}
@@ -148,10 +150,15 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         assert "ghosts: the checkpoint has 3, the job 0" in told["other"]
         assert "model.ffn.width: the checkpoint has 24, the job 26" in told["wider"]
         assert "depth" not in told["wider"]
+        assert "learning_rate: the checkpoint has 0.1, the job 0.2; go on" in told["slower"]
         assert "nothing is left to do" in told["done"]
         assert "written" not in told
     # After all that went wrong: model, optimizer and order of samples, to the bit.
     check_resumed(both[0]["resumed"])
+    # Both ranks go on from the one before, though each verifies files of its own.
+    found = both[0]["damaged"]
+    assert (found["first_step"], found["parts"]) == (4, found["whole"])
+    assert found["folders"] == ["damaged-step-6", "step-8", "step-9"]
     for number, each in enumerate(both):
         _check_scarce(number, each["out_of_memory"])
 

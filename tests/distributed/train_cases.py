@@ -29,6 +29,7 @@ from wattree.runtime.train.rank import RankEnd, train_rank
 
 __all__ = [
     "check_resumed",
+    "damaged",
     "failing",
     "killed_while_writing",
     "out_of_memory",
@@ -161,6 +162,32 @@ def resumed(folder: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
         "parts": second.losses,
         "first_step": second.first_step,
         "folders": sorted(path.name for path in (place / "saved").iterdir()),
+    }
+
+
+def damaged(folder: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Train, flip a bit of the newest checkpoint's last shard, train on; return both curves."""
+    place = Path(folder)
+    whole = _train(_job(mapping), place, "whole")
+    training = dict(mapping.get("training", {}))
+    saved = {"checkpoint": {"dir": str(place / "saved"), "every": 2}}
+    _train(_job({**mapping, "training": {**training, "steps": 6, **saved}}), place, "part")
+    if TOLD["rank"] == 0:
+        shard = max((place / "saved" / "step-6").glob("*.distcp"))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 4
+        shard.write_bytes(bytes(content))
+    rest = _train(_job({**mapping, "training": {**training, **saved}}), place, "rest")
+    if whole.trained is None or rest.trained is None:
+        return {}
+    first, second = whole.trained.result.training, rest.trained.result.training
+    assert first is not None
+    assert second is not None
+    return {
+        "whole": first.losses,
+        "parts": second.losses,
+        "first_step": second.first_step,
+        "folders": sorted(path.name for path in (place / "saved").glob("*step-*")),
     }
 
 

@@ -25,8 +25,9 @@ from wattree.process import Process, is_alive, numbering, this_process
 LOCK = "lock.json"
 #: File systems without links say so in one of these ways.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-#: A lock that goes while it is looked at is tried again so often.
-_TRIES = 100
+#: Ranks whose launcher was killed end within a second; the next run may have begun by then. [s]
+PATIENCE_S = 5.0
+_LOOK_EVERY_S = 0.02
 
 
 class FolderOwner:
@@ -34,10 +35,11 @@ class FolderOwner:
 
     Args:
         folder: The folder; made where there is none.
+        patience_s: How long to wait for the end of a run of this machine. [s]
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._path = folder, folder / LOCK
+    def __init__(self, folder: Path, *, patience_s: float = PATIENCE_S) -> None:
+        self._folder, self._path, self._patience_s = folder, folder / LOCK, patience_s
         process = this_process()
         record = {
             "pid": process.pid,
@@ -58,15 +60,14 @@ class FolderOwner:
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for _ in range(_TRIES):
-                if self._made() or self._taken_over():
-                    return
+            until_s = time.monotonic() + self._patience_s
+            while not (self._made() or self._taken_over(is_last=time.monotonic() > until_s)):
+                time.sleep(_LOOK_EVERY_S)
         except OSError as error:
             raise RunError(
                 str(self._folder),
                 [f"cannot be written to ({error.strerror}); expected a folder for checkpoints"],
             ) from error
-        raise RunError(str(self._path), ["comes and goes: several runs want this folder"])
 
     def release(self) -> None:
         """Give the folder back, unless someone removed the lock and took it."""
@@ -98,8 +99,11 @@ class FolderOwner:
             return False
         return True
 
-    def _taken_over(self) -> bool:
+    def _taken_over(self, *, is_last: bool) -> bool:
         """Take the lock of a process that is gone.
+
+        Args:
+            is_last: Refuse one that still runs; it is looked at again otherwise.
 
         Raises:
             RunError: It is not known to be gone.
@@ -109,7 +113,8 @@ class FolderOwner:
         try:
             with self._path.open("rb") as file:
                 there = file.read()
-                self._check_gone(there)
+                if not self._is_gone(there, is_last=is_last):
+                    return False
                 # All who may take it over are on this machine: one does it, others look again.
                 with contextlib.suppress(OSError):
                     fcntl.flock(file, fcntl.LOCK_EX)
@@ -120,7 +125,7 @@ class FolderOwner:
         except FileNotFoundError:
             return False
 
-    def _check_gone(self, there: bytes) -> None:
+    def _is_gone(self, there: bytes, *, is_last: bool) -> bool:
         try:
             record: dict[str, Any] = parsed_object(there)
             process = Process(int(record["pid"]), str(record["start"]))
@@ -133,7 +138,7 @@ class FolderOwner:
             ) from error
         owner = f"process {process.pid} on {where} (since {since})"
         if its_numbering == numbering():
-            if is_alive(process):
+            if is_alive(process) and is_last:
                 raise RunError(
                     str(self._folder),
                     [
@@ -141,9 +146,9 @@ class FolderOwner:
                         "for its end, or name another training.checkpoint.dir"
                     ],
                 )
-            return
+            return not is_alive(process)
         if machine and machine == _machine() and _boot(its_numbering) != _boot(numbering()):
-            return  # this machine was started again since
+            return True  # this machine was started again since
         raise RunError(
             str(self._folder),
             [
