@@ -137,8 +137,8 @@ def test_a_job_ends_when_one_of_its_processes_is_killed(
     if rank is not None:
         os.kill(ranks[rank], signal.SIGKILL)
     if "keeper" in victim:
-        (keeper,) = (each for each in state.recorded() if each.what == "keeper")
-        os.kill(keeper.process.pid, signal.SIGKILL)
+        launcher.send_signal(signal.SIGSTOP)  # else it may start another in time
+        os.kill(_keepers(state)[-1].pid, signal.SIGKILL)
     if "launcher" in victim:
         launcher.kill()
     launcher.wait(LIMIT_S)
@@ -152,6 +152,35 @@ def test_a_job_ends_when_one_of_its_processes_is_killed(
         assert launcher.returncode == 1
         last = notes.strip().splitlines()[-1]
         assert last.startswith(f"wattree: rank {rank} was killed by signal 9 (SIGKILL)")
+
+
+def _keepers(state: JobState) -> list[Process]:
+    return [each.process for each in state.recorded() if each.what == "keeper"]
+
+
+def test_a_keeper_that_is_killed_is_replaced_and_named(home: dict[str, str]) -> None:
+    """The job goes on, and is cleared up after as before when its launcher is killed, too."""
+    launcher = _launch(home, "-q", "2", "--device", "cpu")
+    ranks = _ranks(launcher, home, 2)
+    state = _state(home)
+    (first,) = _keepers(state)
+    os.kill(first.pid, signal.SIGKILL)
+    until_s = time.monotonic() + LIMIT_S
+    while len(_keepers(state)) < 2 and time.monotonic() < until_s:
+        time.sleep(0.02)
+    second = _keepers(state)[-1]
+    everything = _everything(state, launcher.pid)
+    runs_on = all(process_of(rank) is not None for rank in ranks)
+    since_s = time.monotonic()
+    launcher.kill()
+    _, notes = launcher.communicate(timeout=LIMIT_S)
+
+    assert runs_on
+    assert (
+        f"wattree: warning: the keeper (process {first.pid}), which clears up should this launcher "
+        f"be killed, has ended (killed by SIGKILL); started another (process {second.pid})"
+    ) in notes
+    assert _gone(everything, state, since_s)
 
 
 @pytest.mark.parametrize("seed", range(1))

@@ -41,7 +41,7 @@ from wattree.runtime.launch.port import reserved_port
 from wattree.runtime.launch.secret import run_secret
 from wattree.runtime.launch.spawn import Failure, Finished, LaunchWatch, run_ranks
 from wattree.runtime.launch.starts import LaunchSettings, common_environment, starts_of
-from wattree.runtime.launch.watches import DaemonWatch, starter_watch
+from wattree.runtime.launch.watches import DaemonWatch, KeeperWatch, starter_watch
 
 MISTAKE = 2
 _ALONE = Launch(rank=0, world=1, local_rank=0, local_world=1, address="127.0.0.1")
@@ -112,7 +112,10 @@ class _Job:
         self._command, self._options, self._environment = command, options, environment
         self._say, self._outer, self._meeting = say, outer, meeting
         self._is_first = meeting.number == 0
-        self._starter = starter_watch(environment, None if outer is _ALONE else outer.launcher)
+        self._watches: list[LaunchWatch] = [meeting]
+        starter = starter_watch(environment, None if outer is _ALONE else outer.launcher)
+        if starter is not None:
+            self._watches.append(starter)
 
     def run(self) -> Finished:
         """Run the processes of this launcher to the end of the job."""
@@ -153,9 +156,7 @@ class _Job:
         state: JobState,
         watched: DaemonWatch | None,
     ) -> Finished:
-        watches: list[LaunchWatch] = [self._meeting]
-        if self._starter is not None:
-            watches.append(self._starter)
+        watches = list(self._watches)
         if watched is not None:
             watches.append(watched)
 
@@ -233,6 +234,7 @@ class _Job:
         """Keep account of what is started while the block runs; nothing of it is left after it."""
         state = new_state(root, self._command)
         keeper = Keeper(state)
+        self._watches.append(KeeperWatch(keeper, self._say))
         try:
             yield state
         finally:
