@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,28 @@ def test_help_reads_as_reviewed(
     golden.check(f"help_{command}.txt", capsys.readouterr().out)
 
     assert code == 0
+
+
+def test_an_export_that_is_asked_to_end_leaves_nothing(
+    job_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM ended Python between two files, which were read as a whole trace."""
+    from wattree.interchange import export
+
+    messages = export.rank_messages
+
+    def asked(step: Any, rank_class: int, content: Any) -> Any:
+        if rank_class > 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return messages(step, rank_class, content)
+
+    before, handler = sorted(tmp_path.iterdir()), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(export, "rank_messages", asked)
+    code = run(["export", job_file, "--to", "chakra", str(tmp_path / "traces")])
+
+    assert code == 130
+    assert sorted(tmp_path.iterdir()) == before
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_out_and_in_again_gives_the_time_of_simulate(

@@ -252,3 +252,40 @@ def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with pytest.raises(OutputError, match="cannot be written"):
         export_chakra(job({"dp": 8}), tmp_path / "a")
+
+
+def test_an_export_that_fails_midway_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the ranks would be read as a whole trace; what was there before stays as it was."""
+    step, written = job({"dp": 8}), tmp_path / "written"
+    export_chakra(step, written)
+    before = {path.name: path.read_bytes() for path in written.iterdir()}
+    messages = export.rank_messages
+
+    def stopped(unfolded: Any, rank_class: int, content: Any) -> Any:
+        if rank_class > 0:
+            raise KeyboardInterrupt
+        return messages(unfolded, rank_class, content)
+
+    monkeypatch.setattr(export, "rank_messages", stopped)
+    for folder in (tmp_path / "none", written):
+        with pytest.raises(KeyboardInterrupt):
+            export_chakra(step, folder, own_attributes=False)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["written"]
+    assert {path.name: path.read_bytes() for path in written.iterdir()} == before
+
+
+def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
+    """A kill leaves a hidden folder beside, or within one that holds files."""
+    step, folder = job({"dp": 8}), tmp_path / "traces"
+    (tmp_path / ".traces.partial").mkdir()
+    (tmp_path / ".traces.partial" / "step.8.et").write_bytes(b"part")
+    export_chakra(step, folder)
+    (folder / ".traces.partial").mkdir()
+    export_chakra(step, folder)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["traces"]
+    assert not list(folder.glob(".*"))
+    assert not (folder / "step.8.et").exists()

@@ -12,6 +12,7 @@ import typer
 from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
 from wattree.cli.request import request_command
+from wattree.cli.terminated import interrupted_by_term
 
 
 class Format(StrEnum):
@@ -59,13 +60,14 @@ def export(request: ExportRequest) -> None:
     loaded = read_job(request.job)
     if loaded.neighbours:
         print_warnings(request.job, ["neighbours: have no effect here: only the job is written"])
-    done = export_chakra(
-        loaded,
-        request.folder,
-        prefix=request.prefix,
-        own_attributes=not request.plain,
-        calibration=request.calibration,
-    )
+    with interrupted_by_term():
+        done = export_chakra(
+            loaded,
+            request.folder,
+            prefix=request.prefix,
+            own_attributes=not request.plain,
+            calibration=request.calibration,
+        )
     print_warnings(request.job, done.warnings)
     from wattree.report.interchange_text import show_exported
 

@@ -17,6 +17,7 @@ from wattree.interchange.files import (
 )
 from wattree.interchange.nodes import UnfoldedStep, places, rank_messages
 from wattree.interchange.schema import messages
+from wattree.interchange.whole_folder import whole_folder
 from wattree.job import Job, naming
 from wattree.lowering.idle import idle_choices
 from wattree.predict import Setting, check_recomputation, setting_of
@@ -131,17 +132,14 @@ def _write(step: UnfoldedStep, folder: Path, prefix: str) -> Exported:
     numbered = {number: group for group, number in step.groups.items() if number}
     groups = [numbered[number] for number in sorted(numbered)]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for rank_class, content in enumerate(places(step)):
-            path = folder / trace_name(prefix, step.rank_of[rank_class])
-            partial = path.with_name(f".{path.name}.partial")
-            with partial.open("wb") as file:
-                for message in rank_messages(step, rank_class, content):
-                    raw = message.SerializeToString()
-                    written += file.write(encoded_length(len(raw))) + file.write(raw)
-                    nodes += 1
-            partial.replace(path)
-        (folder / GROUP_FILE).write_text(group_file_text(groups), encoding="utf-8")
+        with whole_folder(folder) as partial:
+            for rank_class, content in enumerate(places(step)):
+                with (partial / trace_name(prefix, step.rank_of[rank_class])).open("wb") as file:
+                    for message in rank_messages(step, rank_class, content):
+                        raw = message.SerializeToString()
+                        written += file.write(encoded_length(len(raw))) + file.write(raw)
+                        nodes += 1
+            (partial / GROUP_FILE).write_text(group_file_text(groups), encoding="utf-8")
     except OSError as error:
         raise OutputError(
             f"{folder}: cannot be written ({error.strerror or error}); expected a folder that can"
