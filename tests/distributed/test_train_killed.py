@@ -38,11 +38,11 @@ def _job(place: Path, folder: str = "saved", rate: str = "0.01") -> Path:
     return path
 
 
-def _started(place: Path, *words: str) -> Forked:
+def _started(place: Path, *words: str, said: str = "said.txt") -> Forked:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WATTREE_")}
     return start_python(
         ["-m", "wattree", "train", "job.yaml", "--quiet", *words],
-        place / "said.txt",
+        place / said,
         {**kept, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
         folder=place,
     )
@@ -104,3 +104,33 @@ def test_a_fresh_run_that_is_killed_is_gone_on_from(tmp_path: Path) -> None:
     assert reached is not None
     assert 0 < after["first_step"] < STEPS
     assert after["losses"] == _losses(tmp_path)["losses"]
+
+
+def test_a_second_run_of_a_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    """All its ranks end with one message that names the first; nothing is deleted."""
+    folder = tmp_path / "saved"
+    path = _job(tmp_path)
+    path.write_text(path.read_text().replace(f"steps: {STEPS}", "steps: 1000000"))
+    first = _started(tmp_path)
+    try:
+        _await_step(folder, 3, first)
+        second = _started(tmp_path, "--fresh", "--timeout", "2 s", said="second.txt")
+        code, told = second.wait(60), (tmp_path / "second.txt").read_text()
+        reached = latest_step(folder) or 0
+        _await_step(folder, reached + 3, first)
+    finally:
+        first.send_signal(signal.SIGTERM)
+        ended = first.wait(60)
+
+    assert code == 2
+    assert told.count("saved: is in use by process ") == 1
+    assert ended == 130
+    assert {path.name[:5] for path in folder.iterdir()} == {"step-"}
+
+
+def _await_step(folder: Path, step: int, command: Forked) -> None:
+    until_s = time.monotonic() + 60
+    while (latest_step(folder) or 0) < step:
+        assert time.monotonic() < until_s
+        assert command.poll() is None
+        time.sleep(0.01)

@@ -14,7 +14,7 @@ from wattree.runtime.checkpoint.folder import (
     set_run_aside,
 )
 from wattree.runtime.checkpoint.manifest import Manifest, read_facts, read_manifest
-from wattree.runtime.checkpoint.owner import FolderOwner
+from wattree.runtime.checkpoint.owner import PATIENCE_S, FolderOwner
 from wattree.runtime.checkpoint.resume import Resumed, newest_whole
 from wattree.runtime.checkpoint.tensors import (
     TensorShape,
@@ -25,6 +25,7 @@ from wattree.runtime.checkpoint.tensors import (
 
 __all__ = [
     "MOST_CHECKPOINTS",
+    "PATIENCE_S",
     "FolderOwner",
     "Manifest",
     "Resumed",

@@ -120,9 +120,11 @@ class Saving:
         if self._folder is None:
             yield
             return
-        from wattree.runtime.checkpoint import FolderOwner
+        from wattree.runtime.checkpoint import PATIENCE_S, FolderOwner
 
-        owner = FolderOwner(self._folder)
+        # The other ranks wait for the first one, and no longer than for anything else.
+        patience_s = min(PATIENCE_S, self._session.group.timeout_s / 2)
+        owner = FolderOwner(self._folder, patience_s=patience_s)
         self._by_first(owner.acquire)
         try:
             self._by_first(lambda: self._set_aside(fresh=fresh))
