@@ -95,6 +95,20 @@ def test_the_lock_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
 
 
+def test_a_run_whose_lock_was_removed_writes_no_more(tmp_path: Path) -> None:
+    """Someone took it for one of a dead run; another may be writing, and keeps its own lock."""
+    first, second = FolderOwner(tmp_path), FolderOwner(tmp_path)
+    first.acquire()
+    first.check()
+    (tmp_path / "lock.json").unlink()
+    second.acquire()
+    with pytest.raises(RunError, match="was removed while this run used the folder"):
+        first.check()
+    first.release()
+
+    assert second.check() is None
+
+
 def test_one_of_several_takes_a_lock_over(tmp_path: Path) -> None:
     """All see that it is stale at the same time."""
     _lock(tmp_path, start="1")

@@ -69,11 +69,32 @@ class FolderOwner:
                 [f"cannot be written to ({error.strerror}); expected a folder for checkpoints"],
             ) from error
 
+    def check(self) -> None:
+        """Refuse to write where the lock is another's by now.
+
+        Raises:
+            RunError: Someone removed it.
+        """
+        if not self._is_mine():
+            raise RunError(
+                str(self._path),
+                [
+                    "was removed while this run used the folder, and another may write there now; "
+                    "the checkpoints before are whole: end the other, or go on elsewhere"
+                ],
+            )
+
     def release(self) -> None:
         """Give the folder back, unless someone removed the lock and took it."""
         with contextlib.suppress(OSError):
-            if self._path.read_bytes() == self._mine:
+            if self._is_mine():
                 self._path.unlink()
+
+    def _is_mine(self) -> bool:
+        try:
+            return self._path.read_bytes() == self._mine
+        except FileNotFoundError:
+            return False
 
     def _made(self) -> bool:
         """Make the lock, if there is none."""

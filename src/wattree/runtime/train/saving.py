@@ -86,6 +86,7 @@ class Saving:
         self._session, self._state = session, state
         self._folder, self._every, self._facts = folder, every, dict(facts)
         self._saved: int | None = None
+        self._check_owner: Callable[[], None] = lambda: None  # until `owned` has one
         self.notes: list[str] = []
 
     def is_due(self, step: int) -> bool:
@@ -98,6 +99,8 @@ class Saving:
             return None
         self._saved = step
         from wattree.runtime.checkpoint import save_checkpoint  # only runs that save load it
+
+        self._by_first(self._check_owner)
 
         return save_checkpoint(
             self._folder,
@@ -128,6 +131,7 @@ class Saving:
         self._by_first(owner.acquire)
         try:
             self._by_first(lambda: self._set_aside(fresh=fresh))
+            self._check_owner = owner.check
             yield
         finally:
             if self._session.rank == 0:
