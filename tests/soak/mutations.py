@@ -88,7 +88,23 @@ def _number(random: random.Random, text: bytes) -> bytes:
     begin = end = random.choice(places)
     while end < len(text) and chr(text[end]).isdigit():
         end += 1
-    other = random.choice(("0", "-1", "1e309", "9" * 400, ".nan", "1e-300", "2", "0.1", "1e12", ""))
+    other = random.choice(
+        (
+            "0",
+            "-1",
+            "1e309",
+            "9" * 400,
+            "9" * 5000,
+            "²",
+            "٣",
+            ".nan",
+            "1e-300",
+            "2",
+            "0.1",
+            "1e12",
+            "",
+        )
+    )
     return text[:begin] + other.encode() + text[end:]
 
 
@@ -219,6 +235,8 @@ def _changed(random: random.Random, document: Any, pool: Pool) -> Any:
             holder[key] *= random.choice((-1, 0, 2, 0.5, 1000, 1e9, 1e-9))
         case 5 if isinstance(holder, list):
             holder.extend([copy.deepcopy(holder[key])] * random.choice((1, 3, 100)))
+        case 6 if isinstance(holder[key], str):  # numbers within texts, as in block_2
+            holder[key] = _number(random, holder[key].encode()).decode()
         case 6:
             holder[key] = random.choice(([holder[key]], {"value": holder[key]}, str(holder[key])))
         case _:

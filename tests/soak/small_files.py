@@ -15,6 +15,7 @@ from wattree.energy.fit import fit_runs
 from wattree.interchange import export_chakra
 from wattree.interchange.schema import NodeType
 from wattree.job import job_from_mapping
+from wattree.trace.run_file import run_as_json
 
 __all__ = [
     "ENVIRONMENTS",
@@ -22,6 +23,7 @@ __all__ = [
     "journal_text",
     "machine",
     "own_trace",
+    "runs",
     "shards_text",
     "traces",
     "write_partner",
@@ -94,6 +96,12 @@ def energy_calibration_text() -> bytes:
         path = Path(made) / "energy.yaml"
         write_energy_calibration(fit_runs((*isolated(world), *study(world))), path)
         return path.read_bytes()
+
+
+def runs() -> Sequence[bytes]:
+    """Return runs of known answer, one of each activity."""
+    found = {run.activity: run for run in (*isolated(World(seed=1)), *study(World(seed=1)))}
+    return [json.dumps(run_as_json(run), indent=1).encode() for run in found.values()]
 
 
 def journal_text() -> bytes:

@@ -290,6 +290,6 @@ def _counts(text: str) -> tuple[int, ...]:
     from wattree.errors import RunError
 
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() for word in words):
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
         raise RunError("--nodes", [f"found '{text}', expected numbers such as 16,32"])
     return tuple(map(int, words))

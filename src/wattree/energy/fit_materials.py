@@ -58,26 +58,24 @@ def fit_materials(seen: Observations) -> tuple[dict[str, StageConstant], list[st
     stages tell how long loading took. The fewest parts that explain the times (Akaike's criterion
     for few rows, with errors of 1 % for nothing) get values; of the others the runs give a bound.
     """
-    rows, source = _rows(seen)
+    rows, said = _rows(seen)
     names = [name for name in _ORDER if any(name in materials_amounts(run) for run, _ in rows)]
     constants = {
         name: StageConstant(value=None, status=Status.ABSENT, note="no run shows it")
         for name in _ORDER
     }
-    if not rows or not names:
-        return constants, []
+    if not rows:
+        return constants, said
     amounts = np.array(
         [[materials_amounts(run).get(name, 0.0) for name in names] for run, _ in rows]
     )
     times = np.array([time_s for _, time_s in rows])
     if all(run.prefetch is False for run, _ in rows):
         summed, warnings = _one_after_another(names, amounts, times)
-        return constants | summed, [source, *warnings] if source else warnings
+        return constants | summed, [*said, *warnings]
     chosen, rates, bound = _best_parts(amounts, times)
     residuals = np.log(_modeled(amounts, chosen, rates) / times)
-    warnings = []
-    if source:
-        warnings.append(source)
+    warnings = list(said)
     for index, name in enumerate(names):
         shown = int((amounts[:, index] > 0).sum())
         at_least = float((amounts[:, index] / times).max())
@@ -146,11 +144,20 @@ _ORDER = (
 )
 
 
-def _rows(seen: Observations) -> tuple[list[tuple[Run, float]], str]:
-    """Return runs with the time of their input pipeline in a step, and a word on what they are."""
+def _rows(seen: Observations) -> tuple[list[tuple[Run, float]], list[str]]:
+    """Return runs with the time of their input pipeline in a step, and words on what they are."""
+    timed, said = _timed(seen)
+    if silent := [run.name for run, _ in timed if not materials_amounts(run)]:
+        said.append(
+            f"{', '.join(silent)}: say nothing of what the input pipeline did; left out there"
+        )
+    return [each for each in timed if materials_amounts(each[0])], said
+
+
+def _timed(seen: Observations) -> tuple[list[tuple[Run, float]], list[str]]:
     loaders = [(run, run.wall_s / run.iterations) for run in seen.of(Activity.LOADER)]
     if loaders:
-        return loaders, ""
+        return loaders, []
     found = []
     for run in seen.of(Activity.TRAINING):
         use = run.stages.get("materials")
@@ -163,7 +170,7 @@ def _rows(seen: Observations) -> tuple[list[tuple[Run, float]], str]:
         elif use.busy_s > 0:
             found.append((run, use.busy_s / run.iterations))
     note = "no run of the loader alone: rates of the input pipeline are those of training runs"
-    return [each for each in found if each[1] > 0], note if found else ""
+    return [each for each in found if each[1] > 0], [note] if found else []
 
 
 def _best_parts(

@@ -24,6 +24,8 @@ _FORM: Final = re.compile(
     r"\s*(?P<dtype>\w+)\s*\[(?P<dims>[^\]]*)\]\s*(?:<\s*(?P<below>\w+)\s*)?", re.ASCII
 )
 _EXPECTED: Final = "expected a tensor such as 'float32[batch, 3, 224, 224]' or 'int64[batch, seq]'"
+#: Of a number; no dim and no table is longer, and Python refuses to read the longest.
+_MOST_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ def _below(bound: str | None, dtype: str, text: str) -> int | None:
     if "int" not in dtype:
         raise ModelError(f"found '{text}': only whole numbers have an upper bound")
     digits = bound.replace("_", "")
-    if not digits.isdigit() or int(digits) < 1:
+    if not digits.isdigit() or len(digits) > _MOST_DIGITS or int(digits) < 1:
         raise ModelError(f"found '{text}': '{bound}' is no upper bound, expected a whole number")
     return int(digits)
 
@@ -96,7 +98,7 @@ def _dim(text: str, whole: str) -> tuple[int | str, ...]:
     """Return the factors of `2*batch`."""
     factors: list[int | str] = []
     for part in (piece.strip() for piece in text.split("*")):
-        if part.isascii() and part.isdigit() and int(part) > 0:
+        if part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS and int(part) > 0:
             factors.append(int(part))
         elif part in _SYMBOLS:
             factors.append(_SYMBOLS[part])

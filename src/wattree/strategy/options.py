@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -143,6 +144,8 @@ _USUAL: Final[Mapping[str, Any]] = {
     "traffic": Traffic(),
     "colocation": Colocation(),
 }
+#: Every so manieth block: no models have more of them, and Python reads no longer numbers.
+_BLOCK_SHARE: Final = re.compile(r"block_[1-9][0-9]{0,5}")
 #: Every key of job files, and what it declares.
 KNOBS: Final[Mapping[str, Knob]] = {
     key: knob for usual in _USUAL.values() for key, knob in knobs_of(usual.__class__).items()
@@ -208,7 +211,7 @@ def _check(options: StrategyOptions) -> None:
 
 
 def _is_block_share(name: str) -> bool:
-    return name.startswith("block_") and name[6:].isdigit() and int(name[6:]) > 0
+    return _BLOCK_SHARE.fullmatch(name) is not None
 
 
 def _phantom_misfits(phantoms: PhantomOptions) -> dict[str, str]:
