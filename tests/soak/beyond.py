@@ -148,7 +148,7 @@ def compared(path: Path) -> None:
     from wattree.energy.compare import compare_runs
     from wattree.trace import read_run
 
-    compare_runs((*_good_runs()[:12], read_run(path)))
+    compare_runs((*_good_runs(), read_run(path)))
 
 
 def forecast(path: Path) -> None:

@@ -168,7 +168,8 @@ READERS: Mapping[str, Reader] = {
             reading.run_seeds,
             file="input.json",
             varied=0.9,
-            weight=0.3,
+            weight=0.1,
+            limit_s=600.0,
         ),
         Reader(
             "forecast", beyond.forecast, reading.energy_calibration_seeds, varied=0.8, weight=0.5
