@@ -144,7 +144,7 @@ READERS: Mapping[str, Reader] = {
         # What comes behind them.
         Reader("estimated", beyond.estimated, files(*_JOBS), schema=reading.job_schema, varied=0.9),
         Reader("calibrated", beyond.calibrated, reading.calibration_seeds, varied=0.8),
-        Reader("on-node", beyond.on_node, files("nodes/*.yaml", root=_CATALOG), varied=0.8),
+        Reader("on-node", beyond.on_node, files("nodes/dgx-*.yaml", root=_CATALOG), varied=0.8),
         Reader(
             "configured",
             beyond.configured,

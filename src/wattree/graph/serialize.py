@@ -41,7 +41,7 @@ def graph_from_json(text: str) -> ModelGraph:
         if version != _VERSION:
             raise ModelError(f"model graph: found version {version}, expected {_VERSION}")
         graph = _reader(ModelGraph)(found["graph"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ModelError(f"model graph: found text that holds none: {error}") from error
     assert isinstance(graph, ModelGraph)
     return graph
