@@ -77,9 +77,10 @@ _SI_UNITS = {
     "gco2e_per_j": "gCO2e/J",
 }
 
-# A comma only separates thousands: "1,5 GB" is refused rather than read as 15 GB.
-_NUMBER = r"[+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_QUANTITY = re.compile(rf"^\s*({_NUMBER})\s*(\S.*?)?\s*$")
+# A comma only separates thousands: "1,5 GB" is refused rather than read as 15 GB. Groups are atomic:
+# thousands of digits are tried in one way, not in millions.
+_NUMBER = r"[+-]?(?>(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?>[eE][+-]?\d+)?"
+_QUANTITY = re.compile(rf"({_NUMBER})\s*+(\S.*)?")
 
 
 def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> float:
@@ -100,7 +101,7 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
         raise UnitError(f"is missing, expected a quantity with its unit, such as {example}")
     if not isinstance(text, str):
         raise UnitError(f"found {text!r}, expected a quantity with its unit, such as {example}")
-    match = _QUANTITY.match(text)
+    match = _QUANTITY.fullmatch(text.strip())
     if match is None or match.group(2) is None:
         raise UnitError(f"found '{text}', expected a number and a unit, such as {example}")
     unit = match.group(2)
@@ -129,7 +130,7 @@ def any_quantity(text: str) -> tuple[float, str, float] | None:
 
     None where `text` is no number with a unit. Units are known in one dimension each.
     """
-    match = _QUANTITY.match(text)
+    match = _QUANTITY.fullmatch(text.strip())
     if match is None or match.group(2) is None:
         return None
     factor = next((units[match.group(2)] for units in UNITS.values() if match.group(2) in units), 0)

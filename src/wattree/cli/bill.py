@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.trace import Result
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)", re.ASCII)
+_COUNT = re.compile(r"(\d{1,30}(?:\.\d{1,30})?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)", re.ASCII)
 _SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 #: More is no run, but a slip.
 _MOST = 1e18

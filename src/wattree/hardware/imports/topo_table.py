@@ -15,7 +15,8 @@ from wattree.errors import JobError
 from wattree.files import read_text, refusal
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_NAME = re.compile(r"GPU\d+|NIC\d+|[a-z]+[\w.-]*\d[\w.-]*", re.ASCII)
+# A name of an adapter has a digit; looked for ahead, since a word of any length is tried once so.
+_NAME = re.compile(r"GPU\d+|NIC\d+|[a-z](?=[\w.-]*\d)[\w.-]*", re.ASCII)
 _CELL = re.compile(r"X|NV\d{1,9}|PIX|PXB|PHB|NODE|SYS|SOC", re.ASCII)
 _CELLS = "X, NV#, PIX, PXB, PHB, NODE, SYS"
 _LEGEND = re.compile(r"\s*(NIC\d+):\s*(\S+)", re.ASCII)

@@ -198,7 +198,7 @@ def _port(launcher: _Launcher, environment: Mapping[str, str]) -> int:
 
 def first_host(hosts: str) -> str:
     """Return the first host of a list as Slurm writes it: `node[03-05,9],gpu1` is `node03`."""
-    found = re.match(r"\s*([^,\[\s]*)(?:\[([0-9]+)[^\]]*\])?([^,\[\s]*)", hosts)
+    found = re.match(r"\s*([^,\[\s]*)(?:\[([0-9]++)[^\]]*+\])?([^,\[\s]*)", hosts)
     if found is None:
         return ""
     head, number, tail = found.groups()
