@@ -216,6 +216,8 @@ def _parsed_yaml(path: str | Path, text: str) -> object:
     # Pure Python on purpose. The C parser reads YAML 1.1 ("no" is false, "1e-3" is text), and a
     # deeply nested file overflows its stack, which ends the process.
     _refuse_open_brackets(path, text)
+    if text.count(",") > LIMIT_VALUES:  # the parser would take a minute to find the same
+        _refuse(path, f"holds more than {LIMIT_VALUES} values; expected a smaller file")
     reader = YAML(typ="safe", pure=True)
     try:
         with warnings.catch_warnings():

@@ -77,8 +77,8 @@ _SI_UNITS = {
     "gco2e_per_j": "gCO2e/J",
 }
 
-# A comma only separates thousands: "1,5 GB" is refused rather than read as 15 GB. Groups are atomic:
-# thousands of digits are tried in one way, not in millions.
+# A comma only separates thousands: "1,5 GB" is refused rather than read as 15 GB. Groups are
+# atomic: thousands of digits are tried in one way, not in millions.
 _NUMBER = r"[+-]?(?>(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?>[eE][+-]?\d+)?"
 _QUANTITY = re.compile(rf"({_NUMBER})\s*+(\S.*)?")
 

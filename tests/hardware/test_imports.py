@@ -285,6 +285,16 @@ def test_sockets_have_the_rates_that_nccl_assumes() -> None:
 # ----------------------------------------------------------------------------------- the table
 
 
+@pytest.mark.timeout(30)  # a tenth of a second; it took minutes
+def test_a_head_with_a_word_without_end_is_refused_at_once(tmp_path: Path) -> None:
+    """Whether a word has a digit in it is asked once, not at every letter."""
+    path = tmp_path / "long.txt"
+    path.write_text(f"\tGPU0\t{'a' * 400_000}\nGPU0\tX\tNV1\n")
+
+    with pytest.raises(JobError):
+        read_topology(path, nvlink_bytes_per_s=25e9, pcie_bytes_per_s=16e9, socket_bytes_per_s=10e9)
+
+
 def test_a_table_of_a_cube_mesh_is_the_cube_mesh() -> None:
     """And so are its adapters and sockets: PIX, NODE, SYS."""
     found = matrix("dgx1.txt", links=6)

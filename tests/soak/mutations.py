@@ -108,6 +108,17 @@ def _number(random: random.Random, text: bytes) -> bytes:
     return text[:begin] + other.encode() + text[end:]
 
 
+def _long(random: random.Random, text: bytes) -> bytes:
+    """Return the text with something said thousands of times: patterns may try it in every way."""
+    at = random.randint(0, len(text))
+    near = text[max(at - random.choice((1, 1, 2, 4)), 0) : at]
+    what = random.choice(
+        (near, near, b"9", b"a", b" ", b"a-", b"1,", b"_", b"*a", b"[1", b'"', b".")
+    )
+    end = random.choice((b"", b"", b"\n", b"!", b" x", b"\xc3\xa9"))
+    return text[:at] + what * random.choice((5_000, 100_000)) + end + text[at:]
+
+
 def _recoded(random: random.Random, text: bytes) -> bytes:
     whole = text.decode("utf-8", errors="replace")
     name = random.choice(("utf-16", "utf-32", "latin-1", "utf-8-sig", "cp037", "utf-7"))
@@ -140,7 +151,7 @@ def _bomb(random: random.Random, text: bytes) -> bytes:
 
 _OF_BYTES: tuple[Mutation, ...] = (
     _flipped, _cut, _without, _repeated, _with_token, _with_token, _lines, _lines, _number,
-    _number, _recoded, _bomb,
+    _number, _recoded, _bomb, _long,
 )  # fmt: skip
 
 

@@ -119,6 +119,14 @@ def test_a_row_id_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_columns_without_end_are_refused_at_once(tmp_path: Path) -> None:
+    """Looking for the nearest known name of each took minutes."""
+    path = tmp_path / "rows.csv"
+    path.write_text(",".join(f"c{number}" for number in range(100_000)) + "\n")
+
+    assert refusal(path) == "FILE: line 1: found 100,000 columns, expected at most 1000"
+
+
 def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
     """Which of the two counts would be a guess."""
     assert refusal(written(tmp_path, f"{HEADER},tp,tp", f"{LINE},1,2")) == (

@@ -20,6 +20,8 @@ from wattree.files import read_text, refusal
 ROWS_FILE_LIMIT_BYTES = 64 * 2**20
 #: A message lists this many faults, then counts the rest.
 _SHOWN_PROBLEMS = 20
+#: More are no table of runs, and a nearest known name would be sought for each of them.
+_MOST_COLUMNS = 1000
 _WHOLE = re.compile(r"[0-9]{1,15}")  # `\d` would take the digits of every script
 _NUMBER = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
 #: Above any quantity of a row, in any unit that a column has.
@@ -179,6 +181,10 @@ def _rows(text: str, source: str) -> tuple[MeasuredRow, ...]:
 def _check_header(header: Sequence[str] | None, source: str) -> None:
     if not header:
         raise JobError(source, ["the file is empty; expected a header line with the column names"])
+    if len(header) > _MOST_COLUMNS:
+        raise JobError(
+            source, [f"line 1: found {len(header):,} columns, expected at most {_MOST_COLUMNS}"]
+        )
     problems = [f"column '{name}' is missing; add it" for name in _REQUIRED if name not in header]
     for name in header:
         if name not in _READERS:
