@@ -45,8 +45,14 @@ def test_every_error_is_drawn_once_in_the_tree() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(CLASSES) - {"WattreeError"}))
 def test_every_error_hangs_where_it_is_drawn(name: str) -> None:
-    """The tree has one level: the command line catches its root and nothing else."""
-    assert CLASSES[name].__bases__ == (WattreeError,)
+    """The tree has one level: the command line catches its root and nothing else.
+
+    What readers catch in passing may be an error of Python's too.
+    """
+    first, *others = CLASSES[name].__bases__
+
+    assert first is WattreeError
+    assert set(others) <= {ValueError}
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattree.json_text import LIMIT_DEPTH, JsonTextError, parsed_json, parsed_object
+from wattree.errors import JsonTextError
+from wattree.json_text import LIMIT_DEPTH, parsed_json, parsed_object
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(),

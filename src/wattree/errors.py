@@ -15,6 +15,8 @@
     ├── BaselineError           runs that lack what a simpler model of energy needs
     ├── CommunicationError      ranks that disagree, or a peer that is missing
     ├── HandshakeError          a peer that is no launcher of this job
+    ├── JsonTextError           a text that is no JSON that can be used
+    ├── DamagedRowError         a row of a store that does not hold what was written
     ├── MeterError              a meter that is absent, not permitted or not to be believed
     ├── InfeasibleError         nothing fits the constraints: exit code 3
     ├── OutputError             a result that cannot be written
@@ -34,10 +36,12 @@ __all__ = [
     "BaselineError",
     "CommunicationError",
     "CostError",
+    "DamagedRowError",
     "HandshakeError",
     "HardwareError",
     "InfeasibleError",
     "JobError",
+    "JsonTextError",
     "MeterError",
     "MissingExtraError",
     "ModelError",
@@ -123,6 +127,14 @@ class RunError(WattreeError):
 
 class CommunicationError(WattreeError):
     """Ranks disagree about a layer, one does not answer, or an input does not fit its shard."""
+
+
+class JsonTextError(WattreeError, ValueError):
+    """A text is no JSON that can be used; the message says why, in a line."""
+
+
+class DamagedRowError(WattreeError, ValueError):
+    """A row of a store does not hold what was written."""
 
 
 class HandshakeError(WattreeError):

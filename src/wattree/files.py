@@ -20,8 +20,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
-from wattree.errors import JobError, OutputError
-from wattree.json_text import LIMIT_DEPTH, JsonTextError, parsed_json
+from wattree.errors import JobError, JsonTextError, OutputError
+from wattree.json_text import LIMIT_DEPTH, parsed_json
 from wattree.parsed import cached_parse
 
 #: Largest file that is read unless the caller says otherwise. [B]

@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
+from wattree.errors import JsonTextError
+
 #: Deepest nesting: nothing that is read here comes near, and every later pass may recurse.
 LIMIT_DEPTH = 64
 #: Longest text unless the caller says otherwise. [B]
 _LIMIT_BYTES = 1 << 24
-
-
-class JsonTextError(ValueError):
-    """A text is no JSON that can be used; the message says why, in a line."""
 
 
 def parsed_json(text: str | bytes, *, limit_bytes: int = _LIMIT_BYTES) -> Any:

@@ -113,7 +113,10 @@ def test_a_replay_can_be_opened_in_perfetto(job_file: str, tmp_path: Path) -> No
     [
         (["--cluster", "dgx-h100:0"], "--cluster: found '0' nodes in 'dgx-h100:0', expected NODE"),
         (["--cluster", "dgx-h100:two"], "expected NODE or NODE:N, N from 1"),
-        (["--cluster", "dgx-h101"], "--cluster: unknown node 'dgx-h101'; did you mean 'dgx-h100' or"),
+        (
+            ["--cluster", "dgx-h101"],
+            "--cluster: unknown node 'dgx-h101'; did you mean 'dgx-h100'",
+        ),
         (["--compute", "roofline"], "--compute roofline: needs a cluster to reckon for"),
         (["--dims", "4x2"], "--dims: found '4x2', expected numbers from 1 such as 4,2"),
         (["--cluster", "dgx-h100", "--precision", "int3"], "unknown precision 'int3'"),

@@ -127,6 +127,8 @@ def started(
             stdout=output,
             stderr=told,
             start_new_session=True,
+            # Shells ignore SIGINT in what runs in the background, and children inherit it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
     program = Program(process, token, said, errors)
     try:

@@ -291,5 +291,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        raise RunError("--nodes", [f"found '{text}', expected numbers such as 16,32"])
+        expected = "expected numbers such as 16,32"
+        expected += ", at most 1e+09" if any(len(word) > 9 for word in words) else ""
+        raise RunError("--nodes", [f"found '{text[:40]}', {expected}"])
     return tuple(map(int, words))

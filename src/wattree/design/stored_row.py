@@ -12,14 +12,11 @@ from typing import Any
 
 from wattree.design.outcome import Outcome, outcome_from_json, outcome_json
 from wattree.design.points import DesignPoint
+from wattree.errors import DamagedRowError
 from wattree.json_text import parsed_object
 
 #: Digits of a checksum. 128 bits of SHA-256: no accident passes, and it is hashed in microseconds.
 _DIGITS = 32
-
-
-class DamagedRowError(ValueError):
-    """A row does not hold what was written."""
 
 
 def point_text(point: DesignPoint) -> str:

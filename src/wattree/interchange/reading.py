@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from wattree.errors import JobError
+from wattree.errors import JobError, JsonTextError
 from wattree.interchange.files import TraceFiles, records
 from wattree.interchange.schema import (
     Attribute,
@@ -22,7 +22,7 @@ from wattree.interchange.schema import (
     attribute_value,
     messages,
 )
-from wattree.json_text import JsonTextError, parsed_json
+from wattree.json_text import parsed_json
 
 #: Nodes that are read at most, all ranks together: some 2.5 GB as objects, and a minute.
 MOST_NODES = 1_000_000

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.errors import OutputError, RunError
+from wattree.errors import JsonTextError, OutputError, RunError
 from wattree.files import read_text
-from wattree.json_text import JsonTextError, parsed_object
+from wattree.json_text import parsed_object
 from wattree.measure.profile.machine import Machine
 from wattree.measure.profile.points import PointFamily, ProfilePoint
 from wattree.trace.plain import from_plain
