@@ -21,7 +21,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from tests.design.studies import small_study
-from tests.soak.programs import Program, started
+from tests.soak.programs import Program, command_of, started
 
 __all__ = [
     "DESIGN_WORDS",
@@ -43,6 +43,10 @@ __all__ = [
 ]
 
 Broken = list[tuple[str, str]]
+#: Processes without which a launch goes on: the one that tidies up after it, which is replaced,
+#: and children of its ranks.
+BYSTANDER = "a bystander"
+_BYSTANDERS = ("wattree.runtime.colocation.keeper", "time.sleep(3600)")
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 #: Longest instant between a state and the signal. [s]
 _AFTER_S = 0.3
@@ -55,8 +59,10 @@ def shoot(program: Program, chance: random.Random, *, leader: bool | None = None
     children = program.children()
     to_leader = chance.random() < 0.5 if leader is None else leader
     pid = program.process.pid if to_leader or not children else chance.choice(children).pid
+    name = "the leader" if pid == program.process.pid else "a child"
+    name = BYSTANDER if any(word in command_of(pid) for word in _BYSTANDERS) else name
     program.signal(number, pid)
-    return f"{number.name} to {'the leader' if pid == program.process.pid else 'a child'}"
+    return f"{number.name} to {name}"
 
 
 def remains(program: Program, what: str) -> Broken:
@@ -172,6 +178,8 @@ def launch(chance: random.Random, folder: Path) -> Broken:
     with started(_LAUNCH_WORDS, folder) as program:
         program.await_state(lambda: len(list(folder.glob("ready-*"))) >= wanted)
         what = f"launch with {wanted} ranks ready, {shoot(program, chance)}"
+        if what.endswith(BYSTANDER):
+            (folder / "go").touch()
         broken = remains(program, what)
     for place in folder.glob("ready-*"):
         place.unlink()

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.soak.readers import ROOT
 from wattree.runtime.colocation.processes import Process, is_alive, marked
 
-__all__ = ["LIMIT_S", "Program", "environment", "started"]
+__all__ = ["LIMIT_S", "Program", "command_of", "environment", "started"]
 
 #: No machine takes longer to reach a state. [s]
 LIMIT_S = 180.0
@@ -92,7 +92,7 @@ class Program:
         until_s = time.monotonic() + 30.0
         while (left := self.family()) and time.monotonic() < until_s:
             time.sleep(_LOOK_EVERY_S)
-        return [f"{process.pid} {_command(process.pid)}" for process in left]
+        return [f"{process.pid} {command_of(process.pid)}" for process in left]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -139,7 +139,8 @@ def started(
         process.wait()
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """Return the command line of a process; empty where it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:120]
     except OSError:
