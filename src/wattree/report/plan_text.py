@@ -106,7 +106,7 @@ def _variants(entry: RankedStrategy, others: Sequence[RankedStrategy]) -> str:
         words = [part for part in parts if part not in own]
         words = words or [f"no {part}" for part in own if part not in parts]
         behind = other.result.step_time_s / entry.result.step_time_s - 1.0
-        found.append(f"{' and '.join(words)} ({100 * behind:+.1f} %)")
+        found.append(f"{' and '.join(words)} ({100 * behind:+.1f}%)")
     more = len(others) - len(found)
     return "; ".join(found) + (f"; {more} more" if more else "")
 

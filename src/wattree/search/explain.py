@@ -24,7 +24,7 @@ _PARTS = {
     "exposed_communication": "exposed communication",
     "exposed_materials": "waiting for input",
     "bubble": "pipeline bubble",
-    "optimizer": "optimiser",
+    "optimizer": "optimizer",
     "other": "host overhead",
 }
 #: Differences below this share of all of them are not worth a word.
