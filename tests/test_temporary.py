@@ -40,10 +40,12 @@ def test_folders_of_killed_processes_go_and_those_of_live_ones_stay(
     for folder in (strange, other):
         folder.mkdir()
     live = _made(tmp_path, "sys.stdin.read()")
-    killed = _made(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert live.stdout is not None
+    # Made before the other is killed: whoever makes a folder removes what the killed have left.
+    its = Path(live.stdout.readline().strip())
+    killed = _made(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert killed.stdout is not None
-    its, left = Path(live.stdout.readline().strip()), Path(killed.stdout.readline().strip())
+    left = Path(killed.stdout.readline().strip())
     killed.wait()
     was_left = left.is_dir()
     with temporary_folder("train") as mine:
