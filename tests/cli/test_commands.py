@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from tests.samples import sample_plan, sample_result, sample_trace, too_large
 from wattree.capture import model_names
 from wattree.cli.main import main, run
 from wattree.cli.output import check_outputs
+from wattree.cost import Software
 from wattree.errors import InfeasibleError, OutputError, StrategyError
 from wattree.hardware.load import device_names, fabric_names, node_names, site_names
 
@@ -101,6 +103,20 @@ def test_help_reads_as_reviewed(
     golden.check(f"help_{command or 'wattree'}.txt", capsys.readouterr().out)
 
     assert code == 0
+
+
+def test_catalog_shows_what_software_can_run_and_every_trait_with_its_meaning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A job can replace any trait, so a reader must be able to find them."""
+    code = run(["catalog", "software", "torchtitan", "--json", "-"])
+    found = json.loads(capsys.readouterr().out)
+
+    traits = {field.name for field in dataclasses.fields(Software)} - {"name", "title"}
+    assert code == 0
+    assert found["sharding"] == ["none", "zero2", "zero3", "hybrid"]
+    assert traits <= found.keys()
+    assert traits <= found["sources"].keys(), "a trait without a meaning"
 
 
 def test_simulate_prints_the_report(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,18 @@ def test_a_result_reads_as_reviewed(golden: Any, columns: int) -> None:
 def test_a_plan_reads_as_reviewed(golden: Any, columns: int) -> None:
     """As for a result."""
     golden.check(f"plan_{columns}.txt", shown(show_plan, sample_plan(), columns))
+
+
+@pytest.mark.parametrize(
+    ("show", "value"), [(show_result, sample_result), (show_plan, sample_plan)]
+)
+def test_the_short_answer_fits_on_one_screen(golden: Any, show: Any, value: Any) -> None:
+    """What most people ask is answered before anybody scrolls."""
+    text = shown(partial(show, full=False), value(), 80)
+    golden.check(f"{show.__name__}_short.txt", text)
+
+    assert len(text.splitlines()) <= 40
+    assert " 0.0 %" not in text
 
 
 def test_a_result_that_does_not_fit_shows_the_fixes(golden: Any) -> None:

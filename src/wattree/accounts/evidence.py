@@ -41,7 +41,7 @@ def provenance_of(
     time = Evidence(
         evidence=_weakest(shares),
         share=shares,
-        note=f"{'; '.join(notes)}; habits of {software.name}: {family}",
+        note=f"{'; '.join(notes)}; defaults of {software.name}: {family}",
     )
     return {
         "step_time_s": time,

@@ -12,7 +12,7 @@ from wattree.lowering.idle import has_experts
 
 def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
     """Return one sentence for each assumption."""
-    notes = [f"software habits and efficiencies of '{step.setting.software.name}'"]
+    notes = [f"defaults and measured constants of the software '{step.setting.software.name}'"]
     if has_experts(step.setting.model):
         notes.append(_token_note(step))
     if step.strategy.traffic.offload.tiers:

@@ -22,6 +22,7 @@ class CatalogKind(StrEnum):
     NODES = "nodes"
     FABRICS = "fabrics"
     SITES = "sites"
+    SOFTWARE = "software"
 
 
 def _kind(word: str) -> CatalogKind:
@@ -41,7 +42,7 @@ class CatalogRequest:
         typer.Argument(
             parser=_kind,
             metavar="KIND",
-            help="What to list: models, devices, nodes, fabrics or sites.",
+            help="What to list: models, devices, nodes, fabrics, sites or software.",
             show_default=False,
         ),
     ]
@@ -74,9 +75,10 @@ class CatalogRequest:
 
 @request_command
 def catalog(request: CatalogRequest) -> None:
-    """List models, devices, nodes, fabrics or sites; show one with its sources.
+    """List models, devices, nodes, fabrics, sites or software; show one with its sources.
 
-    These are the names that a job file may use. A PyTorch module (FILE.py:FUNCTION or
+    These are the names that a job file may use. Software is shown with what it can run and with
+    its traits, which a job can replace. A PyTorch module (FILE.py:FUNCTION or
     PACKAGE.MODULE:FUNCTION) is imported, built and run on tensors without values, and shown
     module by module: parameters, FLOP, bytes moved and kept.
 

@@ -94,7 +94,7 @@ def design(request: DesignRequest) -> None:
 
     For every point of the study the best strategy is searched, screened in closed form and
     simulated. Finished points are stored as they finish: an interrupted study goes on where it was.
-    Exit code 2 if no point is feasible.
+    Exit code 3 if no point is feasible.
 
     Example: wattree design examples/design/transformer-1t-expansion.yaml --report study.html
     """

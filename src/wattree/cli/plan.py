@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,12 +30,14 @@ from wattree.cli.request import option, request_command
 from wattree.errors import InfeasibleError, JobError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from wattree.job import Job
     from wattree.search import Plan
 
 
 class Objective(StrEnum):
-    """What the best strategy has least of."""
+    """What is minimized."""
 
     TIME = "time"
     ENERGY = "energy"
@@ -42,23 +45,25 @@ class Objective(StrEnum):
     CARBON = "carbon"
 
 
-Least = Annotated[Objective, typer.Option(help="What the best strategy has least of, per step.")]
+Least = Annotated[Objective, typer.Option(help="Quantity to minimize, per step.")]
 Pareto = Annotated[
-    str | None, option("A,B", "Also show the front of two objectives, such as time,energy.")
+    str | None, option("A,B", "Also show the Pareto front of two objectives, such as time,energy.")
 ]
 MaxDevices = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Use no more devices.", show_default=False)
+    int | None, typer.Option(metavar="N", min=1, help="Use at most N devices.", show_default=False)
 ]
 PowerCap = Annotated[
-    str | None, option("W", "Most power of the whole job, in W or with a unit: '30 kW'.")
+    str | None,
+    option("W", "Upper limit on the power of the whole job, in W or with a unit: '30 kW'."),
 ]
 Deadline = Annotated[
-    str | None, option("T", "Longest time for all training.steps, in s or with a unit: '36 h'.")
+    str | None,
+    option("T", "Upper limit on the time of all training.steps, in s or with a unit: '36 h'."),
 ]
 Margin = Annotated[
-    str, option("P", "Share of each device's memory to keep free, such as '5 %' or 0.")
+    str, option("P", "Part of each device's memory to keep free, such as '5 %' or 0.")
 ]
-Top = Annotated[int, typer.Option(metavar="N", min=1, help="Strategies to show.")]
+Top = Annotated[int, typer.Option(metavar="N", min=1, help="Rows of the table of --full.")]
 AllowApproximate = Annotated[
     bool,
     typer.Option(
@@ -69,20 +74,27 @@ AllowApproximate = Annotated[
 
 
 Families = Annotated[
-    str | None, option("A,B", "Compare software families: the best strategy of each.")
+    str | None,
+    option(
+        "A,B",
+        "Compare these software families, in place of the job's: the best strategy of each. "
+        "'wattree catalog software' lists them.",
+    ),
 ]
 Out = Annotated[
     Path | None,
-    option("PATH", "Write the job with the best strategy, for simulate, train and export."),
+    option(
+        "PATH", "Write the job with the strategy that --rank names, for simulate, train and export."
+    ),
 ]
-Rank = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Which of the ranked strategies --out writes.")
+Rank = Annotated[int, typer.Option(metavar="N", min=1, help="Row of the table that --out writes.")]
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="Print the table, all comparisons and what was rejected."),
 ]
 AnySoftware = Annotated[
     bool,
-    typer.Option(
-        "--any-software", help="Also try what the software that the job names cannot run."
-    ),
+    typer.Option("--any-software", help="Also try strategies that the job's software cannot run."),
 ]
 
 
@@ -103,6 +115,7 @@ class PlanRequest:
     software: Families = None
     out: Out = None
     rank: Rank = 1
+    full: Full = False
     calibration: Calibration = None
     json_path: JsonPath = None
 
@@ -118,7 +131,6 @@ def plan(request: PlanRequest) -> None:
     Example: wattree plan job.yaml --objective energy --top 5 --json plan.json
     """
     import wattree
-    from wattree.report import show_plan
     from wattree.search.plan_result import nothing_found
 
     began = time.perf_counter()
@@ -154,7 +166,7 @@ def plan(request: PlanRequest) -> None:
     print_warnings(request.job, found.warnings)
     if request.out is not None:
         _write_job(request.out, request.job, found, request.rank)
-    deliver(found.as_json(), request.json_path, lambda console: show_plan(found, console))
+    deliver(found.as_json(), request.json_path, partial(_show, found, request))
     if found.best is None:
         raise typer.Exit(NOTHING_FITS)
 
@@ -182,6 +194,13 @@ def _compare(job: Job, request: PlanRequest, asked: Mapping[str, Any]) -> None:
     plans = {name: plans[name] for name in sorted(plans, key=value)}
     found = {name: None if plan is None else plan.as_json() for name, plan in plans.items()}
     deliver({"software": found}, request.json_path, lambda console: show_software(plans, console))
+
+
+def _show(found: Plan, request: PlanRequest, console: Console) -> None:
+    """Print a plan: one screen, or all of it."""
+    from wattree.report import show_plan
+
+    show_plan(found, console, full=request.full)
 
 
 def _write_job(out: Path, job: Path, found: Plan, rank: int) -> None:

@@ -58,12 +58,12 @@ class SimulateRequest:
         str | None,
         option(
             "POWER",
-            "Cap on every device, such as '400 W'; replaces the job's. Several ('300 W, "
-            "400 W'), or 'sweep' for the usual ones: a table, and where the curve turns.",
+            "Power limit of each device, such as '400 W'; replaces the job's. Several limits "
+            "('300 W, 400 W') or 'sweep' (the usual ones) give a table of all.",
         ),
     ] = None
     fold: Annotated[
-        Fold, typer.Option(help="Simulate ranks that do the same once, or every rank.")
+        Fold, typer.Option(help="Simulate identical ranks once (on), or every rank (off).")
     ] = Fold.ON
     sharing: SharingOption = Sharing.MAX_MIN
     mutual_slowdown: MutualSlowdown = True
@@ -95,6 +95,13 @@ class SimulateRequest:
             "length would best start, such as 24h; 'run' for that of --tokens or --samples.",
         ),
     ] = None
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Print memory by category, energy by class and component, power, and evidence.",
+        ),
+    ] = False
     power_plot: Annotated[
         Path | None,
         option(
@@ -116,7 +123,7 @@ class SimulateRequest:
 def simulate(request: SimulateRequest) -> None:
     """Predict time, memory, energy and cost of one training step.
 
-    The job's strategy is compiled and executed; 'wattree plan' finds one. Exit code 2 if it does
+    The job's strategy is compiled and executed; 'wattree plan' finds one. Exit code 3 if it does
     not fit in memory (the JSON is still written).
 
     Example: wattree simulate job.yaml --trace trace.json --json result.json
@@ -169,7 +176,7 @@ def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -
         if not result.memory.fits:  # before the figures of a step that there is not
             line = Text(f"{result.model} {_shortage(result)}", style="bold red")
             console.print(line, soft_wrap=True)
-        show_result(result, console, memory=request.memory is not None)
+        show_result(result, console, full=request.full, memory=request.memory is not None)
 
     deliver(
         {**result.as_json(), "warnings": list(prediction.warnings)},

@@ -1,4 +1,4 @@
-"""Habits of training software: facts about what it launches, keeps and overlaps.
+"""Defaults of training software: facts about what it launches, keeps and overlaps.
 
 A *trait* is a fact of the software (documented, or read from its source); fitted constants live
 in the calibration. A job names a family and may override single traits.
@@ -6,6 +6,8 @@ in the calibration. A job names a family and may override single traits.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -136,7 +138,7 @@ class Software:
     broadcasts_data: bool = False
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
-        """Return a copy with single habits replaced.
+        """Return a copy with single traits replaced.
 
         Raises:
             JobError: A trait is unknown.
@@ -357,7 +359,7 @@ _FULL: dict[str, Any] = {
 
 
 def at_precision(software: Software, precision: Precision | str) -> Software:
-    """Return the habits that hold at `precision`, which may be `amp`.
+    """Return the defaults that hold at `precision`, which may be `amp`.
 
     Without mixed precision, and with autocast, parameters have no copy in the optimizer.
     """
@@ -373,6 +375,15 @@ def at_precision(software: Software, precision: Precision | str) -> Software:
 def matrix_precision(precision: str) -> Precision:
     """Return the number format of matrix work at a training precision, which may be `amp`."""
     return Precision.FP16 if precision == AUTOCAST else Precision(precision)
+
+
+def trait_meanings() -> Mapping[str, str]:
+    """Return what each trait means: trait → the words of the attributes of `Software`."""
+    listed = inspect.cleandoc(Software.__doc__ or "").partition("Attributes:\n")[2]
+    entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n     +.*)*)", listed, re.MULTILINE)
+    return {
+        trait: " ".join(words.split()) for names, words in entries for trait in names.split(", ")
+    }
 
 
 def software_family(name: str, *, own_family: bool = True) -> Software:

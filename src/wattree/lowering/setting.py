@@ -181,7 +181,7 @@ def _with_sizes(job: Job, model: ModelGraph) -> Job:
 
 
 def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:
-    """Return what a compiler makes of a model of single operators, and the habits left for it.
+    """Return what a compiler makes of a model of single operators, and the defaults left for it.
 
     The catalog's transformers have operators of several kernels each; how far a compiler merges
     those is a fitted factor of the software family.

@@ -10,6 +10,7 @@ from rich.markup import escape  # `float32[batch, 3]` is no markup
 from rich.table import Table
 from rich.text import Text
 
+from wattree.cost.software import SOFTWARE, software_family, trait_meanings
 from wattree.hardware import Device, Fabric, Link, Node, Site
 from wattree.hardware.load import (
     device_names,
@@ -21,6 +22,8 @@ from wattree.hardware.load import (
     node_names,
     site_names,
 )
+from wattree.job.offers import offer_of
+from wattree.report.parts import headed_table
 from wattree.report.words import NOT_APPLICABLE, column, count, quantity, significant
 from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, format_bytes, format_time
 
@@ -36,6 +39,7 @@ class Entry:
         citations: Where everything comes from, if not field by field.
         unsaid: Dotted fields that only have the value that stands where nothing is said.
         words: Field → its value for people, where that is no plain number or text.
+        verbatim: Fields have their names of a job file, and `sources` has meanings too.
     """
 
     summary: Mapping[str, Any]
@@ -44,6 +48,7 @@ class Entry:
     citations: tuple[str, ...] = ()
     unsaid: frozenset[str] = frozenset()
     words: Mapping[str, str] = field(default_factory=dict)
+    verbatim: bool = False
 
     def as_json(self, *, brief: bool = False) -> dict[str, Any]:
         """Return the fields (or only those of the overview) and the sources of the numbers."""
@@ -78,9 +83,8 @@ def overview_table(kind: str, entries: Sequence[Entry]) -> Table:
         columns.append(texts)
     for row in zip(*columns, strict=True):
         table.add_row(*map(escape, row))
-    table.caption = Text(
-        f"{len(entries)} {kind}; wattree catalog {kind} NAME shows one with its sources.", "dim"
-    )
+    words = f"wattree catalog {kind} NAME shows one with its sources."
+    table.caption = Text(f"{len(entries)} {_PLURAL.get(kind, kind)}; {words}", "dim")
     table.caption_justify = "left"
     return table
 
@@ -104,15 +108,16 @@ def _column(head: str, values: Sequence[Any]) -> tuple[str, list[str]]:
 
 def detail_table(entry: Entry) -> Table:
     """Return one row per field that says something, with its source."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = headed_table()
     table.add_column("field", no_wrap=True)
     table.add_column("value")
-    table.add_column("source", overflow="fold")
+    table.add_column("meaning" if entry.verbatim else "source", overflow="fold")
     for name, value in _flat(entry.details):
         source = entry.sources.get(name, "")
         if source or name not in entry.unsaid:
             words = entry.words.get(name) or _worded(name, value)
-            table.add_row(_title(name), escape(words), escape(source))
+            title = name if entry.verbatim else _title(name)
+            table.add_row(title, escape(words), escape(source))
     if entry.citations:
         table.add_row("sources", escape("; ".join(entry.citations)), "")
     return table
@@ -207,6 +212,22 @@ def _site(name: str) -> Entry:
     return Entry(summary=details, details=details, sources=site.sources)
 
 
+def _software(name: str) -> Entry:
+    """Return a software family: what it can run, and its traits with their meanings."""
+    family, offer = software_family(name), offer_of(name)
+    traits = asdict(family)
+    summary = {"name": traits.pop("name"), "title": traits.pop("title")}
+    runs: dict[str, Any] = {}
+    sources = dict(trait_meanings())
+    if offer is not None:
+        runs = {"version": offer.version, "axes": offer.axes, **offer.choices}
+        runs |= {f"with {axis}": keys for axis, keys in offer.together.items()}
+        sources["version"] = offer.source
+    return Entry(
+        summary=summary, details={**summary, **runs, **traits}, sources=sources, verbatim=True
+    )
+
+
 def _model_names() -> Iterable[str]:
     from wattree.capture import model_names
 
@@ -219,7 +240,12 @@ _KINDS: Mapping[str, tuple[Callable[[], Iterable[str]], Callable[[str], Entry]]]
     "nodes": (node_names, _node),
     "fabrics": (fabric_names, _fabric),
     "sites": (site_names, _site),
+    "software": (lambda: SOFTWARE, _software),
 }
+
+
+#: Kinds whose name is not the plural of one entry.
+_PLURAL: Mapping[str, str] = {"software": "software families"}
 
 
 # ---------------------------------------------------------------- fields as words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from wattree.report.parts import plain_table
 from wattree.report.words import percent
 from wattree.trace import ColocationUse
 from wattree.units import format_bytes, format_time
@@ -25,7 +26,7 @@ def colocation_title(use: ColocationUse) -> str:
 
 def colocation_table(use: ColocationUse, step_s: float) -> Table:
     """Return where the step of one process goes at its device, as a closed queue has it."""
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     table.add_column(no_wrap=True, min_width=22, style="dim")
     table.add_column()
     rows = (

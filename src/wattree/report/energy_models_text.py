@@ -13,10 +13,10 @@ from wattree.energy.calibration import CONSTANTS, EnergyCalibration, StageConsta
 from wattree.energy.compare import EnergyComparison
 from wattree.energy.predict import EnergyForecast, Figure
 from wattree.energy.scores import GroupComparison, Score
+from wattree.report.parts import INDENT, headed_table
 from wattree.report.words import NOT_APPLICABLE, percent, quantity
 from wattree.units import format_time
 
-_INDENT = (0, 0, 0, 2)
 #: Lines of a list before the rest is only counted.
 _LISTED = 12
 _TITLE_WIDTH = 20
@@ -27,7 +27,7 @@ _STAGES = ("materials", "computing", "communicating")
 
 def _table(*heads: str) -> Table:
     """Return an empty table whose first column holds words and whose others hold numbers."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = headed_table()
     for index, head in enumerate(heads):
         table.add_column(head, justify="right" if index else "left", no_wrap=bool(index))
     return table
@@ -42,25 +42,25 @@ def _notes(console: Console, lines: Sequence[str], title: str) -> None:
         return
     _title(console, title)
     for line in lines[:_LISTED]:
-        console.print(Padding(Text(line), _INDENT))
+        console.print(Padding(Text(line), INDENT))
     if len(lines) > _LISTED:
-        console.print(Padding(Text(f"and {len(lines) - _LISTED} more"), _INDENT))
+        console.print(Padding(Text(f"and {len(lines) - _LISTED} more"), INDENT))
 
 
 def show_calibration(calibration: EnergyCalibration, console: Console) -> None:
     """Print constants with intervals, what they rest on, and what the runs do not tell."""
     runs = ", ".join(f"{len(names)} {name}" for name, names in calibration.runs.items())
     _title(console, f"{calibration.node or 'nodes'} ({calibration.origin}), {runs}")
-    console.print(Padding(_constants(calibration), _INDENT))
+    console.print(Padding(_constants(calibration), INDENT))
     absent = [n for n, each in calibration.constants.items() if each.status is Status.ABSENT]
     if absent:
-        console.print(Padding(Text(f"no run tells: {', '.join(absent)}", style="dim"), _INDENT))
+        console.print(Padding(Text(f"no run tells: {', '.join(absent)}", style="dim"), INDENT))
     scatter = calibration.scatter
     if scatter.known is not None:
         words = f"energy of training runs: root mean square error {percent(scatter.known)}"
         if scatter.unseen is not None:
             words += f"; of models left out of the fit {percent(scatter.unseen)}"
-        console.print(Padding(Text(words), _INDENT))
+        console.print(Padding(Text(words), INDENT))
     _notes(console, calibration.warnings, "To know")
 
 
@@ -150,8 +150,8 @@ def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> Non
         shares = (f"{_joules(part.value)} {percent(part.value / whole_j)}" for part in parts)
         stages.add_row(f"{each.nodes}", "energy", *shares)
         stages.add_row("", "95 %", *map(_interval, parts))
-    console.print(Padding(table, _INDENT))
-    console.print(Padding(stages, _INDENT))
+    console.print(Padding(table, INDENT))
+    console.print(Padding(stages, INDENT))
     lines = list(dict.fromkeys(line for each in forecasts for line in each.warnings))
     _notes(console, lines, "To know")
 
@@ -181,7 +181,7 @@ def show_comparison(comparison: EnergyComparison, console: Console) -> None:
             f"{group.node or 'nodes'} ({group.origin}): {group.scored} training runs, predicted "
             f"from {group.fitted} runs ({comparison.fit_on})",
         )
-        console.print(Padding(_totals(group), _INDENT))
+        console.print(Padding(_totals(group), INDENT))
         _knows(console, group)
         _parts(console, group)
         _missing(console, group)
@@ -220,7 +220,7 @@ def _knows(console: Console, group: GroupComparison) -> None:
     lines = [f"told {knows}: {'; '.join(titles)}" for knows, titles in titles_by_input.items()]
     lines.append("unseen: models of which no run was fitted on")
     for line in lines:
-        console.print(Padding(Text(line, style="dim"), _INDENT))
+        console.print(Padding(Text(line, style="dim"), INDENT))
 
 
 def _score_range(found: Score) -> str:
@@ -245,7 +245,7 @@ def _parts(console: Console, group: GroupComparison) -> None:
                 percent(scores[n].mean_abs_error) if n in scores else NOT_APPLICABLE for n in names
             )
             table.add_row(each.title, *cells)
-        console.print(Padding(table, _INDENT))
+        console.print(Padding(table, INDENT))
 
 
 def _missing(console: Console, group: GroupComparison) -> None:
@@ -271,6 +271,6 @@ def _behind(console: Console, group: GroupComparison) -> None:
         for each in worst
     ]
     for line in lines[:_LISTED]:
-        console.print(Padding(Text(line), _INDENT))
+        console.print(Padding(Text(line), INDENT))
     if len(lines) > _LISTED:
-        console.print(Padding(Text(f"and {len(lines) - _LISTED} more"), _INDENT))
+        console.print(Padding(Text(f"and {len(lines) - _LISTED} more"), INDENT))

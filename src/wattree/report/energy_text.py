@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from wattree.report.parts import headed_table
 from wattree.report.words import (
     COMPONENT_WORDS,
     NOT_APPLICABLE,
@@ -168,7 +169,7 @@ def _grams(mass: float | None) -> str:
 
 
 def _table(heads: Sequence[str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = headed_table()
     for number, head in enumerate(heads):
         is_word = number == 0 or head in {"class of work", "hour"}
         table.add_column(head, justify="left" if is_word else "right", no_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from wattree.report.parts import plain_table
 from wattree.report.words import count, percent
 from wattree.trace import PART_WORDS, MaterialsUse
 from wattree.units import format_bytes, format_time
@@ -21,7 +22,7 @@ def loading_title(materials: MaterialsUse) -> str:
 
 def loading_table(materials: MaterialsUse, step_s: float) -> Table:
     """Return what each part could give, and what it would take not to wait."""
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     table.add_column(no_wrap=True, min_width=22)
     table.add_column()
     for part, rate in materials.samples_per_s.items():

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from wattree.report.parts import INDENT, headed_table
 from wattree.report.words import NOT_APPLICABLE, percent
 from wattree.trace import AllocatorUse, LiveTensors, MemoryUse
 from wattree.units import format_bytes
-
-INDENT = (0, 0, 0, 2)
 
 
 def show_live(memory: MemoryUse, console: Console) -> None:
     """Print what is alive when memory peaks, largest first, and what an allocator holds for it."""
     title = f"Alive when the memory of {memory.live_on} peaks: {format_bytes(memory.live_bytes)}"
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = headed_table()
     for head in ("tensor", "of", "what"):
         table.add_column(head)
     for head in ("tensors", "micro-batches", "bytes", "share"):

@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.parts import INDENT, headed_table, plain_table
 from wattree.report.words import quantity
 from wattree.trace import NeighbourEffect, NeighbourJob
 from wattree.units import format_time
 
-_INDENT = (0, 0, 0, 2)
 _KINDS = {"scale-up": "ports in nodes", "network": "adapters", "uplink": "uplinks of leaves"}
 #: A longer list of devices says less than its beginning.
 _LONGEST_PLACE = 30
@@ -24,11 +24,11 @@ def show_neighbours(effect: NeighbourEffect, console: Console) -> None:
     console.print()
     console.print(Text("Beside its neighbours (all other figures: alone)", style="bold"))
     for body in (_jobs(effect), _figures(effect), _causes(effect)):
-        console.print(Padding(body, _INDENT))
+        console.print(Padding(body, INDENT))
 
 
 def _jobs(effect: NeighbourEffect) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = headed_table()
     table.add_column("neighbour")
     table.add_column("ranks", justify="right")
     table.add_column("place")
@@ -50,7 +50,7 @@ def _its(job: NeighbourJob) -> str:
 
 
 def _figures(effect: NeighbourEffect) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = headed_table()
     for head in ("", "alone", "beside", "more"):
         table.add_column(head, justify="right" if head else "left", no_wrap=True)
     table.add_column("")
@@ -93,7 +93,7 @@ def _more(before: float, after: float) -> str:
 
 
 def _causes(effect: NeighbourEffect) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     shared = [links for links in effect.links if links.shared]

@@ -11,6 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.parts import INDENT, facts_table, headed_table, plain_table, section
+from wattree.report.result_text import summary_rows
 from wattree.report.words import NOT_APPLICABLE, changed_function, column, significant
 from wattree.units import format_bytes, format_time
 
@@ -20,29 +22,84 @@ if TYPE_CHECKING:
     from wattree.trace import Result
 
 
-INDENT = (0, 0, 0, 2)
 #: Variants that a row names; the rest is counted.
 _MOST_VARIANTS = 2
 
 
-def show_plan(plan: Plan, console: Console) -> None:
-    """Print the ranked strategies, why the first one wins, and what was rejected."""
+#: Strategies that the short answer names behind the best one, and sentences of its reason: where
+#: the step goes, and what decides against the runner-up.
+_FEW, _REASONS = 4, 2
+
+
+def show_plan(plan: Plan, console: Console, *, full: bool = True) -> None:
+    """Print the ranked strategies, why the first one wins, and what was rejected.
+
+    Args:
+        plan: What to print.
+        console: Where.
+        full: All of it; otherwise what fits on one screen.
+    """
     _headline(plan, console)
+    if not full and plan.best is not None:
+        _short(plan, plan.best, console)
+        return
     if plan.ranked:
         console.print(ranking([idea[0] for idea in plan.ideas], [idea[1:] for idea in plan.ideas]))
         _legend(plan.ranked, console)
-    if plan.exact is not None:
-        console.print(Text("\nBest that trains the model itself", style="bold"))
-        console.print(ranking([plan.exact]))
-    if plan.pareto:
-        console.print(Text("\nBest compromises (no strategy is better in both)", style="bold"))
-        console.print(ranking(plan.pareto))
+    _more_rankings(plan, console)
     if plan.explanation:
         title = "Why the first one wins" if plan.best is not None else "What would help"
         console.print(Text(f"\n{title}", style="bold"))
         for sentence in plan.explanation:
             console.print(Padding(Text(sentence), INDENT))
     _rejected(plan, console)
+
+
+def _more_rankings(plan: Plan, console: Console) -> None:
+    """Print the best strategy that changes no function, and the front of two objectives."""
+    if plan.exact is not None:
+        console.print(Text("\nBest that trains the model itself", style="bold"))
+        console.print(ranking([plan.exact]))
+    if plan.pareto:
+        console.print(Text("\nBest compromises (no strategy is better in both)", style="bold"))
+        console.print(ranking(plan.pareto))
+
+
+def _short(plan: Plan, best: RankedStrategy, console: Console) -> None:
+    """Print the best strategy, its figures, the next ones, and what decides between them."""
+    console.print(Text(_named(best), style="bold"))
+    console.print(facts_table(summary_rows(best.result)))
+    if len(plan.ideas) > 1:
+        section("Next", _next(plan.ideas[1 : 1 + _FEW], best, plan.objective), console)
+    if plan.explanation:
+        console.print(Text("\nWhy", style="bold"))
+        for sentence in plan.explanation[:_REASONS]:
+            console.print(Padding(Text(sentence), INDENT))
+    if plan.exact is not None or plan.pareto:
+        _more_rankings(plan, console)
+    left = [f"{len(plan.ideas)} strategies as a table", "all comparisons", "what was rejected"]
+    console.print(Text(f"\n--full adds {', '.join(left)}.", style="dim"))
+
+
+def _next(
+    others: Sequence[Sequence[RankedStrategy]], best: RankedStrategy, objective: str
+) -> Table:
+    """Return one row for each of the next strategies, and how far behind the best it is."""
+    table = plain_table()
+    table.add_column(justify="right", no_wrap=True, style="dim")
+    table.add_column(ratio=1)
+    for _ in range(3):
+        table.add_column(justify="right", no_wrap=True)
+    from wattree.search.objective import objective_of
+
+    least = objective_of(best.result, objective)
+    for rank, (entry, *_) in enumerate(others, start=2):
+        result = entry.result
+        behind = objective_of(result, objective) / least - 1.0
+        held = format_bytes(result.memory.peak_bytes)
+        shown_behind = f"{100 * behind:+.1f} %"
+        table.add_row(str(rank), _named(entry), format_time(result.step_time_s), shown_behind, held)
+    return table
 
 
 def show_software(plans: Mapping[str, Plan | None], console: Console) -> None:
@@ -82,7 +139,7 @@ def ranking(
     ]
     if any(r.interval for r in results):
         columns.insert(1, ("80 %", "±%", [_sureness(r) for r in results]))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = headed_table()
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("strategy", ratio=1)
     for name, unit, _ in columns:

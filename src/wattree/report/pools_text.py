@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.parts import headed_table
 from wattree.report.words import NOT_APPLICABLE, percent, quantity
 from wattree.trace import PoolUse
 from wattree.units import format_bytes
@@ -15,7 +16,7 @@ from wattree.units import format_bytes
 
 def pool_table(pools: Sequence[PoolUse]) -> Table:
     """Return one row per pool: what it is, who runs there, how busy and how full it is."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = headed_table()
     table.add_column("nodes", no_wrap=True)
     table.add_column("rank classes", ratio=1)
     for head in ("computing", "memory", "energy"):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 
 from wattree.predict.power_sweep import LimitedStep, PowerSweep
+from wattree.report.parts import headed_table
 from wattree.report.words import percent
 from wattree.units import format_quantity, format_time
 
 
 def show_power_sweep(sweep: PowerSweep, console: Console) -> None:
     """Print one row per limit, and which of them is best for what."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = headed_table()
     for head in ("limit", "step", "longer", "energy", "saved", "power", "EDP"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -24,9 +24,17 @@ from wattree.report.energy_text import (
 from wattree.report.materials_text import loading_table, loading_title
 from wattree.report.memory_text import show_live
 from wattree.report.neighbours_text import show_neighbours
+from wattree.report.parts import (
+    INDENT,
+    bullets,
+    facts_table,
+    headed_table,
+    section,
+    share,
+    shares_table,
+)
 from wattree.report.pools_text import pool_table
 from wattree.report.words import (
-    NOT_APPLICABLE,
     changed_function,
     count,
     likely,
@@ -38,41 +46,48 @@ from wattree.report.words import (
 from wattree.trace import Evidence, PoolUse, Result, TierUse
 from wattree.units import format_bytes, format_time
 
-BAR_COLUMNS = 24
-INDENT = (0, 0, 0, 2)
+#: Smaller parts of the step would be shown as 0.0 %.
+_SHOWN_SHARE = 5e-4
 
 
-def show_result(result: Result, console: Console, *, memory: bool = False) -> None:
+def show_result(
+    result: Result, console: Console, *, full: bool = True, memory: bool = False
+) -> None:
     """Print a result: time, throughput, memory, energy, money, carbon and their evidence.
 
     Args:
         result: What to print.
         console: Where.
+        full: Also memory by category, energy by class and component, and the evidence; otherwise
+            what fits on one screen, and what the job asks for by its keys.
         memory: Also list the live tensors at the peak.
     """
     _headline(result, console)
-    _section("Where the step goes (slowest rank)", _time_table(result, console), console)
+    section("Where the step goes (slowest rank)", _time_table(result, console), console)
+    if not full:
+        _rest_of_short(result, console, memory=memory)
+        return
     if result.materials is not None:
         table = loading_table(result.materials, result.step_time_s)
-        _section(loading_title(result.materials), table, console)
+        section(loading_title(result.materials), table, console)
     if result.colocation is not None:
         table = colocation_table(result.colocation, result.step_time_s)
-        _section(colocation_title(result.colocation), table, console)
+        section(colocation_title(result.colocation), table, console)
     _memory(result, console, fullest=_fullest(result.pools))
     if memory:
         show_live(result.memory, console)
     if result.tiers:
-        _section("Memory behind the devices", _tier_table(result.tiers), console)
+        section("Memory behind the devices", _tier_table(result.tiers), console)
     if result.pools:
-        _section("Pools", pool_table(result.pools), console)
+        section("Pools", pool_table(result.pools), console)
     _energy_sections(result, console)
-    _section("Power, money, carbon", _bill(result, console), console)
+    section("Power", _bill(result, console), console)
     _run_sections(result, console)
     if result.neighbours is not None:
         show_neighbours(result.neighbours, console)
-    _section("What the numbers rest on", _evidence(result.provenance), console)
+    section("What the numbers rest on", _evidence(result.provenance), console)
     if result.assumptions:
-        _section("Assumed, because the job does not say", _list(result.assumptions), console)
+        section("Assumed, because the job does not say", bullets(result.assumptions), console)
     size = result.simulation
     console.print(
         Text(
@@ -85,34 +100,79 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
     )
 
 
+def _rest_of_short(result: Result, console: Console, *, memory: bool) -> None:
+    """Print what the job or the command asks for besides the figures of the step."""
+    for title in (
+        result.materials and loading_title(result.materials),
+        result.colocation and colocation_title(result.colocation),
+    ):
+        if title:
+            console.print(f"\n{title}", highlight=False)
+    if not result.memory.fits:
+        _remedies(result, console)
+    if memory:
+        show_live(result.memory, console)
+    if result.pools:
+        section("Pools", pool_table(result.pools), console)
+    _run_sections(result, console)
+    if result.neighbours is not None:
+        show_neighbours(result.neighbours, console)
+    if result.assumptions:
+        section("Assumed, because the job does not say", bullets(result.assumptions), console)
+    words = "--full adds memory by category, energy by class and component, power, and evidence."
+    console.print(Text(f"\n{words}", style="dim"))
+
+
+def summary_rows(result: Result) -> list[tuple[str, Text | str]]:
+    """Return the figures of a step that everybody asks for, each with its name."""
+    span = likely(result.interval.get("step_time_s"), format_time)
+    return [
+        ("Step time", Text.assemble((format_time(result.step_time_s), "bold"), span)),
+        ("Throughput", _throughput(result)),
+        (
+            "Utilization",
+            f"MFU {percent(result.mfu)}, HFU {percent(result.hfu)} of the dense "
+            f"{result.mfu_precision} peak",
+        ),
+        ("Memory", _memory_in_words(result)),
+        (
+            "Energy",
+            f"{quantity(result.energy_j.total, 'J')}"
+            f"{likely(result.interval.get('energy_j'), _joules)} per step, "
+            f"{quantity(result.average_power_w, 'W')} on average",
+        ),
+        *_bill_rows(result),
+    ]
+
+
+def _memory_in_words(result: Result) -> Text:
+    memory = result.memory
+    span = likely(result.interval.get("memory.peak_bytes"), format_bytes)
+    verdict = Text("fits", style="green") if memory.fits else Text("does not fit", style="bold red")
+    held = f"{format_bytes(memory.peak_bytes)}{span} of {format_bytes(memory.capacity_bytes)}, "
+    return Text.assemble(held, verdict)
+
+
 def _run_sections(result: Result, console: Console) -> None:
     """Print what a run to its target takes, and what its start's hour changes."""
     if result.run is not None:
-        facts = _facts()
+        facts = facts_table()
         for row in run_facts(result.run):
             facts.add_row(*row)
-        _section("A run to its target, at this pace", facts, console)
+        section("A run to its target, at this pace", facts, console)
     if result.shift is not None:
         title = (
             f"A run of {format_time(result.shift.run_s)} "
             f"({quantity(result.shift.energy_j / 3600, 'Wh')}) by the hour that it starts"
         )
-        _section(title, shift_table(result.shift), console)
+        section(title, shift_table(result.shift), console)
 
 
 def _headline(result: Result, console: Console) -> None:
     console.print(Text(f"{result.model} on {result.cluster}", style="bold"))
     console.print(Text(strategy_in_words(result.strategy)))
     console.print()
-    facts = _facts()
-    span = likely(result.interval.get("step_time_s"), format_time)
-    facts.add_row("Step time", Text.assemble((format_time(result.step_time_s), "bold"), span))
-    facts.add_row("Throughput", _throughput(result))
-    facts.add_row(
-        "Utilization",
-        f"MFU {percent(result.mfu)}, HFU {percent(result.hfu)} of the dense "
-        f"{result.mfu_precision} peak",
-    )
+    facts = facts_table(summary_rows(result))
     facts.add_row(
         "Work",
         f"{count(result.parameters)} parameters, "
@@ -134,10 +194,14 @@ def _throughput(result: Result) -> str:
 
 
 def _time_table(result: Result, console: Console) -> Table:
-    parts = asdict(result.time_s)
+    parts = {
+        name: part
+        for name, part in asdict(result.time_s).items()
+        if part >= _SHOWN_SHARE * result.step_time_s
+    }
     names = {name: name.replace("_", " ") for name in parts}
-    return _shares(
-        [(names[name], part, format_time(part) if part else "0 s") for name, part in parts.items()],
+    return shares_table(
+        [(names[name], part, format_time(part)) for name, part in parts.items()],
         total=result.step_time_s,
         console=console,
     )
@@ -154,30 +218,32 @@ def _fullest(pools: Sequence[PoolUse]) -> str:
 
 def _memory(result: Result, console: Console, *, fullest: str) -> None:
     memory = result.memory
-    span = likely(result.interval.get("memory.peak_bytes"), format_bytes)
-    verdict = Text("fits", style="green") if memory.fits else Text("does not fit", style="bold red")
     title = Text.assemble(
-        (f"Memory of the fullest device{fullest}: ", "bold"),
-        f"{format_bytes(memory.peak_bytes)}{span} of {format_bytes(memory.capacity_bytes)}, ",
-        verdict,
+        (f"Memory of the fullest device{fullest}: ", "bold"), _memory_in_words(result)
     )
     parts = sorted(memory.by_category.items(), key=lambda part: -part[1])
     rows = [(name.replace("_", " "), size, format_bytes(size)) for name, size in parts if size]
-    _section(title, _shares(rows, total=memory.peak_bytes, console=console), console)
+    section(title, shares_table(rows, total=memory.peak_bytes, console=console), console)
+    _remedies(result, console)
+
+
+def _remedies(result: Result, console: Console) -> None:
+    """Print what lowers the peak of memory, where that was looked for."""
+    memory = result.memory
     if memory.fixes:
         title = Text("Changes that lower the peak" if memory.fits else "Changes that make it fit")
-        table = _table()
+        table = headed_table()
         for head in ("change", "peak", "step time"):
             table.add_column(head, justify="left" if head == "change" else "right")
         for fix in memory.fixes:
             table.add_row(fix.change, format_bytes(fix.peak_bytes), format_time(fix.step_time_s))
-        _section(title, table, console)
+        section(title, table, console)
     elif not memory.fits:
         console.print(Padding("No single change makes it fit; try more devices.", INDENT))
 
 
 def _tier_table(tiers: Sequence[TierUse]) -> Table:
-    table = _table()
+    table = headed_table()
     for head in ("memory", "used", "of", "", "moved in a step"):
         table.add_column(head, justify="left" if head == "memory" else "right")
     for tier in tiers:
@@ -196,36 +262,40 @@ def _tier_table(tiers: Sequence[TierUse]) -> Table:
 def _energy(result: Result, console: Console) -> Table:
     energy = result.energy_j
     rows = [(stage, part, quantity(part, "J")) for stage, part in energy.by_stage.items()]
-    table = _shares(rows, total=energy.total, console=console)
-    span = likely(result.interval.get("energy_j"), lambda value: quantity(value, "J"))
+    table = shares_table(rows, total=energy.total, console=console)
+    span = likely(result.interval.get("energy_j"), _joules)
     table.add_row("total", quantity(energy.total, "J"), "", span.strip())
-    table.add_row("of it static", quantity(energy.static, "J"), _share(energy.static, energy.total))
+    table.add_row("of it static", quantity(energy.static, "J"), share(energy.static, energy.total))
     table.add_row(
-        "of it dynamic", quantity(energy.dynamic, "J"), _share(energy.dynamic, energy.total)
+        "of it dynamic", quantity(energy.dynamic, "J"), share(energy.dynamic, energy.total)
     )
     return table
 
 
 def _energy_sections(result: Result, console: Console) -> None:
     title = "Energy of one step, node overheads and PUE included"
-    _section(title, _energy(result, console), console)
+    section(title, _energy(result, console), console)
     energy = result.energy_j
     if energy.ledger:
-        _section("Energy by class of work", class_table(energy), console)
-        _section("Energy by component", component_table(energy), console)
+        section("Energy by class of work", class_table(energy), console)
+        section("Energy by component", component_table(energy), console)
         if note := unsplit_hosts(energy):
             console.print(note, style="dim")
     waiting = waiting_table(energy)
     if waiting is not None:
-        _section("What waiting costs (in the above; a rank on average)", waiting, console)
+        section("What waiting costs (in the above; a rank on average)", waiting, console)
 
 
 def _watts(value: float) -> str:
     return quantity(value, "W")
 
 
+def _joules(value: float) -> str:
+    return quantity(value, "J")
+
+
 def _bill(result: Result, console: Console) -> Table:
-    facts = _facts()
+    facts = facts_table()
     facts.add_row(
         "Power",
         f"{quantity(result.average_power_w, 'W')}"
@@ -235,15 +305,20 @@ def _bill(result: Result, console: Console) -> Table:
     if result.power is not None:
         facts.add_row("", sparkline(result.power.total_w, console))
     facts.add_row("Efficiency", efficiency(result))
+    if result.embodied_gco2e is not None:
+        facts.add_row("Embodied", f"{quantity(result.embodied_gco2e, 'g')} CO2e per step")
+    return facts
+
+
+def _bill_rows(result: Result) -> list[tuple[str, Text | str]]:
     span = likely(result.interval.get("cost_usd"), money)
     cost = f"{money(result.cost_usd)}{span} per step{_per_unit(result)}"
     carbon = f"{quantity(result.carbon_gco2e, 'g')} CO2e per step"
     is_priced, is_located = result.cost_usd is not None, result.carbon_gco2e is not None
-    facts.add_row("Cost", cost if is_priced else "no price is known for these nodes")
-    facts.add_row("Carbon", carbon if is_located else "no grid intensity is known for this site")
-    if result.embodied_gco2e is not None:
-        facts.add_row("Embodied", f"{quantity(result.embodied_gco2e, 'g')} CO2e per step")
-    return facts
+    return [
+        ("Cost", cost if is_priced else "no price is known for these nodes"),
+        ("Carbon", carbon if is_located else "no grid intensity is known for this site"),
+    ]
 
 
 def _per_unit(result: Result) -> str:
@@ -258,7 +333,7 @@ def _per_unit(result: Result) -> str:
 
 
 def _evidence(provenance: Mapping[str, Evidence]) -> Table:
-    table = _table()
+    table = headed_table()
     table.add_column("quantity", no_wrap=True)
     table.add_column("evidence", no_wrap=True)
     table.add_column("shares and notes", ratio=1)
@@ -270,57 +345,11 @@ def _evidence(provenance: Mapping[str, Evidence]) -> Table:
     return table
 
 
-def _shares(rows: Iterable[tuple[str, float, str]], *, total: float, console: Console) -> Table:
-    """Return a table of parts with their share of `total` as number and bar."""
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True, min_width=22)
-    table.add_column(justify="right", no_wrap=True, min_width=10)
-    table.add_column(justify="right", no_wrap=True, min_width=7)
-    table.add_column(no_wrap=True)
-    for name, part, text in rows:
-        table.add_row(name, text, _share(part, total), _bar(part, total, console))
-    return table
-
-
-def _share(part: float, total: float) -> str:
-    return percent(part / total) if total else NOT_APPLICABLE
-
-
-def _bar(part: float, total: float, console: Console) -> Text:
-    block = "█" if console.encoding.lower().startswith("utf") else "#"
-    columns = round(BAR_COLUMNS * part / total) if total else 0
-    return Text(block * max(0, min(columns, BAR_COLUMNS)), style="cyan")
-
-
 def _without_unit(field: str) -> str:
     """Return a field's name as words: `step_time_s` is the step time."""
     for ending in ("_s", "_bytes", "_w", "_j", "_usd", "_gco2e"):
         field = field.removesuffix(ending)
     return field.replace("_", " ")
-
-
-def _facts() -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True, min_width=12, style="dim")
-    table.add_column()
-    return table
-
-
-def _table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-
-
-def _list(lines: Iterable[str]) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    for line in lines:
-        table.add_row("-", line)
-    return table
-
-
-def _section(title: str | Text, body: Table, console: Console) -> None:
-    console.print()
-    console.print(Text(title, style="bold") if isinstance(title, str) else title)
-    console.print(Padding(body, INDENT))
 
 
 def _plural(noun: str, number: int) -> str:

@@ -1,0 +1,83 @@
+"""Parts that reports on the terminal are made of: sections and tables of one look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from wattree.report.words import NOT_APPLICABLE, percent
+
+#: Of what stands below a title. [columns]
+INDENT: Final = (0, 0, 0, 2)
+_BAR_COLUMNS: Final = 24
+
+
+def section(title: str | Text, body: Table, console: Console) -> None:
+    """Print a title and what stands below it, after an empty line."""
+    console.print()
+    console.print(Text(title, style="bold") if isinstance(title, str) else title)
+    console.print(Padding(body, INDENT))
+
+
+def headed_table() -> Table:
+    """Return an empty table whose columns have heads."""
+    return Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def plain_table() -> Table:
+    """Return an empty table without heads."""
+    return Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+
+
+def facts_table(rows: Iterable[tuple[str, Text | str]] = ()) -> Table:
+    """Return one line for each name and what is said of it."""
+    table = plain_table()
+    table.add_column(no_wrap=True, min_width=12, style="dim")
+    table.add_column()
+    for name, words in rows:
+        table.add_row(name, words)
+    return table
+
+
+def bullets(lines: Iterable[str]) -> Table:
+    """Return a list."""
+    table = plain_table()
+    for line in lines:
+        table.add_row("-", line)
+    return table
+
+
+def shares_table(
+    rows: Iterable[tuple[str, float, str]], *, total: float, console: Console
+) -> Table:
+    """Return parts with their share of `total` as number and bar.
+
+    Args:
+        rows: Of each part its name, its size and its size in words.
+        total: Sum of all parts.
+        console: Decides how bars are drawn.
+    """
+    table = plain_table()
+    table.add_column(no_wrap=True, min_width=22)
+    table.add_column(justify="right", no_wrap=True, min_width=10)
+    table.add_column(justify="right", no_wrap=True, min_width=7)
+    table.add_column(no_wrap=True)
+    for name, part, text in rows:
+        table.add_row(name, text, share(part, total), _bar(part, total, console))
+    return table
+
+
+def share(part: float, total: float) -> str:
+    """Return a part of a total in percent."""
+    return percent(part / total) if total else NOT_APPLICABLE
+
+
+def _bar(part: float, total: float, console: Console) -> Text:
+    block = "█" if console.encoding.lower().startswith("utf") else "#"
+    columns = round(_BAR_COLUMNS * part / total) if total else 0
+    return Text(block * max(0, min(columns, _BAR_COLUMNS)), style="cyan")
