@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
         simulate,
     )
     from wattree.search import Plan, plan
+    from wattree.search.compared import RunComparison, compare
     from wattree.trace import Result, Trace
     from wattree.validation import Validation, validate
 
@@ -35,12 +36,14 @@ __all__ = [
     "Recording",
     "Replay",
     "Result",
+    "RunComparison",
     "StepEstimate",
     "Trace",
     "Validation",
     "WattreeError",
     "__version__",
     "capture_module",
+    "compare",
     "compare_energy",
     "estimate",
     "export_chakra",
@@ -65,11 +68,13 @@ _HOMES = {
     "Recording": "wattree.capture",
     "Replay": "wattree.interchange",
     "Result": "wattree.trace",
+    "RunComparison": "wattree.search.compared",
     "StepEstimate": "wattree.predict",
     "Trace": "wattree.trace",
     "Validation": "wattree.validation",
     "WattreeError": "wattree.errors",
     "capture_module": "wattree.capture",
+    "compare": "wattree.search.compared",
     "compare_energy": "wattree.energy.commands",
     "estimate": "wattree.predict",
     "export_chakra": "wattree.interchange",

@@ -82,11 +82,12 @@ def _lines(random: random.Random, text: bytes) -> bytes:
 
 def _number(random: random.Random, text: bytes) -> bytes:
     """Return the text with a run of digits replaced by another number."""
-    places = [place for place, byte in enumerate(text) if chr(byte).isdigit()]
+    digits = b"0123456789"  # other digits are parts of characters of several bytes
+    places = [place for place, byte in enumerate(text) if byte in digits]
     if not places:
         return text
     begin = end = random.choice(places)
-    while end < len(text) and chr(text[end]).isdigit():
+    while end < len(text) and text[end] in digits:
         end += 1
     other = random.choice(
         (

@@ -57,7 +57,7 @@ def explanation(
     sentences = [_summary(winner), *_input_bound(winner.result)]
     sentences += _another_function(setting, objective, ranked)
     if len(ranked) > 1:
-        sentences.append(_against(setting, objective, winner, ranked[1], "the runner-up"))
+        sentences.append(against(setting, objective, winner, ranked[1], "the runner-up"))
     else:
         sentences.append("No other strategy that was simulated meets every constraint.")
     for name, rival in rivals.items():
@@ -68,7 +68,7 @@ def explanation(
         elif not rival.result.memory.fits:
             sentences.append(_does_not_fit(name, rival))
         else:
-            sentences.append(_against(setting, objective, winner, rival, name))
+            sentences.append(against(setting, objective, winner, rival, name))
     return tuple(sentences)
 
 
@@ -123,7 +123,7 @@ def _another_function(
     if exact is None:
         yield f"No strategy of {setting.model.name} itself meets every constraint."
     else:
-        yield _against(setting, objective, winner, exact, "the best of the model itself")
+        yield against(setting, objective, winner, exact, "the best of the model itself")
 
 
 def _does_not_fit(name: str, rival: RankedStrategy) -> str:
@@ -134,10 +134,18 @@ def _does_not_fit(name: str, rival: RankedStrategy) -> str:
     )
 
 
-def _against(
+def against(
     setting: Setting, objective: str, winner: RankedStrategy, rival: RankedStrategy, name: str
 ) -> str:
-    """Return one sentence that compares the winner with a rival that fits."""
+    """Return one sentence that compares the winner with a rival that fits.
+
+    Args:
+        setting: The job of both.
+        objective: What the winner has less of, unless the rival misses a constraint.
+        winner: One strategy.
+        rival: The other.
+        name: What the rival is called.
+    """
     ours, theirs = winner.result, rival.result
     mine, other = objective_of(ours, objective), objective_of(theirs, objective)
     shown = f"{_shown(mine, objective)} against {_shown(other, objective)}"
@@ -172,17 +180,36 @@ def _against(
 
 def _differences(setting: Setting, winner: RankedStrategy, rival: RankedStrategy) -> Iterator[str]:
     """Yield how the parts of the step differ, those that favor the winner first."""
+
+    def reason(name: str, gain_s: float) -> str:
+        better, worse = (winner, rival) if gain_s > 0 else (rival, winner)
+        return _reason(name, better, worse, setting, favors_winner=gain_s > 0)
+
     mine, other = asdict(winner.result.time_s), asdict(rival.result.time_s)
-    gains = {name: other[name] - mine[name] for name in _PARTS}
-    least = _TELLING * sum(abs(gain) for gain in gains.values())
-    least = max(least, _NOTHING * rival.result.step_time_s)
+    return part_differences(mine, other, rival.result.step_time_s, reason=reason)
+
+
+def part_differences(
+    mine: Mapping[str, float],
+    other: Mapping[str, float],
+    step_s: float,
+    *,
+    reason: Callable[[str, float], str] = lambda *_: "",
+) -> Iterator[str]:
+    """Yield how the parts of two steps differ, what the first has less of before all others.
+
+    Args:
+        mine: Part of the first step → its time. [s]
+        other: The same of the other step. [s]
+        step_s: Time of the other step. [s]
+        reason: Of a part, and of what the first saves of it [s]: what explains that, in brackets.
+    """
+    gains = {name: other.get(name, 0.0) - mine.get(name, 0.0) for name in _PARTS}
+    least = max(_TELLING * sum(abs(gain) for gain in gains.values()), _NOTHING * step_s)
     for name, gain in sorted(gains.items(), key=lambda item: -item[1]):
-        if abs(gain) < least:
-            continue
-        word = "less" if gain > 0 else "more"
-        better, worse = (winner, rival) if gain > 0 else (rival, winner)
-        reason = _reason(name, better, worse, setting, favors_winner=gain > 0)
-        yield f"{format_time(abs(gain))} {word} {_PARTS[name]}{reason}"
+        if abs(gain) >= least:
+            word = "less" if gain > 0 else "more"
+            yield f"{format_time(abs(gain))} {word} {_PARTS[name]}{reason(name, gain)}"
 
 
 def _reason(

@@ -1,0 +1,63 @@
+"""`wattree compare`: jobs and results side by side, and why they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattree.cli.job_file import print_warnings
+from wattree.cli.output import Calibration, JsonPath, announce_compilation, check_outputs, deliver
+from wattree.cli.request import request_command
+
+#: Files to compare: one alone is no comparison, and a line has room for so many columns.
+_FEWEST, _MOST = 2, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareFilesRequest:
+    """What `wattree compare` is asked."""
+
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Two or more: job files (YAML), which are simulated, and results (JSON) of "
+            "simulate, train or plan.",
+            show_default=False,
+        ),
+    ]
+    calibration: Calibration = None
+    json_path: JsonPath = None
+
+
+@request_command
+def compare(request: CompareFilesRequest) -> None:
+    """Lay jobs or results side by side, with the reasons of their difference.
+
+    All are related to the first. A result of 'wattree train' beside the job shows what was
+    measured beside what is predicted.
+
+    Example: wattree compare a.yaml b.yaml result.json
+    """
+    from wattree.report.compare_text import show_comparison
+    from wattree.search.compared import compare as compared_files
+
+    found = len(request.files)
+    if not _FEWEST <= found <= _MOST:
+        raise typer.BadParameter(
+            f"found {found}, expected {_FEWEST} to {_MOST} files", param_hint="FILE..."
+        )
+    for path in request.files:
+        check_outputs(request.json_path, source=path)
+    announce_compilation()
+    comparison = compared_files(request.files, calibration=request.calibration)
+    for run in comparison.runs:
+        print_warnings(Path(run.source), run.warnings)
+    deliver(
+        comparison.as_json(),
+        request.json_path,
+        lambda console: show_comparison(comparison, console),
+    )

@@ -1,0 +1,103 @@
+"""Runs side by side as text for people: what differs, their figures, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from wattree.report.parts import INDENT, headed_table
+from wattree.report.words import NOT_APPLICABLE, count, money, percent, quantity
+from wattree.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from wattree.search.compared import RunComparison
+
+#: Parts of the step below this share in every run have no row.
+_SHOWN_SHARE = 5e-4
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A figure: its name, where it is found, how it is written, and whether to relate it."""
+
+    name: str
+    path: tuple[str, ...]
+    shown: Callable[[Any], str]
+    related: bool = False
+
+
+_ROWS = (
+    _Row("step time", ("step_time_s",), format_time, related=True),
+    _Row("tokens/s", ("tokens_per_s",), count),
+    _Row("samples/s", ("samples_per_s",), count),
+    _Row("MFU", ("mfu",), percent),
+    _Row("memory", ("memory", "peak_bytes"), format_bytes, related=True),
+    _Row("of", ("memory", "capacity_bytes"), format_bytes),
+    _Row("energy", ("energy_j", "total"), lambda value: quantity(value, "J"), related=True),
+    _Row("power", ("average_power_w",), lambda value: quantity(value, "W")),
+    _Row("cost", ("cost_usd",), money, related=True),
+    _Row("carbon", ("carbon_gco2e",), lambda value: quantity(value, "g CO2e")),
+)
+
+
+def show_comparison(comparison: RunComparison, console: Console) -> None:
+    """Print what runs say differently, their figures side by side, and the reasons."""
+    for run in comparison.runs:
+        console.print(Text.assemble((run.name, "bold"), f"  {run.source}"), soft_wrap=True)
+    console.print()
+    table = headed_table()
+    table.add_column("", no_wrap=True)
+    for run in comparison.runs:
+        table.add_column(run.name, justify="right", overflow="fold")
+    for fact, words in comparison.differing.items():
+        table.add_row(fact, *map(Text, words))
+    if comparison.differing:
+        table.add_section()
+    figures = [run.figures for run in comparison.runs]
+    for row in _rows(figures):
+        values = [_at(each, row.path) for each in figures]
+        if any(value is not None for value in values):
+            table.add_row(row.name, *_cells(row, values))
+    console.print(table)
+    console.print(Text("\nWhy", style="bold"))
+    for sentence in comparison.reasons:
+        console.print(Padding(Text(sentence), INDENT))
+
+
+def _rows(figures: list[Mapping[str, Any]]) -> Iterator[_Row]:
+    """Yield the rows: figures, with the parts of the step below its time."""
+    first, *rest = _ROWS
+    yield first
+    for name in dict.fromkeys(part for each in figures for part in each["time_s"]):
+        if any(
+            each["time_s"].get(name, 0.0) >= _SHOWN_SHARE * each["step_time_s"] for each in figures
+        ):
+            yield _Row(f"  {name.replace('_', ' ')}", ("time_s", name), _time)
+    yield from rest
+
+
+def _time(value: float) -> str:
+    return format_time(value) if value else "0 s"
+
+
+def _at(figures: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    found: Any = figures
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) else None
+
+
+def _cells(row: _Row, values: list[Any]) -> Iterator[str]:
+    """Yield what a row says of each run; where it is related, with the distance to the first."""
+    for index, value in enumerate(values):
+        if value is None:
+            yield NOT_APPLICABLE
+        elif index and row.related and values[0]:
+            yield f"{row.shown(value)} ({100 * (value / values[0] - 1):+.1f} %)"
+        else:
+            yield row.shown(value)

@@ -1,0 +1,242 @@
+"""Jobs and results side by side: what they say differently, and what their steps differ by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any, Final
+
+from wattree.cost import load_calibration
+from wattree.errors import JobError, JsonTextError, OutputError
+from wattree.job import Job, load_job
+from wattree.json_text import parsed_object
+from wattree.lowering.checked import checked
+from wattree.lowering.setting import Setting, setting_of
+from wattree.predict import simulate
+from wattree.search.explain import against, part_differences
+from wattree.search.plan_result import RankedStrategy
+from wattree.strategy import StrategyOptions, options_in_words
+from wattree.units import format_bytes, format_quantity
+
+#: Figures that every result has, with the keys below those that have some.
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "step_time_s": (),
+    "time_s": ("compute", "exposed_communication"),
+    "memory": ("peak_bytes", "capacity_bytes"),
+    "energy_j": ("total",),
+}
+#: Longest file of a result. [B]
+_LIMIT_BYTES: Final = 1 << 26
+#: Differences of memory and energy below this share are nothing to people.
+_NOTHING: Final = 0.01
+#: Steps closer than this are equally long.
+_TIE: Final = 5e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """One of the things compared.
+
+    Attributes:
+        name: A letter: A is the one that the others are held against.
+        source: File, as the user gave it.
+        facts: What it says of itself, name → words.
+        figures: Fields of its result, as `Result.as_json` has them.
+        setting: Of a job: what all its strategies share.
+        ranked: Of a job whose strategy is given by options: these, with the result.
+        warnings: What a reader of its figures must know.
+    """
+
+    name: str
+    source: str
+    facts: Mapping[str, str]
+    figures: Mapping[str, Any]
+    setting: Setting | None = None
+    ranked: RankedStrategy | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """Runs side by side; the others are held against the first.
+
+    Attributes:
+        runs: At least two, in the order given.
+        differing: Fact → its words in each run, of those in which the runs differ.
+        reasons: Of each run but the first, a sentence on what its step has more and less of.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    differing: Mapping[str, tuple[str, ...]]
+    reasons: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain dictionaries and lists, ready for JSON."""
+        return {
+            "runs": [
+                {
+                    "name": run.name,
+                    "source": run.source,
+                    "facts": dict(run.facts),
+                    "result": dict(run.figures),
+                }
+                for run in self.runs
+            ],
+            "differing": {name: list(words) for name, words in self.differing.items()},
+            "reasons": list(self.reasons),
+        }
+
+
+def compare(paths: Sequence[Path], *, calibration: Path | None = None) -> RunComparison:
+    """Return jobs and results side by side.
+
+    Args:
+        paths: Job files, which are simulated, and results that were written as JSON; at most 26.
+        calibration: Constants for the jobs, instead of those that ship.
+
+    Raises:
+        WattreeError: A file is neither, or a job cannot be simulated.
+    """
+    runs = [
+        run_of_result(path, name)
+        if path.suffix == ".json"
+        else run_of_job(path, name, calibration=calibration)
+        for name, path in zip(ascii_uppercase, paths, strict=False)
+    ]
+    return compared(runs)
+
+
+def compared(runs: Sequence[ComparedRun]) -> RunComparison:
+    """Return runs side by side, with what they differ in."""
+    shared = [name for name in runs[0].facts if all(name in run.facts for run in runs)]
+    words = {name: tuple(run.facts[name] for run in runs) for name in shared}
+    differing = {name: each for name, each in words.items() if len(set(each)) > 1}
+    same = differing.keys() <= {"strategy", "mesh", "schedule"} and "strategy" in shared
+    reasons = tuple(_reason(runs[0], other, same=same) for other in runs[1:])
+    return RunComparison(runs=tuple(runs), differing=differing, reasons=reasons)
+
+
+def run_of_job(path: Path, name: str, *, calibration: Path | None = None) -> ComparedRun:
+    """Return a job's facts and the result of its simulation.
+
+    Raises:
+        WattreeError: It cannot be read or simulated.
+    """
+    job = load_job(path)
+    _refuse_open(job, path)
+    prediction = simulate(job, calibration=calibration)
+    figures = prediction.result.as_json()
+    ranked = None
+    if isinstance(job.strategy, StrategyOptions):
+        label = options_in_words(job.strategy)
+        ranked = RankedStrategy(options=job.strategy, label=label, result=prediction.result)
+    return ComparedRun(
+        name=name,
+        source=str(path),
+        facts={**checked(job).facts, **_facts_of(figures)},
+        figures=figures,
+        setting=setting_of(job, load_calibration(calibration)),
+        ranked=ranked,
+        warnings=prediction.warnings,
+    )
+
+
+def run_of_result(path: Path, name: str) -> ComparedRun:
+    """Return the figures of a JSON file that `simulate`, `train` or `plan` wrote.
+
+    Of a plan: those of its best strategy.
+
+    Raises:
+        OutputError: It cannot be read, or is no result.
+    """
+    try:
+        found = parsed_object(path.read_bytes(), limit_bytes=_LIMIT_BYTES)
+    except OSError as error:
+        raise OutputError(f"cannot read '{path}': {error.strerror}") from error
+    except JsonTextError as error:
+        raise OutputError(f"cannot compare '{path}': {error}") from error
+    best = found.get("best")
+    figures = best if isinstance(best, dict) else found
+    missing = [name for name in _NEEDED if not _has(figures, name)]
+    if missing:
+        raise OutputError(
+            f"cannot compare '{path}': found no number for {', '.join(missing)}; expected a job "
+            "(YAML), or the JSON of 'wattree simulate', 'train' or 'plan'"
+        )
+    return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
+
+
+def _refuse_open(job: Job, path: Path) -> None:
+    if isinstance(job.strategy, str):
+        hint = f"'wattree plan {path} --out best.yaml' finds one"
+        raise JobError(str(path), [f"strategy: found '{job.strategy}'; {hint}"])
+
+
+def _has(figures: Mapping[str, Any], name: str) -> bool:
+    """Return whether a figure is there, and is a number or holds the numbers it must."""
+    value = figures.get(name)
+    parts = _NEEDED[name]
+    if not parts:
+        return _is_number(value)
+    return isinstance(value, dict) and all(_is_number(value.get(part)) for part in parts)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Return what every result says of itself: model, cluster, degrees, schedule."""
+    facts = {name: str(figures[name]) for name in ("model", "cluster", "ranks") if name in figures}
+    strategy = figures.get("strategy")
+    if isinstance(strategy, Mapping):
+        for name in ("mesh", "schedule"):
+            if isinstance(parts := strategy.get(name), Mapping):
+                facts[name] = ", ".join(f"{key} {value}" for key, value in parts.items())
+    return facts
+
+
+def _reason(first: ComparedRun, other: ComparedRun, *, same: bool) -> str:
+    """Return a sentence on two runs; of strategies of the same job it names their choices."""
+    fit = first.figures["memory"].get("fits") and other.figures["memory"].get("fits")
+    if not (same and fit and first.ranked and other.ranked and first.setting):
+        return _sentence(first, other)
+    runs = sorted((other, first), key=lambda run: run.figures["step_time_s"])
+    better, worse = (run.ranked for run in runs)
+    assert better is not None
+    assert worse is not None
+    words = against(first.setting, "time", better, worse, runs[1].name)
+    return f"{runs[0].name}: {words[0].lower()}{words[1:]}"
+
+
+def _sentence(first: ComparedRun, other: ComparedRun) -> str:
+    """Return what the step of a run has more and less of than that of the first."""
+    mine, theirs = other.figures, first.figures
+    longer = mine["step_time_s"] / theirs["step_time_s"] - 1 if theirs["step_time_s"] else 0.0
+    head = f"{other.name}: the step is as long as that of {first.name}"
+    if abs(longer) >= _TIE:
+        word = "longer" if longer > 0 else "shorter"
+        head = (
+            f"{other.name}: the step is {100 * abs(longer):.1f} % {word} than that of {first.name}"
+        )
+    reasons = list(part_differences(mine["time_s"], theirs["time_s"], theirs["step_time_s"]))
+    if longer > 0:
+        reasons.reverse()
+    reasons += _more_or_less(
+        "memory", mine["memory"]["peak_bytes"], theirs["memory"]["peak_bytes"], format_bytes
+    )
+    reasons += _more_or_less("energy", mine["energy_j"]["total"], theirs["energy_j"]["total"], _j)
+    return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
+
+
+def _more_or_less(name: str, mine: float, theirs: float, shown: Any) -> list[str]:
+    difference = mine - theirs
+    if abs(difference) <= _NOTHING * theirs:
+        return []
+    return [f"{shown(abs(difference))} {'more' if difference > 0 else 'less'} {name}"]
+
+
+def _j(value: float) -> str:
+    return format_quantity(value, "J")

@@ -1,0 +1,128 @@
+"""Jobs and results side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wattree
+from wattree.cli.main import run
+from wattree.errors import JobError, OutputError
+from wattree.search.compared import RunComparison, compare
+
+JOB = {
+    "model": "gpt2",
+    "data": {"sequence_length": 1024, "global_batch": 64},
+    "cluster": {"node": "dgx-a100"},
+}
+
+Written = Callable[..., Path]
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Written:
+    """Write a job with other keys, and return its path."""
+
+    def write(name: str, **changes: Any) -> Path:
+        path = tmp_path / name
+        path.write_text(json.dumps({**JOB, **changes}))
+        return path
+
+    return write
+
+
+def found(*paths: Path) -> RunComparison:
+    """Compare files."""
+    return compare(paths)
+
+
+def test_two_strategies_differ_in_what_they_choose_and_the_reason_names_it(
+    job_file: Written,
+) -> None:
+    """A user asks why one of his jobs is slower; the choice that causes it is the answer."""
+    plain = job_file("plain.yaml", strategy={"dp": 8, "micro_batch": 8})
+    again = job_file("again.yaml", strategy={"dp": 8, "micro_batch": 8, "recompute": "full"})
+    comparison = found(plain, again)
+
+    assert list(comparison.differing) == ["strategy"]
+    assert "recomputes nothing" in comparison.reasons[0]
+    assert comparison.reasons[0].startswith("A: it beats B")
+
+
+def test_other_hardware_is_compared_by_the_parts_of_the_step(job_file: Written) -> None:
+    """Parts of two steps need not have the same reasons to be told apart."""
+    options = {"dp": 8, "micro_batch": 8}
+    first = job_file("a.yaml", strategy=options)
+    other = job_file("h.yaml", strategy=options, cluster={"node": "dgx-h100"})
+    comparison = found(first, other)
+
+    assert "cluster" in comparison.differing
+    assert "shorter than that of A" in comparison.reasons[0]
+    assert "less compute" in comparison.reasons[0]
+
+
+def test_a_result_beside_its_own_job_is_as_long(job_file: Written, tmp_path: Path) -> None:
+    """What was written compares as what is simulated."""
+    path = job_file("job.yaml", strategy={"dp": 8})
+    result = wattree.simulate(wattree.load_job(path)).result
+    written = tmp_path / "result.json"
+    written.write_text(json.dumps(result.as_json()))
+    comparison = found(path, written)
+
+    assert "as long as" in comparison.reasons[0]
+    assert comparison.runs[1].figures["step_time_s"] == pytest.approx(result.step_time_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1, 2]", "found a list"),
+        ("{", "expected valid JSON"),
+        ('{"step_time_s": "12"}', "found no number for step_time_s, time_s, memory, energy_j"),
+        ('{"step_time_s": -1, "time_s": {}, "memory": [], "energy_j": 3}', "found no number"),
+    ],
+)
+def test_what_is_no_result_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """Whatever a file holds, the message says what is missing."""
+    path = tmp_path / "x.json"
+    path.write_text(text)
+
+    with pytest.raises(OutputError, match=words):
+        found(path, path)
+
+
+def test_a_job_without_a_strategy_says_how_to_find_one(job_file: Written) -> None:
+    """There is nothing to simulate yet."""
+    path = job_file("open.yaml")
+
+    with pytest.raises(JobError, match=r"wattree plan .*--out"):
+        found(path, path)
+
+
+def test_the_command_reads_as_reviewed(
+    golden: Any, job_file: Written, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """Columns keep apart, and every file has a letter."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(job_file("a.yaml", strategy={"dp": 8}).parent)
+    job_file("b.yaml", strategy={"dp": 8, "sharding": "zero3"})
+    code = run(["compare", "a.yaml", "b.yaml"])
+    text = capsys.readouterr().out
+    golden.check("compare.txt", "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+
+    assert code == 0
+
+
+@pytest.mark.parametrize("number", [1, 9])
+def test_too_few_or_too_many_files_are_refused(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One file is no comparison; nine columns do not fit on a line."""
+    code = run(["compare", *["a.yaml"] * number])
+
+    assert code == 2
+    assert f"found {number}, expected 2 to 8 files" in capsys.readouterr().err
