@@ -215,7 +215,7 @@ def quantity_option(
     if text is None:
         return None
     bare = may_be_bare and text.strip().replace(".", "", 1).isdigit()
-    unit = {"w": "W", "s": "s", "bytes": "B", "bytes_per_s": "B/s"}[dimension]
+    unit = {"w": "W", "s": "s", "usd": "USD", "bytes": "B", "bytes_per_s": "B/s"}[dimension]
     try:
         return parse_quantity(f"{text} {unit}" if bare else text, dimension)
     except UnitError as error:

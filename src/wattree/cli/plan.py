@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wattree.cli.bill import asked_of_run
 from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import (
     NOTHING_FITS,
@@ -26,6 +27,7 @@ from wattree.cli.output import (
     progress_bars,
     quantity_option,
 )
+from wattree.cli.plan_sizing import nodes_asked, of_length, size
 from wattree.cli.request import option, request_command
 from wattree.errors import InfeasibleError, JobError
 
@@ -58,7 +60,11 @@ PowerCap = Annotated[
 ]
 Deadline = Annotated[
     str | None,
-    option("T", "Upper limit on the time of all training.steps, in s or with a unit: '36 h'."),
+    option(
+        "T",
+        "Upper limit on the time of the run (training.steps, or --tokens), in s or with a "
+        "unit: '36 h'.",
+    ),
 ]
 Margin = Annotated[
     str, option("P", "Part of each device's memory to keep free, such as '5 %' or 0.")
@@ -88,6 +94,21 @@ Out = Annotated[
     ),
 ]
 Rank = Annotated[int, typer.Option(metavar="N", min=1, help="Row of the table that --out writes.")]
+Nodes = Annotated[
+    str | None,
+    option(
+        "A..B",
+        "Find the smallest number of nodes, such as 1..64, with which the run meets --deadline and "
+        "--budget; without these, with which it fits.",
+    ),
+]
+Tokens = Annotated[
+    str | None,
+    option("COUNT", "Length of the run, such as 1T, in place of the job's training.steps."),
+]
+Budget = Annotated[
+    str | None, option("COST", "Upper limit on the cost of the run, such as '2e6 USD'.")
+]
 Full = Annotated[
     bool,
     typer.Option("--full", help="Print the table, all comparisons and what was rejected."),
@@ -115,6 +136,9 @@ class PlanRequest:
     software: Families = None
     out: Out = None
     rank: Rank = 1
+    nodes: Nodes = None
+    tokens: Tokens = None
+    budget: Budget = None
     full: Full = False
     calibration: Calibration = None
     json_path: JsonPath = None
@@ -135,7 +159,8 @@ def plan(request: PlanRequest) -> None:
 
     began = time.perf_counter()
     check_outputs(request.json_path, request.out, source=request.job)
-    loaded = read_job(request.job)
+    length = asked_of_run(tokens=request.tokens, samples=None, shift=None)
+    loaded = of_length(read_job(request.job), length.tokens)
     asked: dict[str, Any] = {
         "objective": request.objective.value,
         "pareto": _pair(request.pareto),
@@ -148,7 +173,14 @@ def plan(request: PlanRequest) -> None:
         "any_software": request.any_software,
         "calibration": request.calibration,
     }
+    if request.budget is not None and request.nodes is None:
+        raise JobError("--budget", ["found without --nodes, expected both"])
     announce_compilation()
+    if request.nodes is not None:
+        if request.software is not None:
+            raise JobError("--nodes", ["found together with --software, expected one of them"])
+        _size(loaded, request, asked)
+        return
     if request.software is not None:
         _compare(loaded, request, asked)
         return
@@ -196,6 +228,21 @@ def _compare(job: Job, request: PlanRequest, asked: Mapping[str, Any]) -> None:
     deliver({"software": found}, request.json_path, lambda console: show_software(plans, console))
 
 
+def _size(job: Job, request: PlanRequest, asked: dict[str, Any]) -> None:
+    """Find the smallest cluster, and write its job if asked."""
+    budget_usd = quantity_option("--budget", request.budget, "usd", may_be_bare=True)
+    found = size(
+        job,
+        nodes_asked(str(request.nodes)),
+        asked,
+        budget_usd=budget_usd,
+        json_path=request.json_path,
+    )
+    smallest = found.smallest
+    if request.out is not None and smallest is not None and smallest.plan is not None:
+        _write_job(request.out, request.job, smallest.plan, request.rank, nodes=smallest.nodes)
+
+
 def _show(found: Plan, request: PlanRequest, console: Console) -> None:
     """Print a plan: one screen, or all of it."""
     from wattree.report import show_plan
@@ -203,8 +250,8 @@ def _show(found: Plan, request: PlanRequest, console: Console) -> None:
     show_plan(found, console, full=request.full)
 
 
-def _write_job(out: Path, job: Path, found: Plan, rank: int) -> None:
-    """Write the job with one of the ranked strategies."""
+def _write_job(out: Path, job: Path, found: Plan, rank: int, *, nodes: int | None = None) -> None:
+    """Write the job with one of the ranked strategies, and another number of nodes if given."""
     from wattree.files import write_atomic
     from wattree.job.written import mapping_of, yaml_text
     from wattree.strategy.described import describe_options
@@ -213,6 +260,8 @@ def _write_job(out: Path, job: Path, found: Plan, rank: int) -> None:
         raise JobError("--rank", [f"found {rank}, but {len(found.ideas)} strategies are ranked"])
     chosen = found.ideas[rank - 1][0]
     mapping = mapping_of(job) | {"strategy": describe_options(chosen.options)}
+    if nodes is not None:
+        mapping["cluster"] = mapping["cluster"] | {"nodes": nodes}
     head = f"Written by `wattree plan`: number {rank} by {found.objective}, {chosen.label}."
     write_atomic(out, yaml_text(mapping, head=head))
 

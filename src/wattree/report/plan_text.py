@@ -67,7 +67,7 @@ def _more_rankings(plan: Plan, console: Console) -> None:
 
 def _short(plan: Plan, best: RankedStrategy, console: Console) -> None:
     """Print the best strategy, its figures, the next ones, and what decides between them."""
-    console.print(Text(_named(best), style="bold"))
+    console.print(Text(strategy_label(best), style="bold"))
     console.print(facts_table(summary_rows(best.result)))
     if len(plan.ideas) > 1:
         section("Next", _next(plan.ideas[1 : 1 + _FEW], best, plan.objective), console)
@@ -97,8 +97,8 @@ def _next(
         result = entry.result
         behind = objective_of(result, objective) / least - 1.0
         held = format_bytes(result.memory.peak_bytes)
-        shown_behind = f"{100 * behind:+.1f} %"
-        table.add_row(str(rank), _named(entry), format_time(result.step_time_s), shown_behind, held)
+        name, step = strategy_label(entry), format_time(result.step_time_s)
+        table.add_row(str(rank), name, step, f"{100 * behind:+.1f} %", held)
     return table
 
 
@@ -146,7 +146,7 @@ def ranking(
         table.add_column(f"{name}\n{unit}", justify="right", no_wrap=True)
     for index, entry in enumerate(entries):
         style = "bold" if index == 0 else None
-        label = Text(_named(entry))
+        label = Text(strategy_label(entry))
         if variants and variants[index]:
             label.append(f"\nor {_variants(entry, variants[index])}", style="dim")
         table.add_row(
@@ -176,7 +176,7 @@ def _sureness(result: Result) -> str:
     return f"{100 * (span[1] / result.step_time_s - 1):.0f}"
 
 
-def _named(entry: RankedStrategy) -> str:
+def strategy_label(entry: RankedStrategy) -> str:
     """Return a strategy in words, marked where it trains another function than the job's model."""
     if entry.result.dense_parameters is None:
         return entry.label

@@ -1,0 +1,84 @@
+"""`wattree plan --nodes`: how many nodes a run needs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from wattree.cli.output import NOTHING_FITS, deliver, progress_bars
+from wattree.errors import JobError
+
+if TYPE_CHECKING:
+    from wattree.job import Job
+    from wattree.search.sizing import Sizing
+
+_RANGE: Final = re.compile(r"(\d{1,7})(?:\s*\.\.\s*(\d{1,7}))?")
+#: Larger clusters are a slip.
+_MOST: Final = 100_000
+
+
+def nodes_asked(text: str) -> range:
+    """Return the numbers of nodes that `1..64` or `8` names.
+
+    Raises:
+        JobError: It is no such range.
+    """
+    match = _RANGE.fullmatch(text.strip())
+    first, last = (int(part or match[1]) for part in match.groups()) if match else (0, 0)
+    if not 1 <= first <= last <= _MOST:
+        raise JobError(
+            "--nodes", [f"found '{text}', expected a range from 1 to {_MOST}, such as 1..64"]
+        )
+    return range(first, last + 1)
+
+
+def of_length(job: Job, tokens: float | None) -> Job:
+    """Return the job with as many training steps as it takes to see so many tokens.
+
+    Raises:
+        JobError: It has no tokens.
+    """
+    if tokens is None:
+        return job
+    if job.data.sequence_length is None:
+        raise JobError("--tokens", ["the job has no data.sequence_length, so no tokens"])
+    steps = -(-int(tokens) // (job.data.sequence_length * job.data.global_batch))
+    return replace(job, training=replace(job.training, steps=steps))
+
+
+def size(
+    job: Job,
+    nodes: range,
+    asked: dict[str, Any],
+    *,
+    budget_usd: float | None,
+    json_path: Path | None,
+) -> Sizing:
+    """Find the smallest cluster, and print it.
+
+    Args:
+        job: Its training steps are those of the run.
+        nodes: Numbers to try.
+        asked: Arguments of `plan`; its deadline is that of the run.
+        budget_usd: Highest cost of the run. [USD]
+        json_path: Where JSON goes.
+
+    Raises:
+        Exit: No number of nodes meets everything; the answer is printed.
+    """
+    from wattree.report.sizing_text import show_sizing
+    from wattree.search.sizing import smallest_cluster
+
+    deadline_s = asked.pop("deadline_s")
+    with progress_bars() as progress:
+        found = smallest_cluster(
+            job, nodes, deadline_s=deadline_s, budget_usd=budget_usd, progress=progress, **asked
+        )
+    deliver(found.as_json(), json_path, lambda console: show_sizing(found, job, console))
+    if found.smallest is None:
+        raise typer.Exit(NOTHING_FITS)
+    return found

@@ -1,0 +1,153 @@
+"""How many nodes a run needs: the smallest cluster that meets a deadline and a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from wattree.accounts.bill import run_bill
+from wattree.errors import InfeasibleError, JobError
+from wattree.job import Job
+from wattree.search.plan import plan
+from wattree.search.plan_result import Plan, RankedStrategy
+from wattree.trace import RunBill
+
+#: What a number of nodes may miss.
+NOTHING, _LATE = "no strategy fits", "past the deadline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedCluster:
+    """One number of nodes that was tried.
+
+    Attributes:
+        nodes: How many.
+        plan: Its strategies, whatever the run takes; None where none fits.
+        run: What the run takes with the best of them; None where none fits.
+        misses: What it does not meet, in words; none where it meets everything.
+    """
+
+    nodes: int
+    plan: Plan | None
+    run: RunBill | None
+    misses: tuple[str, ...]
+
+    @property
+    def best(self) -> RankedStrategy | None:
+        """The best strategy; None where none fits."""
+        return None if self.plan is None else self.plan.best
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "nodes": self.nodes,
+            "best": None if self.best is None else self.best.as_json(),
+            "run": None if self.run is None else asdict(self.run),
+            "misses": list(self.misses),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """Answer to "how many nodes do I need".
+
+    Attributes:
+        tried: By number of nodes.
+        smallest: The first of them that meets everything; None where none does.
+    """
+
+    tried: tuple[SizedCluster, ...]
+    smallest: SizedCluster | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "smallest": None if self.smallest is None else self.smallest.as_json(),
+            "tried": [each.as_json() for each in self.tried],
+        }
+
+
+def run_of(job: Job, best: RankedStrategy) -> RunBill:
+    """Return what all of `training.steps` take with a strategy."""
+    steps = max(job.training.steps, 1)
+    return run_bill(best.result, samples=float(steps * job.data.global_batch))
+
+
+def smallest_cluster(
+    job: Job,
+    nodes: Sequence[int],
+    *,
+    deadline_s: float | None = None,
+    budget_usd: float | None = None,
+    **options: Any,
+) -> Sizing:
+    """Return the smallest number of nodes with which `training.steps` meet deadline and budget.
+
+    Numbers are doubled until one meets the deadline, then the interval below it is halved: more
+    nodes are taken to be faster, and to cost at least as much. So numbers below one that misses the
+    deadline are not tried.
+
+    Args:
+        job: What to train on nodes of one kind; its own number of nodes and strategy are not read.
+        nodes: Numbers that may be tried, ascending.
+        deadline_s: Longest time of the run; None for any. [s]
+        budget_usd: Highest cost of the run; None for any. [USD]
+        options: Further arguments of `plan`.
+
+    Raises:
+        JobError: The cluster has pools, or a budget is given and no price is known.
+    """
+    if job.cluster.is_mixed:
+        raise JobError(job.source, ["cluster.pools: --nodes needs nodes of one kind"])
+    tried: dict[int, SizedCluster] = {}
+
+    def is_fast(number: int) -> bool:
+        pool = replace(job.cluster.pool, nodes=number)
+        sized = replace(job, cluster=replace(job.cluster, pools=(pool,)))
+        found = tried[number] = _tried(sized, options, deadline_s, budget_usd)
+        return found.plan is not None and _LATE not in found.misses
+
+    _halved(nodes, is_fast)
+    ordered = tuple(tried[number] for number in sorted(tried))
+    met = [each for each in ordered if each.plan is not None and not each.misses]
+    return Sizing(tried=ordered, smallest=met[0] if met else None)
+
+
+def _halved(numbers: Sequence[int], meets: Callable[[int], bool]) -> None:
+    """Call `meets` on numbers until the first that meets is found, as if all after it met too."""
+    low, high = -1, 0  # `low` does not meet, `high` is tried next
+    while not meets(numbers[high]):
+        if high == len(numbers) - 1:
+            return
+        low, high = high, min(2 * high + 1, len(numbers) - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(numbers[middle]) else (middle, high)
+
+
+def _tried(
+    job: Job, options: Mapping[str, Any], deadline_s: float | None, budget_usd: float | None
+) -> SizedCluster:
+    """Return what the best strategy on the nodes of a job makes of its run.
+
+    Raises:
+        JobError: There is a budget, and no price is known.
+    """
+    nodes = job.cluster.nodes
+    try:
+        found = plan(job, **options)
+    except InfeasibleError:
+        return SizedCluster(nodes=nodes, plan=None, run=None, misses=(NOTHING,))
+    assert found.best is not None, "a plan without a best strategy is refused"
+    run = run_of(job, found.best)
+    misses = []
+    if deadline_s is not None and run.time_s > deadline_s:
+        misses.append(_LATE)
+    if budget_usd is not None:
+        if run.cost_usd is None:
+            hint = "give it one (price: '98 USD/h')"
+            raise JobError("--budget", [f"node {job.cluster.node.name} has no price; {hint}"])
+        if run.cost_usd > budget_usd:
+            misses.append("above the budget")
+    return SizedCluster(nodes=nodes, plan=found, run=run, misses=tuple(misses))

@@ -1,0 +1,136 @@
+"""How many nodes a run needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wattree
+from wattree.cli.main import run
+from wattree.cli.plan_sizing import nodes_asked, of_length
+from wattree.errors import JobError
+from wattree.job import Job
+from wattree.search.sizing import _halved, smallest_cluster
+
+
+def job(**changes: object) -> Job:
+    """Return a run of a hundred steps that fits on one node."""
+    return wattree.job_from_mapping(
+        {
+            "model": "gpt2",
+            "data": {"sequence_length": 1024, "global_batch": 512},
+            "cluster": {"node": "dgx-a100"},
+            "training": {"steps": 100},
+            **changes,
+        }
+    )
+
+
+@given(st.integers(1, 200), st.integers(0, 220))
+@settings(max_examples=50)
+def test_halving_finds_the_first_that_meets_with_few_tries(count: int, first: int) -> None:
+    """Each try is a whole search: there must be few."""
+    tried: list[int] = []
+
+    def meets(number: int) -> bool:
+        tried.append(number)
+        return number >= first
+
+    _halved(range(1, count + 1), meets)
+
+    met = [number for number in tried if number >= first]
+    assert (min(met) if met else None) == (max(first, 1) if first <= count else None)
+    assert len(tried) == len(set(tried)) <= 2 * count.bit_length() + 1
+
+
+def test_the_smallest_cluster_meets_the_deadline_and_the_one_below_does_not() -> None:
+    """Whoever rents nodes wants no more of them than it takes."""
+    one = smallest_cluster(job(), [1]).tried[0].run
+    assert one is not None
+    found = smallest_cluster(job(), range(1, 9), deadline_s=one.time_s / 2.5)
+
+    assert found.smallest is not None
+    assert found.smallest.run is not None
+    assert found.smallest.run.time_s <= one.time_s / 2.5
+    below = [each for each in found.tried if each.nodes < found.smallest.nodes]
+    assert below
+    assert all(each.misses == ("past the deadline",) for each in below)
+    assert all(a.nodes < b.nodes for a, b in pairwise(found.tried))
+
+
+def test_a_budget_below_every_cost_is_said_to_be_missed() -> None:
+    """Nodes beyond the fastest need only cost more."""
+    found = smallest_cluster(job(), range(1, 3), budget_usd=1e-6)
+
+    assert found.smallest is None
+    assert found.tried[0].misses == ("above the budget",)
+
+
+def test_a_model_that_needs_more_devices_gets_them() -> None:
+    """Without deadline or budget the question is what fits."""
+    large = job(
+        model="llama-3.1-70b",
+        data={"sequence_length": 4096, "global_batch": 64},
+        software="pytorch",
+    )
+    found = smallest_cluster(large, range(1, 5))
+
+    assert found.smallest is not None
+    assert found.smallest.nodes > 1
+    assert found.tried[0].misses == ("no strategy fits",)
+
+
+def test_a_budget_without_a_price_is_refused() -> None:
+    """A cost that nobody knows cannot be compared."""
+    priced = job()
+    node = replace(priced.cluster.node, price_usd_per_s=None)
+    pool = replace(priced.cluster.pool, node=node)
+    free = replace(priced, cluster=replace(priced.cluster, pools=(pool,)))
+
+    with pytest.raises(JobError, match="no price"):
+        smallest_cluster(free, [1], budget_usd=100.0)
+
+
+@pytest.mark.parametrize("text", ["", "0..4", "5..2", "1-4", "a", "1..", "1..999999"])
+def test_what_is_no_range_is_refused(text: str) -> None:
+    """A message shows what a range looks like."""
+    with pytest.raises(JobError, match=r"such as 1\.\.64"):
+        nodes_asked(text)
+
+
+def test_tokens_become_steps_that_see_all_of_them() -> None:
+    """A run ends with a whole step."""
+    found = of_length(job(), 1e9)
+
+    seen = found.training.steps * 1024 * 512
+    assert seen >= 1e9 > seen - 1024 * 512
+
+
+def test_the_command_writes_the_job_of_the_smallest_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was found can be simulated as it is."""
+    text = {
+        "model": "gpt2",
+        "data": {"sequence_length": 1024, "global_batch": 64},
+        "cluster": {"node": "dgx-a100"},
+    }
+    path, best = tmp_path / "job.yaml", tmp_path / "best.yaml"
+    path.write_text(json.dumps(text))
+    words = ["--nodes", "1..4", "--tokens", "10B", "--out", str(best), "--json", "-"]
+    code = run(["plan", str(path), *words])
+    found = json.loads(capsys.readouterr().out)
+
+    written = wattree.load_job(best)
+    step = wattree.simulate(written).result
+    assert code == 0
+    assert written.cluster.nodes == found["smallest"]["nodes"]
+    assert step.step_time_s == pytest.approx(found["smallest"]["best"]["step_time_s"])
+    assert run(["plan", str(path), "--nodes", "1..2", "--deadline", "1 s", "--tokens", "1T"]) == 3
+    assert run(["plan", str(path), "--budget", "5 USD"]) == 2
