@@ -1,5 +1,20 @@
-"""`python -m wattree`, the same as the command `wattree`."""
+"""`python -m wattree`, and the command `wattree`."""
 
-from wattree.cli import main
+import signal
 
-main()
+
+def run() -> None:
+    """Run the command line; an interrupt while it is imported ends the process without a word."""
+    handler = signal.getsignal(signal.SIGINT)
+    is_usual = handler is signal.default_int_handler
+    if is_usual:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from wattree.cli import main
+
+    if is_usual:
+        signal.signal(signal.SIGINT, handler)
+    main()
+
+
+if __name__ == "__main__":
+    run()

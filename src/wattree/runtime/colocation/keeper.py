@@ -43,6 +43,7 @@ class Keeper:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
+            preexec_fn=_ignore,  # noqa: PLW1509 - from its first moment; calls the system alone
         )
         self._state.record(KEEPER, process.pid)
         return process
@@ -84,6 +85,12 @@ def _end_in_words(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
+def _ignore() -> None:
+    """Leave the keeper out of what ends a launcher: it is there to stay until all is cleared."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def main(folder: str, text: str) -> None:
     """Wait for the end of the launcher, and clear up where it could not.
 
@@ -91,8 +98,6 @@ def main(folder: str, text: str) -> None:
         folder: Of the job.
         text: The rest of its state; a temporary folder may be emptied under a job that takes days.
     """
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
     state = JobState.of(Path(folder), text)
     received = b""
     while part := os.read(0, 64):
