@@ -846,7 +846,8 @@ def test_a_misspelt_sweep_is_no_quantity(
     [
         ("--trace", "t.json"),
         ("--memory", "fullest"),
-        ("--power-plot", "p.png"),
+        ("--plot", "power=p.png"),
+        ("--report", "p.html"),
         ("--tokens", "1T"),
         ("--samples", "1M"),
     ],

@@ -17,8 +17,8 @@ from wattree.design.answers import NoAnswer, pareto, sweep_of
 from wattree.design.points import point_of
 from wattree.design.results import Results as AllResults
 from wattree.design.study import Change
-from wattree.report.design import page as page_module
 from wattree.report.design.page import design_page, write_design_page
+from wattree.report.html import documents
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
@@ -320,7 +320,7 @@ def test_marks_say_what_the_figures_rest_on() -> None:
 @pytest.mark.parametrize("theme", [":root {", ':root[data-theme="dark"] {'])
 def test_texts_stand_out_from_the_page(theme: str) -> None:
     """Contrast of 4.5 for text (WCAG 2.2, 1.4.3) and 3 for what is drawn (1.4.11)."""
-    style = (Path(page_module.__file__).with_name("page") / "style.css").read_text("utf-8")
+    style = documents.style()
     rule = style[style.index(theme) :].split("}")[0]
     colors = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", rule))
     for name, least in {"ink": 7, "quiet": 4.5, "accent": 4.5, "warn": 4.5, "mark": 3}.items():

@@ -10,9 +10,7 @@ from tests.conftest import Golden
 from tests.report.test_text import shown
 from tests.samples import sample_result
 from wattree.cli.main import run
-from wattree.errors import OutputError
 from wattree.report import show_result
-from wattree.report.power_plot import write_power_plot
 from wattree.trace import (
     EnergyEntry,
     EnergyUse,
@@ -99,22 +97,6 @@ def test_the_account_reads_as_reviewed(golden: Golden, columns: int) -> None:
     golden.check(f"energy_{columns}.txt", shown(show_result, accounted(), columns))
 
 
-def test_a_picture_of_power_is_the_same_every_time(tmp_path: Path) -> None:
-    """A PNG of some size, with nothing in it of when it was drawn."""
-    pytest.importorskip("matplotlib")
-    power = accounted().power
-    assert power is not None
-    for name in ("a.png", "b.png"):
-        write_power_plot(tmp_path / name, power, title="power")
-    content = (tmp_path / "a.png").read_bytes()
-
-    assert content.startswith(b"\x89PNG")
-    assert len(content) > 10_000
-    assert content == (tmp_path / "b.png").read_bytes()
-    with pytest.raises(OutputError, match="cannot be written"):
-        write_power_plot(tmp_path / "none" / "a.png", power, title="power")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -122,7 +104,9 @@ def test_a_picture_of_power_is_the_same_every_time(tmp_path: Path) -> None:
         (["--samples", "0"], "--samples: found '0', expected a whole count"),
         (["--tokens", "1.5"], "--tokens: found '1.5', expected a whole count"),
         (["--samples", "1.0001k"], "--samples: found '1.0001k', expected a whole count"),
-        (["--power-plot", "a.xyz"], "--power-plot: found 'a.xyz', expected a name that ends in"),
+        (["--plot", "power=a.xyz"], "--plot: found 'a.xyz', expected a name that ends in"),
+        (["--plot", "heat=a.svg"], "--plot: found 'heat=a.svg', expected NAME=FILE with one of"),
+        (["--plot", "power"], "--plot: found 'power', expected NAME=FILE with one of"),
         (["--tokens", "1T", "--samples", "1M"], "--tokens: found together with --samples"),
         (["--shift", "run"], "--shift: found 'run', expected --tokens or --samples beside it"),
         (["--shift", "24"], "--shift: found '24', expected a number and a unit"),

@@ -9,8 +9,16 @@ from typing import Annotated
 import typer
 
 from wattree.cli.job_file import print_warnings
-from wattree.cli.output import Calibration, JsonPath, announce_compilation, check_outputs, deliver
+from wattree.cli.output import (
+    Calibration,
+    JsonPath,
+    ReportPath,
+    announce_compilation,
+    check_outputs,
+    deliver,
+)
 from wattree.cli.request import request_command
+from wattree.report.html.documents import check_report
 
 #: Files to compare: one alone is no comparison, and a line has room for so many columns.
 _FEWEST, _MOST = 2, 8
@@ -31,6 +39,7 @@ class CompareFilesRequest:
     ]
     calibration: Calibration = None
     json_path: JsonPath = None
+    report: ReportPath = None
 
 
 @request_command
@@ -51,9 +60,14 @@ def compare(request: CompareFilesRequest) -> None:
             f"found {found}, expected {_FEWEST} to {_MOST} files", param_hint="FILE..."
         )
     for path in request.files:
-        check_outputs(request.json_path, source=path)
+        check_outputs(request.json_path, request.report, source=path)
+    check_report(request.report)
     announce_compilation()
     comparison = compared_files(request.files, calibration=request.calibration)
+    if request.report is not None:
+        from wattree.report.html.documents import write_comparison_report
+
+        write_comparison_report(request.report, comparison)
     for run in comparison.runs:
         print_warnings(Path(run.source), run.warnings)
     deliver(

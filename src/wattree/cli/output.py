@@ -44,6 +44,15 @@ JsonPath = Annotated[
     Path | None,
     option("PATH", "Write the result as JSON; '-' prints it and nothing else.", "--json"),
 ]
+ReportPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="PATH",
+        help="Write a report (HTML) that opens from disk: the answer, pictures, tables.",
+        show_default=False,
+    ),
+]
 Calibration = Annotated[
     Path | None, option("PATH", "Calibration file to use instead of the one that ships.")
 ]

@@ -21,6 +21,7 @@ from wattree.cli.output import (
     Calibration,
     JobPath,
     JsonPath,
+    ReportPath,
     announce_compilation,
     check_outputs,
     deliver,
@@ -30,6 +31,7 @@ from wattree.cli.output import (
 from wattree.cli.plan_sizing import nodes_asked, of_length, size
 from wattree.cli.request import option, request_command
 from wattree.errors import InfeasibleError, JobError
+from wattree.report.html.documents import check_report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,6 +142,7 @@ class PlanRequest:
     tokens: Tokens = None
     budget: Budget = None
     full: Full = False
+    report: ReportPath = None
     calibration: Calibration = None
     json_path: JsonPath = None
 
@@ -158,7 +161,8 @@ def plan(request: PlanRequest) -> None:
     from wattree.search.plan_result import nothing_found
 
     began = time.perf_counter()
-    check_outputs(request.json_path, request.out, source=request.job)
+    check_outputs(request.json_path, request.out, request.report, source=request.job)
+    check_report(request.report)
     length = asked_of_run(tokens=request.tokens, samples=None, shift=None)
     loaded = of_length(read_job(request.job), length.tokens)
     asked: dict[str, Any] = {
@@ -198,6 +202,10 @@ def plan(request: PlanRequest) -> None:
     print_warnings(request.job, found.warnings)
     if request.out is not None:
         _write_job(request.out, request.job, found, request.rank)
+    if request.report is not None:
+        from wattree.report.html.documents import write_plan_report
+
+        write_plan_report(request.report, found)
     deliver(found.as_json(), request.json_path, partial(_show, found, request))
     if found.best is None:
         raise typer.Exit(NOTHING_FITS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +18,7 @@ from wattree.cli.output import (
     JobPath,
     JsonPath,
     MutualSlowdown,
+    ReportPath,
     Sharing,
     SharingOption,
     announce_compilation,
@@ -27,6 +29,8 @@ from wattree.cli.output import (
     trace_option,
 )
 from wattree.cli.request import option, request_command
+from wattree.errors import JobError
+from wattree.report.html.documents import check_report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,10 +106,14 @@ class SimulateRequest:
             help="Print memory by category, energy by class and component, power, and evidence.",
         ),
     ] = False
-    power_plot: Annotated[
-        Path | None,
-        option(
-            "PATH", "Write a picture (PNG) of power over the step by component; needs matplotlib."
+    report: ReportPath = None
+    plot: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="Write a picture (SVG or PNG), such as timeline=a.svg: step, timeline, memory, "
+            "power or links; may be repeated.",
+            show_default=False,
         ),
     ] = None
 
@@ -128,13 +136,12 @@ def simulate(request: SimulateRequest) -> None:
 
     Example: wattree simulate job.yaml --trace trace.json --json result.json
     """
-    check_outputs(request.json_path, request.trace_path, request.power_plot, source=request.job)
+    plots = _plots_asked(request.plot or ())
+    outputs = (request.json_path, request.trace_path, request.report, *plots.values())
+    check_outputs(*outputs, source=request.job)
+    check_report(request.report)
     check_trace_path(request.trace_path)
     asked = asked_of_run(tokens=request.tokens, samples=request.samples, shift=request.shift)
-    if request.power_plot is not None:
-        from wattree.report.power_plot import check_plotting
-
-        check_plotting(request.power_plot)
     loaded = read_job(request.job)
     if request.power_limit is not None:
         limits_w = _limits_w(loaded, request.power_limit)
@@ -166,11 +173,7 @@ def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -
 
     from wattree.report import show_result
 
-    if request.power_plot is not None and result.power is not None:
-        from wattree.report.power_plot import write_power_plot
-
-        title = f"{result.model} on {result.cluster}"
-        write_power_plot(request.power_plot, result.power, title=title)
+    _write_pictures(request, prediction)
 
     def show(console: Console) -> None:
         if not result.memory.fits:  # before the figures of a step that there is not
@@ -189,9 +192,51 @@ def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -
         raise typer.Exit(NOTHING_FITS)
 
 
+def _plots_asked(texts: Sequence[str]) -> dict[str, Path]:
+    """Return name of a picture → file, as --plot has them.
+
+    Raises:
+        JobError: There is no such picture.
+        WattreeError: It cannot be drawn here, or not into such a file.
+    """
+    if not texts:
+        return {}
+    from wattree.report.plots import PLOTS, check_plot
+
+    found = {}
+    for text in texts:
+        name, _, file = text.partition("=")
+        if name not in PLOTS or not file:
+            names = ", ".join(PLOTS)
+            raise JobError("--plot", [f"found '{text}', expected NAME=FILE with one of {names}"])
+        check_plot(Path(file), "--plot")
+        found[name] = Path(file)
+    return found
+
+
+def _write_pictures(request: SimulateRequest, prediction: Prediction) -> None:
+    """Write the report and the pictures that are asked for.
+
+    Raises:
+        JobError: The step has no such picture: no link is used, or no power is known.
+    """
+    if request.report is not None:
+        from wattree.report.html.documents import write_step_report
+
+        write_step_report(request.report, prediction)
+    asked = _plots_asked(request.plot or ())
+    if asked:
+        from wattree.report.plots import plots_of, write_plot
+
+        plots = plots_of(prediction)
+        if missing := [name for name in asked if name not in plots]:
+            raise JobError("--plot", [f"{name}: there is nothing to draw" for name in missing])
+        for name, path in asked.items():
+            write_plot(path, plots[name])
+
+
 def _limits_w(job: Job, text: str) -> tuple[float, ...]:
     """Return the limits that an option names; none for `sweep`, where the cluster chooses."""
-    from wattree.errors import JobError
     from wattree.job import with_power_limit
 
     if text.strip() == SWEEP:
@@ -221,12 +266,12 @@ def _warn_of_idle_limits(job: Job, limits_w: tuple[float, ...]) -> None:
 
 
 def _refuse_with_sweep(request: SimulateRequest) -> None:
-    from wattree.errors import JobError
 
     of_one_step = {
         "--trace": request.trace_path,
         "--memory": request.memory,
-        "--power-plot": request.power_plot,
+        "--report": request.report,
+        "--plot": request.plot,
         "--tokens": request.tokens,
         "--samples": request.samples,
         "--shift": request.shift,

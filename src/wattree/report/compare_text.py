@@ -54,19 +54,23 @@ def show_comparison(comparison: RunComparison, console: Console) -> None:
     table.add_column("", no_wrap=True)
     for run in comparison.runs:
         table.add_column(run.name, justify="right", overflow="fold")
-    for fact, words in comparison.differing.items():
-        table.add_row(fact, *map(Text, words))
-    if comparison.differing:
-        table.add_section()
-    figures = [run.figures for run in comparison.runs]
-    for row in _rows(figures):
-        values = [_at(each, row.path) for each in figures]
-        if any(value is not None for value in values):
-            table.add_row(row.name, *_cells(row, values))
+    for name, *cells in compared_rows(comparison):
+        table.add_row(name, *map(Text, cells))
     console.print(table)
     console.print(Text("\nWhy", style="bold"))
     for sentence in comparison.reasons:
         console.print(Padding(Text(sentence), INDENT))
+
+
+def compared_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
+    """Return what runs say differently, then their figures: a name, and a cell for each run."""
+    rows = [(fact, *words) for fact, words in comparison.differing.items()]
+    figures = [run.figures for run in comparison.runs]
+    for row in _rows(figures):
+        values = [_at(each, row.path) for each in figures]
+        if any(value is not None for value in values):
+            rows.append((row.name, *_cells(row, values)))
+    return rows
 
 
 def _rows(figures: list[Mapping[str, Any]]) -> Iterator[_Row]:

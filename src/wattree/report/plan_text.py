@@ -127,18 +127,7 @@ def ranking(
         entries: Strategies.
         variants: Of each, those that differ from it in details alone.
     """
-    results = [entry.result for entry in entries]
-    columns = [
-        ("step", *column([r.step_time_s for r in results], "s")),
-        (_counted(entries[0]), *column([_rate(entry) for entry in entries], "/s")),
-        ("MFU", "%", [f"{100 * r.mfu:.1f}" for r in results]),
-        ("memory", *column([r.memory.peak_bytes for r in results], "B", binary=True)),
-        ("power", *column([r.average_power_w for r in results], "W")),
-        ("energy", *column([r.energy_j.total for r in results], "J")),
-        ("cost", *_cents(results_cost(entries))),
-    ]
-    if any(r.interval for r in results):
-        columns.insert(1, ("80 %", "±%", [_sureness(r) for r in results]))
+    columns = _columns(entries)
     table = headed_table()
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("strategy", ratio=1)
@@ -153,6 +142,34 @@ def ranking(
             str(index + 1), label, *(texts[index] for _, _, texts in columns), style=style
         )
     return table
+
+
+def ranking_rows(entries: Sequence[RankedStrategy]) -> tuple[list[str], list[list[str]]]:
+    """Return heads and rows of the ranking without variants."""
+    columns = _columns(entries)
+    head = ["#", "strategy", *(f"{name} [{unit}]" for name, unit, _ in columns)]
+    rows = [
+        [str(index + 1), strategy_label(entry), *(texts[index] for _, _, texts in columns)]
+        for index, entry in enumerate(entries)
+    ]
+    return head, rows
+
+
+def _columns(entries: Sequence[RankedStrategy]) -> list[tuple[str, str, list[str]]]:
+    """Return name, unit and cells of each figure of strategies."""
+    results = [entry.result for entry in entries]
+    columns = [
+        ("step", *column([r.step_time_s for r in results], "s")),
+        (_counted(entries[0]), *column([_rate(entry) for entry in entries], "/s")),
+        ("MFU", "%", [f"{100 * r.mfu:.1f}" for r in results]),
+        ("memory", *column([r.memory.peak_bytes for r in results], "B", binary=True)),
+        ("power", *column([r.average_power_w for r in results], "W")),
+        ("energy", *column([r.energy_j.total for r in results], "J")),
+        ("cost", *_cents(results_cost(entries))),
+    ]
+    if any(r.interval for r in results):
+        columns.insert(1, ("80 %", "±%", [_sureness(r) for r in results]))
+    return columns
 
 
 def _variants(entry: RankedStrategy, others: Sequence[RankedStrategy]) -> str:

@@ -337,12 +337,20 @@ def _evidence(provenance: Mapping[str, Evidence]) -> Table:
     table.add_column("quantity", no_wrap=True)
     table.add_column("evidence", no_wrap=True)
     table.add_column("shares and notes", ratio=1)
+    for row in evidence_rows(provenance):
+        table.add_row(*row)
+    return table
+
+
+def evidence_rows(provenance: Mapping[str, Evidence]) -> list[tuple[str, str, str]]:
+    """Return of each quantity its name, its evidence, and what that consists of."""
+    rows = []
     for name, evidence in provenance.items():
         shares = sorted(evidence.share.items(), key=lambda item: -item[1])
         words = ", ".join(f"{100 * part:.0f} % {kind}" for kind, part in shares if part > 0.005)
         note = "; ".join(part for part in (words, evidence.note) if part)
-        table.add_row(_without_unit(name), evidence.evidence, note)
-    return table
+        rows.append((_without_unit(name), str(evidence.evidence), note))
+    return rows
 
 
 def _without_unit(field: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,18 +44,9 @@ def memory(trace: Trace, classes: int) -> Iterator[str]:
     Categories of which a class never holds anything are left out.
     """
     graph = trace.graph
-    tasks, owners = _members(graph)
-    at_ns = np.concatenate([nanoseconds(trace.start_s)[tasks], nanoseconds(trace.end_s)[tasks]])
-    change = np.concatenate([graph.alloc_bytes[tasks], -graph.free_bytes[tasks]])
-    category = np.tile(graph.memory_category[tasks].astype(np.int64), 2)
-    owner = np.tile(owners, 2)
-    changes = np.flatnonzero(change)
-    at_ns, change, category, owner = (array[changes] for array in (at_ns, change, category, owner))
+    changes = _changes(trace)
     for index in range(classes):
-        mine = owner == index
-        times, levels = _levels(
-            at_ns[mine], category[mine], change[mine], graph.static_by_category[index]
-        )
+        times, levels = _levels(changes, index, graph.static_by_category[index])
         held = levels.any(axis=0)  # a track that stays at nothing only takes room
         if not held.any():
             continue
@@ -75,17 +67,44 @@ def _members(graph: ExecutionGraph) -> tuple[Integers, Integers]:
     return pairs[0], pairs[1]
 
 
-def _levels(
-    at_ns: Integers,
-    category: Integers,
-    change: Floats,
-    static: Floats,
-) -> tuple[Integers, Floats]:
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What tasks take and give back: instants [ns], bytes, category and rank class of each."""
+
+    at_ns: Integers
+    size: Floats
+    category: Integers
+    owner: Integers
+
+
+def _changes(trace: Trace) -> _Changes:
+    graph = trace.graph
+    tasks, owners = _members(graph)
+    at_ns = np.concatenate([nanoseconds(trace.start_s)[tasks], nanoseconds(trace.end_s)[tasks]])
+    size = np.concatenate([graph.alloc_bytes[tasks], -graph.free_bytes[tasks]])
+    category = np.tile(graph.memory_category[tasks].astype(np.int64), 2)
+    some = np.flatnonzero(size)
+    return _Changes(at_ns[some], size[some], category[some], np.tile(owners, 2)[some])
+
+
+def memory_levels(trace: Trace, rank_class: int) -> tuple[Floats, Floats]:
+    """Return the instants at which the memory of a rank class changes, and what it holds after.
+
+    Returns:
+        Instants, 0 first [s], `(N,)`; bytes by category, `(N, categories)`.
+    """
+    static = trace.graph.static_by_category[rank_class]
+    times_ns, levels = _levels(_changes(trace), rank_class, static)
+    return times_ns / NANOSECONDS_PER_S, levels
+
+
+def _levels(changes: _Changes, rank_class: int, static: Floats) -> tuple[Integers, Floats]:
     """Return the instants of change, time 0 first, and the bytes held after each by category."""
-    times, which = np.unique(np.concatenate([[0], at_ns]), return_inverse=True)
-    changes = np.zeros((len(times), len(static)))
-    np.add.at(changes, (which.reshape(-1)[1:], category), change)
-    return times, static + np.cumsum(changes, axis=0)
+    mine = changes.owner == rank_class
+    times, which = np.unique(np.concatenate([[0], changes.at_ns[mine]]), return_inverse=True)
+    held = np.zeros((len(times), len(static)))
+    np.add.at(held, (which.reshape(-1)[1:], changes.category[mine]), changes.size[mine])
+    return times, static + np.cumsum(held, axis=0)
 
 
 def power_curves(graph: ExecutionGraph, power: PowerCurves) -> Iterator[str]:

@@ -27,6 +27,7 @@ from wattree.report.design.sections import (
     worth_sections,
 )
 from wattree.report.design.words import MEASURES, bottleneck_sentence
+from wattree.report.html.documents import style
 
 _FOLDER = Path(__file__).with_name("page")
 _SECTIONS = (
@@ -90,7 +91,7 @@ def design_page(results: Results) -> str:
         **_context(results, summary),
         policy=_policy(plotly, script),
         version=__version__,
-        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),  # noqa: S704 own file
+        style=Markup(style()),  # noqa: S704 own file
         plotly=Markup(plotly),  # noqa: S704 the library's file
         script=Markup(script),  # noqa: S704 own files
         data=Markup(script_json(payload(results, summary))),  # noqa: S704 escaped for scripts

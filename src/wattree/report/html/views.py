@@ -1,0 +1,242 @@
+"""What reports show, as words: cards, tables and pictures. No markup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from wattree.report.compare_text import compared_rows
+from wattree.report.plan_text import ranking_rows, strategy_label
+from wattree.report.plots import Plot, plots_of
+from wattree.report.plots.of_plan import front_plot
+from wattree.report.plots.of_step import steps_plot
+from wattree.report.result_text import evidence_rows
+from wattree.report.words import COMPONENT_WORDS, likely, money, percent, quantity
+from wattree.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from wattree.predict import Prediction
+    from wattree.search import Plan
+    from wattree.search.compared import RunComparison
+
+#: Shares below this have no row.
+_SHOWN_SHARE: Final = 5e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One figure that everybody asks for.
+
+    Attributes:
+        name: What it is.
+        value: With its unit.
+        note: How sure it is, or what it is of.
+        bad: It rules the strategy out.
+    """
+
+    name: str
+    value: str
+    note: str = ""
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableView:
+    """A table.
+
+    Attributes:
+        caption: What it is of.
+        head: Names of its columns.
+        body: Its rows, as many cells each as `head`.
+        numbers: Columns that are aligned to the right, from 0.
+        shares: Of each row a share to draw as a bar; none if empty.
+    """
+
+    caption: str
+    head: Sequence[str]
+    body: Sequence[Sequence[str]]
+    numbers: Sequence[int] = ()
+    shares: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepView:
+    """A step: cards first, pictures, then tables."""
+
+    cards: Sequence[Card]
+    plots: Sequence[Plot]
+    tables: Sequence[TableView]
+    assumptions: Sequence[str]
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """A plan: the answer first, then the reasons and the ranking."""
+
+    answer: str
+    cards: Sequence[Card]
+    reasons: Sequence[str]
+    plot: Plot | None
+    table: TableView | None
+    not_offered: Sequence[str] = field(default_factory=tuple)
+    rejected: TableView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonView:
+    """Runs side by side: the reasons first."""
+
+    reasons: Sequence[str]
+    plot: Plot
+    table: TableView
+
+
+def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
+    """Return the cards of a step.
+
+    Args:
+        figures: Of a result or an estimate, as its `as_json` has them.
+    """
+    spans, memory = figures.get("interval") or {}, figures["memory"]
+    tokens = figures.get("tokens_per_s")
+    rate = f"{(tokens or figures['samples_per_s']):,.0f} {'tokens' if tokens else 'samples'}/s"
+    headroom = 1 - memory["peak_bytes"] / memory["capacity_bytes"]
+    fits = f"{percent(headroom)} free" if memory["fits"] else "does not fit"
+    cost, carbon = figures.get("cost_usd"), figures.get("carbon_gco2e")
+    cards = [
+        _card("Step time", figures["step_time_s"], format_time, spans.get("step_time_s")),
+        Card(name="Throughput", value=rate, note=_utilization(figures)),
+        Card(
+            name=f"Memory, of {format_bytes(memory['capacity_bytes'])}",
+            value=format_bytes(memory["peak_bytes"]),
+            note=fits + likely(spans.get("memory.peak_bytes"), format_bytes),
+            bad=not memory["fits"],
+        ),
+        _card("Energy per step", figures["energy_j"]["total"], _joules, spans.get("energy_j")),
+        _card("Power", figures["average_power_w"], _watts, spans.get("average_power_w")),
+    ]
+    if cost is not None:
+        cards.append(_card("Cost per step", cost, money, spans.get("cost_usd")))
+    if carbon is not None:
+        cards.append(_card("Carbon per step", carbon, _grams, spans.get("carbon_gco2e")))
+    return tuple(cards)
+
+
+def step_view(prediction: Prediction) -> StepView:
+    """Return what a report of one step shows."""
+    result = prediction.result
+    memory, energy = result.memory, result.energy_j
+    tables = [
+        _parts("Where the step goes, on the slowest rank", asdict(result.time_s), format_time),
+        _parts("Memory of the fullest device", memory.by_category, format_bytes),
+        _parts("Energy of the step by stage, PUE included", energy.by_stage, _joules),
+        _parts(
+            "Energy of the step by component",
+            {COMPONENT_WORDS.get(name, name): part for name, part in energy.by_component.items()},
+            _joules,
+        ),
+        TableView(
+            caption="What the figures rest on",
+            head=("quantity", "evidence", "shares and notes"),
+            body=evidence_rows(result.provenance),
+        ),
+    ]
+    if memory.fixes:
+        fixes = [
+            (fix.change, format_bytes(fix.peak_bytes), format_time(fix.step_time_s))
+            for fix in memory.fixes
+        ]
+        head = ("change", "peak", "step time")
+        tables.insert(0, TableView(caption="What makes it fit", head=head, body=fixes))
+    return StepView(
+        cards=step_cards(result.as_json()),
+        plots=tuple(plots_of(prediction).values()),
+        tables=[table for table in tables if table.body],
+        assumptions=result.assumptions,
+        warnings=prediction.warnings,
+    )
+
+
+def plan_view(plan: Plan) -> PlanView:
+    """Return what a report of a plan shows."""
+    best, ideas = plan.best, plan.ideas
+    table = None
+    if ideas:
+        head, body = ranking_rows([idea[0] for idea in ideas])
+        table = TableView(
+            caption=f"By {plan.objective}, best first",
+            head=head,
+            body=body,
+            numbers=[column for column in range(len(head)) if column != 1],
+        )
+    rejected = [
+        (reason, f"{number:,}")
+        for reason, number in sorted(plan.rejected.items(), key=lambda item: -item[1])
+    ]
+    fit = f"{plan.candidates:,} strategies screened, {plan.feasible:,} feasible"
+    return PlanView(
+        answer="Nothing fits."
+        if best is None
+        else f"Best by {plan.objective}: {strategy_label(best)}. {fit}, {plan.simulated:,} "
+        "simulated.",
+        cards=() if best is None else step_cards(best.result.as_json()),
+        reasons=plan.explanation,
+        plot=front_plot(ideas) if len(ideas) > 1 else None,
+        table=table,
+        not_offered=plan.not_offered,
+        rejected=TableView(
+            caption="Rejected", head=("reason", "strategies"), body=rejected, numbers=(1,)
+        )
+        if rejected
+        else None,
+    )
+
+
+def comparison_view(comparison: RunComparison) -> ComparisonView:
+    """Return what a report of a comparison shows."""
+    names = [f"{run.name}  {run.source}" for run in comparison.runs]
+    body = compared_rows(comparison)
+    return ComparisonView(
+        reasons=comparison.reasons,
+        plot=steps_plot({run.name: run.figures["time_s"] for run in comparison.runs}),
+        table=TableView(caption="Side by side", head=("figure", *names), body=body),
+    )
+
+
+def _card(name: str, value: float, shown: Any, span: tuple[float, float] | None) -> Card:
+    return Card(name=name, value=shown(value), note=likely(span, shown).strip(" ()"))
+
+
+def _utilization(figures: Mapping[str, Any]) -> str:
+    return f"MFU {percent(figures['mfu'])}" if figures.get("mfu") is not None else ""
+
+
+def _parts(caption: str, parts: Mapping[str, float], shown: Any) -> TableView:
+    """Return parts of a sum, largest first, those that round to nothing left out."""
+    total = sum(parts.values())
+    rows = [
+        (name.replace("_", " "), part)
+        for name, part in sorted(parts.items(), key=lambda item: -item[1])
+        if total and part >= _SHOWN_SHARE * total
+    ]
+    return TableView(
+        caption=caption,
+        head=("part", "amount", "share"),
+        body=[(name, shown(part), percent(part / total)) for name, part in rows],
+        numbers=(1, 2),
+        shares=[part / total for _, part in rows],
+    )
+
+
+def _joules(value: float) -> str:
+    return quantity(value, "J")
+
+
+def _watts(value: float) -> str:
+    return quantity(value, "W")
+
+
+def _grams(value: float) -> str:
+    return quantity(value, "g CO2e")

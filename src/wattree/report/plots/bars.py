@@ -1,0 +1,89 @@
+"""Pictures of sums: where steps go, what links carry, strategies by two quantities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from wattree.report.plots.figure import INK, SERIES
+from wattree.report.plots.over_time import legend
+from wattree.trace import Trace
+
+#: Links that are drawn, those that carry most.
+_LINKS: Final = 10
+#: Parts below this share of the longest step are not drawn.
+_SHOWN_SHARE: Final = 1e-3
+_SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def draw_steps(axes: Any, steps: Mapping[str, Mapping[str, float]]) -> None:
+    """Draw a bar for each step, made of its parts.
+
+    Args:
+        axes: To draw on.
+        steps: Name of a step → part → time [s].
+    """
+    longest = max((sum(parts.values()) for parts in steps.values()), default=1.0)
+    scale, unit = next(((s, u) for s, u in _SCALES if longest >= s), _SCALES[-1])
+    names = list(steps)
+    parts = list(dict.fromkeys(part for each in steps.values() for part in each))
+    left = np.zeros(len(names))
+    for number, part in enumerate(parts):
+        width = np.array([steps[name].get(part, 0.0) for name in names]) / scale
+        if width.max(initial=0.0) >= _SHOWN_SHARE * longest / scale:
+            axes.barh(
+                names, width, left=left, color=SERIES[number], label=part.replace("_", " "),
+                height=0.6,
+            )  # fmt: skip
+        left = left + width
+    for row, total in enumerate(left):
+        axes.annotate(f" {total:.3g} {unit}", (total, row), va="center", ha="left", fontsize=9)
+    axes.invert_yaxis()
+    axes.set(xlabel=f"time [{unit}]", xlim=(0.0, 1.12 * longest / scale or 1.0))
+    legend(axes)
+
+
+def draw_links(axes: Any, trace: Trace) -> None:
+    """Draw how busy links are over the step: what they carry over what they could."""
+    names, shares = link_shares(trace)
+    axes.barh(names, 100 * shares, color=SERIES[0], height=0.6)
+    for row, share in enumerate(shares):
+        axes.annotate(f" {100 * share:.1f} %", (100 * share, row), va="center", fontsize=9)
+    axes.invert_yaxis()
+    axes.set(xlabel="used over the step [% of bandwidth]", xlim=(0.0, 112.0))
+
+
+def link_shares(trace: Trace) -> tuple[list[str], Any]:
+    """Return the busiest links, and what each carries in a step over what it could."""
+    graph = trace.graph
+    tasks = np.repeat(np.arange(graph.tasks), np.diff(graph.flow_offsets))
+    moved = graph.flow_bytes_per_s * graph.work_s[tasks]
+    carried = np.bincount(graph.flow_links, weights=moved, minlength=len(graph.link_names))
+    could = graph.link_bandwidth_bytes_per_s * max(trace.makespan_s, 1e-12)
+    share = np.divide(carried, could, out=np.zeros_like(carried), where=could > 0)
+    order = np.argsort(-share, kind="stable")[:_LINKS]
+    order = order[share[order] > 0]
+    return [graph.link_names[index] for index in order], share[order]
+
+
+def draw_front(
+    axes: Any, points: Sequence[tuple[str, float, float]], *, x_title: str, y_title: str
+) -> None:
+    """Draw strategies by two quantities, the best of the list marked.
+
+    Args:
+        axes: To draw on.
+        points: Of each strategy its label and the two quantities, best first.
+        x_title, y_title: Quantities with their units.
+    """
+    xs, ys = [x for _, x, _ in points], [y for _, _, y in points]
+    axes.scatter(xs[1:], ys[1:], color=SERIES[0], s=36)
+    axes.scatter(xs[:1], ys[:1], color=SERIES[5], s=64, marker="D", zorder=3)
+    for number, (_, x, y) in enumerate(points[:_LINKS], start=1):
+        axes.annotate(
+            f"{number}", (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8.5, color=INK
+        )
+    axes.set(xlabel=x_title, ylabel=y_title)
+    axes.margins(0.12)

@@ -1,0 +1,132 @@
+"""Figures as SVG and PNG. Needs matplotlib, whose text stays text in SVG."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.errors import MissingExtraError, OutputError
+from wattree.files import write_atomic
+
+#: Colors that stay apart in gray and for the color-blind (Okabe and Ito, 2008), in the order in
+#: which series take them.
+SERIES: Final = (
+    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#f0e442"),
+    *("#882255", "#44aa99", "#332288"),
+)
+#: What is drawn in the color of the page's text, and of its lines.
+INK, _LINE = "#1b1f24", "#c9d1d9"
+#: Ending of a file → format.
+_FORMATS: Final = {".svg": "svg", ".png": "png"}
+_WIDTH_IN: Final = 9.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A picture, drawn when it is asked for.
+
+    Attributes:
+        name: By which it is asked for.
+        title: Above it.
+        summary: What a reader who does not see it must know.
+        draw: Draws it on the axes of a figure.
+        height_in: Of the figure. [inch]
+    """
+
+    name: str
+    title: str
+    summary: str
+    draw: Callable[[Any], None]
+    height_in: float = 3.2
+
+    def svg(self) -> str:
+        """Return it as an element of a page: it takes the page's width and its colors of text.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        text = _saved(self, "svg").decode("utf-8")
+        text = text[text.index("<svg") :]
+        # Ids of two pictures of a page must differ.
+        text = re.sub(r'((?:id="|href="#|url\(#))', rf"\g<1>{self.name}-", text)
+        text = text.replace(INK, "currentColor").replace(_LINE, "var(--line)")
+        return re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
+
+
+def check_plot(path: Path | None, option: str) -> None:
+    """Refuse a picture before any work where matplotlib is missing or the ending is another.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        OutputError: The name ends in neither `.svg` nor `.png`.
+    """
+    if path is None:
+        return
+    if path.suffix.lower() not in _FORMATS:
+        expected = " or ".join(_FORMATS)
+        raise OutputError(f"{option}: found '{path}', expected a name that ends in {expected}")
+    _figure_class()
+
+
+def write_plot(path: Path, plot: Plot) -> None:
+    """Write a picture; the ending of the name decides between SVG and PNG.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        OutputError: The file cannot be written.
+    """
+    write_atomic(path, _saved(plot, _FORMATS[path.suffix.lower()], title=plot.title))
+
+
+def _saved(plot: Plot, form: str, *, title: str = "") -> bytes:
+    figure_class = _figure_class()
+    from matplotlib import rc_context
+
+    content = BytesIO()
+    with rc_context(_style()):
+        figure = figure_class(figsize=(_WIDTH_IN, plot.height_in), layout="constrained")
+        axes = figure.subplots()
+        axes.spines[["top", "right"]].set_visible(False)
+        plot.draw(axes)
+        if title:
+            axes.set_title(title)
+        metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+        try:
+            figure.savefig(
+                content, format=form, dpi=150, metadata=metadata, transparent=form == "svg"
+            )
+        except ValueError as error:
+            raise OutputError(f"'{plot.name}' cannot be drawn: {error}") from error
+    return content.getvalue()
+
+
+def _style() -> Any:
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "wattree",  # the same picture is the same text
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": 9.5,
+        "axes.edgecolor": _LINE,
+        "axes.titlesize": 11,
+        "legend.frameon": False,
+        "path.simplify": True,
+        **dict.fromkeys(
+            ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), INK
+        ),
+    }
+
+
+def _figure_class() -> Any:
+    """Return a figure that draws into files, with no window and no state of pyplot."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            needed_for="a picture", package="matplotlib", extra="report"
+        ) from error
+    return Figure

@@ -1,0 +1,114 @@
+"""The pictures of one step, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from wattree.report.plots.bars import draw_links, draw_steps, link_shares
+from wattree.report.plots.figure import Plot
+from wattree.report.plots.over_time import draw_memory, draw_power, draw_timeline
+from wattree.report.words import percent, quantity
+from wattree.trace import Result, Trace
+from wattree.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from wattree.predict import Prediction
+
+#: Name of a picture → what it shows.
+PLOTS: Final[Mapping[str, str]] = {
+    "step": "Where the step goes",
+    "timeline": "What the ranks do over the step",
+    "memory": "Memory over the step",
+    "power": "Power over the step",
+    "links": "How busy the links are",
+}
+
+
+def plots_of(prediction: Prediction) -> dict[str, Plot]:
+    """Return the pictures of a step by name; those that would be empty are left out."""
+    result, trace = prediction.result, prediction.trace
+    found = [step_plot({"step": result}), _timeline(trace), _memory(result, trace)]
+    if result.power is not None:
+        found.append(_power(result))
+    if len(link_shares(trace)[0]):
+        found.append(_links(trace))
+    return {plot.name: plot for plot in found}
+
+
+def step_plot(results: Mapping[str, Result]) -> Plot:
+    """Return the picture of where the steps of several results go."""
+    parts = {name: asdict(result.time_s) for name, result in results.items()}
+    return steps_plot(parts)
+
+
+def steps_plot(parts: Mapping[str, Mapping[str, float]]) -> Plot:
+    """Return the same for steps of which the parts are known: name → part → time [s]."""
+    words = "; ".join(
+        f"{name}: "
+        + ", ".join(
+            f"{part.replace('_', ' ')} {format_time(time_s)}"
+            for part, time_s in each.items()
+            if time_s
+        )
+        for name, each in parts.items()
+    )
+    return Plot(
+        name="step",
+        title=PLOTS["step"],
+        summary=words,
+        draw=partial(draw_steps, steps=parts),
+        height_in=1.3 + 0.42 * len(parts),
+    )
+
+
+def _timeline(trace: Trace) -> Plot:
+    classes = len(trace.graph.class_names)
+    return Plot(
+        name="timeline",
+        title=PLOTS["timeline"],
+        summary=f"{classes} groups of equal ranks over {format_time(trace.makespan_s)}: "
+        "computation by phase, and communication below it; gaps are idle time.",
+        draw=partial(draw_timeline, trace=trace),
+        height_in=1.6 + 0.4 * min(classes, 16),
+    )
+
+
+def _memory(result: Result, trace: Trace) -> Plot:
+    memory = result.memory
+    return Plot(
+        name="memory",
+        title=PLOTS["memory"],
+        summary=f"Tensors of the fullest device by category, with a peak of "
+        f"{format_bytes(float(trace.peak_bytes.max()))} of "
+        f"{format_bytes(memory.capacity_bytes)}; with what the framework keeps "
+        f"{format_bytes(memory.peak_bytes)}.",
+        draw=partial(draw_memory, trace=trace, capacity_bytes=memory.capacity_bytes),
+    )
+
+
+def _power(result: Result) -> Plot:
+    assert result.power is not None
+    return Plot(
+        name="power",
+        title=PLOTS["power"],
+        summary=f"{quantity(result.average_power_w, 'W')} on average, "
+        f"{quantity(result.peak_power_w, 'W')} at the peak, by component.",
+        draw=partial(draw_power, power=result.power),
+    )
+
+
+def _links(trace: Trace) -> Plot:
+    names, shares = link_shares(trace)
+    words = ", ".join(
+        f"{name} {percent(share)}" for name, share in zip(names, shares.tolist(), strict=True)
+    )
+    return Plot(
+        name="links",
+        title=PLOTS["links"],
+        summary=words,
+        draw=partial(draw_links, trace=trace),
+        height_in=1.0 + 0.32 * len(names),
+    )

@@ -1,0 +1,167 @@
+"""Pictures with the time of a step from left to right: memory, power, the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.graph import Phase, StreamKind
+from wattree.report.plots.figure import INK, SERIES
+from wattree.report.trace_counters import memory_levels
+from wattree.report.words import COMPONENT_WORDS
+from wattree.trace import COMPONENTS, PowerOverTime, Trace
+
+Floats = NDArray[np.float64]
+
+#: Intervals that a picture divides a step into: finer ones are narrower than a pixel.
+_BINS: Final = 480
+_FEWEST_BINS: Final = 120
+#: Rank classes of a timeline: more rows cannot be read.
+_ROWS: Final = 16
+_PHASES: Final[Mapping[str, Phase]] = {
+    "forward": Phase.FORWARD,
+    "recomputation": Phase.RECOMPUTATION,
+    "backward": Phase.BACKWARD,
+    "optimizer": Phase.OPTIMIZER,
+}
+_COMMUNICATION: Final = "communication"
+_SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def draw_memory(axes: Any, trace: Trace, capacity_bytes: float) -> None:
+    """Draw the memory of the fullest rank class by category, under the device's capacity."""
+    graph = trace.graph
+    times_s, levels = fullest_memory(trace)
+    edges, unit = _times(times_s)
+    below = np.zeros(len(levels))
+    # What changes over the step lies on top of what does not.
+    held = np.flatnonzero(levels.any(axis=0))
+    for category in held[np.argsort(np.ptp(levels[:, held], axis=0), kind="stable")]:
+        gib = levels[:, category] / 2**30
+        axes.stairs(
+            below + gib,
+            edges,
+            baseline=below,
+            fill=True,
+            color=SERIES[category % len(SERIES)],
+            label=graph.category_names[category],
+        )
+        below = below + gib
+    axes.axhline(capacity_bytes / 2**30, color=INK, lw=1, ls="--")
+    axes.annotate(
+        "capacity", (edges[-1], capacity_bytes / 2**30), ha="right", va="bottom", fontsize=8.5
+    )
+    axes.set(xlabel=f"time in the step [{unit}]", ylabel="tensors on the device [GiB]")
+    axes.set(xlim=(0.0, edges[-1]), ylim=(0.0, 1.08 * max(below.max(), capacity_bytes / 2**30)))
+    legend(axes)
+
+
+def fullest_memory(trace: Trace) -> tuple[Floats, Floats]:
+    """Return the edges of intervals [s], and in each what the fullest class holds by category [B].
+
+    Of each interval the instant is taken at which most is held, so that no peak is lost.
+    """
+    index = int(np.argmax(trace.peak_bytes))
+    times_s, levels = memory_levels(trace, index)
+    edges = np.linspace(0.0, max(trace.makespan_s, times_s[-1]), _BINS + 1)
+    total = levels.sum(axis=1)
+    held = np.zeros((_BINS, levels.shape[1]))
+    first = np.searchsorted(times_s, edges[:-1], side="right") - 1
+    last = np.searchsorted(times_s, edges[1:], side="left")
+    for bin_, (begin, end) in enumerate(zip(first.clip(0), last, strict=True)):
+        most = begin + int(np.argmax(total[begin : max(end, begin + 1)]))
+        held[bin_] = levels[most]
+    return edges, held
+
+
+def draw_power(axes: Any, power: PowerOverTime) -> None:
+    """Draw power by component; what changes over the step lies on top of what does not."""
+    names = [name for name in COMPONENTS if name in power.by_component]
+    names.sort(key=lambda name: bool(np.ptp(power.by_component[name])))
+    bins = max((len(power.by_component[name]) for name in names), default=0)
+    edges, unit = _times(np.arange(bins + 1) * power.width_s)
+    most = sum(max(power.by_component[name]) for name in names) if names else 1.0
+    scale, prefix = next(((s, p) for s, p in ((1e6, "M"), (1e3, "k")) if most >= s), (1.0, ""))
+    below = np.zeros(bins)
+    for number, name in enumerate(names):
+        watts = np.asarray(power.by_component[name]) / scale
+        color, words = SERIES[number % len(SERIES)], COMPONENT_WORDS.get(name, name)
+        axes.stairs(below + watts, edges, baseline=below, fill=True, color=color, label=words)
+        below = below + watts
+    axes.set(xlabel=f"time in the step [{unit}]", ylabel=f"power before PUE [{prefix}W]")
+    axes.set(xlim=(0.0, edges[-1] or 1.0), ylim=(0.0, 1.05 * float(below.max(initial=0.0)) or 1.0))
+    legend(axes)
+
+
+def draw_timeline(axes: Any, trace: Trace) -> None:
+    """Draw what each rank class does at each moment: its computation, and below it what it sends.
+
+    Of each interval the share that each phase fills; white is idle: bubbles of a pipeline, and
+    waiting for others.
+    """
+    graph = trace.graph
+    rows = min(len(graph.class_names), _ROWS)
+    bins = max(_FEWEST_BINS, _BINS // rows)  # many rows of many intervals are a large picture
+    edges, unit = _times(np.linspace(0.0, trace.makespan_s, bins + 1))
+    colors = dict(zip([*_PHASES, _COMMUNICATION], SERIES, strict=False))
+    for row in range(rows):
+        base = np.full(bins, row + 0.58)
+        for name, share in busy_shares(trace, row, bins).items():
+            label, height = name if row == 0 else None, 0.58
+            if name == _COMMUNICATION:
+                base, height = np.full(bins, row + 0.88), 0.25
+            style = {"fill": True, "color": colors[name], "label": label, "linewidth": 0}
+            axes.stairs(base - height * share, edges, baseline=base, **style)
+            base = base - height * share
+    hidden = len(graph.class_names) - rows
+    names = [name.split(" (")[0] for name in graph.class_names[:rows]]
+    axes.set_yticks(np.arange(rows) + 0.4, names)
+    axes.set(xlabel=f"time in the step [{unit}]", xlim=(0.0, edges[-1]), ylim=(rows, -0.1))
+    if hidden:
+        axes.set_ylabel(f"{hidden} more groups")
+    legend(axes)
+
+
+def busy_shares(trace: Trace, rank_class: int, bins: int) -> dict[str, Floats]:
+    """Return which share of each interval of the step a class spends in each phase, and sending."""
+    graph = trace.graph
+    edges = np.linspace(0.0, trace.makespan_s, bins + 1)
+    kind = graph.stream_kind[graph.stream_ids]
+    tasks = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_offsets))
+    mine = graph.stream_class[graph.stream_ids] == rank_class
+    computing = np.unique(tasks[mine & (kind == StreamKind.COMPUTE)])
+    phases = graph.phase[computing]
+    members = {name: computing[phases == phase] for name, phase in _PHASES.items()}
+    members[_COMMUNICATION] = np.unique(tasks[mine & (kind == StreamKind.COMMUNICATION)])
+    width = max(edges[1] - edges[0], 1e-12)
+    return {name: _filled(trace, found, edges) / width for name, found in members.items()}
+
+
+def _filled(trace: Trace, tasks: NDArray[np.int64], edges: Floats) -> Floats:
+    """Return how much of each interval is covered by tasks; overlapping ones count once. [s]"""
+    if not len(tasks):
+        return np.zeros(len(edges) - 1)
+    order = np.argsort(trace.start_s[tasks], kind="stable")
+    begin = trace.start_s[tasks][order]
+    end = np.maximum.accumulate(trace.end_s[tasks][order])
+    begin = np.maximum(begin, np.concatenate([[0.0], end[:-1]]))  # what is covered already
+    length = np.maximum(end - begin, 0.0)
+    total = np.concatenate([[0.0], np.cumsum(length)])
+    points = np.stack([begin, np.maximum(end, begin)], axis=1).reshape(-1)
+    values = np.stack([total[:-1], total[1:]], axis=1).reshape(-1)
+    return np.diff(np.interp(edges, points, values))
+
+
+def _times(edges_s: NDArray[Any]) -> tuple[Floats, str]:
+    last = float(edges_s[-1]) if len(edges_s) else 0.0
+    scale, unit = next(((s, u) for s, u in _SCALES if last >= s), _SCALES[-1])
+    return edges_s / scale, unit
+
+
+def legend(axes: Any) -> None:
+    """List the series beside the axes, in the order in which they are stacked."""
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))

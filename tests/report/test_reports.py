@@ -1,0 +1,227 @@
+"""Reports and pictures: they open from disk, say what they show, and read at any width."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+import wattree
+from tests.report.test_energy_text import accounted
+from wattree.cli.main import run
+from wattree.errors import OutputError
+from wattree.predict import Prediction
+from wattree.report.html.documents import (
+    write_comparison_report,
+    write_plan_report,
+    write_step_report,
+)
+from wattree.report.plots import PLOTS, plots_of, write_plot
+from wattree.report.plots.bars import link_shares
+from wattree.report.plots.over_time import busy_shares, fullest_memory
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+#: A name that would be markup or a script if it were not escaped.
+NASTY = "<img src=x onerror=alert(1)>"
+
+
+def job(**changes: Any) -> wattree.Job:
+    """Return a small job with a pipeline, on two nodes."""
+    return wattree.job_from_mapping(
+        {
+            "model": "gpt2",
+            "data": {"sequence_length": 1024, "global_batch": 64},
+            "cluster": {"node": "dgx-a100", "nodes": 2},
+            "strategy": {"pp": 2, "tp": 2, "dp": 4, "recompute": "full"},
+            **changes,
+        }
+    )
+
+
+@cache
+def predicted() -> Prediction:
+    """Return its step."""
+    return wattree.simulate(job())
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Write one report of each kind."""
+    folder = tmp_path_factory.mktemp("reports")
+    paths = {name: folder / f"{name}.html" for name in ("step", "plan", "compare")}
+    write_step_report(paths["step"], predicted())
+    write_plan_report(paths["plan"], wattree.plan(job(strategy="auto"), top=4))
+    result = folder / f"{NASTY.replace('/', '')}.json"
+    result.write_text(json.dumps(predicted().result.as_json()))
+    write_comparison_report(paths["compare"], wattree.compare([result, result]))
+    return paths
+
+
+def test_every_picture_is_drawn_and_is_the_same_every_time(tmp_path: Path) -> None:
+    """A picture in a repository must not change when nothing did."""
+    plots = plots_of(predicted())
+    assert list(plots) == list(PLOTS)
+    for name, plot in plots.items():
+        for ending in ("svg", "png"):
+            first, second = tmp_path / f"{name}-1.{ending}", tmp_path / f"{name}-2.{ending}"
+            write_plot(first, plot)
+            write_plot(second, plot)
+            assert first.read_bytes() == second.read_bytes()
+            assert first.stat().st_size > 1_000
+        assert plot.summary
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_plot(tmp_path / "none" / "a.png", plots["power"])
+
+
+def test_memory_in_a_picture_has_the_peak_of_the_trace() -> None:
+    """Intervals take the instant at which most is held: an average would hide what runs out."""
+    trace = predicted().trace
+    edges, held = fullest_memory(trace)
+
+    assert held.sum(axis=1).max() == pytest.approx(trace.peak_bytes.max())
+    assert edges[-1] == pytest.approx(trace.makespan_s)
+
+
+def test_shares_of_the_timeline_are_the_times_of_the_tasks() -> None:
+    """What is drawn as forward takes as long as the tasks of forward do."""
+    trace = predicted().trace
+    graph = trace.graph
+    shares = busy_shares(trace, 0, 200)
+    mine = np.unique(
+        np.repeat(np.arange(graph.tasks), np.diff(graph.stream_offsets))[
+            (graph.stream_class[graph.stream_ids] == 0) & (graph.stream_kind[graph.stream_ids] == 0)
+        ]
+    )
+    forward = mine[graph.phase[mine] == 0]
+    spent_s = (trace.end_s - trace.start_s)[forward].sum()
+
+    assert shares["forward"].sum() * trace.makespan_s / 200 == pytest.approx(spent_s)
+    assert all(share.max(initial=0.0) <= 1 + 1e-9 for share in shares.values())
+
+
+def test_links_are_at_most_fully_used() -> None:
+    """A link carries no more than its bandwidth allows."""
+    names, shares = link_shares(predicted().trace)
+
+    assert len(names) == len(shares) > 0
+    assert (shares <= 1 + 1e-6).all()
+    assert (np.diff(shares) <= 0).all()
+
+
+def test_reports_are_small_load_nothing_and_run_no_script(reports: dict[str, Path]) -> None:
+    """They are mailed, and open where there is no network."""
+    for path in reports.values():
+        text = path.read_text(encoding="utf-8")
+        assert path.stat().st_size < 3_000_000
+        assert "<script" not in text
+        assert not re.findall(r'(?:src|href)="(?!#|data:)', text)
+        assert NASTY not in text
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return the system's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_reports_read_at_any_width_and_break_no_rule_of_access(
+    browser: Any, reports: dict[str, Path], scheme: str
+) -> None:
+    """axe-core's rules, at three widths; nothing sticks out of the page."""
+    found = []
+    for name, path in reports.items():
+        page = browser.new_page(color_scheme=scheme)
+        page.goto(path.as_uri())
+        for width in (1360, 800, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            if wide > 0:
+                found.append(f"{name} at {width}: {wide} px too wide")
+        broken = Axe().run(page).response["violations"]
+        found += [f"{name}: {rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in broken]
+        page.close()
+
+    assert not found
+
+
+@needs_chromium
+def test_a_printed_report_has_every_picture_and_whole_tables(
+    browser: Any, reports: dict[str, Path]
+) -> None:
+    """On A4 nothing is clipped: no part of a page is wider than the paper."""
+    page = browser.new_page(viewport={"width": 720, "height": 1000})
+    for path in reports.values():
+        page.goto(path.as_uri())
+        page.emulate_media(media="print")
+        clipped = page.evaluate(
+            "[...document.querySelectorAll('table, svg')].filter(each =>"
+            " each.getBoundingClientRect().right > innerWidth + 1).length"
+        )
+        empty = page.evaluate(
+            "[...document.querySelectorAll('figure svg')].filter(each =>"
+            " each.getBoundingClientRect().height < 40).length"
+        )
+        assert (clipped, empty) == (0, 0)
+    page.close()
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write the job with changes."""
+
+    def write(**changes: Any) -> Path:
+        text = {
+            "model": "gpt2",
+            "data": {"sequence_length": 1024, "global_batch": 64},
+            "cluster": {"node": "dgx-a100"},
+            **changes,
+        }
+        path = tmp_path / "job.yaml"
+        path.write_text(json.dumps(text))
+        return path
+
+    return write
+
+
+def test_commands_write_reports_and_pictures(
+    job_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One option each."""
+    report, picture = tmp_path / "a.html", tmp_path / "a.svg"
+    path = str(job_file(strategy="ddp"))
+    words = ["--report", str(report), "--plot", f"step={picture}"]
+    assert run(["simulate", path, *words]) == 0
+    assert "gpt2 on 1 x dgx-a100" in report.read_text()
+    assert picture.read_text().startswith("<?xml")
+    assert run(["plan", path, "--report", str(report)]) == 0
+    assert "Ranked strategies" in report.read_text()
+    assert run(["compare", path, path, "--report", str(report)]) == 0
+    assert "Side by side" in report.read_text()
+    assert run(["simulate", path, "--report", str(tmp_path / "none" / "a.html")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_what_has_no_tokens_nor_price_has_a_report() -> None:
+    """Cards of what is not known are left out."""
+    from wattree.report.html.views import step_cards
+
+    names = [card.name for card in step_cards(accounted().as_json() | {"cost_usd": None})]
+
+    assert "Cost per step" not in names
+    assert "Carbon per step" in names
