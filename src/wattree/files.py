@@ -59,6 +59,21 @@ def read_yaml(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, 
     return _checked(path, parse(path, text), kind="YAML")
 
 
+def yaml_of(text: str, source: str) -> dict[str, Any]:
+    """Return the mapping in a text, as `read_yaml` does of a file.
+
+    Args:
+        text: YAML, of at most `LIMIT_BYTES` characters.
+        source: What messages call it.
+
+    Raises:
+        JobError: It is too long, is not such YAML, or holds no mapping.
+    """
+    if len(text) > LIMIT_BYTES:
+        _refuse_size(source, len(text), LIMIT_BYTES)
+    return _checked(source, _parsed_yaml(source, text), kind="YAML")
+
+
 def read_json(
     path: str | Path, *, limit_bytes: int = LIMIT_BYTES, limit_values: int = LIMIT_VALUES
 ) -> dict[str, Any]:

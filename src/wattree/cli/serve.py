@@ -1,0 +1,88 @@
+"""`wattree serve`: a page to plan with."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from wattree.cli.output import announce_compilation, tell
+from wattree.cli.request import request_command
+from wattree.errors import MissingExtraError, OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_LOCAL: Final = ("127.0.0.1", "localhost")
+_PORT: Final = 8421
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeRequest:
+    """What `wattree serve` is asked."""
+
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; others can reach it.")
+    ] = _LOCAL[0]
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is free.")] = _PORT
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True
+
+
+@request_command
+def serve(request: ServeRequest) -> None:
+    """Serve a page to plan with: choose a job and see its figures at each change.
+
+    The page is for who has its address, which holds a token; it needs no network. Ctrl-C ends it.
+
+    Example: wattree serve
+    """
+    for package in ("starlette", "uvicorn", "jinja2", "matplotlib"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(needed_for="wattree serve", package=package, extra="serve")
+    listening = _listening(request.host, request.port)
+    port = listening.getsockname()[1]
+    import uvicorn
+
+    from wattree.serve.app import make_app, new_token
+
+    announce_compilation()
+    token = new_token()
+    app = make_app(token, frozenset(_hosts({request.host, *_LOCAL}, port)))
+    address = f"http://{request.host}:{port}/?token={token}"
+    tell(f"Open {address}")
+    tell("Ctrl-C ends it.")
+    if request.browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _hosts(names: Iterable[str], port: int) -> Iterable[str]:
+    return (f"{name}:{port}" for name in names)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        OutputError: The port is taken, or the address is not this machine's.
+    """
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+        made.listen()
+    except (OSError, OverflowError) as error:
+        made.close()
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        hint = "is in use; give another --port, or 0 for a free one" if taken else str(error)
+        raise OutputError(f"--port {port} of {host}: {hint}") from error
+    return made

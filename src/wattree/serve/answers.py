@@ -1,0 +1,147 @@
+"""What the page shows of a state, as HTML made of the parts of reports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+import wattree
+from wattree.errors import JobError, StrategyError, WattreeError
+from wattree.report.html.documents import fragment
+from wattree.report.html.views import Card, plan_view, step_cards, step_view
+from wattree.serve.state import PageState, choices, suggestions
+
+if TYPE_CHECKING:
+    from wattree.predict import Prediction
+    from wattree.serve.plans import RunningPlan
+
+#: Predictions that are remembered, for the report of a step that was just shown.
+_REMEMBERED: Final = 4
+
+
+class Answers:
+    """Answers about states, one at a time: what predictions share is not made for threads.
+
+    Attributes:
+        files: Name → file of what was uploaded.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, Path] = {}
+        self._lock = threading.Lock()
+        self._simulated = lru_cache(maxsize=_REMEMBERED)(self._simulate)
+
+    def page(self, state: PageState, compared: Sequence[str]) -> str:
+        """Return the whole page."""
+        return fragment(
+            "page.html.j2",
+            values=state.values,
+            known=suggestions(),
+            uploaded=list(self.files),
+            controls=fragment("controls.html.j2", **self._controls(state)),
+            figures=self.figures(state),
+            comparison=self.comparison(compared) if compared else "",
+        )
+
+    def controls(self, state: PageState) -> str:
+        """Return the controls of the strategy, with what is legal now."""
+        return fragment("controls.html.j2", **self._controls(state))
+
+    def _controls(self, state: PageState) -> dict[str, Any]:
+        with self._lock:
+            return {"values": state.values, "choices": choices(state, self.files)}
+
+    def figures(self, state: PageState) -> str:
+        """Return the figures of a state by the closed form, or what is wrong with it."""
+        problems: tuple[str, ...] = ()
+        cards: tuple[Card, ...] = ()
+        notes: tuple[str, ...] = ()
+        try:
+            with self._lock:
+                job = state.job(self.files)
+                if isinstance(job.strategy, str):
+                    problems = ("Choose a strategy, or press Plan to find one.",)
+                else:
+                    figures = self._figures(state, job)
+                    cards, notes = step_cards(figures), (*job.assumed, *job.warnings)
+        except WattreeError as error:
+            problems = tuple(problems_of(error))
+        return fragment("figures.html.j2", cards=cards, problems=problems, notes=notes)
+
+    def _figures(self, state: PageState, job: wattree.Job) -> Mapping[str, Any]:
+        """Return the figures by the closed form; by simulation where it knows too little."""
+        try:
+            return wattree.estimate(job).as_json()
+        except StrategyError as error:
+            if "closed form" not in str(error):
+                raise
+            return self._simulated(*self._key(state)).result.as_json()
+
+    def step(self, state: PageState) -> str:
+        """Return everything about the step of a state.
+
+        Raises:
+            WattreeError: It cannot be simulated.
+        """
+        prediction = self.predicted(state)
+        with self._lock:
+            view = step_view(prediction)
+            memory = prediction.result.memory
+            warning = "" if memory.fits else "It does not fit: the figures are of an ideal device."
+            return fragment("step.html.j2", step=view, warning=warning)
+
+    def predicted(self, state: PageState) -> Prediction:
+        """Return the simulated step of a state.
+
+        Raises:
+            WattreeError: It cannot be simulated.
+        """
+        with self._lock:
+            return self._simulated(*self._key(state))
+
+    def _key(self, state: PageState) -> tuple[Any, Any]:
+        return tuple(sorted(state.values.items())), tuple(sorted(self.files.items()))
+
+    def _simulate(
+        self, values: tuple[tuple[str, str], ...], files: tuple[tuple[str, Path], ...]
+    ) -> Prediction:
+        return wattree.simulate(PageState(dict(values)).job(dict(files)))
+
+    def plan(self, running: RunningPlan, state: PageState) -> str:
+        """Return how far a search is, or what it found, each strategy with its address."""
+        view, links = None, []
+        if running.plan is not None:
+            view = plan_view(running.plan)
+            links = [
+                urlencode(state.with_options(idea[0].options).values) for idea in running.plan.ideas
+            ]
+        return fragment("plan_list.html.j2", running=running, plan=view, links=links)
+
+    def comparison(self, queries: Sequence[str]) -> str:
+        """Return up to four states side by side."""
+        runs, rows = [], []
+        for query in queries:
+            state = PageState.of(dict(parse_qsl(query)))
+            with self._lock:
+                runs.append((query, state, self._figures(state, state.job(self.files))))
+        names = dict.fromkeys(name for _, state, _ in runs for name in state.values)
+        for name in names:
+            values = [state.values.get(name, "–") for _, state, _ in runs]
+            if len(set(values)) > 1:
+                rows.append((name.replace("_", " "), values))
+        cards = [step_cards(figures) for _, _, figures in runs]
+        for number, card in enumerate(cards[0]):
+            words = [each[number].value if number < len(each) else "–" for each in cards]
+            rows.append((card.name.partition(",")[0], words))
+        return fragment("comparison.html.j2", queries=[query for query, _, _ in runs], rows=rows)
+
+
+def problems_of(error: WattreeError) -> list[str]:
+    """Return what is wrong, one line each."""
+    if isinstance(error, JobError):
+        return list(error.problems)
+    return [line.strip() for line in str(error).splitlines() if line.strip()]

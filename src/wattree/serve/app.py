@@ -1,0 +1,200 @@
+"""The server: addresses, and what answers each."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from wattree.errors import JobError, WattreeError
+from wattree.files import yaml_of
+from wattree.json_text import parsed_object
+from wattree.report.html.documents import fragment, style, write_step_report
+from wattree.serve.answers import Answers, problems_of
+from wattree.serve.guard import Guard
+from wattree.serve.plans import Plans
+from wattree.serve.state import START, PageState
+
+_PAGE: Final = Path(__file__).with_name("page")
+#: States that are laid side by side.
+_MOST_COMPARED: Final = 4
+#: Files that one server takes.
+_MOST_FILES: Final = 50
+
+
+def new_token() -> str:
+    """Return a secret for one server."""
+    return secrets.token_urlsafe(24)
+
+
+def make_app(token: str, hosts: frozenset[str], *, plans: Plans | None = None) -> Guard:
+    """Return the application.
+
+    Args:
+        token: Who has it may ask.
+        hosts: Values of `Host` that name the server, such as `127.0.0.1:8080`.
+        plans: Searches that run beside it; new ones if None.
+    """
+    served = _Served(plans or Plans())
+    routes = [
+        Route("/", served.page),
+        Route("/controls", served.controls),
+        Route("/figures", served.figures),
+        Route("/step", served.step),
+        Route("/compare", served.compare),
+        Route("/plans", served.start_plan, methods=["POST"]),
+        Route("/plans/{number}", served.ask_plan, methods=["GET"]),
+        Route("/plans/{number}", served.cancel_plan, methods=["DELETE"]),
+        Route("/files", served.upload, methods=["POST"]),
+        Route("/job.yaml", served.job_file),
+        Route("/report.html", served.report),
+        Route("/page.js", served.script),
+        Route("/page.css", served.style),
+    ]
+    handlers: Any = {WattreeError: _mistake}
+    app = Starlette(routes=routes, lifespan=served.lifespan, exception_handlers=handlers)
+    return Guard(app, token, hosts)
+
+
+async def _mistake(request: Request, error: Exception) -> Response:
+    """Answer a mistake of the user with its problems, as a part of the page."""
+    del request
+    assert isinstance(error, WattreeError)
+    text = fragment("figures.html.j2", cards=(), problems=problems_of(error), notes=())
+    return HTMLResponse(text, 422)
+
+
+class _Served:
+    """What answers each address."""
+
+    def __init__(self, plans: Plans) -> None:
+        self._answers, self._plans = Answers(), plans
+        self._folder = tempfile.TemporaryDirectory(prefix="wattree-serve-")
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Leave nothing behind: searches end, uploads go."""
+        del app
+        yield
+        self._plans.cancel_all()
+        self._folder.cleanup()
+
+    async def page(self, request: Request) -> Response:
+        """Answer with the whole page, in the state of its address."""
+        query = _query(request)
+        compared = request.query_params.getlist("with")
+        state = PageState.of(query or START)
+        return await _html(self._answers.page, state, compared[:_MOST_COMPARED])
+
+    async def controls(self, request: Request) -> Response:
+        """Answer with the controls of a state."""
+        return await _html(self._answers.controls, PageState.of(_query(request)))
+
+    async def figures(self, request: Request) -> Response:
+        """Answer with the figures of a state."""
+        return await _html(self._answers.figures, PageState.of(_query(request)))
+
+    async def step(self, request: Request) -> Response:
+        """Answer with all about the step of a state."""
+        return await _html(self._answers.step, PageState.of(_query(request)))
+
+    async def compare(self, request: Request) -> Response:
+        """Answer with states side by side."""
+        queries = request.query_params.getlist("with")[:_MOST_COMPARED]
+        if not queries:
+            return HTMLResponse("")
+        return await _html(self._answers.comparison, queries)
+
+    async def start_plan(self, request: Request) -> Response:
+        """Start a search for a state."""
+        state = PageState.of(_query(request))
+        job = await run_in_threadpool(state.job, self._answers.files)
+        started = self._plans.start(job)
+        if started is None:
+            raise JobError("plan", ["other searches are running; wait for one, or cancel it"])
+        return HTMLResponse(self._answers.plan(started, state), 201)
+
+    async def ask_plan(self, request: Request) -> Response:
+        """Answer with how far a search is, or what it found."""
+        found = self._plans.ask(request.path_params["number"])
+        if found is None:
+            raise JobError("plan", ["this search is over, or another server's"])
+        return await _html(self._answers.plan, found, PageState.of(_query(request)))
+
+    async def cancel_plan(self, request: Request) -> Response:
+        """Cancel a search."""
+        self._plans.cancel(request.path_params["number"])
+        return Response(status_code=204)
+
+    async def upload(self, request: Request) -> Response:
+        """Keep a file that a model or a node may name; it is parsed here, and never run."""
+        name = request.query_params.get("name", "file")[:80]
+        body = await request.body()
+        if len(self._answers.files) >= _MOST_FILES:
+            raise JobError(name, [f"more than {_MOST_FILES} files; start the server anew"])
+        if name.endswith(".json"):
+            parsed_object(body)
+        elif name.endswith((".yaml", ".yml")):
+            yaml_of(body.decode("utf-8", errors="replace"), name)
+        else:
+            raise JobError(name, ["expected a model's config.json or a node's .yaml"])
+        digest = hashlib.sha256(body).hexdigest()[:8]
+        folder = Path(self._folder.name) / digest
+        folder.mkdir(exist_ok=True)
+        path = folder / ("config.json" if name.endswith(".json") else "node.yaml")
+        path.write_bytes(body)
+        label = f"{Path(name).name} ({digest})"
+        self._answers.files[label] = path
+        return PlainTextResponse(label, 201)
+
+    async def job_file(self, request: Request) -> Response:
+        """Answer with the job file of a state."""
+        text = PageState.of(_query(request)).yaml()
+        return _download(text, "job.yaml", "application/yaml")
+
+    async def report(self, request: Request) -> Response:
+        """Answer with the report of a state's step."""
+        state = PageState.of(_query(request))
+
+        def written() -> str:
+            path = Path(self._folder.name) / f"{secrets.token_hex(8)}.html"
+            write_step_report(path, self._answers.predicted(state))
+            text = path.read_text(encoding="utf-8")
+            path.unlink()
+            return text
+
+        return _download(await run_in_threadpool(written), "report.html", "text/html")
+
+    async def script(self, request: Request) -> Response:
+        """Answer with the page's script."""
+        del request
+        return Response((_PAGE / "page.js").read_text("utf-8"), media_type="text/javascript")
+
+    async def style(self, request: Request) -> Response:
+        """Answer with the style of all pages, then what this one adds."""
+        del request
+        return Response(style() + (_PAGE / "page.css").read_text("utf-8"), media_type="text/css")
+
+
+def _query(request: Request) -> dict[str, str]:
+    """Return the state in the address of a request."""
+    return {name: value for name, value in request.query_params.items() if name != "with"}
+
+
+async def _html(function: Callable[..., str], *arguments: Any) -> Response:
+    return HTMLResponse(await run_in_threadpool(function, *arguments))
+
+
+def _download(text: str, name: str, kind: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type=kind, headers=headers)

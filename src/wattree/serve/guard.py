@@ -1,0 +1,103 @@
+"""Who may ask the server: those who have its token, from the page itself.
+
+A page of another site in the same browser can send requests to this machine. It has no token, and
+the browser says where it comes from; a name of another site that leads here is seen in `Host`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import SimpleCookie
+from typing import Any, Final
+
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+#: Largest request. [B]
+MOST_BYTES: Final = 1 << 20
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """Middleware: token, host, origin, size.
+
+    Args:
+        app: What is guarded.
+        token: Of this server.
+        hosts: Values of `Host` that name it.
+    """
+
+    def __init__(self, app: Any, token: str, hosts: frozenset[str]) -> None:
+        self._app, self._token, self._hosts = app, token, hosts
+        self._cookie = f"wattree-{min(hosts).rpartition(':')[2]}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with why not."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+
+        async def with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
+                message["headers"] = [*message.get("headers", []), *extra]
+            await send(message)
+
+        await self._app(scope, _limited(receive), with_headers)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """Return the answer to a request that goes no further."""
+        if headers.get("host", "") not in self._hosts:
+            return PlainTextResponse("unknown host\n", 421)
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] not in self._hosts:
+            return PlainTextResponse("this request comes from another site\n", 403)
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > MOST_BYTES:
+            return PlainTextResponse(f"at most {MOST_BYTES} B are taken\n", 413)
+        given = QueryParams(scope["query_string"]).get("token", "")
+        if scope["path"] == "/" and given and self._fits(given):
+            answer = RedirectResponse("/", 303, headers=_HEADERS)
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+            return answer
+        cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        if not self._fits(cookie.value if cookie else headers.get("x-wattree-token", "")):
+            words = "open the address that 'wattree serve' printed: it has the token\n"
+            return PlainTextResponse(words, 401)
+        return None
+
+    def _fits(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+def _limited(receive: Receive) -> Receive:
+    """Return a receiver that ends a body which is longer than it says."""
+    taken = 0
+
+    async def limited() -> MutableMapping[str, Any]:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if taken > MOST_BYTES else message
+
+    return limited

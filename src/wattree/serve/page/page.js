@@ -1,0 +1,118 @@
+"use strict";
+// What the page asks the server: figures at each change, plans, steps, comparisons. The state is in the address.
+const form = document.getElementById("job"), figures = document.getElementById("figures");
+const parts = Object.fromEntries(["controls", "plans", "compared", "step"].map(id => [id, document.getElementById(id)]));
+let compared = new URLSearchParams(location.search).getAll("with"), asked = 0, polling = 0;
+
+function state() {
+  const query = new URLSearchParams();
+  for (const [name, value] of new FormData(form)) if (typeof value === "string" && value.trim()) query.append(name, value);
+  return query;
+}
+
+function remember() {
+  const query = state();
+  for (const link of ["job-file", "report"]) {
+    const anchor = document.getElementById(link);
+    anchor.href = anchor.pathname + "?" + query;
+  }
+  for (const each of compared) query.append("with", each);
+  history.replaceState(null, "", "/?" + query);
+}
+
+async function part(address, options) {
+  try {
+    const answer = await fetch(address, options);
+    const text = await answer.text();
+    return answer.headers.get("content-type")?.startsWith("text/html") ? text : say(text);
+  } catch (error) {
+    return say("The server does not answer; is 'wattree serve' still running?");
+  }
+}
+
+function say(text) {
+  const line = document.createElement("p");
+  line.className = "warn"; line.setAttribute("role", "alert"); line.textContent = text;
+  return line.outerHTML;
+}
+
+async function refresh(controls) {
+  const number = ++asked;
+  remember();
+  figures.classList.add("waiting");
+  const text = await part("/figures?" + state());
+  if (number !== asked) return;  // a later change was asked about since
+  figures.innerHTML = text;
+  figures.classList.remove("waiting");
+  if (!controls) return;
+  const fresh = await part("/controls?" + state());
+  if (number !== asked || parts.controls.contains(document.activeElement) && document.activeElement.name === "more") return;
+  const focused = document.activeElement?.name;
+  parts.controls.innerHTML = fresh;
+  if (focused) form.elements[focused]?.focus();
+}
+
+function use(query) {
+  const values = new URLSearchParams(query);
+  for (const each of form.elements) {
+    if (!each.name) continue;
+    const value = values.get(each.name) ?? "";
+    if (each.tagName === "SELECT" && ![...each.options].some(option => option.value === value)) each.add(new Option(value, value));
+    each.value = value;
+  }
+  refresh(true);
+  figures.scrollIntoView({ block: "nearest" });
+}
+
+async function follow(number) {
+  while (polling === number) {
+    await new Promise(resolve => setTimeout(resolve, 300));
+    if (polling !== number) return;
+    parts.plans.innerHTML = await part(`/plans/${number}?` + state());
+    if (document.getElementById("running")?.dataset.over !== "no") return;
+  }
+}
+
+async function plan() {
+  parts.plans.innerHTML = await part("/plans?" + state(), { method: "POST" });
+  const running = document.getElementById("running");
+  if (running) follow(polling = running.dataset.number);
+}
+
+async function lay() {
+  remember();
+  const query = new URLSearchParams(compared.map(each => ["with", each]));
+  parts.compared.innerHTML = compared.length ? await part("/compare?" + query) : "";
+}
+
+document.getElementById("plan").addEventListener("click", plan);
+document.getElementById("open").addEventListener("click", async () => {
+  parts.step.innerHTML = "<p>Simulating …</p>";
+  parts.step.innerHTML = "<h2>The step in detail</h2>" + await part("/step?" + state());
+  parts.step.scrollIntoView({ block: "start" });
+});
+document.getElementById("keep").addEventListener("click", () => {
+  compared = [...compared.filter(each => each !== String(state())), String(state())].slice(-4);
+  lay();
+});
+document.addEventListener("click", event => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.dataset.use !== undefined) use(button.dataset.use);
+  if (button.dataset.drop !== undefined) { compared.splice(Number(button.dataset.drop), 1); lay(); }
+  if (button.id === "cancel") fetch("/plans/" + polling, { method: "DELETE" });
+});
+form.addEventListener("submit", event => { event.preventDefault(); refresh(true); });
+form.addEventListener("input", event => { if (event.target.id !== "file" && event.target.tagName !== "SELECT") refresh(false); });
+form.addEventListener("change", event => { if (event.target.id !== "file") refresh(true); });
+document.getElementById("file").addEventListener("change", async event => {
+  const file = event.target.files[0], hint = document.getElementById("file-hint");
+  if (!file) return;
+  const answer = await fetch("/files?name=" + encodeURIComponent(file.name), { method: "POST", body: file });
+  const text = await answer.text();
+  if (!answer.ok) { hint.textContent = new DOMParser().parseFromString(text, "text/html").body.textContent.trim(); return; }
+  form.elements[file.name.endsWith(".json") ? "model" : "node"].value = text;
+  hint.textContent = text + " is used.";
+  refresh(true);
+});
+remember();

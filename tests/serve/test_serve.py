@@ -1,0 +1,330 @@
+"""The page to plan with, in a real browser, and what others may not do to its server."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wattree
+from wattree.errors import JobError, WattreeError
+from wattree.search import Plan
+from wattree.serve.plans import Plans
+from wattree.serve.state import START, PageState, choices
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+SMALL = {"model": "gpt2", "node": "dgx-a100", "sequence_length": "1024", "global_batch": "64"}
+NONE: dict[str, Path] = {}
+
+
+class Server:
+    """A running `wattree serve`.
+
+    Attributes:
+        address: With its token.
+        base: Without.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process, self.address = process, address
+        self.base = address.partition("/?")[0]
+        self.token = parse_qs(urlsplit(address).query)["token"][0]
+        self.port = int(urlsplit(address).port or 0)
+
+    def ask(
+        self, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> tuple[int, str]:
+        """Return status and text of an answer."""
+        named = {
+            "X-Wattree-Token": self.token,
+            **{k.replace("_", "-"): v for k, v in headers.items()},
+        }
+        request = urllib.request.Request(self.base + path, data=body, method=method, headers=named)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """Start a server on a free port, and end it as Ctrl-C does."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wattree", "serve", "--no-browser", "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
+    assert process.stderr is not None
+    address = ""
+    while not address:
+        line = process.stderr.readline()
+        assert line, "the server ended before it served"
+        found = re.search(r"http://\S+", line)
+        address = found.group() if found else ""
+    made = Server(process, address)
+    yield made
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) in {0, -signal.SIGINT, 130}
+    process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return the system's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Any, server: Server) -> Iterator[Any]:
+    """Return the page; whatever goes wrong in it fails the test."""
+    wrong: list[str] = []
+    found = browser.new_page(viewport={"width": 1360, "height": 900})
+    found.set_default_timeout(120_000)
+    found.on("pageerror", lambda error: wrong.append(str(error)))
+    found.on("request", lambda each: each.url.startswith(server.base) or wrong.append(each.url))
+    found.goto(server.address)
+    yield found
+    found.close()
+    assert not [each for each in wrong if not each.startswith("data:")]
+
+
+def test_a_state_is_a_job_and_its_file_says_the_same() -> None:
+    """What is taken along predicts what the page showed."""
+    state = PageState.of({**START, "nodes": "2", "tp": "2", "more": "bucket: 50 MiB"})
+    job = state.job(NONE)
+    from wattree.files import yaml_of
+
+    again = wattree.job_from_mapping(yaml_of(state.yaml(), "file"))
+    assert job.cluster.nodes == 2
+    assert wattree.estimate(job) == wattree.estimate(again)
+
+
+def test_strategies_of_a_plan_go_into_the_controls_and_come_back() -> None:
+    """'Use' shows the figures of the row it stands in."""
+    state = PageState.of({**SMALL, "nodes": "2", "software": "megatron-core"})
+    plan = wattree.plan(state.job(NONE), top=6)
+    for idea in plan.ideas:
+        chosen = state.with_options(idea[0].options)
+        again = PageState.of(chosen.values)
+        step = wattree.simulate(again.job(NONE)).result
+        assert step.step_time_s == pytest.approx(idea[0].result.step_time_s, rel=1e-9)
+
+
+def test_what_the_software_lacks_cannot_be_chosen() -> None:
+    """Torchtitan has no ZeRO-1."""
+    found = choices(PageState.of(START), NONE)
+    why = {choice.value: choice.why_not for choice in found["sharding"]}
+
+    assert "torchtitan" in why["zero1"]
+    assert not why["zero3"]
+    assert [choice.value for choice in found["tp"]] == ["1", "2", "4", "8"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"model": "no-such"}, "expected a name of the catalog"),
+        ({"model": "/etc/passwd"}, "expected a name of the catalog"),
+        ({"model": "evil.py:build"}, "expected a name of the catalog"),
+        ({"node": "../x.yaml"}, "expected a name of the catalog"),
+        ({"wrong": "1"}, "unknown"),
+        ({"more": "x" * 5000}, "more than 4000 characters"),
+        ({"more": "[1, 2"}, "further keys"),
+        ({"more": "!!python/object/apply:os.system [ls]"}, "further keys"),
+        ({"nodes": "-3"}, "cluster.nodes"),
+        ({"tp": "3"}, "strategy"),
+    ],
+)
+def test_what_is_no_job_is_refused_in_words(values: dict[str, str], words: str) -> None:
+    """The address of a page is text from anywhere."""
+    with pytest.raises(WattreeError, match=re.escape(words)):
+        wattree.estimate(PageState.of({**START, **values}).job(NONE))
+
+
+@given(st.dictionaries(st.sampled_from([*START, "more", "x"]), st.text(max_size=30), max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_any_address_is_a_job_or_refused(server: Server, values: dict[str, str]) -> None:
+    """Nothing that stands in an address is a defect of the server."""
+    status, text = server.ask(f"/figures?{urlencode({**START, **values})}")
+
+    assert status in {200, 422}
+    assert "Traceback" not in text
+
+
+def test_who_has_no_token_or_comes_from_elsewhere_learns_nothing(server: Server) -> None:
+    """Other sites in the same browser, names that lead here, and guesses."""
+    assert server.ask("/", X_Wattree_Token="guess")[0] == 401
+    assert server.ask("/?token=guess", X_Wattree_Token="")[0] == 401
+    assert server.ask("/", Host="evil.example")[0] == 421
+    assert server.ask("/plans", method="POST", Origin="http://evil.example")[0] == 403
+    assert server.ask("/files?name=a.json", Content_Length=f"{1 << 21}")[0] == 413
+    assert server.ask(f"/plans/{server.port}")[0] == 422
+    assert server.ask("/")[0] == 200
+
+
+def test_noise_on_the_port_does_not_end_the_server(server: Server) -> None:
+    """Whatever is sent costs a connection."""
+    draws = [
+        b"\x00" * 100,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+    ]
+    draws += [b"G" * 70_000, b"GET /%ff%00 HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n" * 500]
+    for draw in draws * 20:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as peer:
+            try:
+                peer.sendall(draw)
+            except OSError:
+                continue
+    assert server.ask("/")[0] == 200
+
+
+def test_a_second_server_on_the_port_says_so(server: Server) -> None:
+    """It does not take the page of the first."""
+    words = [sys.executable, "-m", "wattree", "serve", "--no-browser", "--port", str(server.port)]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+    assert found.returncode == 2
+    assert "is in use" in found.stderr
+
+
+def test_a_file_of_ones_own_is_parsed_and_used(server: Server) -> None:
+    """A `config.json` that was uploaded is a model of the page; what is none is refused."""
+    config = {
+        "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "vocab_size": 1000,
+        "num_attention_heads": 8, "intermediate_size": 1024, "max_position_embeddings": 1024,
+    }  # fmt: skip
+    body = json.dumps(config).encode()
+    status, label = server.ask("/files?name=config.json", method="POST", body=body)
+    state = {**SMALL, "model": label, "micro_batch": "1"}
+    _, text = server.ask(f"/figures?{urlencode(state)}")
+
+    assert status == 201
+    assert "Step time" in text
+    assert server.ask("/files?name=a.py", method="POST", body=b"print(1)")[0] == 422
+    assert server.ask("/files?name=a.json", method="POST", body=b"[" * 9000)[0] == 422
+
+
+def test_a_search_whose_page_was_closed_ends() -> None:
+    """Nothing is left running for nobody; and no more than two run at once."""
+    ended = threading.Event()
+
+    def search(job: wattree.Job, *, progress: Callable[[str, int, int], None]) -> Plan:
+        del job
+        try:
+            while True:
+                progress("screening", 1, 2)
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    job = PageState.of(SMALL).job(NONE)
+    plans = Plans(patience_s=0.2)
+    first = plans.start(job, search=search)
+    second = plans.start(job, search=search)
+    third = plans.start(job, search=search)
+
+    assert first is not None
+    assert second is not None
+    assert third is None
+    assert ended.wait(timeout=60)
+    while not first.is_over:
+        time.sleep(0.01)
+    assert first.failure == "cancelled"
+    with pytest.raises(JobError):
+        PageState.of({"x": "y"})
+
+
+@needs_chromium
+def test_figures_follow_a_change_and_the_address_holds_it(page: Any) -> None:
+    """A control is moved, and all figures are new."""
+    before = page.inner_text("#figures")
+    page.select_option("[name=recompute]", "full")
+    page.wait_for_function(
+        "text => document.getElementById('figures').innerText !== text", arg=before
+    )
+
+    assert "recompute=full" in page.url
+    assert page.get_attribute("#job-file", "href").endswith(
+        "recompute=full"
+    ) or "recompute=full" in (page.get_attribute("#job-file", "href"))
+    page.reload()
+    assert page.input_value("[name=recompute]") == "full"
+
+
+@needs_chromium
+def test_from_start_to_a_ranked_plan_a_step_and_a_comparison(page: Any) -> None:
+    """What a first user does."""
+    page.click("#plan")
+    page.wait_for_selector("[data-over=yes]")
+    assert "Best by time" in page.inner_text("#plans")
+    assert "It beats the runner-up" in page.inner_text("#plans")
+    page.click("#keep")
+    page.wait_for_selector("#compared table")
+    page.click("#plans [data-use] >> nth=1")
+    page.wait_for_function("() => document.querySelector('[name=tp]').value !== '1'")
+    page.click("#keep")
+    page.wait_for_function("() => document.querySelectorAll('#compared [data-drop]').length === 2")
+    page.click("#open")
+    page.wait_for_selector("#step svg")
+    assert "Where the step goes" in page.inner_text("#step")
+
+
+@needs_chromium
+def test_a_search_can_be_cancelled(page: Any) -> None:
+    """A large one takes long enough to press the button."""
+    page.fill("[name=nodes]", "512")
+    page.fill("[name=global_batch]", "4096")
+    page.click("#plan")
+    page.click("#cancel")
+    page.wait_for_selector("[data-over=yes]")
+
+    assert "cancelled" in page.inner_text("#plans")
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_breaks_no_rule_of_access_and_fits_every_width(page: Any, scheme: str) -> None:
+    """axe-core's rules, with a plan, a step and a mistake on the page."""
+    page.emulate_media(color_scheme=scheme)
+    page.click("#plan")
+    page.wait_for_selector("[data-over=yes]")
+    page.click("#open")
+    page.wait_for_selector("#step svg")
+    page.fill("[name=global_batch]", "7")
+    page.wait_for_selector("#figures [role=alert]")
+    found = []
+    for width in (1360, 800, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        found += [f"{wide} px too wide at {width}"] * (wide > 0)
+    broken = Axe().run(page).response["violations"]
+    found += [f"{rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in broken]
+
+    assert not found
