@@ -31,6 +31,8 @@ MEMORY_BOUNDS: dict[str, tuple[Callable[[StrategyOptions], bool], float]] = {
     # In a V a stage's two chunks may be fullest at once, which the closed form does not see: of 565
     # draws nine needed more than 13 %, and one 24 %.
     "zero-bubble": (lambda o: o.pipeline.schedule.startswith("zb-"), 0.27),
+    # Gathered keys and values come and go with how long their gathers take: one draw in 2,000.
+    "context": (lambda o: o.cp > 1, 0.01),
     # Buffers of collectives outlive the operators that they feed.
     "sequence parallel": (lambda o: o.parallelism.sequence_parallel, 0.05),
 }
