@@ -14,9 +14,8 @@ from wattree.cost import LinkRates, load_calibration, software_family
 from wattree.cost.rates import Rates, rates_of
 from wattree.graph import ModelGraph, TaskKind
 from wattree.hardware import Precision
-from wattree.lowering.stages import chunk_layers
 from wattree.sim import execute
-from wattree.strategy import StrategyOptions
+from wattree.strategy import StrategyOptions, chunk_layers
 
 FAMILY = "megatron-core"
 

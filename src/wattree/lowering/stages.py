@@ -7,21 +7,7 @@ from collections.abc import Sequence
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.lowering.block import ModelProgram
-from wattree.strategy import Schedule
-
-
-def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
-    """Return layers per chunk in model order, as even as can be.
-
-    Where it does not divide, the first and the last chunks are the shorter ones: they hold the
-    embedding and the loss besides (as Llama 3.1 405B was cut: 126 layers on 128 slots).
-    """
-    base, extra = divmod(layers, chunks)
-    shorter = chunks - extra
-    # From the outside in, alternating ends: last, first, last but one, ...
-    outside = [i // 2 if i % 2 else chunks - 1 - i // 2 for i in range(chunks)]
-    short = set(outside[:shorter]) if extra else set()
-    return tuple(base + (0 if not extra or index in short else 1) for index in range(chunks))
+from wattree.strategy import Schedule, chunk_layers
 
 
 def stage_misfits(model: ModelGraph, stages: int, schedule: Schedule) -> dict[str, str]:

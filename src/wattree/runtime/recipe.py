@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from wattree.errors import StrategyError
 from wattree.job import Job
-from wattree.strategy import ACTIVATIONS, StrategyOptions
-from wattree.strategy.presets import options_of_preset
-
-#: What to say wherever a strategy is not run.
-RUNNABLE = (
-    "wattree train runs the presets ddp, tensor, megatron, phantom and low_rank, and each with dp"
+from wattree.runtime.parallel.grid import RankGrid
+from wattree.runtime.refusals import RUNNABLE, misfits_of
+from wattree.strategy import (
+    ACTIVATIONS,
+    AXES,
+    ContextExchange,
+    PositionOrder,
+    Schedule,
+    StrategyOptions,
 )
+from wattree.strategy.presets import options_of_preset
+from wattree.strategy.presets.combine import schedule_name
+
+#: Axes whose ranks hold the same parameters.
+HOLDERS = ("dp", "fsdp", "cp")
 
 
 class ReplicaKind(StrEnum):
@@ -38,7 +46,12 @@ class Recipe:
 
     Attributes:
         kind: How ranks of one replica share the model.
-        dp, tp: Replicas, and ranks of each; `rank = replica * tp + place in it`.
+        dp, fsdp, cp, tp, pp: Degrees; ranks are in the order of `AXES`, tp innermost.
+        sharding: What of the model's state replicas share: one of `SHARDINGS`.
+        schedule: How micro-batches go through the stages.
+        context: How attention reaches positions of other ranks of `cp`.
+        context_order: Which positions a rank has: one of `PositionOrder`.
+        recompute: What backward computes again: one of `RECOMPUTATIONS`, or `block_N`.
         micro_batch, micro_batches: Samples of a forward pass of a replica, and such in a step.
         sequence_parallel: What is between the products is split by position over `tp`.
         ghosts: Ghost neurons per rank and layer, of phantom layers.
@@ -48,7 +61,6 @@ class Recipe:
             those of a plan that fits.
         regather: Ghosts are gathered again in backward.
         overlap: Communication runs alongside computation.
-        sharded_optimizer: The optimizer's state is sharded over replicas (ZeRO-1).
         processes_per_device: Replicas that share a device, one after another.
         learning_rate_scale: What the learning rate is multiplied by, where their batch grows.
     """
@@ -65,14 +77,63 @@ class Recipe:
     phantom_layers: tuple[str, ...] | None = None
     regather: bool = False
     overlap: bool = True
-    sharded_optimizer: bool = False
+    fsdp: int = 1
+    cp: int = 1
+    pp: int = 1
+    sharding: str = "none"
+    schedule: Schedule = field(default_factory=Schedule)
+    context: str = ContextExchange.OVERLAPPED.value
+    context_order: str = PositionOrder.ZIGZAG.value
+    recompute: str = "none"
     processes_per_device: int = 1
     learning_rate_scale: float = 1.0
 
     @property
     def ranks(self) -> int:
         """All ranks."""
-        return self.dp * self.tp
+        return self.holders * self.tp * self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Replicas, each of which has samples of its own."""
+        return self.dp * self.fsdp
+
+    @property
+    def holders(self) -> int:
+        """Ranks with the same parameters: replicas, and those of other positions."""
+        return self.replicas * self.cp
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Degrees by axis, the outermost first."""
+        return {axis: getattr(self, axis) for axis in AXES if axis != "ep"}
+
+    @property
+    def grid(self) -> RankGrid:
+        """Where ranks lie."""
+        return RankGrid(degrees=self.degrees)
+
+    @property
+    def shard_axes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Axes over which `fully_shard` replicates parameters, and those over which it shards."""
+        if self.sharding == "hybrid":
+            return tuple(axis for axis in HOLDERS if axis != "fsdp"), ("fsdp",)
+        return (HOLDERS, ()) if self.sharding == "none" else ((), HOLDERS)
+
+    @property
+    def is_fully_sharded(self) -> bool:
+        """Whether `fully_shard` reduces gradients, and not `DistributedDataParallel`.
+
+        Pipeline schedules of PyTorch reduce gradients at their end by `fully_shard` alone: split
+        backward passes call no hooks of `DistributedDataParallel`.
+        """
+        several = self.holders > 1
+        return several and (self.pp > 1 or self.sharding not in {"none", "zero1"})
+
+    @property
+    def sharded_optimizer(self) -> bool:
+        """Whether the optimizer's state alone is sharded, by `ZeroRedundancyOptimizer`."""
+        return self.sharding == "zero1" and self.holders > 1 and not self.is_fully_sharded
 
     def ghosts_of(self, name: str) -> int:
         """Return the ghosts of a layer.
@@ -107,12 +168,14 @@ def recipe_of(job: Job) -> Recipe:
             {"strategy": f"found {found}, expected a preset with degrees: {what}{RUNNABLE}"},
             source=job.source,
         )
-    misfits = _misfits(options) | _misfits_of_model(job, options)
-    share = options.dp * options.pipeline.micro_batch
+    share = options.replicas * options.pipeline.micro_batch
+    schedule = _schedule(options, job.data.global_batch // share)
+    misfits = misfits_of(job, options, schedule) | _misfits_of_model(job, options)
     if job.data.global_batch % share:
         misfits["data.global_batch"] = (
             f"{job.data.global_batch} samples do not split into micro-batches of "
-            f"{options.pipeline.micro_batch} on {options.dp} replicas; use a multiple of {share}"
+            f"{options.pipeline.micro_batch} on {options.replicas} replicas; use a multiple of "
+            f"{share}"
         )
     if misfits:
         raise StrategyError(misfits, source=job.source)
@@ -143,7 +206,28 @@ def recipe_of(job: Job) -> Recipe:
         phantom_layers=options.phantoms.layers,
         regather=options.phantoms.regather,
         overlap=options.traffic.overlap_tensor is not False,
-        sharded_optimizer=options.memory.sharding == "zero1" and options.dp > 1,
+        fsdp=options.fsdp,
+        cp=options.cp,
+        pp=options.pp,
+        sharding=options.memory.sharding,
+        schedule=schedule,
+        context=options.parallelism.context,
+        context_order=options.parallelism.context_order,
+        recompute=options.memory.recompute,
+    )
+
+
+def _schedule(options: StrategyOptions, micro_batches: int) -> Schedule:
+    """Return how micro-batches flow; the usual schedule where there is one stage."""
+    if options.pp == 1:
+        return Schedule(micro_batches=micro_batches)
+    return Schedule(
+        name=schedule_name(options),
+        micro_batches=micro_batches,
+        virtual_stages=options.pipeline.virtual_stages,
+        stage_layers=options.pipeline.stage_layers,
+        order=options.pipeline.order,
+        placement=options.pipeline.placement,
     )
 
 
@@ -159,7 +243,8 @@ def with_preset(job: Job, preset: str) -> Job:
         raise StrategyError(
             {"strategy": f"expected a preset with degrees: {RUNNABLE}"}, source=job.source
         )
-    degrees = {"dp": options.dp, "tp": options.tp, "micro_batch": options.pipeline.micro_batch}
+    whole = options.ranks // options.tp
+    degrees = {"dp": whole, "tp": options.tp, "micro_batch": options.pipeline.micro_batch}
     if preset == ReplicaKind.DDP:
         share = max(1, job.data.global_batch // options.ranks)
         degrees = {
@@ -177,29 +262,6 @@ def with_preset(job: Job, preset: str) -> Job:
         }
         return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}))
     return replace(job, strategy=options_of_preset(preset, degrees))
-
-
-def _misfits(options: StrategyOptions) -> dict[str, str]:
-    """Return what of a strategy is not run, by key of the job."""
-    misfits = {
-        f"strategy.{axis}": f"found {options.value(axis)}, expected 1: {RUNNABLE}"
-        for axis in ("fsdp", "cp", "pp", "ep")
-        if options.value(axis) != 1
-    }
-    if options.memory.sharding not in {"none", "zero1"}:
-        misfits["strategy.sharding"] = (
-            f"found '{options.memory.sharding}', expected none: {RUNNABLE}"
-        )
-    if options.memory.recompute != "none":
-        misfits["strategy.recompute"] = (
-            f"found '{options.memory.recompute}', expected none: {RUNNABLE}"
-        )
-    if options.phantoms.enabled and options.tp == 1:
-        misfits["strategy.tp"] = "found 1 with phantom layers; set tp above 1, or use ddp"
-    for name in ("single_process", "op_shard", "sync_batch_norm"):
-        if options.value(name):
-            misfits[f"strategy.{name}"] = f"found true, expected false: {RUNNABLE}"
-    return misfits
 
 
 def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:

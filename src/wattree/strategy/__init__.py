@@ -23,6 +23,7 @@ from wattree.strategy.phantom import (
     VARIANTS,
     PhantomLayers,
 )
+from wattree.strategy.schedules import SlotWork, chunk_layers
 from wattree.strategy.specs import (
     CONTEXTS,
     RECOMPUTATIONS,
@@ -96,11 +97,13 @@ __all__ = [
     "PositionOrder",
     "Prefetch",
     "Schedule",
+    "SlotWork",
     "Strategy",
     "StrategyOptions",
     "StrategyTree",
     "Traffic",
     "TreeNode",
+    "chunk_layers",
     "knobs_of",
     "options_in_words",
 ]

@@ -86,10 +86,22 @@ class SampleSet:
         """How many there are."""
         return int(self.inputs[0].shape[0])
 
+    def of_type(self, dtype: torch.dtype) -> SampleSet:
+        """Return the same with numbers of another type."""
+        return SampleSet(
+            name=self.name,
+            inputs=tuple(_typed(each, dtype) for each in self.inputs),
+            targets=None if self.targets is None else _typed(self.targets, dtype),
+        )
+
     @property
     def is_classification(self) -> bool:
         """Whether targets are classes."""
         return self.targets is not None and not self.targets.is_floating_point()
+
+
+def _typed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if x.is_floating_point() else x
 
 
 def sample_set(source: str, wanted: Wanted, *, seed: int, samples: int | None = None) -> SampleSet:

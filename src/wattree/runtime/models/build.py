@@ -9,10 +9,11 @@ from wattree.capture.mapping import shape_from_mapping
 from wattree.errors import JobError
 from wattree.job import CROSS_ENTROPY, Ffn, Job
 from wattree.runtime.data import Wanted, WantedKind
-from wattree.runtime.models.ffn import build_ffn
+from wattree.runtime.models.ffn import build_ffn, layouts
 from wattree.runtime.models.linears import FeatureLayout, Linears
 from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.models.transformer import build_decoder
+from wattree.runtime.parallel.cut import layer_cuts
 
 #: What to say of any other model.
 TRAINABLE = (
@@ -21,8 +22,13 @@ TRAINABLE = (
 )
 
 
-def build_trainable(job: Job, linears: Linears) -> Trainable:
+def build_trainable(job: Job, linears: Linears, *, stage: int = 0) -> Trainable:
     """Return this rank's part of a job's model, with the weights that its seed gives.
+
+    Args:
+        job: Whose model.
+        linears: Makes linear layers as its strategy has them.
+        stage: Number of this rank's pipeline stage.
 
     Raises:
         JobError: It is not trained here, or not by that strategy.
@@ -34,9 +40,9 @@ def build_trainable(job: Job, linears: Linears) -> Trainable:
             job.source, ["model: lora and freeze are predicted and not run; leave them out"]
         )
     if source.ffn is not None:
-        return _ffn(job, source.ffn, linears)
+        return _ffn(job, source.ffn, linears, stage)
     if source.transformer is not None:
-        return _transformer(job, source.transformer, linears)
+        return _transformer(job, source.transformer, linears, stage)
     from wattree.runtime.models.own import config_trainable, module_trainable
 
     if source.module is not None:
@@ -46,10 +52,12 @@ def build_trainable(job: Job, linears: Linears) -> Trainable:
     raise JobError(job.source, [f"model: {TRAINABLE}"])
 
 
-def _ffn(job: Job, ffn: Ffn, linears: Linears) -> Trainable:
-    module = build_ffn(ffn, linears)
+def _ffn(job: Job, ffn: Ffn, linears: Linears, stage: int) -> Trainable:
+    cuts = layer_cuts(linears.recipe, ffn.depth, stage)
+    inputs, outputs = layouts(linears.recipe.kind, ffn.depth)
     return Trainable(
-        module=module,
+        parts=tuple(build_ffn(ffn, linears, cuts)),
+        cuts=cuts,
         wanted=Wanted(
             kind=WantedKind.VECTORS,
             width=ffn.inputs,
@@ -57,21 +65,26 @@ def _ffn(job: Job, ffn: Ffn, linears: Linears) -> Trainable:
             batch=job.data.global_batch,
         ),
         group=linears.group,
-        input_layout=module.input_layout,
-        output_layout=module.output_layout,
+        input_layout=inputs,
+        output_layout=outputs,
         outputs=ffn.outputs,
         classes=ffn.loss == CROSS_ENTROPY,
         place="model.ffn",
     )
 
 
-def _transformer(job: Job, block: Mapping[str, Any], linears: Linears) -> Trainable:
+def _transformer(
+    job: Job, block: Mapping[str, Any], linears: Linears, stage: int
+) -> Trainable:
     place = f"{job.source}: model.transformer"
     shape = shape_from_mapping(block, place)
     sequence = job.data.sequence_length
-    module = build_decoder(shape, linears, sequence=sequence, place=place)
+    cuts = layer_cuts(linears.recipe, shape.layers, stage)
+    parts = build_decoder(shape, linears, cuts, sequence=sequence, place=place)
     return Trainable(
-        module=module,
+        parts=tuple(parts),
+        cuts=cuts,
+        context=linears.context,
         wanted=Wanted(
             kind=WantedKind.TOKENS,
             width=shape.vocab,

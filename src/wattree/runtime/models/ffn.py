@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from wattree.job import Ffn
 from wattree.runtime.models.linears import FeatureLayout, Linears, Weights
+from wattree.runtime.parallel.cut import LayerCut
 from wattree.runtime.recipe import ReplicaKind
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -24,50 +25,49 @@ _GAINS = {"relu": 2.0}
 
 
 class FeedForward(nn.Module):
-    """A stack of linear layers on vectors, `(samples, features)`.
+    """Linear layers on vectors, `(samples, features)`.
 
-    Attributes:
-        input_layout, output_layout: What a rank is given, and what it returns.
+    Args:
+        layers: Each by its number in the whole stack.
+        activation: Between them.
+        depth: Of the whole stack; there is no activation behind its last layer.
     """
 
-    def __init__(
-        self,
-        layers: list[nn.Module],
-        activation: str,
-        *,
-        inputs: FeatureLayout,
-        outputs: FeatureLayout,
-    ) -> None:
+    def __init__(self, layers: Mapping[int, nn.Module], activation: str, *, depth: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.activation = _ACTIVATIONS[activation]
-        self.input_layout, self.output_layout = inputs, outputs
+        self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
+        self.activation, self._last = _ACTIVATIONS[activation], str(depth - 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the last layer's output; there is no activation behind it."""
-        last = len(self.layers) - 1
-        for number, layer in enumerate(self.layers):
+        """Return the output of its last layer."""
+        for number, layer in self.layers.items():
             x = layer(x)
-            if number < last:
+            if number != self._last:
                 x = self.activation(x)
         return x
 
 
-def build_ffn(ffn: Ffn, linears: Linears) -> FeedForward:
-    """Return a rank's part of the stack.
+def build_ffn(ffn: Ffn, linears: Linears, cuts: Sequence[LayerCut]) -> list[FeedForward]:
+    """Return a rank's parts of the stack.
 
     `tensor` splits every layer by its outputs and gathers its input; `megatron` splits layers by
     outputs and by inputs in turn; `phantom` makes every layer one of its own.
     """
-    layers = []
-    for number in range(ffn.depth):
-        rows, columns = ffn.widths[number], ffn.widths[number + 1]
-        gain = _GAINS.get(ffn.activation, 1.0) if number < ffn.depth - 1 else 1.0
-        make = _maker(linears, number)
-        weights = Weights(name=f"layers.{number}", std=(gain / rows) ** 0.5, bias=ffn.bias)
-        layers.append(make(rows, columns, weights))
-    inputs, outputs = _layouts(linears.recipe.kind, ffn.depth)
-    return FeedForward(layers, ffn.activation, inputs=inputs, outputs=outputs)
+    return [
+        FeedForward(
+            {number: _layer(ffn, linears, number) for number in range(cut.begin, cut.end)},
+            ffn.activation,
+            depth=ffn.depth,
+        )
+        for cut in cuts
+    ]
+
+
+def _layer(ffn: Ffn, linears: Linears, number: int) -> nn.Module:
+    rows, columns = ffn.widths[number], ffn.widths[number + 1]
+    gain = _GAINS.get(ffn.activation, 1.0) if number < ffn.depth - 1 else 1.0
+    weights = Weights(name=f"layers.{number}", std=(gain / rows) ** 0.5, bias=ffn.bias)
+    return _maker(linears, number)(rows, columns, weights)
 
 
 def _maker(linears: Linears, number: int) -> Callable[..., nn.Module]:
@@ -82,7 +82,8 @@ def _maker(linears: Linears, number: int) -> Callable[..., nn.Module]:
             return linears.phantom
 
 
-def _layouts(kind: ReplicaKind, depth: int) -> tuple[FeatureLayout, FeatureLayout]:
+def layouts(kind: ReplicaKind, depth: int) -> tuple[FeatureLayout, FeatureLayout]:
+    """Return what a rank is given of a stack's input, and what it returns of its output."""
     if kind is ReplicaKind.DDP:
         return FeatureLayout.WHOLE, FeatureLayout.WHOLE
     if kind is ReplicaKind.MEGATRON:  # a column without its row leaves features where they are

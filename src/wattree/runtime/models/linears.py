@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from wattree.runtime import layers
 from wattree.runtime.group import Group
 from wattree.runtime.models.start import normal_block
+from wattree.runtime.parallel.context import ContextShare
 from wattree.runtime.recipe import Recipe, ReplicaKind
 from wattree.runtime.shards import shard_offsets, shard_widths
 
@@ -53,6 +54,7 @@ class Linears:
         device: Where they are made.
         dtype: Of the parameters.
         sequence_parallel: What is between the layers is cut by position, the second dim.
+        context: Which positions this rank has.
     """
 
     recipe: Recipe
@@ -61,6 +63,7 @@ class Linears:
     device: torch.device
     dtype: torch.dtype = torch.float32
     sequence_parallel: bool = False
+    context: ContextShare = field(default_factory=ContextShare)
 
     def plain(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
         """Return a layer that every rank has whole."""

@@ -100,7 +100,7 @@ def config_trainable(job: Job, name: str, linears: Linears) -> Trainable:
             batch=job.data.global_batch,
         )
         return Trainable(
-            module=module, wanted=wanted, group=linears.group, classes=True, place="model"
+            parts=(module,), wanted=wanted, group=linears.group, classes=True, place="model"
         )
     return trainable
 
@@ -161,7 +161,7 @@ def _trainable(
     whole.train(was_training)
     makes_loss = answer.dim() == 0
     return Trainable(
-        module=whole,
+        parts=(whole,),
         wanted=Wanted(
             kind=WantedKind.OWN,
             batch=job.data.global_batch,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -12,6 +13,8 @@ from wattree.runtime.data import SampleSet, Wanted
 from wattree.runtime.group import Group
 from wattree.runtime.models.linears import FeatureLayout
 from wattree.runtime.models.vocabulary import vocabulary_loss
+from wattree.runtime.parallel.context import ContextShare
+from wattree.runtime.parallel.cut import LayerCut
 from wattree.runtime.regions import join_parts, own_part
 
 
@@ -20,7 +23,10 @@ class Trainable:
     """A rank's part of a model.
 
     Attributes:
-        module: It; called with the inputs of a set of samples.
+        parts: It, as the modules that a rank has of it: one, but for virtual stages. The first
+            part of a model is called with the inputs of samples, others with what comes before.
+        cuts: Where they lie in the model; none where it is whole.
+        context: Which positions of samples this rank has.
         wanted: What it takes.
         group: The ranks that share it.
         input_layout, output_layout: What a rank is given, and what it returns.
@@ -29,14 +35,26 @@ class Trainable:
         place: Key of the job that says so.
     """
 
-    module: nn.Module
+    parts: tuple[nn.Module, ...]
     wanted: Wanted
     group: Group
+    cuts: tuple[LayerCut, ...] = ()
+    context: ContextShare = field(default_factory=ContextShare)
     input_layout: FeatureLayout = FeatureLayout.WHOLE
     output_layout: FeatureLayout = FeatureLayout.WHOLE
     outputs: int = 0
     classes: bool | None = None
     place: str = "model"
+
+    @property
+    def module(self) -> nn.Module:
+        """All of its parts; where there is one, that."""
+        return self.parts[0] if len(self.parts) == 1 else nn.ModuleList(self.parts)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether this rank makes the loss."""
+        return not self.cuts or any(cut.is_last for cut in self.cuts)
 
     def check(self, samples: SampleSet) -> None:
         """Refuse samples that the model has no loss for.
@@ -65,7 +83,10 @@ class Trainable:
     def mine(
         self, inputs: tuple[Tensor, ...], targets: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return what this rank needs of samples: its shard of features that are spread."""
+        """Return what this rank needs of samples: its positions, its shard of features."""
+        if self.context.size > 1:
+            inputs = tuple(self.context.own(x) for x in inputs)
+            targets = None if targets is None else self.context.own(targets)
         if self.input_layout is FeatureLayout.FEATURES:
             inputs = tuple(own_part(x, self.group).contiguous() for x in inputs)
         is_spread = self.output_layout is FeatureLayout.FEATURES
@@ -88,16 +109,23 @@ class Trainable:
             total = outputs.numel()
             if self.output_layout is FeatureLayout.FEATURES:
                 total = total // outputs.shape[-1] * self.outputs
-            return (outputs.float() - targets).square().sum() / total
+            return (_precise(outputs) - targets).square().sum() / total
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
         if self.output_layout is FeatureLayout.VOCABULARY:
-            return vocabulary_loss(outputs.float(), targets, self.group, self.outputs)
+            return vocabulary_loss(_precise(outputs), targets, self.group, self.outputs)
         if self.output_layout is FeatureLayout.FEATURES:
             outputs = join_parts(outputs, self.group, self.outputs, "loss")
-        return functional.cross_entropy(outputs.float(), targets)
+        return functional.cross_entropy(_precise(outputs), targets)
 
     @property
     def share(self) -> float:
         """What this rank's loss counts in the sum over the ranks of its replica."""
+        if not self.has_output:
+            return 0.0
         is_part = self.output_layout is FeatureLayout.FEATURES and not self.classes
         return 1.0 if is_part else 1.0 / self.group.size
+
+
+def _precise(x: Tensor) -> Tensor:
+    """Return it in float32 at least, in which losses are taken."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -6,7 +6,7 @@ Attention is split by heads, the feed-forward part by its inner features or into
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 import torch
@@ -17,6 +17,8 @@ from wattree.capture import TransformerShape
 from wattree.errors import JobError
 from wattree.runtime.models.linears import Linears, Weights
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
+from wattree.runtime.parallel.context import AttentionCore
+from wattree.runtime.parallel.cut import LayerCut
 from wattree.runtime.regions import join_parts, split_parts
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -99,7 +101,8 @@ class Attention(nn.Module):
         tp = linears.group.size
         self.heads, self.kv_heads = shape.heads // tp, (shape.kv_heads or shape.heads) // tp
         self.head_dim = shape.head_dim or shape.hidden // shape.heads
-        self.is_rotary = shape.positions == "rotary"
+        self.is_rotary, self.context = shape.positions == "rotary", linears.context
+        self.core = AttentionCore(linears.context)
         wide, narrow = shape.heads * self.head_dim, self.kv_heads * tp * self.head_dim
         std = shape.hidden**-0.5
         self.qkv = linears.column(
@@ -122,11 +125,9 @@ class Attention(nn.Module):
             for part in qkv.split([size * self.head_dim for size in sizes], dim=-1)
         )
         if self.is_rotary:
-            q, k = _rotated(q), _rotated(k)
-        is_grouped = self.heads != self.kv_heads
-        mixed = functional.scaled_dot_product_attention(
-            q, k, v, is_causal=True, enable_gqa=is_grouped
-        )
+            positions = self.context.positions(q.shape[2], x.device)
+            q, k = _rotated(q, positions), _rotated(k, positions)
+        mixed: Tensor = self.core(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -180,27 +181,48 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens `(batch, sequence)` to logits `(batch, sequence, vocabulary_shard)`."""
+    """Tokens `(batch, sequence)` to logits `(batch, sequence, vocabulary_shard)`.
 
-    def __init__(self, shape: TransformerShape, linears: Linears) -> None:
+    Part of one takes and returns what is between its layers, `(batch, sequence_shard, hidden)`.
+
+    Args:
+        shape: Of the whole.
+        linears: Makes linear layers.
+        cut: Which layers it has.
+    """
+
+    def __init__(self, shape: TransformerShape, linears: Linears, cut: LayerCut) -> None:
         super().__init__()
         group = linears.group
         made = {"device": linears.device, "dtype": linears.dtype}
         self.group, self.is_cut = group, linears.sequence_parallel
-        self.embedding = VocabularyEmbedding(shape.vocab, shape.hidden, group=group, **made)
-        linears.draw(
-            self.embedding.weight,
-            "embedding",
-            shape.hidden**-0.5,
-            rows=linears.shard(shape.vocab),
-        )
+        self.context = linears.context
+        self.embedding: VocabularyEmbedding | None = None
         self.positions: nn.Parameter | None = None
-        if shape.positions == "learned":
+        if cut.is_first:
+            self.embedding = VocabularyEmbedding(shape.vocab, shape.hidden, group=group, **made)
+            linears.draw(
+                self.embedding.weight,
+                "embedding",
+                shape.hidden**-0.5,
+                rows=linears.shard(shape.vocab),
+            )
+        if cut.is_first and shape.positions == "learned":
             self.positions = nn.Parameter(torch.empty(shape.max_positions, shape.hidden, **made))
             linears.draw(self.positions, "positions", shape.hidden**-0.5)
-        self.layers = nn.ModuleList(
-            Layer(shape, linears, f"layers.{number}") for number in range(shape.layers)
+        # By their numbers in the whole model, which checkpoints name.
+        self.layers = nn.ModuleDict(
+            {
+                str(number): Layer(shape, linears, f"layers.{number}")
+                for number in range(cut.begin, cut.end)
+            }
         )
+        self.norm: nn.Module | None = None
+        self.head: nn.Module | None = None
+        if cut.is_last:
+            self._add_head(shape, linears)
+
+    def _add_head(self, shape: TransformerShape, linears: Linears) -> None:
         self.norm = Norm(shape.norm, shape.hidden, linears) if shape.final_norm else nn.Identity()
         self.head = linears.column(
             shape.hidden,
@@ -208,29 +230,42 @@ class Decoder(nn.Module):
             Weights(name="head", std=shape.hidden**-0.5, bias=shape.head_bias),
             last=True,
         )
-        if shape.tied_embedding:
+        if shape.tied_embedding and self.embedding is not None:
             self.head.weight = self.embedding.weight
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits of what follows each token."""
-        x = self.embedding(ids)
-        if self.positions is not None:
-            x = x + self.positions[: ids.shape[1]]
-        if self.is_cut:
-            x = split_parts(x, self.group, "embedding", dim=1)
-        for layer in self.layers:
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of what follows each token, or what goes to the next part."""
+        if self.embedding is not None:
+            x = self._embedded(x)
+        for layer in self.layers.values():
             x = layer(x)
-        return self.head(self.norm(x))
+        if self.norm is None or self.head is None:
+            return x
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        assert self.embedding is not None
+        x: Tensor = self.embedding(ids)
+        if self.positions is not None:
+            x = x + self.positions[self.context.positions(ids.shape[1], ids.device)]
+        return split_parts(x, self.group, "embedding", dim=1) if self.is_cut else x
 
 
 def build_decoder(
-    shape: TransformerShape, linears: Linears, *, sequence: int, place: str
-) -> Decoder:
-    """Return a rank's part of a decoder.
+    shape: TransformerShape,
+    linears: Linears,
+    cuts: Sequence[LayerCut],
+    *,
+    sequence: int,
+    place: str,
+) -> list[Decoder]:
+    """Return a rank's parts of a decoder.
 
     Args:
         shape: Of the whole.
         linears: Makes its linear layers.
+        cuts: Which layers each has.
         sequence: Tokens of a sample.
         place: What messages call the shape.
 
@@ -238,7 +273,8 @@ def build_decoder(
         JobError: The shape is none that is run, or does not split over the ranks.
     """
     check_shape(shape, linears, sequence=sequence, place=place)
-    return Decoder(shape, replace(linears, sequence_parallel=linears.recipe.sequence_parallel))
+    linears = replace(linears, sequence_parallel=linears.recipe.sequence_parallel)
+    return [Decoder(shape, linears, cut) for cut in cuts]
 
 
 def _inner(shape: TransformerShape) -> int:
@@ -250,13 +286,13 @@ def _out_std(inputs: int, shape: TransformerShape) -> float:
     return float((inputs * 2 * shape.layers) ** -0.5)
 
 
-def _rotated(x: Tensor) -> Tensor:
+def _rotated(x: Tensor, positions: Tensor) -> Tensor:
     """Return `(batch, heads, sequence, features)` turned by position (RoFormer, 2021)."""
     half = x.shape[-1] // 2
     rates = torch.exp(
         torch.arange(half, device=x.device, dtype=torch.float32) * (-math.log(10_000.0) / half)
     )
-    turns = torch.arange(x.shape[2], device=x.device, dtype=torch.float32)[:, None] * rates
+    turns = positions.to(torch.float32)[:, None] * rates
     cos, sin = turns.cos().to(x.dtype), turns.sin().to(x.dtype)
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)

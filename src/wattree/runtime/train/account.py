@@ -15,6 +15,7 @@ from torch import nn
 from wattree.energy.stages import all_reduce_sent_bytes
 from wattree.runtime.layers import RowParallelLinear, ShardedLinear
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
+from wattree.runtime.parallel.assemble import local_part
 from wattree.runtime.train.record import Span, SpanRecorder
 from wattree.runtime.train.session import RankSession
 
@@ -33,6 +34,7 @@ class RankAccount:
         parameters: Elements that it has and no other rank of its replica.
         copies: Elements that every rank of its replica has.
         trained: Elements of both that are trained.
+        stored: Elements that it stores between steps: its shards, where they are sharded.
     """
 
     rank: int
@@ -44,6 +46,7 @@ class RankAccount:
     parameters: int
     copies: int
     trained: int
+    stored: int
 
 
 def ring_bytes(module: nn.Module, replicas: int) -> float:
@@ -81,12 +84,12 @@ def gathered(
     calls = sum(traffic.calls.values())
     if recipe.processes_per_device > 1:
         sent["gradients"] = sent.pop("all_reduce", 0.0)  # to other devices, as it was counted
-    elif session.data_group is not None:
-        sent["gradients"] = ring_bytes(module, recipe.dp) * measured_steps
+    elif session.data_group is not None and not recipe.is_fully_sharded:
+        sent["gradients"] = ring_bytes(module, recipe.holders) * measured_steps
         calls += measured_steps
     if session.data_group is not None and recipe.sharded_optimizer:
         # Each replica sends the parameters that it updated to all others.
-        sent["parameters"] = ring_bytes(module, recipe.dp) / 2 * measured_steps
+        sent["parameters"] = ring_bytes(module, recipe.holders) / 2 * measured_steps
     own, copies = _elements(module, recipe.tp)
     mine = RankAccount(
         rank=session.rank,
@@ -98,6 +101,7 @@ def gathered(
         parameters=own,
         copies=copies,
         trained=sum(p.numel() for p in module.parameters() if p.requires_grad),
+        stored=sum(local_part(p).numel() for p in module.parameters()),
     )
     found: list[RankAccount | None] | None = [None] * recipe.ranks if session.rank == 0 else None
     dist.gather_object(mine, found, dst=0, group=session.control)

@@ -3,54 +3,64 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from wattree.runtime.data import Batch
-from wattree.runtime.models import Trainable
+from wattree.runtime.parallel.assemble import AssembledModel, local_part
 from wattree.runtime.reduce import Reduction, attach
 from wattree.runtime.train.session import RankSession
+
+if TYPE_CHECKING:
+    from wattree.runtime.parallel.pipeline import Pipeline
 
 
 class Learner:
     """A model with its optimizer.
 
     Args:
-        trainable: This rank's part of the model.
+        model: This rank's part of the model, as its strategy runs it.
         session: This rank.
         optimizer: Of a model's parameters.
         autocast: Context of forward passes.
         scale_losses: Whether gradients are scaled, as half precision needs it.
+
+    Attributes:
+        module: Its parameters, under the names that checkpoints have.
+        replicated: What is called, where it is whole.
     """
 
     def __init__(
         self,
-        trainable: Trainable,
+        model: AssembledModel,
         session: RankSession,
         *,
         optimizer: torch.optim.Optimizer,
         autocast: Callable[[], contextlib.AbstractContextManager[Any]],
         scale_losses: bool = False,
     ) -> None:
-        self.trainable, self.optimizer = trainable, optimizer
-        self.module = trainable.module
-        self._group, self._autocast = trainable.group, autocast
+        self.trainable, self.optimizer = model.trainable, optimizer
+        self.module = model.trainable.module
+        self.replicated: nn.Module = model.parts[0] if len(model.parts) == 1 else self.module
+        self._group, self._partial = model.trainable.group, model.partial
+        self._autocast = autocast
         self._micro_batches = session.recipe.micro_batches
         self._scaler = torch.amp.GradScaler(session.device.type, enabled=scale_losses)
-        self._partial = [
-            parameter
-            for parameter in self.module.parameters()
-            if getattr(parameter, "is_partial", False)
-        ]
-        self.replicated: nn.Module = (
-            self.module if session.data_group is None else _replicated(self.module, session)
-        )
         self._reduction = _shared(self.replicated, session)
+        self._pipeline: Pipeline | None = None
+        if session.recipe.pp > 1:
+            self._pipeline = self._pipelined(model, session)
+
+    def _pipelined(self, model: AssembledModel, session: RankSession) -> Pipeline:
+        from wattree.runtime.parallel.pipeline import Pipeline, computing_in
+
+        for part in model.parts:
+            computing_in(part, self._autocast)
+        return Pipeline(model.parts, self.trainable.cuts, session, self._loss)
 
     def step(
         self,
@@ -65,6 +75,23 @@ class Learner:
             phase: Called with what ends and the mark of its begin; returns the mark of its end.
             mark: Makes marks.
         """
+        passes = self._one_by_one if self._pipeline is None else self._by_stages
+        total, inputs = passes(batches, phase, mark)
+        begin = mark()
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        phase("optimizer", begin)
+        return total, inputs
+
+    def _loss(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        with self._autocast():
+            return self.trainable.loss(outputs, targets) / self._micro_batches
+
+    def _one_by_one(
+        self, batches: Iterator[Batch], phase: Callable[[str, Any], Any], mark: Callable[[], Any]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Compute forward and backward of each micro-batch in turn."""
         total = torch.zeros((), dtype=torch.float64)
         inputs: tuple[Tensor, ...] = ()
         for number in range(self._micro_batches):
@@ -74,19 +101,31 @@ class Learner:
             with self._unsynchronized(is_last=is_last):
                 with self._autocast():
                     outputs = self.replicated(*inputs)
-                    loss = self.trainable.loss(outputs, targets) / self._micro_batches
+                loss = self._loss(outputs, targets)
                 begin = phase("forward", begin)
                 self._backward(loss)
-            self._add_partial(is_last=is_last)
+            if is_last:
+                self._add_partial()
             phase("backward", begin)
             total = total.to(loss.device) + loss.detach()
-        begin = mark()
-        self._scaler.step(self.optimizer)
-        self._scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        phase("optimizer", begin)
         return total, inputs
 
+    def _by_stages(
+        self, batches: Iterator[Batch], phase: Callable[[str, Any], Any], mark: Callable[[], Any]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Let the stages of all ranks compute all micro-batches, in the order of the schedule."""
+        from wattree.runtime.parallel.pipeline import joined
+
+        assert self._pipeline is not None
+        inputs, targets = joined([next(batches) for _ in range(self._micro_batches)])
+        losses = self._pipeline.step(inputs, targets, phase=phase, mark=mark)
+        begin = mark()
+        self._add_partial()
+        phase("backward", begin)
+        total = torch.zeros((), dtype=torch.float64)
+        for loss in losses:
+            total = total.to(loss.device) + loss.detach()
+        return total, inputs
     def _backward(self, loss: Tensor) -> None:
         try:
             self._scaler.scale(loss).backward()
@@ -101,11 +140,11 @@ class Learner:
         context: contextlib.AbstractContextManager[Any] = self.replicated.no_sync()
         return context
 
-    def _add_partial(self, *, is_last: bool) -> None:
+    def _add_partial(self) -> None:
         """Add up gradients of which each rank has those of its positions only."""
-        if not is_last or not self._partial:
+        if not self._partial:
             return
-        gradients = [p.grad for p in self._partial if p.grad is not None]
+        gradients = [local_part(p.grad) for p in self._partial if p.grad is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         self._group.all_reduce(flat, "norms").wait()
         for gradient, whole in zip(
@@ -124,22 +163,4 @@ def _shared(model: nn.Module, session: RankSession) -> Reduction | None:
         processes_per_device=processes,
         timeout_s=session.group.timeout_s,
         traffic=session.group.traffic,
-    )
-
-
-def _replicated(module: nn.Module, session: RankSession) -> nn.Module:
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        return module
-    # Buckets are laid out anew after the first step unless parameters may be unused. Where more
-    # than two add up their gradients in a ring that changes the order in which they do, so that a
-    # run that was resumed would differ in the last bits. Replicas that share a device add up in
-    # the order of ranks, whatever the buckets are, and one of them goes to the ring.
-    keep_buckets = session.recipe.dp // session.recipe.processes_per_device > 2
-    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
-    return DistributedDataParallel(
-        module,
-        device_ids=None if session.device.type == "cpu" else [session.device.index],
-        process_group=session.data_group,
-        find_unused_parameters=keep_buckets,
-        gradient_as_bucket_view=True,
     )

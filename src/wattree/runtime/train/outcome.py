@@ -104,9 +104,7 @@ def trained(
         sent_bytes=math.fsum(sent.values()),
         sent_by=sent,
         collectives=sum(account.calls for account in accounts) / len(accounts) / steps,
-        parameters_per_rank=statistics.fmean(
-            account.parameters + account.copies for account in accounts
-        ),
+        parameters_per_rank=statistics.fmean(account.stored for account in accounts),
         launcher=launcher,
         processes_per_device=recipe.processes_per_device,
         batch_rule=_options(job).colocation.batch_rule,
@@ -144,8 +142,12 @@ def _strategy(setting: Setting, recipe: Recipe) -> Mapping[str, object]:
     try:
         strategy = strategy_of(options, model=setting.model, global_batch=batch)
     except StrategyError:
-        schedule = {"name": "1f1b", "micro_batches": recipe.micro_batches, "virtual_stages": 1}
-        mesh = {"dp": recipe.dp, "tp": recipe.tp}
+        schedule = {
+            "name": recipe.schedule.name,
+            "micro_batches": recipe.micro_batches,
+            "virtual_stages": recipe.schedule.virtual_stages,
+        }
+        mesh = {axis: degree for axis, degree in recipe.degrees.items() if degree > 1}
         return {"mesh": mesh, "schedule": schedule, "preset": [str(recipe.kind)], "tree": {}}
     return describe(strategy, setting.model)
 
@@ -157,7 +159,7 @@ def _work(
     accounts: Sequence[RankAccount],
     sent: dict[str, float],
 ) -> Work:
-    replica = sum(account.trained for account in accounts) / recipe.dp
+    replica = sum(account.trained for account in accounts) / recipe.holders
     return Work(
         samples=float(job.data.global_batch),
         flop=setting.model_flop,
@@ -228,8 +230,9 @@ def _result(
 
 
 def _parameters(accounts: Sequence[RankAccount], recipe: Recipe) -> int:
-    """Return the elements of the model: what every rank of a replica has counts once."""
-    return sum(each.parameters for each in accounts) // recipe.dp + accounts[0].copies
+    """Return the elements of the model: what every rank of tp has counts once."""
+    copies = sum(each.copies for each in accounts) // recipe.tp
+    return (sum(each.parameters for each in accounts) + copies) // recipe.holders
 
 
 def _time(use: TrainingUse, accounts: Sequence[RankAccount], step_s: float) -> TimeParts:

@@ -19,6 +19,8 @@ from wattree.measure import MeterOptions, Stages
 from wattree.runtime.data import MicroBatches, SampleSet, given_set, sample_set
 from wattree.runtime.launch import Launch
 from wattree.runtime.models import Linears, Trainable, build_trainable
+from wattree.runtime.parallel.assemble import assemble
+from wattree.runtime.parallel.context import ContextShare
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.account import gathered
 from wattree.runtime.train.health import is_out_of_memory
@@ -33,6 +35,7 @@ from wattree.runtime.train.session import RankSession, joined_ranks
 from wattree.runtime.train.settings import TrainSettings
 from wattree.runtime.train.state import State
 from wattree.runtime.train.stop import StopAsked
+from wattree.strategy import ULYSSES, PositionOrder
 from wattree.temporary import temporary_folder
 
 if TYPE_CHECKING:
@@ -85,7 +88,7 @@ def train_rank(job: Job, recipe: Recipe, launch: Launch, settings: TrainSettings
         joined_ranks(launch, recipe, kind=kind, timeout_s=settings.timeout_s) as session,
         _folder(session, settings.out) as folder,
     ):
-        parts = _parts(job, session)
+        parts = _parts(job, session, settings)
         with parts.saving.owned(fresh=settings.fresh):
             first, losses = parts.saving.resume()
             return _trained(job, session, settings, parts, folder, stop, first, losses)
@@ -206,7 +209,7 @@ def _loss_log(
     """Return the log of losses, which goes on after those of a checkpoint."""
     log = LossLog(
         session.control,
-        share=parts.trainable.share / session.recipe.dp,
+        share=parts.trainable.share / session.recipe.holders,
         mark=recorder.mark,
         talked=lambda begin, end: stages.timeline.add(
             "communicating", begin, end, exposed=True, what="losses"
@@ -222,7 +225,7 @@ def _batches(job: Job, session: RankSession, parts: _Parts, first: int) -> Micro
         mine=parts.trainable.mine,
         batch=job.data.global_batch,
         replica=session.replica,
-        replicas=session.recipe.dp,
+        replicas=session.recipe.replicas,
         micro_batches=session.recipe.micro_batches,
         seed=job.training.seed,
         first=first,
@@ -231,14 +234,21 @@ def _batches(job: Job, session: RankSession, parts: _Parts, first: int) -> Micro
     )
 
 
-def _parts(job: Job, session: RankSession) -> _Parts:
+def _parts(job: Job, session: RankSession, settings: TrainSettings) -> _Parts:
     """Return model, samples, optimizer and checkpoints of a rank."""
     training, recipe = job.training, session.recipe
     torch.manual_seed(training.seed)
-    linears = Linears(recipe=recipe, group=session.group, seed=training.seed, device=session.device)
+    linears = Linears(
+        recipe=recipe,
+        group=session.group,
+        seed=training.seed,
+        device=session.device,
+        dtype=settings.dtype,
+        context=_context(session),
+    )
     try:
-        trainable = build_trainable(job, linears)
-        samples = _samples(job, trainable)
+        trainable = build_trainable(job, linears, stage=session.stage)
+        samples = _samples(job, trainable, settings.dtype)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -247,6 +257,7 @@ def _parts(job: Job, session: RankSession) -> _Parts:
             ["out of memory while the model and its samples were made; more tp needs less"],
         ) from error
     trainable.check(samples)
+    model = assemble(trainable, session)
     optimizer = optimizer_of(
         job.optimizer,
         trainable.module.parameters(),
@@ -256,7 +267,7 @@ def _parts(job: Job, session: RankSession) -> _Parts:
         data_group=session.data_group if recipe.sharded_optimizer else None,
     )
     learner = Learner(
-        trainable,
+        model,
         session,
         optimizer=optimizer,
         autocast=autocast_of(job.precision, session.device, source=job.source),
@@ -264,7 +275,7 @@ def _parts(job: Job, session: RankSession) -> _Parts:
     )
     # Dropout and the like draw alike in the ranks of a replica, and differently in replicas.
     torch.manual_seed(training.seed + session.replica)
-    state = State(session, trainable.module, optimizer, is_sharded=recipe.sharded_optimizer)
+    state = State(session, trainable.module, optimizer)
     saved = training.checkpoint
     saving = Saving(
         session,
@@ -276,17 +287,33 @@ def _parts(job: Job, session: RankSession) -> _Parts:
     return _Parts(trainable=trainable, samples=samples, learner=learner, saving=saving)
 
 
-def _samples(job: Job, trainable: Trainable) -> SampleSet:
+def _context(session: RankSession) -> ContextShare:
+    """Return which positions of samples this rank has."""
+    recipe = session.recipe
+    if recipe.cp == 1:
+        return ContextShare()
+    order = PositionOrder.CONTIGUOUS if recipe.context == ULYSSES else recipe.context_order
+    return ContextShare(
+        size=recipe.cp,
+        rank=recipe.grid.index(session.rank, ("cp",)),
+        process_group=session.context_group,
+        exchange=recipe.context,
+        order=str(order),
+    )
+
+
+def _samples(job: Job, trainable: Trainable, dtype: torch.dtype) -> SampleSet:
     source = job.data.source
     if source.module is not None:
         return given_set(source.module, trainable.wanted)
     usual = "synthetic-classification" if trainable.classes else "synthetic-regression"
-    return sample_set(
+    found = sample_set(
         source.name or usual,
         trainable.wanted,
         seed=job.training.seed,
         samples=source.samples,
     )
+    return found if dtype == torch.float32 else found.of_type(dtype)
 
 
 def _kind(job: Job, device: str) -> str:

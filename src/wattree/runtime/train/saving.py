@@ -37,7 +37,7 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
     else:
         model = {"name": Path(source.name or "").name}
     samples = job.data.source
-    strategy = asdict(recipe)
+    strategy = _facts_of_recipe(recipe)
     return {
         "model": model,
         "strategy": str(strategy.pop("kind")),
@@ -54,6 +54,24 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
         "precision": job.precision,
         "seed": job.training.seed,
     }
+
+
+def _facts_of_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Return how a strategy is run; of what earlier versions did not run only what there is."""
+    found = asdict(recipe)
+    del found["schedule"], found["sharding"]
+    for key in ("fsdp", "cp", "pp"):
+        if found[key] == 1:
+            del found[key]
+    if recipe.cp == 1:
+        del found["context"], found["context_order"]
+    if recipe.recompute == "none":
+        del found["recompute"]
+    if recipe.pp > 1:
+        found["schedule"] = str(recipe.schedule)
+    if recipe.is_fully_sharded:
+        found["sharding"] = recipe.sharding
+    return found | {"sharded_optimizer": recipe.sharded_optimizer}
 
 
 def _named(module: ModuleSource) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,10 @@ from wattree.errors import CommunicationError, HardwareError
 from wattree.measure.allocator import cache_freed_memory
 from wattree.runtime.group import Group
 from wattree.runtime.launch import Launch
-from wattree.runtime.recipe import Recipe
+from wattree.runtime.recipe import HOLDERS, Recipe
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +30,13 @@ class RankSession:
         launch: Its number.
         recipe: What the ranks do together.
         device: Of this rank.
-        group: Ranks of this replica, which share the model.
-        data_group: Ranks with the same part of the model; None where there is one replica.
+        group: Ranks that share each layer, along tp.
+        data_group: Ranks with the same part of the model; None where there is one.
         control: All ranks, on the CPU: losses, checkpoints, agreement.
+        stage_group: Ranks with the other stages of the pipeline; None without one.
+        context_group: Ranks with other positions of the same samples; None without any.
+        shard_mesh: Ranks over which `fully_shard` shards, the inner dim, and replicates, the
+            outer one; None where it does neither.
     """
 
     launch: Launch
@@ -38,6 +45,9 @@ class RankSession:
     group: Group
     data_group: Any
     control: Any
+    stage_group: Any = None
+    context_group: Any = None
+    shard_mesh: DeviceMesh | None = None
 
     @property
     def rank(self) -> int:
@@ -46,13 +56,18 @@ class RankSession:
 
     @property
     def replica(self) -> int:
-        """Number of this rank's replica."""
-        return self.launch.rank // self.recipe.tp
+        """Number of this rank's replica, which has samples of its own."""
+        return self.recipe.grid.index(self.rank, ("dp", "fsdp"))
 
     @property
     def place(self) -> int:
-        """Number of this rank in its replica."""
-        return self.launch.rank % self.recipe.tp
+        """Number of the part of the model that this rank has."""
+        return self.recipe.grid.index(self.rank, ("pp", "tp"))
+
+    @property
+    def stage(self) -> int:
+        """Number of this rank's pipeline stage."""
+        return self.recipe.grid.index(self.rank, ("pp",))
 
 
 @contextlib.contextmanager
@@ -77,14 +92,7 @@ def joined_ranks(
     backend = "nccl" if kind != "cpu" and recipe.processes_per_device == 1 else "gloo"
     _join(launch, backend, patience)
     try:
-        yield RankSession(
-            launch=launch,
-            recipe=recipe,
-            device=device,
-            group=_own(recipe, launch.rank, timeout_s),
-            data_group=_data_group(recipe, launch.rank, patience),
-            control=dist.new_group(backend="gloo", timeout=patience),
-        )
+        yield _joined(launch, recipe, device, patience)
     finally:
         # Ranks that are in the middle of a collective when another one fails cannot leave well.
         with contextlib.suppress(Exception):
@@ -133,25 +141,61 @@ def _join(launch: Launch, backend: str, patience: timedelta) -> None:
         ) from error
 
 
-def _own(recipe: Recipe, rank: int, timeout_s: float) -> Group:
-    """Return the ranks of this replica; every rank takes part in making every group."""
-    if recipe.dp == 1:
-        return Group(timeout_s=timeout_s)
-    groups = [
-        dist.new_group(
-            list(range(replica * recipe.tp, (replica + 1) * recipe.tp)),
-            timeout=timedelta(seconds=timeout_s),
-        )
-        for replica in range(recipe.dp)
-    ]
-    return Group(groups[rank // recipe.tp], timeout_s=timeout_s)
+def _joined(
+    launch: Launch, recipe: Recipe, device: torch.device, patience: timedelta
+) -> RankSession:
+    """Return a rank with its groups; every rank takes part in making every group."""
+    made = {
+        axes: _axis_group(recipe, launch.rank, axes, patience)
+        for axes in (("tp",), HOLDERS, ("pp",), ("cp",))
+    }
+    return RankSession(
+        launch=launch,
+        recipe=recipe,
+        device=device,
+        group=Group(made["tp",], timeout_s=patience.total_seconds()),
+        data_group=made[HOLDERS],
+        control=dist.new_group(backend="gloo", timeout=patience),
+        stage_group=made["pp",],
+        context_group=made["cp",],
+        shard_mesh=_shard_mesh(recipe, launch.rank, device, patience),
+    )
 
 
-def _data_group(recipe: Recipe, rank: int, patience: timedelta) -> Any:
-    if recipe.dp == 1:
+def _axis_group(recipe: Recipe, rank: int, axes: tuple[str, ...], patience: timedelta) -> Any:
+    """Return the ranks that differ from this one along some axes alone; None for all, or one."""
+    grid = recipe.grid
+    rows = grid.groups(axes)
+    if len(rows[0]) == 1 and axes != ("tp",):
         return None
-    groups = [
-        dist.new_group(list(range(place, recipe.ranks, recipe.tp)), timeout=patience)
-        for place in range(recipe.tp)
-    ]
-    return groups[rank % recipe.tp]
+    if len(rows) == 1 and axes == ("tp",):
+        return None  # all ranks, who have a group
+    found = [dist.new_group(row, timeout=patience) for row in rows]
+    return next(group for group, row in zip(found, rows, strict=True) if rank in row)
+
+
+def _shard_mesh(
+    recipe: Recipe, rank: int, device: torch.device, patience: timedelta
+) -> DeviceMesh | None:
+    """Return over whom `fully_shard` replicates, and shards."""
+    if not recipe.is_fully_sharded:
+        return None
+    from torch.distributed.device_mesh import DeviceMesh  # only such strategies load it
+
+    replicated, sharded = recipe.shard_axes
+    dims = {"replicate": replicated, "shard": sharded}
+    if not replicated:
+        del dims["replicate"]
+    # One that is kept whole is sharded over this rank alone.
+    rows = {name: recipe.grid.groups(axes) for name, axes in dims.items()}
+    groups = []
+    for name in dims:
+        made = [dist.new_group(row, timeout=patience) for row in rows[name]]
+        groups.append(next(g for g, row in zip(made, rows[name], strict=True) if rank in row))
+    mine = [next(row for row in rows[name] if rank in row) for name in dims]
+    if len(dims) == 1:
+        return DeviceMesh.from_group(groups[0], device.type, mesh_dim_names=("shard",))
+    grid = torch.tensor([recipe.grid.group_of(first, sharded) for first in mine[0]])
+    return DeviceMesh.from_group(
+        groups, device.type, mesh=grid, mesh_dim_names=("replicate", "shard")
+    )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from wattree.errors import RunError
+from wattree.runtime.parallel.assemble import local_part
 from wattree.runtime.train.session import RankSession
 
 if TYPE_CHECKING:
@@ -25,22 +26,18 @@ class State:
         session: This rank.
         module: The model, not wrapped.
         optimizer: Its optimizer.
-        is_sharded: Whether the optimizer's state differs between replicas.
     """
 
     def __init__(
-        self,
-        session: RankSession,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        is_sharded: bool,
+        self, session: RankSession, module: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
         self._module, self._optimizer = module, getattr(optimizer, "optim", optimizer)
         self._rank = session.rank
-        self._model_prefix = f"part{session.place}/model/"
-        owner = f"rank{session.rank}" if is_sharded else f"part{session.place}"
-        self._optimizer_prefix = f"{owner}/optimizer/"
+        recipe = session.recipe
+        part, own = f"part{session.place}", f"rank{session.rank}"
+        self._model_prefix = f"{own if recipe.is_fully_sharded else part}/model/"
+        is_own = recipe.is_fully_sharded or recipe.sharded_optimizer
+        self._optimizer_prefix = f"{own if is_own else part}/optimizer/"
 
     def tensors(self, losses: list[float]) -> dict[str, Tensor]:
         """Return all of it, with the losses up to now."""
@@ -48,7 +45,7 @@ class State:
         for name, parameter in self._trained():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 if value is not None:
-                    kept = value if isinstance(value, Tensor) else torch.tensor(value)
+                    kept = local_part(value) if isinstance(value, Tensor) else torch.tensor(value)
                     found[f"{self._optimizer_prefix}{name}/{key}"] = kept
         found |= self._generators()
         found["losses"] = torch.tensor(losses, dtype=torch.float64)
@@ -87,7 +84,7 @@ class State:
             if state:
                 self._optimizer.state[parameter] = {
                     # PyTorch keeps the count of steps on the CPU, all else beside the parameter.
-                    key: value if value.dim() == 0 else value.to(parameter.device)
+                    key: value if value.dim() == 0 else _as_sharded(value, parameter)
                     for key, value in state.items()
                 }
         torch.set_rng_state(tensors[f"rank{self._rank}/generator"])
@@ -99,7 +96,8 @@ class State:
 
     def _model(self) -> dict[str, Tensor]:
         state: dict[str, Any] = self._module.state_dict()
-        return {f"{self._model_prefix}{name}": value for name, value in state.items()}
+        # Each rank writes its own shards, which share memory with what is trained.
+        return {f"{self._model_prefix}{name}": local_part(each) for name, each in state.items()}
 
     def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
         mine = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
@@ -112,3 +110,21 @@ class State:
         if torch.cuda.is_available():
             found[f"rank{self._rank}/device_generator"] = torch.cuda.get_rng_state()
         return found
+
+
+def _as_sharded(value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """Return this rank's part of a state, as its optimizer keeps it beside the parameter."""
+    value = value.to(parameter.device)
+    if local_part(parameter) is parameter:
+        return value
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(parameter, DTensor)
+    return DTensor.from_local(
+        value,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )

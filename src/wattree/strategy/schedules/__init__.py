@@ -9,7 +9,13 @@ from wattree.strategy.schedules.orders import (
     stage_order,
     stage_orders,
 )
-from wattree.strategy.schedules.placement import PLACEMENTS, ChunkPlacement, Place, looped
+from wattree.strategy.schedules.placement import (
+    PLACEMENTS,
+    ChunkPlacement,
+    Place,
+    chunk_layers,
+    looped,
+)
 from wattree.strategy.schedules.schedule import Order, PipelineSchedule
 from wattree.strategy.schedules.slot import Slot, SlotWork, read_slot
 
@@ -23,6 +29,7 @@ __all__ = [
     "Slot",
     "SlotWork",
     "check_orders",
+    "chunk_layers",
     "live_by_chunk",
     "looped",
     "most_live",

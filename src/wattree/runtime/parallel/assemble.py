@@ -1,0 +1,103 @@
+"""Where a strategy becomes a running model: recomputation, then replicas, by PyTorch's libraries.
+
+What ranks share of single layers along tp is in the layers already (`runtime.layers`), and what
+they share of samples along cp in attention (`context`). Stages run by `pipeline`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from wattree.runtime.models.trainable import Trainable
+from wattree.runtime.parallel.blocks import blocks_of
+from wattree.runtime.parallel.recompute import recompute_in_backward
+from wattree.runtime.train.session import RankSession
+
+#: Shardings whose parameters are gathered anew for backward.
+_GATHERED_AGAIN = ("zero3", "hybrid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssembledModel:
+    """A rank's part of a model, as its strategy runs it.
+
+    Attributes:
+        trainable: What it is made of.
+        parts: What to call, each instead of the part of the model that it wraps.
+        partial: Parameters of which each rank of tp has the gradient of its positions alone.
+    """
+
+    trainable: Trainable
+    parts: tuple[nn.Module, ...]
+    partial: tuple[nn.Parameter, ...]
+
+
+def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
+    """Return this rank's part of a model, recomputed, replicated and sharded as it should be.
+
+    Args:
+        trainable: Its modules, on their device; they are changed in place.
+        session: This rank.
+    """
+    names = {
+        name for name, each in _named(trainable) if getattr(each, "is_partial", False)
+    }  # by name: sharded parameters are others
+    for part in trainable.parts:
+        recompute_in_backward(part, session.recipe.recompute)
+    parts = tuple(_replicated(part, session) for part in trainable.parts)
+    partial = tuple(each for name, each in _named(trainable) if name in names)
+    return AssembledModel(trainable=trainable, parts=parts, partial=partial)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor, sharded or not; it shares its memory."""
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
+
+
+def _named(trainable: Trainable) -> Iterator[tuple[str, nn.Parameter]]:
+    for number, part in enumerate(trainable.parts):
+        for name, parameter in part.named_parameters():
+            yield f"{number}.{name}", parameter
+
+
+def _replicated(part: nn.Module, session: RankSession) -> nn.Module:
+    if not any(parameter.requires_grad for parameter in part.parameters()):
+        return part
+    if session.shard_mesh is not None:
+        return _fully_sharded(part, session)
+    return part if session.data_group is None else _by_buckets(part, session)
+
+
+def _fully_sharded(part: nn.Module, session: RankSession) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    assert session.shard_mesh is not None
+    options = {
+        "mesh": session.shard_mesh,
+        "reshard_after_forward": session.recipe.sharding in _GATHERED_AGAIN,
+    }
+    for block in blocks_of(part).values():
+        fully_shard(block, **options)
+    return fully_shard(part, **options)
+
+
+def _by_buckets(part: nn.Module, session: RankSession) -> nn.Module:
+    # Buckets are laid out anew after the first step unless parameters may be unused. Where more
+    # than two add up their gradients in a ring that changes the order in which they do, so that a
+    # run that was resumed would differ in the last bits. Replicas that share a device add up in
+    # the order of ranks, whatever the buckets are, and one of them goes to the ring.
+    keep_buckets = session.recipe.holders // session.recipe.processes_per_device > 2
+    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+    return DistributedDataParallel(
+        part,
+        device_ids=None if session.device.type == "cpu" else [session.device.index],
+        process_group=session.data_group,
+        find_unused_parameters=keep_buckets,
+        gradient_as_bucket_view=True,
+    )

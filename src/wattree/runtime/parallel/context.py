@@ -1,0 +1,218 @@
+"""Attention where each rank has some of the positions of a sample.
+
+PyTorch's own `context_parallel` knows the attention kernels of accelerators alone (torch 2.13:
+flash, memory-efficient, cuDNN), so exchanges are written here, on any backend and in any precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wattree.strategy import ULYSSES, ContextExchange, PositionOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextShare:
+    """Which positions of samples this rank has, and who has the others.
+
+    Attributes:
+        size: Ranks that share a sample, the degree of cp.
+        rank: This one's number among them.
+        process_group: They.
+        exchange: How attention reaches the positions of others.
+        order: Which positions a rank has: one of `PositionOrder`.
+    """
+
+    size: int = 1
+    rank: int = 0
+    process_group: Any = None
+    exchange: str = ContextExchange.OVERLAPPED.value
+    order: str = PositionOrder.CONTIGUOUS.value
+
+    def positions(self, length: int, device: Any, *, rank: int | None = None) -> Tensor:
+        """Return the positions that a rank has, of samples of which each has `length`."""
+        rank = self.rank if rank is None else rank
+        if self.size == 1 or self.order == PositionOrder.CONTIGUOUS:
+            return torch.arange(rank * length, (rank + 1) * length, device=device)
+        half = length // 2
+        late = (2 * self.size - 1 - rank) * half
+        parts = [torch.arange(begin, begin + half, device=device) for begin in (rank * half, late)]
+        return torch.cat(parts)
+
+    def all_positions(self, length: int, device: Any) -> Tensor:
+        """Return the positions of all ranks, rank after rank."""
+        found = [self.positions(length, device, rank=rank) for rank in range(self.size)]
+        return torch.cat(found)
+
+    def own(self, x: Tensor) -> Tensor:
+        """Return this rank's positions of samples, `(batch, sequence, …)`."""
+        mine = self.positions(x.shape[1] // self.size, x.device)
+        return x.index_select(1, mine)
+
+
+class AttentionCore(nn.Module):
+    """Causal attention of `(batch, heads, positions, features)`, whoever has the positions."""
+
+    def __init__(self, context: ContextShare) -> None:
+        super().__init__()
+        self.context = context
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return what each position of this rank sees."""
+        if self.context.size == 1:
+            return functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
+            )
+        return _EXCHANGES[self.context.exchange](q, k, v, self.context)
+
+
+def _by_gathering(q: Tensor, k: Tensor, v: Tensor, context: ContextShare) -> Tensor:
+    """Every rank gets the keys and values of all positions."""
+    length = q.shape[2]
+    both: Tensor = _Gathered.apply(torch.stack([k, v]), context)
+    keys, values = both.movedim(0, 3).flatten(3, 4).unbind(0)  # ranks side by side, as positions
+    mine = context.positions(length, q.device)
+    is_seen = mine[:, None] >= context.all_positions(length, q.device)[None]
+    return functional.scaled_dot_product_attention(
+        q, keys, values, attn_mask=is_seen, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def _by_heads(q: Tensor, k: Tensor, v: Tensor, context: ContextShare) -> Tensor:
+    """Every rank gets all positions of some of the heads (DeepSpeed Ulysses, 2023)."""
+    q, k, v = (_to_heads(each, context) for each in (q, k, v))
+    mixed = functional.scaled_dot_product_attention(
+        q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    parts = torch.stack(mixed.chunk(context.size, dim=2))
+    back: Tensor = _Exchanged.apply(parts, context)
+    return back.movedim(0, 1).flatten(1, 2)
+
+
+def _to_heads(x: Tensor, context: ContextShare) -> Tensor:
+    parts: Tensor = _Exchanged.apply(torch.stack(x.chunk(context.size, dim=1)), context)
+    return parts.movedim(0, 2).flatten(2, 3)
+
+
+def _by_ring(q: Tensor, k: Tensor, v: Tensor, context: ContextShare) -> Tensor:
+    """Keys and values go round, and each block is attended to while the next one arrives.
+
+    Blocks are joined by their maxima and sums (Liu, Zaharia, Abbeel, "Ring Attention with Blockwise
+    Transformers", 2023); the scores of a block are in memory, as no fused kernel returns both.
+    """
+    length, repeats = q.shape[2], q.shape[1] // k.shape[1]
+    mine = context.positions(length, q.device)
+    block = torch.stack([k, v])
+    most = q.new_full((*q.shape[:3], 1), -math.inf)
+    total, mixed = torch.zeros_like(most), torch.zeros_like(q)
+    for step in range(context.size):
+        works: list[Any] = []
+        arriving = _Passed.apply(block, context, works) if step < context.size - 1 else block
+        theirs = context.positions(length, q.device, rank=(context.rank - step) % context.size)
+        is_seen = mine[:, None] >= theirs[None]
+        if bool(is_seen.any()):
+            keys, values = block.repeat_interleave(repeats, dim=2).unbind(0)
+            scores = (q @ keys.transpose(2, 3)) * q.shape[3] ** -0.5
+            scores = scores.masked_fill(~is_seen, torch.finfo(scores.dtype).min)
+            # Any number may be taken out of both sums: maxima have no gradient.
+            higher = torch.maximum(most, scores.detach().amax(3, keepdim=True))
+            weights = (scores - higher).exp() * is_seen
+            before = (most - higher).exp()
+            total = total * before + weights.sum(3, keepdim=True)
+            mixed = mixed * before + weights @ values
+            most = higher
+        for work in works:
+            work.wait()
+        block = arriving
+    return mixed / total
+
+
+_EXCHANGES: Mapping[str, Callable[[Tensor, Tensor, Tensor, ContextShare], Tensor]] = {
+    ContextExchange.OVERLAPPED.value: _by_gathering,
+    ContextExchange.GATHER.value: _by_gathering,
+    ContextExchange.RING.value: _by_ring,
+    ULYSSES: _by_heads,
+}
+
+
+class _Gathered(torch.autograd.Function):
+    """`x` of all ranks, `(ranks, …)`; gradients are summed by whom they are of."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, context: ContextShare) -> Tensor:
+        ctx.context = context
+        whole = x.new_empty(context.size, *x.shape)
+        _single("all_gather")(whole.flatten(0, 1), x.contiguous(), group=context.process_group)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        whole = gradients[0].contiguous()
+        part = whole.new_empty(whole.shape[1:])
+        group = ctx.context.process_group
+        _single("reduce_scatter")(part, whole.flatten(0, 1), group=group)
+        return part, None
+
+
+class _Exchanged(torch.autograd.Function):
+    """`(ranks, …)`, a part for each rank, to the parts of each for this one."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: Tensor, context: ContextShare) -> Tensor:
+        ctx.context = context
+        found = torch.empty_like(parts, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(found, parts.contiguous(), group=context.process_group)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return _Exchanged.apply(gradients[0], ctx.context), None
+
+
+class _Passed(torch.autograd.Function):
+    """What the rank before has; it is there once the works of the call are awaited."""
+
+    @staticmethod
+    def forward(ctx: Any, block: Tensor, context: ContextShare, works: list[Any]) -> Tensor:
+        ctx.context = context
+        arriving = torch.empty_like(block, memory_format=torch.contiguous_format)
+        works += _shift(block.contiguous(), arriving, context, by=1)
+        return arriving
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = gradients[0].contiguous()
+        back = torch.empty_like(gradient)
+        for work in _shift(gradient, back, ctx.context, by=-1):
+            work.wait()
+        return back, None, None
+
+
+def _shift(out: Tensor, into: Tensor, context: ContextShare, *, by: int) -> list[Any]:
+    """Start to send to the rank `by` places further on, and to receive from the one behind."""
+    group = context.process_group
+    ahead, behind = (
+        dist.get_global_rank(group, (context.rank + step) % context.size) for step in (by, -by)
+    )
+    works: list[Any] = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, out, ahead, group),
+            dist.P2POp(dist.irecv, into, behind, group),
+        ]
+    )
+    return works
+
+
+def _single(kind: str) -> Callable[..., Any]:
+    """Return a collective of one tensor: by its name of torch 2.13, or that of older ones."""
+    old = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[kind]
+    found: Callable[..., Any] = getattr(dist, f"{kind}_single", None) or getattr(dist, old)
+    return found

@@ -1,0 +1,56 @@
+"""Which layers of a model this rank has, where it is cut into pipeline chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from wattree.runtime.recipe import Recipe
+from wattree.strategy import chunk_layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCut:
+    """A part of a model: some of its layers in a row.
+
+    Attributes:
+        chunk: Its number in model order.
+        chunks: How many the model is cut into.
+        begin, end: Its first layer, and the one after its last.
+    """
+
+    chunk: int
+    chunks: int
+    begin: int
+    end: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it has what comes before all layers."""
+        return self.chunk == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it has what comes behind all layers."""
+        return self.chunk == self.chunks - 1
+
+
+def layer_cuts(recipe: Recipe, layers: int, stage: int) -> tuple[LayerCut, ...]:
+    """Return the parts of a model that the ranks of a stage have.
+
+    Args:
+        recipe: How the strategy is run.
+        layers: Of the model.
+        stage: Number of the pipeline stage.
+    """
+    if recipe.pp == 1:
+        return (LayerCut(chunk=0, chunks=1, begin=0, end=layers),)
+    placed = recipe.schedule.placed(recipe.pp)
+    chunks = placed.model_chunks
+    counts = recipe.schedule.stage_layers or chunk_layers(layers, chunks)
+    ends = list(accumulate(counts))
+    mine = [placed.model_chunk(stage, chunk) for chunk in range(placed.chunks)]
+    return tuple(
+        LayerCut(chunk=chunk, chunks=chunks, begin=ends[chunk] - counts[chunk], end=ends[chunk])
+        for chunk in mine
+    )

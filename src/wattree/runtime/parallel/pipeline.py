@@ -1,0 +1,158 @@
+"""Pipelines by `torch.distributed.pipelining`, in the order that the job's schedule gives.
+
+The schedule that is predicted is the one that runs: its slots become the actions of PyTorch's
+schedule runtime, which adds sends, receives, and the reduction of gradients at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+
+# The runtime of PyTorch's own zero-bubble schedules; the public classes take no order.
+from torch.distributed.pipelining.schedules import (
+    _Action,
+    _ComputationType,
+    _PipelineScheduleRuntime,
+)
+
+from wattree.runtime.parallel.cut import LayerCut
+from wattree.runtime.train.session import RankSession
+from wattree.strategy import Schedule, SlotWork
+
+_ACTIONS = {
+    SlotWork.FORWARD: _ComputationType.FORWARD,
+    SlotWork.BACKWARD: _ComputationType.FULL_BACKWARD,
+    SlotWork.INPUT_GRADIENT: _ComputationType.BACKWARD_INPUT,
+    SlotWork.WEIGHT_GRADIENT: _ComputationType.BACKWARD_WEIGHT,
+}
+#: Called with what ends and the mark of its begin; returns the mark of its end.
+Phase = Callable[[str, Any], Any]
+
+
+class WatchedStage(PipelineStage):
+    """A stage that notes when it computes.
+
+    Attributes:
+        phase: Called with what ends, and the mark of its begin.
+        mark: Makes marks.
+    """
+
+    phase: Phase
+    mark: Callable[[], Any]
+
+    def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+        """Compute forward, as the stage does."""
+        return self._watched("forward", super().forward_one_chunk, arguments, options)
+
+    def backward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+        """Compute backward, as the stage does."""
+        return self._watched("backward", super().backward_one_chunk, arguments, options)
+
+    def backward_weight_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+        """Compute gradients of weights, as the stage does."""
+        return self._watched("backward", super().backward_weight_one_chunk, arguments, options)
+
+    def _watched(
+        self, what: str, act: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
+        begin = self.mark()
+        found = act(*arguments, **options)
+        self.phase(what, begin)
+        return found
+
+
+class Pipeline:
+    """The stages of a rank, and the order in which they work.
+
+    Args:
+        parts: This rank's parts of the model.
+        cuts: Where they lie in it.
+        session: This rank.
+        loss: Of outputs and targets of a micro-batch.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[nn.Module],
+        cuts: Sequence[LayerCut],
+        session: RankSession,
+        loss: Callable[[Tensor, Any], Tensor],
+    ) -> None:
+        self._cuts = tuple(cuts)
+        self._stages = [
+            WatchedStage(part, cut.chunk, cut.chunks, session.device, group=session.stage_group)
+            for part, cut in zip(parts, cuts, strict=True)
+        ]
+        schedule = session.recipe.schedule
+        # Losses are divided by the micro-batches, as gradients would be.
+        self._runtime = _PipelineScheduleRuntime(
+            self._stages, schedule.micro_batches, loss_fn=loss, scale_grads=False
+        )
+        self._runtime._prepare_schedule_with_comms(  # noqa: SLF001 - the one way to give an order
+            dict(enumerate(actions_of(schedule, session.recipe.pp)))
+        )
+
+    def step(
+        self, inputs: Sequence[Tensor], targets: Tensor | None, *, phase: Phase, mark: Any
+    ) -> list[Tensor]:
+        """Run the micro-batches of a step; return their losses, where this rank makes them.
+
+        Args:
+            inputs: Of all micro-batches, one after another.
+            targets: Likewise.
+            phase: Called with what ends, and the mark of its begin.
+            mark: Makes marks.
+        """
+        for stage in self._stages:
+            stage.phase, stage.mark = phase, mark
+        self._runtime.backward_counter.clear()
+        losses: list[Tensor] = []
+        is_last = any(cut.is_last for cut in self._cuts)
+        given = tuple(inputs) if any(cut.is_first for cut in self._cuts) else ()
+        self._runtime.step(
+            *given,
+            target=targets if is_last else None,
+            losses=losses if is_last else None,
+            return_outputs=False,
+        )
+        return losses
+
+
+def actions_of(schedule: Schedule, stages: int) -> list[list[_Action]]:
+    """Return what each stage does, as PyTorch's schedule runtime has it.
+
+    Args:
+        schedule: In whose order.
+        stages: Of the pipeline.
+    """
+    placed = schedule.placed(stages)
+    return [
+        [
+            _Action(placed.model_chunk(stage, slot.chunk), _ACTIONS[slot.work], slot.micro_batch)
+            for slot in order
+        ]
+        for stage, order in enumerate(schedule.orders(stages))
+    ]
+
+
+def computing_in(part: nn.Module, context: Callable[[], Any]) -> None:
+    """Let a part of a model compute forward in a context, such as autocast."""
+    whole = part.forward
+
+    def forward(*inputs: Tensor) -> Any:
+        with context():
+            return whole(*inputs)
+
+    part.forward = forward
+
+
+def joined(batches: Sequence[tuple[tuple[Tensor, ...], Tensor | None]]) -> Any:
+    """Return the inputs and targets of micro-batches, one after another."""
+    inputs = tuple(torch.cat(each) for each in zip(*(batch[0] for batch in batches), strict=True))
+    targets = [batch[1] for batch in batches]
+    return inputs, None if targets[0] is None else torch.cat(targets)

@@ -1,0 +1,186 @@
+"""What of a strategy `train` does not run, by key of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from wattree.job import Job
+from wattree.strategy import (
+    CUSTOM,
+    SPATIAL,
+    ULYSSES,
+    PositionOrder,
+    Schedule,
+    StrategyOptions,
+    chunk_layers,
+)
+
+#: What to say wherever a strategy is not run.
+RUNNABLE = (
+    "wattree train runs dp, fsdp, tp, cp and pp with the shardings none, zero1, zero2, zero3 and "
+    "hybrid; of presets ddp, zero1, zero2, zero3, fsdp, hsdp, tensor, megatron, phantom and "
+    "low_rank"
+)
+#: What has no way to be run, and the value that stands for its absence.
+_ABSENT = {
+    "ep": 1,
+    "single_process": False,
+    "op_shard": False,
+    "sync_batch_norm": False,
+    "tables": "data-parallel",
+}
+#: What is recomputed by counting the matmuls of a layer.
+_BY_MATMUL = ("selective_operator", "selective_qkv")
+
+
+def misfits_of(job: Job, options: StrategyOptions, schedule: Schedule) -> dict[str, str]:
+    """Return key → why the strategy of a job is not run; all reasons at once.
+
+    Args:
+        job: What is to be trained.
+        options: Its strategy.
+        schedule: Of its micro-batches.
+    """
+    found = {
+        f"strategy.{key}": f"found {_shown(options.value(key))}, expected {_shown(absent)}: "
+        f"{RUNNABLE}"
+        for key, absent in _ABSENT.items()
+        if options.value(key) != absent
+    }
+    if options.traffic.offload.tiers:
+        found["strategy.offload"] = "train keeps everything on the devices; leave it out"
+    if options.phantoms.enabled and options.tp == 1:
+        found["strategy.tp"] = "found 1 with phantom layers; set tp above 1, or use ddp"
+    if options.memory.sharding == "hybrid" and options.fsdp == 1:
+        found["strategy.sharding"] = (
+            "'hybrid' shards over the axis 'fsdp', found degree 1; set fsdp above 1, or use zero3"
+        )
+    found |= dict(_of_number_format(job, options))
+    found |= dict(_of_stages(job, options, schedule))
+    found |= dict(_of_positions(job, options))
+    return found | dict(_of_recomputation(job, options))
+
+
+def layers_of(job: Job) -> int | None:
+    """Return the layers of a built-in model; None of other models."""
+    if job.model.ffn is not None:
+        return job.model.ffn.depth
+    block = job.model.transformer
+    return None if block is None else int(block.get("layers", 0))
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _of_number_format(job: Job, options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    several = options.replicas * options.cp > 1
+    if job.precision == "amp" and (
+        options.pp > 1 or (several and options.memory.sharding not in {"none", "zero1"})
+    ):
+        yield (
+            "precision",
+            "found 'amp', whose loss scale train applies with ddp and zero1 alone; use bf16",
+        )
+
+
+def _of_stages(
+    job: Job, options: StrategyOptions, schedule: Schedule
+) -> Iterator[tuple[str, str]]:
+    if options.pp == 1:
+        return
+    layers = layers_of(job)
+    if layers is None:
+        yield (
+            "strategy.pp",
+            f"found {options.pp}, expected 1: stages are cut of model.ffn and model.transformer",
+        )
+    if (job.model.transformer or {}).get("tied_embedding"):
+        yield (
+            "model.transformer.tied_embedding",
+            "found true with pp above 1, whose first and last stage would share a table; "
+            "expected false",
+        )
+    if misfits := schedule.misfits(options.pp):
+        yield from misfits.items()
+        return
+    placed = schedule.placed(options.pp)
+    if placed.copies > 1:
+        name = f"'{schedule.name}'" if schedule.name != CUSTOM else "a two-way placement"
+        yield (
+            "strategy.schedule",
+            f"found {name}, which holds each stage twice; PyTorch runs one copy of each: "
+            "use dualpipev",
+        )
+    if layers is not None:
+        yield from _of_cut(layers, schedule, placed.model_chunks)
+
+
+def _of_cut(layers: int, schedule: Schedule, chunks: int) -> Iterator[tuple[str, str]]:
+    given = schedule.stage_layers
+    counts = chunk_layers(layers, chunks) if given is None else given
+    if given is not None and (len(given) != chunks or sum(given) != layers):
+        yield (
+            "strategy.stage_layers",
+            f"found {len(given)} chunks with {sum(given)} layers, expected {chunks} chunks with "
+            f"{layers} layers",
+        )
+    elif min(counts) < 1:
+        yield (
+            "strategy.pp",
+            f"{chunks} chunks are more than the model's {layers} layers can fill; use fewer "
+            "stages, or fewer virtual stages",
+        )
+
+
+def _of_positions(job: Job, options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    cp, context = options.cp, options.parallelism.context
+    if cp == 1:
+        return
+    if job.model.transformer is None:
+        yield (
+            "strategy.cp",
+            f"found {cp}, expected 1: positions are spread for model.transformer alone",
+        )
+        return
+    if context == SPATIAL:
+        yield "strategy.context", f"found '{SPATIAL}', which is of images; use gather or ring"
+    if context == ULYSSES:
+        yield from _of_heads(job.model.transformer, options)
+    is_zigzag = (
+        context != ULYSSES and options.parallelism.context_order == PositionOrder.ZIGZAG.value
+    )
+    pieces = 2 * cp if is_zigzag else cp
+    if job.data.sequence_length % pieces:
+        yield (
+            "data.sequence_length",
+            f"found {job.data.sequence_length}, expected a multiple of {pieces}, the pieces that "
+            f"cp {cp} cuts a sample into",
+        )
+
+
+def _of_heads(block: Any, options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    heads = int(block.get("kv_heads") or block.get("heads") or 0)
+    wanted = options.cp * options.tp
+    if heads % wanted:
+        yield (
+            "strategy.context",
+            f"found '{ULYSSES}' with {heads} key/value heads, expected a multiple of {wanted}, "
+            "cp × tp: whole heads go to a rank; use gather or ring",
+        )
+
+
+def _of_recomputation(job: Job, options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    kind = options.memory.recompute
+    if kind.startswith("selective") and job.model.transformer is None:
+        yield (
+            "strategy.recompute",
+            f"found '{kind}', which train knows of model.transformer alone; use none or full",
+        )
+    elif kind in _BY_MATMUL and options.tp > 1:
+        yield (
+            "strategy.recompute",
+            f"found '{kind}' with tp above 1, whose matmuls PyTorch does not see one by one; use "
+            "none, selective or full",
+        )

@@ -1,0 +1,60 @@
+"""What ranks train under many strategies; `test_train_matrix.py` looks at the losses.
+
+All strategies run in the same processes, which take longer to start than to train.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wattree.job import Job, job_from_mapping
+from wattree.runtime.launch import Launch
+from wattree.runtime.recipe import recipe_of
+from wattree.runtime.train import TrainSettings
+from wattree.runtime.train.rank import RankEnd, train_rank
+from wattree.strategy import StrategyOptions
+
+#: What `ranks.py` told this process.
+TOLD = json.loads(sys.argv[1]) if sys.argv[1:] and sys.argv[1][0] == "{" else {"rank": 0, "size": 1}
+
+
+def job_of(mapping: Mapping[str, Any]) -> Job:
+    """Return the job that a case is of."""
+    nodes = {"node": "2x-epyc-7742", "nodes": -(-TOLD["size"] // 2)}
+    job = job_from_mapping({"precision": "fp32", "cluster": nodes, **mapping}, "job")
+    if TOLD["size"] == 1:  # no node has one device alone
+        assert isinstance(job.strategy, StrategyOptions)
+        job = replace(job, strategy=job.strategy.changed(dp=1))
+    return job
+
+
+def _train(job: Job, folder: Path, name: str) -> RankEnd:
+    rank, world = TOLD["rank"], TOLD["size"]
+    store = str(folder / f"store-{name.replace('/', '-')}")
+    launch = Launch(rank=rank, world=world, local_rank=rank, local_world=world, store=store)
+    settings = TrainSettings(quiet=True, timeout_s=20.0, dtype=torch.float64)
+    return train_rank(job, recipe_of(job), launch, settings)
+
+
+def losses(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Train each job in float64; return its losses and bytes on rank 0, or what went wrong."""
+    found: dict[str, Any] = {}
+    for name, mapping in jobs.items():
+        try:
+            end = _train(job_of(mapping), Path(folder), name)
+        except Exception:  # noqa: BLE001 - the test shows it
+            found[name] = traceback.format_exc()
+            break  # the other ranks may wait for this one
+        if end.trained is not None:
+            use = end.trained.result.training
+            assert use is not None
+            found[name] = {"losses": use.losses, "sent_by": dict(use.sent_by)}
+    return found
