@@ -12,7 +12,7 @@ from wattree.errors import JobError
 from wattree.runtime.data import SampleSet, Wanted
 from wattree.runtime.group import Group
 from wattree.runtime.models.linears import FeatureLayout
-from wattree.runtime.models.vocabulary import vocabulary_loss
+from wattree.runtime.models.vocabulary import IGNORED, vocabulary_loss
 from wattree.runtime.parallel.context import ContextShare
 from wattree.runtime.parallel.cut import LayerCut
 from wattree.runtime.regions import join_parts, own_part
@@ -112,10 +112,17 @@ class Trainable:
             return (_precise(outputs) - targets).square().sum() / total
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
         if self.output_layout is FeatureLayout.VOCABULARY:
-            return vocabulary_loss(_precise(outputs), targets, self.group, self.outputs)
+            loss = vocabulary_loss(_precise(outputs), targets, self.group, self.outputs)
+            return loss * self._weight(targets)
         if self.output_layout is FeatureLayout.FEATURES:
             outputs = join_parts(outputs, self.group, self.outputs, "loss")
         return functional.cross_entropy(_precise(outputs), targets)
+
+    def _weight(self, targets: Tensor) -> Tensor | float:
+        """Return what the mean over this rank's positions counts in that over those of all."""
+        if self.context.size == 1:
+            return 1.0
+        return self.context.weight((targets != IGNORED).sum())
 
     @property
     def share(self) -> float:

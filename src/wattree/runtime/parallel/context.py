@@ -57,6 +57,15 @@ class ContextShare:
         mine = self.positions(x.shape[1] // self.size, x.device)
         return x.index_select(1, mine)
 
+    def weight(self, count: Tensor) -> Tensor:
+        """Return what a mean over so many things of this rank counts in that over all ranks.
+
+        The mean over ranks of means that are so weighted is the mean over everything.
+        """
+        total = count.to(torch.float64)
+        dist.all_reduce(total, group=self.process_group)
+        return count * self.size / total
+
 
 class AttentionCore(nn.Module):
     """Causal attention of `(batch, heads, positions, features)`, whoever has the positions."""
@@ -118,17 +127,17 @@ def _by_ring(q: Tensor, k: Tensor, v: Tensor, context: ContextShare) -> Tensor:
         arriving = _Passed.apply(block, context, works) if step < context.size - 1 else block
         theirs = context.positions(length, q.device, rank=(context.rank - step) % context.size)
         is_seen = mine[:, None] >= theirs[None]
-        if bool(is_seen.any()):
-            keys, values = block.repeat_interleave(repeats, dim=2).unbind(0)
-            scores = (q @ keys.transpose(2, 3)) * q.shape[3] ** -0.5
-            scores = scores.masked_fill(~is_seen, torch.finfo(scores.dtype).min)
-            # Any number may be taken out of both sums: maxima have no gradient.
-            higher = torch.maximum(most, scores.detach().amax(3, keepdim=True))
-            weights = (scores - higher).exp() * is_seen
-            before = (most - higher).exp()
-            total = total * before + weights.sum(3, keepdim=True)
-            mixed = mixed * before + weights @ values
-            most = higher
+        # Also where none is seen: every block is part of every rank's backward, or others wait.
+        keys, values = block.repeat_interleave(repeats, dim=2).unbind(0)
+        scores = (q @ keys.transpose(2, 3)) * q.shape[3] ** -0.5
+        scores = scores.masked_fill(~is_seen, torch.finfo(scores.dtype).min)
+        # Any number may be taken out of both sums: maxima have no gradient.
+        higher = torch.maximum(most, scores.detach().amax(3, keepdim=True))
+        weights = (scores - higher).exp() * is_seen
+        before = (most - higher).exp()
+        total = total * before + weights.sum(3, keepdim=True)
+        mixed = mixed * before + weights @ values
+        most = higher
         for work in works:
             work.wait()
         block = arriving

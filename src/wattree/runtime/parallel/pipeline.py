@@ -140,15 +140,34 @@ def actions_of(schedule: Schedule, stages: int) -> list[list[_Action]]:
     ]
 
 
-def computing_in(part: nn.Module, context: Callable[[], Any]) -> None:
-    """Let a part of a model compute forward in a context, such as autocast."""
+def as_stage(part: nn.Module, context: Callable[[], Any]) -> None:
+    """Let a part of a model compute forward in a context, and exchange dense tensors.
+
+    Args:
+        part: As `PipelineStage` calls it.
+        context: Such as autocast.
+    """
     whole = part.forward
 
-    def forward(*inputs: Tensor) -> Any:
+    def forward(x: Tensor) -> Any:
         with context():
-            return whole(*inputs)
+            return _Dense.apply(whole(_Dense.apply(x)))
 
     part.forward = forward
+
+
+class _Dense(torch.autograd.Function):
+    """A tensor and its gradient laid out row by row, as messages are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
+        return x.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return gradients[0].contiguous()
 
 
 def joined(batches: Sequence[tuple[tuple[Tensor, ...], Tensor | None]]) -> Any:

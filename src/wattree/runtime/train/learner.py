@@ -56,10 +56,10 @@ class Learner:
             self._pipeline = self._pipelined(model, session)
 
     def _pipelined(self, model: AssembledModel, session: RankSession) -> Pipeline:
-        from wattree.runtime.parallel.pipeline import Pipeline, computing_in
+        from wattree.runtime.parallel.pipeline import Pipeline, as_stage
 
         for part in model.parts:
-            computing_in(part, self._autocast)
+            as_stage(part, self._autocast)
         return Pipeline(model.parts, self.trainable.cuts, session, self._loss)
 
     def step(
