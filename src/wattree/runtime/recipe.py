@@ -16,6 +16,7 @@ from wattree.strategy import (
     ContextExchange,
     PositionOrder,
     Schedule,
+    SlotWork,
     StrategyOptions,
 )
 from wattree.strategy.presets import options_of_preset
@@ -129,6 +130,15 @@ class Recipe:
         """
         several = self.holders > 1
         return several and (self.pp > 1 or self.sharding not in {"none", "zero1"})
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether gradients of inputs and of weights are computed apart."""
+        if self.pp == 1:
+            return False
+        apart = {SlotWork.INPUT_GRADIENT, SlotWork.WEIGHT_GRADIENT}
+        orders = self.schedule.orders(self.pp)
+        return any(slot.work in apart for order in orders for slot in order)
 
     @property
     def sharded_optimizer(self) -> bool:

@@ -78,9 +78,12 @@ def _fully_sharded(part: nn.Module, session: RankSession) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     assert session.shard_mesh is not None
+    recipe = session.recipe
     options = {
         "mesh": session.shard_mesh,
-        "reshard_after_forward": session.recipe.sharding in _GATHERED_AGAIN,
+        # Split backward passes run none of the hooks that gather parameters again: they would read
+        # freed memory. The schedule itself gathers a stage and frees it.
+        "reshard_after_forward": recipe.sharding in _GATHERED_AGAIN and not recipe.splits_backward,
     }
     for block in blocks_of(part).values():
         fully_shard(block, **options)

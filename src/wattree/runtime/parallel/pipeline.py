@@ -151,18 +151,20 @@ def as_stage(part: nn.Module, context: Callable[[], Any]) -> None:
 
     def forward(x: Tensor) -> Any:
         with context():
-            return _Dense.apply(whole(_Dense.apply(x)))
+            out = whole(_DenseGradient.apply(x)).contiguous()
+        # Split backward passes detach it in place, which views do not allow.
+        return out.clone() if out._is_view() else out  # noqa: SLF001 - the one way to ask
 
     part.forward = forward
 
 
-class _Dense(torch.autograd.Function):
-    """A tensor and its gradient laid out row by row, as messages are."""
+class _DenseGradient(torch.autograd.Function):
+    """The same tensor, whose gradient is laid out row by row, as messages are."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         del ctx
-        return x.contiguous()
+        return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
