@@ -128,8 +128,7 @@ class Recipe:
         Pipeline schedules of PyTorch reduce gradients at their end by `fully_shard` alone: split
         backward passes call no hooks of `DistributedDataParallel`.
         """
-        several = self.holders > 1
-        return several and (self.pp > 1 or self.sharding not in {"none", "zero1"})
+        return self.holders > 1 and (self.pp > 1 or self.sharding != "none")
 
     @property
     def splits_backward(self) -> bool:
@@ -139,11 +138,6 @@ class Recipe:
         apart = {SlotWork.INPUT_GRADIENT, SlotWork.WEIGHT_GRADIENT}
         orders = self.schedule.orders(self.pp)
         return any(slot.work in apart for order in orders for slot in order)
-
-    @property
-    def sharded_optimizer(self) -> bool:
-        """Whether the optimizer's state alone is sharded, by `ZeroRedundancyOptimizer`."""
-        return self.sharding == "zero1" and self.holders > 1 and not self.is_fully_sharded
 
     def ghosts_of(self, name: str) -> int:
         """Return the ghosts of a layer.

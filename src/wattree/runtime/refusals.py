@@ -76,12 +76,11 @@ def _shown(value: Any) -> str:
 
 def _of_number_format(job: Job, options: StrategyOptions) -> Iterator[tuple[str, str]]:
     several = options.replicas * options.cp > 1
-    if job.precision == "amp" and (
-        options.pp > 1 or (several and options.memory.sharding not in {"none", "zero1"})
-    ):
+    is_sharded = several and options.memory.sharding != "none"
+    if job.precision == "amp" and (options.pp > 1 or is_sharded):
         yield (
             "precision",
-            "found 'amp', whose loss scale train applies with ddp and zero1 alone; use bf16",
+            "found 'amp', whose loss scale train applies without shards and stages; use bf16",
         )
 
 

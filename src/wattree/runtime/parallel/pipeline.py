@@ -21,6 +21,7 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from wattree.runtime.parallel.cut import LayerCut
+from wattree.runtime.parallel.watch import LibraryWatch
 from wattree.runtime.train.session import RankSession
 from wattree.strategy import Schedule, SlotWork
 
@@ -30,20 +31,67 @@ _ACTIONS = {
     SlotWork.INPUT_GRADIENT: _ComputationType.BACKWARD_INPUT,
     SlotWork.WEIGHT_GRADIENT: _ComputationType.BACKWARD_WEIGHT,
 }
-#: Called with what ends and the mark of its begin; returns the mark of its end.
-Phase = Callable[[str, Any], Any]
+
+
+class StepNotes:
+    """When the stages of a rank compute in a step, and when they wait.
+
+    Between two computations the schedule's runtime posts messages and waits for them, and at the
+    end for gradients to be reduced: all of it is waiting.
+
+    Args:
+        phase: Called with what ends and the mark of its begin; returns the mark of its end.
+        mark: Makes marks.
+        watch: Takes waiting and bytes; None where no one looks.
+    """
+
+    def __init__(
+        self,
+        phase: Callable[[str, Any], Any],
+        mark: Callable[[], Any],
+        watch: LibraryWatch | None,
+    ) -> None:
+        self._phase, self._mark, self._watch = phase, mark, watch
+        self._idle: Any = mark()
+
+    def begin(self) -> Any:
+        """Note that a computation begins; return its mark."""
+        begin = self._mark()
+        self._waited(begin)
+        if self._watch is not None:
+            self._watch.in_stages = False
+        return begin
+
+    def end(self, what: str, begin: Any) -> None:
+        """Note that a computation ends."""
+        self._idle = self._phase(what, begin)
+        if self._watch is not None:
+            self._watch.in_stages = True
+
+    def close(self) -> None:
+        """Note that the step's micro-batches are done."""
+        self._waited(self._mark())
+        if self._watch is not None:
+            self._watch.in_stages = False
+
+    def sent(self, operations: Sequence[Any]) -> None:
+        """Count what goes to another stage."""
+        if self._watch is not None and operations:
+            self._watch.sent("stages", sum(each.tensor.nbytes for each in operations))
+
+    def _waited(self, until: Any) -> None:
+        if self._watch is not None:
+            self._watch.stages_waited(self._idle, until)
 
 
 class WatchedStage(PipelineStage):
-    """A stage that notes when it computes.
+    """A stage that notes what it does.
 
     Attributes:
-        phase: Called with what ends, and the mark of its begin.
-        mark: Makes marks.
+        notes: Of the step that runs.
     """
 
-    phase: Phase
-    mark: Callable[[], Any]
+    notes: StepNotes
 
     def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
         """Compute forward, as the stage does."""
@@ -57,12 +105,24 @@ class WatchedStage(PipelineStage):
         """Compute gradients of weights, as the stage does."""
         return self._watched("backward", super().backward_weight_one_chunk, arguments, options)
 
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
+        """Return what sends an output, as the stage does."""
+        found: list[Any] = super().get_fwd_send_ops(fwd_chunk_id)
+        self.notes.sent(found)
+        return found
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[Any]:
+        """Return what sends a gradient, as the stage does."""
+        found: list[Any] = super().get_bwd_send_ops(bwd_chunk_id)
+        self.notes.sent(found)
+        return found
+
     def _watched(
         self, what: str, act: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]
     ) -> Any:
-        begin = self.mark()
+        begin = self.notes.begin()
         found = act(*arguments, **options)
-        self.phase(what, begin)
+        self.notes.end(what, begin)
         return found
 
 
@@ -98,18 +158,17 @@ class Pipeline:
         )
 
     def step(
-        self, inputs: Sequence[Tensor], targets: Tensor | None, *, phase: Phase, mark: Any
+        self, inputs: Sequence[Tensor], targets: Tensor | None, notes: StepNotes
     ) -> list[Tensor]:
         """Run the micro-batches of a step; return their losses, where this rank makes them.
 
         Args:
             inputs: Of all micro-batches, one after another.
             targets: Likewise.
-            phase: Called with what ends, and the mark of its begin.
-            mark: Makes marks.
+            notes: Take when what was computed.
         """
         for stage in self._stages:
-            stage.phase, stage.mark = phase, mark
+            stage.notes = notes
         self._runtime.backward_counter.clear()
         losses: list[Tensor] = []
         is_last = any(cut.is_last for cut in self._cuts)
@@ -120,6 +179,7 @@ class Pipeline:
             losses=losses if is_last else None,
             return_outputs=False,
         )
+        notes.close()
         return losses
 
 

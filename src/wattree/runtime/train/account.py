@@ -87,9 +87,6 @@ def gathered(
     elif session.data_group is not None and not recipe.is_fully_sharded:
         sent["gradients"] = ring_bytes(module, recipe.holders) * measured_steps
         calls += measured_steps
-    if session.data_group is not None and recipe.sharded_optimizer:
-        # Each replica sends the parameters that it updated to all others.
-        sent["parameters"] = ring_bytes(module, recipe.holders) / 2 * measured_steps
     own, copies = _elements(module, recipe.tp)
     mine = RankAccount(
         rank=session.rank,

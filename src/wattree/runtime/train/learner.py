@@ -17,6 +17,7 @@ from wattree.runtime.train.session import RankSession
 
 if TYPE_CHECKING:
     from wattree.runtime.parallel.pipeline import Pipeline
+    from wattree.runtime.parallel.watch import LibraryWatch
 
 
 class Learner:
@@ -32,6 +33,7 @@ class Learner:
     Attributes:
         module: Its parameters, under the names that checkpoints have.
         replicated: What is called, where it is whole.
+        watch: Counts what PyTorch's libraries send, and notes what stages wait for.
     """
 
     def __init__(
@@ -51,8 +53,11 @@ class Learner:
         self._micro_batches = session.recipe.micro_batches
         self._scaler = torch.amp.GradScaler(session.device.type, enabled=scale_losses)
         self._reduction = _shared(self.replicated, session)
+        self.watch: LibraryWatch | None = None
+        recipe = session.recipe
+        self._sharding = recipe.sharding if recipe.is_fully_sharded else None
         self._pipeline: Pipeline | None = None
-        if session.recipe.pp > 1:
+        if recipe.pp > 1:
             self._pipeline = self._pipelined(model, session)
 
     def _pipelined(self, model: AssembledModel, session: RankSession) -> Pipeline:
@@ -114,11 +119,11 @@ class Learner:
         self, batches: Iterator[Batch], phase: Callable[[str, Any], Any], mark: Callable[[], Any]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Let the stages of all ranks compute all micro-batches, in the order of the schedule."""
-        from wattree.runtime.parallel.pipeline import joined
+        from wattree.runtime.parallel.pipeline import StepNotes, joined
 
         assert self._pipeline is not None
         inputs, targets = joined([next(batches) for _ in range(self._micro_batches)])
-        losses = self._pipeline.step(inputs, targets, phase=phase, mark=mark)
+        losses = self._pipeline.step(inputs, targets, StepNotes(phase, mark, self.watch))
         begin = mark()
         self._add_partial()
         phase("backward", begin)
@@ -135,10 +140,25 @@ class Learner:
             raise
 
     def _unsynchronized(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        if self._sharding is not None:
+            self._shard_between(self._sharding, is_last=is_last)
         if is_last or not isinstance(self.replicated, DistributedDataParallel):
             return contextlib.nullcontext()
         context: contextlib.AbstractContextManager[Any] = self.replicated.no_sync()
         return context
+
+    def _shard_between(self, sharding: str, *, is_last: bool) -> None:
+        """Let `fully_shard` do between micro-batches what the stage of ZeRO says.
+
+        Stages 1 and 2 keep parameters whole until the step ends, and stage 1 gradients too.
+        """
+        from torch.distributed.fsdp import FSDPModule
+
+        assert isinstance(self.replicated, FSDPModule)
+        if sharding in {"zero1", "zero2"}:
+            self.replicated.set_reshard_after_backward(is_last)
+        if sharding == "zero1":
+            self.replicated.set_requires_gradient_sync(is_last)
 
     def _add_partial(self) -> None:
         """Add up gradients of which each rank has those of its positions only."""

@@ -30,7 +30,6 @@ def optimizer_of(
     learning_rate: float | None,
     source: str,
     scale: float = 1.0,
-    data_group: Any = None,
 ) -> torch.optim.Optimizer:
     """Return PyTorch's optimizer of a job's name.
 
@@ -40,7 +39,6 @@ def optimizer_of(
         learning_rate: None for the usual one.
         source: File of the job, for messages.
         scale: What the learning rate is multiplied by.
-        data_group: Replicas over which its state is sharded (ZeRO-1); None keeps it whole.
 
     Raises:
         JobError: None is run.
@@ -53,15 +51,8 @@ def optimizer_of(
     make, settings, usual = _OPTIMIZERS[name]
     rate = usual if learning_rate is None else learning_rate
     settings = {"lr": rate * scale, **settings}
-    if data_group is None:
-        found: torch.optim.Optimizer = make(parameters, **settings)
-        return found
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    sharded: torch.optim.Optimizer = ZeroRedundancyOptimizer(
-        list(parameters), optimizer_class=make, process_group=data_group, **settings
-    )
-    return sharded
+    found: torch.optim.Optimizer = make(parameters, **settings)
+    return found
 
 
 def autocast_of(

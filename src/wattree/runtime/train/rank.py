@@ -21,6 +21,7 @@ from wattree.runtime.launch import Launch
 from wattree.runtime.models import Linears, Trainable, build_trainable
 from wattree.runtime.parallel.assemble import assemble
 from wattree.runtime.parallel.context import ContextShare
+from wattree.runtime.parallel.watch import LibraryWatch
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.account import gathered
 from wattree.runtime.train.health import is_out_of_memory
@@ -114,6 +115,7 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
     recorder = SpanRecorder(stages.timeline)
     traffic = session.group.traffic
     session.group.watch = GroupWatch(stages.timeline)
+    parts.learner.watch = LibraryWatch(session, session.group.watch)
     loop = Loop(
         parts.learner,
         session,
@@ -132,7 +134,8 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
     try:
         steps = {"first": first, "last": last}
         wrapped = iter(stages.wrap(batches))
-        ended = loop.run(wrapped, **steps, target=job.training.target_loss, stop=stop)
+        with parts.learner.watch.watching():
+            ended = loop.run(wrapped, **steps, target=job.training.target_loss, stop=stop)
     finally:
         session.group.watch = None
         progress.close()
@@ -264,7 +267,6 @@ def _parts(job: Job, session: RankSession, settings: TrainSettings) -> _Parts:
         learning_rate=training.learning_rate,
         source=job.source,
         scale=recipe.learning_rate_scale,
-        data_group=session.data_group if recipe.sharded_optimizer else None,
     )
     learner = Learner(
         model,

@@ -71,7 +71,7 @@ def _facts_of_recipe(recipe: Recipe) -> dict[str, Any]:
         found["schedule"] = str(recipe.schedule)
     if recipe.is_fully_sharded:
         found["sharding"] = recipe.sharding
-    return found | {"sharded_optimizer": recipe.sharded_optimizer}
+    return found | {"sharded_optimizer": False}  # as checkpoints of earlier versions say
 
 
 def _named(module: ModuleSource) -> dict[str, Any]:

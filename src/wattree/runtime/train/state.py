@@ -31,13 +31,12 @@ class State:
     def __init__(
         self, session: RankSession, module: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
-        self._module, self._optimizer = module, getattr(optimizer, "optim", optimizer)
+        self._module, self._optimizer = module, optimizer
         self._rank = session.rank
         recipe = session.recipe
         part, own = f"part{session.place}", f"rank{session.rank}"
         self._model_prefix = f"{own if recipe.is_fully_sharded else part}/model/"
-        is_own = recipe.is_fully_sharded or recipe.sharded_optimizer
-        self._optimizer_prefix = f"{own if is_own else part}/optimizer/"
+        self._optimizer_prefix = f"{own if recipe.is_fully_sharded else part}/optimizer/"
 
     def tensors(self, losses: list[float]) -> dict[str, Tensor]:
         """Return all of it, with the losses up to now."""
