@@ -40,7 +40,9 @@ def _train(job: Job, folder: Path, name: str) -> RankEnd:
     rank, world = TOLD["rank"], TOLD["size"]
     store = str(folder / f"store-{name.replace('/', '-')}")
     launch = Launch(rank=rank, world=world, local_rank=rank, local_world=world, store=store)
-    settings = TrainSettings(quiet=True, timeout_s=20.0, dtype=torch.float64)
+    is_own = job.model.module is not None  # whose numbers are the user's choice
+    dtype = torch.float32 if is_own else torch.float64
+    settings = TrainSettings(quiet=True, timeout_s=20.0, dtype=dtype)
     return train_rank(job, recipe_of(job), launch, settings)
 
 

@@ -84,9 +84,7 @@ def _of_number_format(job: Job, options: StrategyOptions) -> Iterator[tuple[str,
         )
 
 
-def _of_stages(
-    job: Job, options: StrategyOptions, schedule: Schedule
-) -> Iterator[tuple[str, str]]:
+def _of_stages(job: Job, options: StrategyOptions, schedule: Schedule) -> Iterator[tuple[str, str]]:
     if options.pp == 1:
         return
     layers = layers_of(job)
@@ -113,10 +111,13 @@ def _of_stages(
             "use dualpipev",
         )
     if layers is not None:
-        yield from _of_cut(layers, schedule, placed.model_chunks)
+        has_ends = job.model.transformer is not None  # an embedding and a head besides layers
+        yield from _of_cut(layers, schedule, placed.model_chunks, has_ends=has_ends)
 
 
-def _of_cut(layers: int, schedule: Schedule, chunks: int) -> Iterator[tuple[str, str]]:
+def _of_cut(
+    layers: int, schedule: Schedule, chunks: int, *, has_ends: bool
+) -> Iterator[tuple[str, str]]:
     given = schedule.stage_layers
     counts = chunk_layers(layers, chunks) if given is None else given
     if given is not None and (len(given) != chunks or sum(given) != layers):
@@ -125,7 +126,7 @@ def _of_cut(layers: int, schedule: Schedule, chunks: int) -> Iterator[tuple[str,
             f"found {len(given)} chunks with {sum(given)} layers, expected {chunks} chunks with "
             f"{layers} layers",
         )
-    elif min(counts) < 1:
+    elif min(counts[1:-1] if has_ends else counts, default=1) < 1:
         yield (
             "strategy.pp",
             f"{chunks} chunks are more than the model's {layers} layers can fill; use fewer "

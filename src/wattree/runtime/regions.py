@@ -11,6 +11,13 @@ from wattree.runtime.group import Group
 from wattree.runtime.shards import shard_offsets, shard_widths
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor, sharded by PyTorch or not; it shares its memory."""
+    to_local = getattr(tensor, "to_local", None)
+    part: Tensor = tensor if to_local is None else to_local()
+    return part
+
+
 def own_part(x: Tensor, group: Group, dim: int = -1) -> Tensor:
     """Return this rank's part of a dim, as a view; its gradient is not exchanged."""
     offsets = shard_offsets(shard_widths(x.shape[dim], group.size))

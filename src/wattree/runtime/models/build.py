@@ -73,9 +73,7 @@ def _ffn(job: Job, ffn: Ffn, linears: Linears, stage: int) -> Trainable:
     )
 
 
-def _transformer(
-    job: Job, block: Mapping[str, Any], linears: Linears, stage: int
-) -> Trainable:
+def _transformer(job: Job, block: Mapping[str, Any], linears: Linears, stage: int) -> Trainable:
     place = f"{job.source}: model.transformer"
     shape = shape_from_mapping(block, place)
     sequence = job.data.sequence_length

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from wattree.runtime.models.trainable import Trainable
@@ -52,12 +52,6 @@ def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
     parts = tuple(_replicated(part, session) for part in trainable.parts)
     partial = tuple(each for name, each in _named(trainable) if name in names)
     return AssembledModel(trainable=trainable, parts=parts, partial=partial)
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of a tensor, sharded or not; it shares its memory."""
-    to_local = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
 
 
 def _named(trainable: Trainable) -> Iterator[tuple[str, nn.Parameter]]:

@@ -29,6 +29,8 @@ _SENT: Mapping[str, Callable[[int, int, int], float]] = {
 }
 #: Names of what collectives make, and of what they are given.
 _TENSORS = ("output", "output_tensor", "tensor", "input", "input_tensor")
+#: What waiting for other stages is called.
+STAGES_WAITED = "stages"
 _GATHERS = ("all_gather_single", "all_gather_into_tensor")
 
 
@@ -91,7 +93,7 @@ class LibraryWatch:
 
     def stages_waited(self, since: Any, until: Any) -> None:
         """Note that stages of a pipeline waited for each other, or for their replicas."""
-        self._watch.waited("stages", since, since, until)
+        self._watch.waited(STAGES_WAITED, since, since, until)
 
     def _collective(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

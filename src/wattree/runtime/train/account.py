@@ -15,7 +15,7 @@ from torch import nn
 from wattree.energy.stages import all_reduce_sent_bytes
 from wattree.runtime.layers import RowParallelLinear, ShardedLinear
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
-from wattree.runtime.parallel.assemble import local_part
+from wattree.runtime.regions import local_part
 from wattree.runtime.train.record import Span, SpanRecorder
 from wattree.runtime.train.session import RankSession
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ class ComparedFigure:
     """One figure of a step; None where it is not known.
 
     Attributes:
-        name: `step`, `materials`, `computing`, `communicating`.
+        name: `step`, `materials`, `computing`, `communicating`, and of pipelines `bubble`.
         predicted_s, measured_s: What the step takes, or waits for the stage. [s]
         predicted_busy_s, measured_busy_s: How long the stage is at work, hidden time included. [s]
         predicted_j, measured_j: Energy. [J]
@@ -90,7 +90,11 @@ def compared(
             predicted_j=run.energy_j,
             measured_j=found.run.energy_j / measured_steps if found.run.meters else None,
         ),
-        *_stages(run, found.run, measured_steps),
+        *_with_bubble(
+            _stages(run, found.run, measured_steps),
+            prediction.result.time_s.bubble,
+            found.result.time_s.bubble,
+        ),
     ]
     use = found.result.training
     assert use is not None
@@ -192,3 +196,24 @@ def _stages(predicted: Run, measured: Run, steps: int) -> list[ComparedFigure]:
             )
         )
     return found
+
+
+def _with_bubble(
+    stages: list[ComparedFigure], predicted_s: float, measured_s: float
+) -> list[ComparedFigure]:
+    """Return the stages of a step with what a rank waits for other pipeline stages apart.
+
+    Predictions have it as time in which nothing is communicated, ranks as waiting for a message.
+    """
+    if predicted_s == measured_s == 0.0:
+        return stages
+    apart = {"computing": (predicted_s, 0.0), "communicating": (0.0, measured_s)}
+    found = [
+        replace(
+            each,
+            predicted_s=each.predicted_s - apart.get(each.name, (0.0, 0.0))[0],
+            measured_s=each.measured_s - apart.get(each.name, (0.0, 0.0))[1],
+        )
+        for each in stages
+    ]
+    return [*found, ComparedFigure(name="bubble", predicted_s=predicted_s, measured_s=measured_s)]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from wattree.errors import CommunicationError, RunError
 from wattree.runtime.layers.operator import LayerOperator
+from wattree.runtime.regions import local_part
 
 #: What gloo, NCCL and the store say where the process at the other end has gone.
 _GONE = (
@@ -40,6 +41,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _NO_ROOM)
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the error from which others were raised, one after another."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def layer_in(error: BaseException, module: nn.Module) -> str:
@@ -77,6 +85,7 @@ def broken_loss(
     module: nn.Module,
     inputs: tuple[Tensor, ...],
     control: Any,
+    is_staged: bool = False,
 ) -> RunError:
     """Return the error of a loss that is no number; a collective call.
 
@@ -87,10 +96,16 @@ def broken_loss(
         module: This rank's model.
         inputs: A micro-batch, to find the layer with.
         control: All ranks, on the CPU.
+        is_staged: The module is a stage of a pipeline, which only its schedule runs.
     """
     at = next(number for number, loss in enumerate(losses) if not math.isfinite(loss))
-    layer_here = _first_broken(module, inputs)  # on all ranks: layers wait for each other
-    mine = None if math.isfinite(parts[at]) else layer_here
+    if is_staged:
+        layer_here = _broken_weights(module)
+        is_mine = bool(layer_here) or not math.isfinite(parts[at])
+    else:
+        layer_here = _first_broken(module, inputs)  # on all ranks: layers wait for each other
+        is_mine = not math.isfinite(parts[at])
+    mine = layer_here if is_mine else None
     text: list[str | None] = [None] * dist.get_world_size(control)
     dist.all_gather_object(text, mine, control)
     rank = next((number for number, layer in enumerate(text) if layer is not None), 0)
@@ -103,6 +118,15 @@ def broken_loss(
             "training.learning_rate, other data or another precision helps; no checkpoint holds it"
         ],
     )
+
+
+def _broken_weights(module: nn.Module) -> str:
+    """Return the first layer whose weights are no numbers; empty if all are."""
+    for name, parameter in module.named_parameters():
+        if not torch.isfinite(local_part(parameter)).all():
+            layer, _, key = name.rpartition(".")
+            return f"'{layer}', whose {key} holds numbers that are not finite"
+    return ""
 
 
 def _first_broken(module: nn.Module, inputs: tuple[Tensor, ...]) -> str:

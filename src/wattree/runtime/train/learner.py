@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from wattree.runtime.data import Batch
-from wattree.runtime.parallel.assemble import AssembledModel, local_part
+from wattree.runtime.parallel.assemble import AssembledModel
 from wattree.runtime.reduce import Reduction, attach
+from wattree.runtime.regions import local_part
+from wattree.runtime.train.health import innermost
 from wattree.runtime.train.session import RankSession
 
 if TYPE_CHECKING:
@@ -123,7 +125,10 @@ class Learner:
 
         assert self._pipeline is not None
         inputs, targets = joined([next(batches) for _ in range(self._micro_batches)])
-        losses = self._pipeline.step(inputs, targets, StepNotes(phase, mark, self.watch))
+        try:
+            losses = self._pipeline.step(inputs, targets, StepNotes(phase, mark, self.watch))
+        except RuntimeError as error:  # stages make one of whatever a layer raises
+            raise innermost(error) from error
         begin = mark()
         self._add_partial()
         phase("backward", begin)
@@ -131,6 +136,7 @@ class Learner:
         for loss in losses:
             total = total.to(loss.device) + loss.detach()
         return total, inputs
+
     def _backward(self, loss: Tensor) -> None:
         try:
             self._scaler.scale(loss).backward()

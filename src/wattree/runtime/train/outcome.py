@@ -14,6 +14,7 @@ from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.predict import Setting, setting_of
+from wattree.runtime.parallel.watch import STAGES_WAITED
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.account import RankAccount
 from wattree.runtime.train.loop import TARGET_OVER, LoopEnd
@@ -247,15 +248,32 @@ def _time(use: TrainingUse, accounts: Sequence[RankAccount], step_s: float) -> T
     update_s = statistics.fmean(updates) if updates else 0.0
     stages = use.stages
     computing_s = stages["computing"].exposed_s if stages else step_s
+    waiting_s = stages["communicating"].exposed_s if stages else 0.0
+    bubble_s = min(_bubble_s(accounts), waiting_s)
     return TimeParts(
         compute=max(0.0, computing_s - update_s),
         recomputation=0.0,
-        exposed_communication=stages["communicating"].exposed_s if stages else 0.0,
+        exposed_communication=waiting_s - bubble_s,
         exposed_materials=stages["materials"].exposed_s if stages else 0.0,
-        bubble=0.0,
+        bubble=bubble_s,
         optimizer=min(update_s, computing_s),
         other=0.0,
     )
+
+
+def _bubble_s(accounts: Sequence[RankAccount]) -> float:
+    """Return what a rank waits in a step for other pipeline stages, mean over the last steps. [s]
+
+    What they send takes part of it, which a rank that waits cannot tell from the rest.
+    """
+    steps = [step for account in accounts for step in account.steps]
+    waits = [
+        span.end_s - span.begin_s
+        for step in steps
+        for span in step
+        if span.kind == "waiting" and span.what == STAGES_WAITED
+    ]
+    return math.fsum(waits) / max(len(steps), 1)
 
 
 def _energy(job: Job, run: Run) -> EnergyUse:

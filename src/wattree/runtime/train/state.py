@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from wattree.errors import RunError
-from wattree.runtime.parallel.assemble import local_part
+from wattree.runtime.regions import local_part
 from wattree.runtime.train.session import RankSession
 
 if TYPE_CHECKING:

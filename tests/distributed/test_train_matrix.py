@@ -1,0 +1,211 @@
+"""Whatever strategy trains a model, its losses are those of one process, in float64."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.distributed.ranks import run_ranks
+from wattree.cost import load_calibration
+from wattree.job import job_from_mapping
+from wattree.job.offers import offer_of
+from wattree.predict import setting_of
+from wattree.runtime.recipe import recipe_of
+from wattree.search.limits import Limits
+from wattree.search.space import enumerate_space
+from wattree.strategy import StrategyOptions
+from wattree.strategy.described import describe_options
+
+CASES = "tests/distributed/matrix_cases.py:losses"
+DECODER = {
+    "transformer": {
+        **{"layers": 4, "hidden": 16, "heads": 4, "kv_heads": 4, "vocab": 27, "ffn": 24},
+        **{"gated": True, "activation": "silu", "positions": "rotary", "norm": "rms"},
+    }
+}
+#: Rotary positions, two queries to a key, a bias here and there.
+GROUPED = {
+    "transformer": {
+        **{"layers": 2, "hidden": 16, "heads": 4, "kv_heads": 2, "vocab": 27, "qkv_bias": True},
+        **{"positions": "learned", "max_positions": 16, "mlp_bias": True, "tied_embedding": True},
+    }
+}
+STACK = {"ffn": {"width": 20, "depth": 5, "activation": "tanh", "inputs": 64, "outputs": 10}}
+OWN = {
+    "module": f"{Path(__file__).with_name('own_models.py')}:attending",
+    "inputs": ["float32[batch, 6, 16]"],
+}
+#: What rounding in float64 leaves; losses of three steps of Adam are about 3.
+ROUNDING = 1e-12
+
+
+def _job(model: Mapping[str, Any], strategy: Any) -> dict[str, Any]:
+    is_decoder = "transformer" in model
+    data: dict[str, Any] = {"global_batch": 8}
+    data |= {"sequence_length": 16, "source": "digits"} if is_decoder else {}
+    if "module" in model:
+        data["source"] = "synthetic-regression"
+    return {
+        "model": model,
+        "data": data,
+        "optimizer": "adam",
+        "training": {"steps": 3, "learning_rate": 0.01},
+        "strategy": strategy,
+    }
+
+
+def _space(ranks: int) -> list[StrategyOptions]:
+    """Return every strategy that `plan` can rank for PyTorch on so many devices."""
+    cluster = {"node": "2x-epyc-7742", "nodes": ranks // 2}
+    mapping = _job(DECODER, "auto") | {"precision": "fp32", "cluster": cluster}
+    job = job_from_mapping({**mapping, "software": "pytorch"}, "job")
+    setting = setting_of(job, load_calibration(None))
+    limits = Limits(offer=offer_of("pytorch"))
+    found = list(enumerate_space(setting, ranks=[ranks], limits=limits))
+    for options in found:
+        recipe_of(replace(job, strategy=options))  # none of them is refused
+    return found
+
+
+def _covering(space: Sequence[StrategyOptions]) -> list[StrategyOptions]:
+    """Return few strategies in which every two choices of the space meet that meet in any."""
+    meetings = [_meetings(options) for options in space]
+    left, chosen = set().union(*meetings), []
+    while left:
+        best = max(range(len(space)), key=lambda index: len(meetings[index] & left))
+        left -= meetings[best]
+        chosen.append(space[best])
+    return chosen
+
+
+def _meetings(options: StrategyOptions) -> set[Any]:
+    return set(itertools.combinations(sorted(map(str, options.chosen().items())), 2))
+
+
+#: What `plan` leaves to those who know that they want it.
+PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
+    2: {
+        "hsdp": (DECODER, {"preset": "hsdp", "fsdp": 2, "micro_batch": 2}),
+        "operators": (
+            DECODER,
+            {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "selective_operator"},
+        ),
+        "qkv": (DECODER, {"preset": "zero2", "dp": 2, "recompute": "selective_qkv"}),
+        "every-second": (DECODER, {"preset": "ddp", "dp": 2, "recompute": "block_2"}),
+        "ulysses": (DECODER, {"preset": "zero1", "cp": 2, "context": "ulysses"}),
+        "gathered-in-row": (
+            DECODER,
+            {"preset": "ddp", "cp": 2, "context": "gather", "context_order": "contiguous"},
+        ),
+        "ring-in-row": (
+            GROUPED,
+            {"preset": "fsdp", "cp": 2, "context": "ring", "context_order": "contiguous"},
+        ),
+        "zb-h1": (DECODER, {"pp": 2, "schedule": "zb-h1", "micro_batch": 2}),
+        "zb-h2": (DECODER, {"pp": 2, "schedule": "zb-h2", "recompute": "full"}),
+        "given-order": (
+            DECODER,
+            {"pp": 2, "micro_batch": 4, "schedule": "custom", "order": ["F0 F1 B1 B0"] * 2},
+        ),
+        "uneven": (DECODER, {"pp": 2, "stage_layers": [1, 3], "micro_batch": 2}),
+        "grouped": (GROUPED, {"preset": "megatron", "tp": 2, "recompute": "selective"}),
+        "grouped-sharded": (GROUPED, {"preset": "fsdp", "dp": 2, "recompute": "full"}),
+        "stack": (STACK, {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "full"}),
+        "stack-in-stages": (STACK, {"pp": 2, "micro_batch": 2, "schedule": "zb-h1"}),
+        "own": (OWN, {"preset": "fsdp", "dp": 2, "micro_batch": 2}),
+        "own-zero1": (OWN, {"preset": "zero1", "dp": 2, "recompute": "full"}),
+    },
+    4: {
+        "hsdp": (DECODER, {"preset": "hsdp", "fsdp": 2, "dp": 2, "micro_batch": 2}),
+        "hsdp-stages": (
+            DECODER,
+            {"preset": "hsdp", "fsdp": 2, "pp": 2, "schedule": "dualpipev", "micro_batch": 2},
+        ),
+        "zb-h1-shared": (
+            DECODER,
+            {"preset": "megatron", "tp": 2, "pp": 2, "schedule": "zb-h1", "micro_batch": 2},
+        ),
+        "zb-h2-sharded": (
+            DECODER,
+            {"preset": "fsdp", "dp": 2, "pp": 2, "schedule": "zb-h2", "micro_batch": 2},
+        ),
+        "ulysses-heads": (
+            DECODER,
+            {"preset": "fsdp", "tp": 2, "cp": 2, "context": "ulysses", "sequence_parallel": True},
+        ),
+        "four-stages": (DECODER, {"pp": 4, "schedule": "zb-h1", "micro_batch": 2}),
+        "stack-pairs": (STACK, {"preset": "megatron", "tp": 2, "dp": 2, "micro_batch": 2}),
+        "stack-parts": (STACK, {"preset": "tensor", "tp": 2, "pp": 2, "micro_batch": 2}),
+        "stack-all": (STACK, {"preset": "fsdp", "tp": 2, "dp": 2, "micro_batch": 2}),
+    },
+}
+
+
+def _jobs(ranks: int) -> dict[str, dict[str, Any]]:
+    """Return the jobs of so many ranks by name."""
+    found = {
+        f"plan {number}": _job(DECODER, describe_options(options))
+        for number, options in enumerate(_covering(_space(ranks)))
+    }
+    picked = PICKED[ranks].items()
+    return found | {name: _job(model, strategy) for name, (model, strategy) in picked}
+
+
+def _alone(job: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a job of one process with the same micro-batches, and that job."""
+    micro_batch = job["strategy"].get("micro_batch", 1)
+    models = {id(DECODER): "decoder", id(GROUPED): "grouped", id(STACK): "stack", id(OWN): "own"}
+    name = f"{models[id(job['model'])]} {micro_batch}"
+    return name, {**job, "strategy": {"preset": "ddp", "dp": 2, "micro_batch": micro_batch}}
+
+
+def _trained(ranks: int, jobs: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    given = {"folder": str(folder), "jobs": dict(jobs)}
+    results: list[dict[str, Any]] = run_ranks(ranks, CASES, given, start=False, limit_s=240.0)
+    wrong = "\n".join(
+        f"rank {rank}, {name}:\n{found}"
+        for rank, each in enumerate(results)
+        for name, found in each.items()
+        if isinstance(found, str)
+    )
+    assert not wrong, wrong
+    return results[0]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one process makes of every model and micro-batch."""
+    jobs = dict(_alone(job) for ranks in PICKED for job in _jobs(ranks).values())
+    return _trained(1, jobs, tmp_path_factory.mktemp("alone"))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_losses_are_those_of_one_process(
+    alone: Mapping[str, Any], tmp_path: Path, ranks: int
+) -> None:
+    """Every two choices that `plan` combines, and schedules and presets that it does not."""
+    jobs = _jobs(ranks)
+    found = _trained(ranks, jobs, tmp_path)
+    far = {
+        f"{name} {jobs[name]['strategy']}": (losses, expected)
+        for name, losses, expected in _pairs(found, jobs, alone)
+        if losses != pytest.approx(expected, rel=2e-6 if name.startswith("own") else ROUNDING)
+    }
+
+    assert set(found) == set(jobs)
+    assert far == {}
+
+
+def _pairs(
+    found: Mapping[str, Any], jobs: Mapping[str, Any], alone: Mapping[str, Any]
+) -> Iterable[tuple[str, list[float], list[float]]]:
+    for name, each in found.items():
+        yield name, each["losses"], alone[_alone(jobs[name])[0]]["losses"]
