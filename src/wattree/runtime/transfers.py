@@ -28,6 +28,9 @@ class TransferWork(NamedTuple):
     holds: bool = True
 
 
+#: Reduce-scatters have a tag of their own: a gather that is in flight sends most of its messages
+#: later, and would else be given those of a reduce-scatter that began after it.
+_SCATTER_TAG = 7742
 #: That of a receive, and what moves the received to where it belongs.
 Receipt = tuple[TransferWork, Callable[[], None]]
 
@@ -163,7 +166,7 @@ class Scattering:
         self._received = own.new_empty((group.size - 1, *own.shape))
         peers = [rank for rank in range(group.size) if rank != group.rank]
         self._receipts = [
-            group.receive(block, peer, place)
+            group.receive(block, peer, place, _SCATTER_TAG)
             for peer, block in zip(peers, self._received, strict=True)
         ]
         self._sent: list[TransferWork] = []
@@ -176,7 +179,8 @@ class Scattering:
     def send(self, rank: int) -> None:
         """Send the block of `rank`, which stays as it is from now on."""
         if rank != self._group.rank:
-            self._sent.append(self._group.send(self._blocks[rank], rank, self._place))
+            block = self._blocks[rank]
+            self._sent.append(self._group.send(block, rank, self._place, _SCATTER_TAG))
 
     def unless(self, overlap: bool) -> Scattering:  # noqa: FBT001 - reads as a sentence
         """Return itself, still in flight if `overlap`, otherwise ended."""
