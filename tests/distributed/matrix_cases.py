@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from wattree.errors import WattreeError
 from wattree.job import Job, job_from_mapping
 from wattree.runtime.launch import Launch
 from wattree.runtime.recipe import recipe_of
@@ -44,6 +45,40 @@ def _train(job: Job, folder: Path, name: str) -> RankEnd:
     dtype = torch.float32 if is_own else torch.float64
     settings = TrainSettings(quiet=True, timeout_s=20.0, dtype=dtype)
     return train_rank(job, recipe_of(job), launch, settings)
+
+
+def resumed(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Train each job at once, and in two goes; return both curves, and what the folder holds."""
+    found: dict[str, Any] = {}
+    for name, mapping in jobs.items():
+        place = Path(folder) / name
+        place.mkdir(exist_ok=True)
+        training = dict(mapping["training"])
+        saved = {**training, "checkpoint": {"dir": str(place / "saved"), "every": 2}}
+        goes = {"whole": training, "half": {**saved, "steps": 3}, "rest": saved}
+        ends = {
+            each: _train(job_of({**mapping, "training": told}), place, each)
+            for each, told in goes.items()
+        }
+        if (whole := ends["whole"].trained) is None or (rest := ends["rest"].trained) is None:
+            continue
+        first, second = whole.result.training, rest.result.training
+        assert first is not None
+        assert second is not None
+        folders = sorted(path.name for path in (place / "saved").iterdir())
+        found[name] = [first.losses, second.losses, second.first_step, folders]
+    return found
+
+
+def broken(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Train each job, which fails; return what was said."""
+    found = {}
+    for name, mapping in jobs.items():
+        try:
+            _train(job_of(mapping), Path(folder), name)
+        except WattreeError as error:
+            found[name] = str(error)
+    return found
 
 
 def losses(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 from wattree.strategy.described import describe_options
 
-CASES = "tests/distributed/matrix_cases.py:losses"
+CASES = "tests/distributed/matrix_cases.py"
 DECODER = {
     "transformer": {
         **{"layers": 4, "hidden": 16, "heads": 4, "kv_heads": 4, "vocab": 27, "ffn": 24},
@@ -169,7 +170,7 @@ def _alone(job: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def _trained(ranks: int, jobs: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     given = {"folder": str(folder), "jobs": dict(jobs)}
-    results: list[dict[str, Any]] = run_ranks(ranks, CASES, given, start=False, limit_s=240.0)
+    results: list[dict[str, Any]] = run_ranks(ranks, f"{CASES}:losses", given, start=False, limit_s=240.0)
     wrong = "\n".join(
         f"rank {rank}, {name}:\n{found}"
         for rank, each in enumerate(results)
@@ -209,3 +210,45 @@ def _pairs(
 ) -> Iterable[tuple[str, list[float], list[float]]]:
     for name, each in found.items():
         yield name, each["losses"], alone[_alone(jobs[name])[0]]["losses"]
+
+
+#: Whose state is spread over ranks in ways of their own.
+RESUMED = {
+    "zero1": {"preset": "zero1", "dp": 4, "micro_batch": 1},
+    "fsdp": {"preset": "fsdp", "dp": 2, "tp": 2, "sequence_parallel": True, "micro_batch": 2},
+    "hsdp": {"preset": "hsdp", "dp": 2, "fsdp": 2, "micro_batch": 2},
+    "stages": {"pp": 2, "dp": 2, "micro_batch": 2, "virtual_stages": 2},
+    "split": {"preset": "fsdp", "pp": 2, "cp": 2, "schedule": "zb-v", "context": "ring"},
+}
+
+
+def test_sharded_runs_go_on_to_the_bit(tmp_path: Path) -> None:
+    """Parameters and optimizer state of every rank come back, whoever holds them."""
+    jobs = {name: _job(DECODER, strategy) for name, strategy in RESUMED.items()}
+    for job in jobs.values():
+        job["training"] = {"steps": 5, "learning_rate": 0.01}
+    given = {"folder": str(tmp_path), "jobs": jobs}
+    found = run_ranks(4, f"{CASES}:resumed", given, start=False, limit_s=200.0)[0]
+
+    assert set(found) == set(jobs)
+    for whole, parts, first_step, folders in found.values():
+        assert parts == whole
+        assert (first_step, folders) == (3, ["step-4", "step-5"])
+
+
+def test_a_loss_that_is_no_number_is_told_of_shards_and_stages(tmp_path: Path) -> None:
+    """On all ranks, by rank and layer."""
+    strategies = {
+        "shards": {"preset": "fsdp", "dp": 2, "micro_batch": 2},
+        "stages": {"pp": 2, "micro_batch": 2},
+    }
+    jobs = {
+        name: _job({"ffn": {"width": 20, "depth": 3, "activation": "tanh"}}, strategy)
+        | {"optimizer": "sgd", "training": {"steps": 400, "learning_rate": 1e3}}
+        for name, strategy in strategies.items()
+    }
+    given = {"folder": str(tmp_path), "jobs": jobs}
+    for said in run_ranks(2, f"{CASES}:broken", given, start=False):
+        assert set(said) == set(jobs)
+        for text in said.values():
+            assert re.search(r"^rank \d: the loss of step \d+ is (nan|inf), layer '", text)
