@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from wattree.errors import WattreeError
 from wattree.job import Job, job_from_mapping
 from wattree.runtime.launch import Launch
@@ -42,7 +40,7 @@ def _train(job: Job, folder: Path, name: str) -> RankEnd:
     store = str(folder / f"store-{name.replace('/', '-')}")
     launch = Launch(rank=rank, world=world, local_rank=rank, local_world=world, store=store)
     is_own = job.model.module is not None  # whose numbers are the user's choice
-    dtype = torch.float32 if is_own else torch.float64
+    dtype = "float32" if is_own else "float64"
     settings = TrainSettings(quiet=True, timeout_s=20.0, dtype=dtype)
     return train_rank(job, recipe_of(job), launch, settings)
 

@@ -170,7 +170,9 @@ def _alone(job: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def _trained(ranks: int, jobs: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     given = {"folder": str(folder), "jobs": dict(jobs)}
-    results: list[dict[str, Any]] = run_ranks(ranks, f"{CASES}:losses", given, start=False, limit_s=240.0)
+    results: list[dict[str, Any]] = run_ranks(
+        ranks, f"{CASES}:losses", given, start=False, limit_s=240.0
+    )
     wrong = "\n".join(
         f"rank {rank}, {name}:\n{found}"
         for rank, each in enumerate(results)

@@ -17,10 +17,12 @@ torch = pytest.importorskip("torch")
 from wattree.errors import JobError, StrategyError
 from wattree.job import Job, job_from_mapping
 from wattree.runtime.data import Wanted, WantedKind, batch_samples, given_set, sample_set
+from wattree.runtime.group import Group
+from wattree.runtime.models import Trainable
 from wattree.runtime.models.start import normal_block
+from wattree.runtime.parallel import assemble
 from wattree.runtime.recipe import ReplicaKind, recipe_of, with_preset
 from wattree.runtime.saved_job import job_text
-from wattree.runtime.train import learner
 
 
 def _mapping(**changes: Any) -> dict[str, Any]:
@@ -95,9 +97,15 @@ def test_a_recipe_has_the_degrees_of_the_strategy() -> None:
     [
         ("auto", "found 'auto', expected a preset with degrees"),
         ({"mesh": {"dp": 4}, "tree": {}}, "found a tree, expected a preset with degrees"),
-        ({"preset": "fsdp"}, "strategy.sharding: found 'zero3', expected none"),
-        ({"pp": 2, "dp": 2}, "strategy.pp: found 2, expected 1"),
-        ({"preset": "ddp", "recompute": "full"}, "strategy.recompute: found 'full'"),
+        ({"ep": 2, "dp": 2}, "strategy.ep: found 2, expected 1: wattree train runs dp, fsdp"),
+        ({"preset": "hsdp", "dp": 4}, "'hybrid' shards over the axis 'fsdp', found degree 1"),
+        ({"preset": "op_shard"}, "strategy.op_shard: found true, expected false"),
+        ({"pp": 4}, "4 chunks are more than the model's 2 layers can fill"),
+        ({"pp": 2, "stage_layers": [3, 0]}, "found 2 chunks with 3 layers, expected 2 chunks"),
+        ({"pp": 2, "schedule": "dualpipe"}, "found 'dualpipe', which holds each stage twice"),
+        ({"cp": 2}, "positions are spread for model.transformer alone"),
+        ({"preset": "ddp", "recompute": "selective"}, "train knows of model.transformer alone"),
+        ({"preset": "ddp", "offload": {"optimizer": "host"}}, "keeps everything on the devices"),
         ({"preset": "ddp", "micro_batch": 3}, "do not split into micro-batches of 3"),
     ],
 )
@@ -106,6 +114,30 @@ def test_other_strategies_are_refused_with_those_that_are_run(strategy: Any, wor
     with pytest.raises(StrategyError) as caught:
         recipe_of(_job(strategy=strategy))
     assert words in str(caught.value)
+
+
+def test_every_misfit_is_told_at_once() -> None:
+    """Of stages, positions, heads and recomputation, each with its key."""
+    block = {"layers": 2, "hidden": 18, "heads": 3, "vocab": 27, "tied_embedding": True}
+    strategy = {
+        **{"cp": 2, "pp": 2, "context": "ulysses", "virtual_stages": 2},
+        **{"schedule": "interleaved", "sharding": "hybrid", "recompute": "selective_operator"},
+    }
+    job = _job(
+        model={"transformer": block},
+        data={"global_batch": 16, "sequence_length": 15},
+        strategy=strategy,
+        precision="amp",
+    )
+    with pytest.raises(StrategyError) as caught:
+        recipe_of(job)
+    assert set(caught.value.misfits) == {
+        "data.sequence_length",
+        "model.transformer.tied_embedding",
+        "precision",
+        "strategy.context",
+        "strategy.sharding",
+    }
 
 
 def test_another_preset_keeps_the_ranks() -> None:
@@ -345,12 +377,17 @@ def test_buckets_are_kept_only_where_sums_depend_on_them(
     """In a ring of more than two; of replicas that share a device only one is in it."""
     seen: dict[str, Any] = {}
     monkeypatch.setattr(
-        learner, "DistributedDataParallel", lambda module, **given: seen.update(given) or module
+        assemble, "DistributedDataParallel", lambda module, **given: seen.update(given) or module
     )
     session = SimpleNamespace(
-        recipe=SimpleNamespace(dp=replicas, processes_per_device=of_a_device),
+        recipe=SimpleNamespace(
+            holders=replicas, recompute="none", processes_per_device=of_a_device
+        ),
         device=torch.device("cpu"),
-        data_group=None,
+        data_group=object(),
+        shard_mesh=None,
     )
-    learner._replicated(torch.nn.Linear(2, 2), session)
+    wanted = Wanted(kind=WantedKind.VECTORS, batch=1)
+    trainable = Trainable(parts=(torch.nn.Linear(2, 2),), wanted=wanted, group=Group.__new__(Group))
+    assemble.assemble(trainable, session)
     assert seen["find_unused_parameters"] is keeps

@@ -241,17 +241,18 @@ def _parts(job: Job, session: RankSession, settings: TrainSettings) -> _Parts:
     """Return model, samples, optimizer and checkpoints of a rank."""
     training, recipe = job.training, session.recipe
     torch.manual_seed(training.seed)
+    dtype: torch.dtype = getattr(torch, settings.dtype)
     linears = Linears(
         recipe=recipe,
         group=session.group,
         seed=training.seed,
         device=session.device,
-        dtype=settings.dtype,
+        dtype=dtype,
         context=_context(session),
     )
     try:
         trainable = build_trainable(job, linears, stage=session.stage)
-        samples = _samples(job, trainable, settings.dtype)
+        samples = _samples(job, trainable, dtype)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

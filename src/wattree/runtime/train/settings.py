@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
@@ -20,7 +18,8 @@ class TrainSettings:
         meters: Kinds of meters; none for all that the machine has.
         tdp_w: Rated power of all processors, for estimates. [W]
         quiet: Whether no progress is shown.
-        dtype: Of parameters and samples; float64 compares strategies to rounding.
+        dtype: PyTorch's name of the type of parameters and samples; `float64` compares strategies
+            to rounding.
     """
 
     out: Path | None = None
@@ -30,4 +29,4 @@ class TrainSettings:
     meters: tuple[str, ...] = ()
     tdp_w: float | None = None
     quiet: bool = False
-    dtype: torch.dtype = torch.float32
+    dtype: str = "float32"
