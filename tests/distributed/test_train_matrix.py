@@ -27,15 +27,31 @@ from wattree.strategy.described import describe_options
 CASES = "tests/distributed/matrix_cases.py"
 DECODER = {
     "transformer": {
-        **{"layers": 4, "hidden": 16, "heads": 4, "kv_heads": 4, "vocab": 27, "ffn": 24},
-        **{"gated": True, "activation": "silu", "positions": "rotary", "norm": "rms"},
+        "layers": 4,
+        "hidden": 16,
+        "heads": 4,
+        "kv_heads": 4,
+        "vocab": 27,
+        "ffn": 24,
+        "gated": True,
+        "activation": "silu",
+        "positions": "rotary",
+        "norm": "rms",
     }
 }
 #: Rotary positions, two queries to a key, a bias here and there.
 GROUPED = {
     "transformer": {
-        **{"layers": 2, "hidden": 16, "heads": 4, "kv_heads": 2, "vocab": 27, "qkv_bias": True},
-        **{"positions": "learned", "max_positions": 16, "mlp_bias": True, "tied_embedding": True},
+        "layers": 2,
+        "hidden": 16,
+        "heads": 4,
+        "kv_heads": 2,
+        "vocab": 27,
+        "qkv_bias": True,
+        "positions": "learned",
+        "max_positions": 16,
+        "mlp_bias": True,
+        "tied_embedding": True,
     }
 }
 STACK = {"ffn": {"width": 20, "depth": 5, "activation": "tanh", "inputs": 64, "outputs": 10}}

@@ -120,8 +120,13 @@ def test_every_misfit_is_told_at_once() -> None:
     """Of stages, positions, heads and recomputation, each with its key."""
     block = {"layers": 2, "hidden": 18, "heads": 3, "vocab": 27, "tied_embedding": True}
     strategy = {
-        **{"cp": 2, "pp": 2, "context": "ulysses", "virtual_stages": 2},
-        **{"schedule": "interleaved", "sharding": "hybrid", "recompute": "selective_operator"},
+        "cp": 2,
+        "pp": 2,
+        "context": "ulysses",
+        "virtual_stages": 2,
+        "schedule": "interleaved",
+        "sharding": "hybrid",
+        "recompute": "selective_operator",
     }
     job = _job(
         model={"transformer": block},

@@ -85,7 +85,10 @@ def test_software_families_are_compared(tmp_path: Path, capsys: pytest.CaptureFi
     job = tmp_path / "job.yaml"
     job.write_text(yaml_text(_mapping(**_MODELS["fsdp"])), encoding="utf-8")
 
-    assert run(["plan", str(job), "--software", "torchtitan, accelerate"]) == 0
+    best = tmp_path / "best.yaml"
+    asked = ["--software", "torchtitan, accelerate", "--out", str(best)]
+    assert run(["plan", str(job), *asked]) == 0
+    assert wattree.load_job(best).software in {"torchtitan", "accelerate"}
     shown = capsys.readouterr().out
     assert "torchtitan: dp" in shown
     assert "accelerate: dp" in shown

@@ -232,6 +232,9 @@ def _compare(job: Job, request: PlanRequest, asked: Mapping[str, Any]) -> None:
         return math.inf if best is None else objective_of(best.result, request.objective.value)
 
     plans = {name: plans[name] for name in sorted(plans, key=value)}
+    best = next(iter(plans))
+    if request.out is not None and (plan := plans[best]) is not None:
+        _write_job(request.out, request.job, plan, request.rank, software=best)
     found = {name: None if plan is None else plan.as_json() for name, plan in plans.items()}
     deliver({"software": found}, request.json_path, lambda console: show_software(plans, console))
 
@@ -246,9 +249,12 @@ def _size(job: Job, request: PlanRequest, asked: dict[str, Any]) -> None:
         budget_usd=budget_usd,
         json_path=request.json_path,
     )
+    from wattree.job.written import mapping_of
+
     smallest = found.smallest
     if request.out is not None and smallest is not None and smallest.plan is not None:
-        _write_job(request.out, request.job, smallest.plan, request.rank, nodes=smallest.nodes)
+        cluster = mapping_of(request.job)["cluster"] | {"nodes": smallest.nodes}
+        _write_job(request.out, request.job, smallest.plan, request.rank, cluster=cluster)
 
 
 def _show(found: Plan, request: PlanRequest, console: Console) -> None:
@@ -258,8 +264,8 @@ def _show(found: Plan, request: PlanRequest, console: Console) -> None:
     show_plan(found, console, full=request.full)
 
 
-def _write_job(out: Path, job: Path, found: Plan, rank: int, *, nodes: int | None = None) -> None:
-    """Write the job with one of the ranked strategies, and another number of nodes if given."""
+def _write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> None:
+    """Write the job with one of the ranked strategies, and with other values of its keys."""
     from wattree.files import write_atomic
     from wattree.job.written import mapping_of, yaml_text
     from wattree.strategy.described import describe_options
@@ -267,9 +273,7 @@ def _write_job(out: Path, job: Path, found: Plan, rank: int, *, nodes: int | Non
     if rank > len(found.ideas):
         raise JobError("--rank", [f"found {rank}, but {len(found.ideas)} strategies are ranked"])
     chosen = found.ideas[rank - 1][0]
-    mapping = mapping_of(job) | {"strategy": describe_options(chosen.options)}
-    if nodes is not None:
-        mapping["cluster"] = mapping["cluster"] | {"nodes": nodes}
+    mapping = mapping_of(job) | others | {"strategy": describe_options(chosen.options)}
     head = f"Written by `wattree plan`: number {rank} by {found.objective}, {chosen.label}."
     write_atomic(out, yaml_text(mapping, head=head))
 

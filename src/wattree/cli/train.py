@@ -37,9 +37,9 @@ def train(request: TrainRequest) -> None:
     """Train a job with its strategy, on this machine or in the ranks of a launcher.
 
     Under torchrun, srun or mpirun this is one rank of the job. Otherwise the ranks of the job are
-    started here. Runs presets ddp, tensor, megatron and phantom, each also with dp. Exit code 130
-    if it was interrupted, after a checkpoint was written. With several processes per device a
-    launcher's rank starts those of its device, as wattree launch does.
+    started here. Runs what wattree plan finds for PyTorch: dp, fsdp, tp, cp and pp with any
+    sharding. Exit code 130 if it was interrupted, after a checkpoint was written. With several
+    processes per device a launcher's rank starts those of its device, as wattree launch does.
 
     Example: wattree train examples/phantom-laptop.yaml --compare
     """
@@ -201,10 +201,12 @@ def _check_world(launch: Launch, recipe: Recipe, job: Job) -> None:
     """
     if launch.world == recipe.ranks:
         return
+    wide = {axis: degree for axis, degree in recipe.degrees.items() if degree > 1}
+    degrees = " × ".join(f"{axis} {degree}" for axis, degree in wide.items()) or "dp 1"
     raise RunError(
         job.source,
         [
-            f"strategy: has {recipe.ranks} ranks (dp {recipe.dp} × tp {recipe.tp}), but "
+            f"strategy: has {recipe.ranks} ranks ({degrees}), but "
             f"{launch.launcher} started {launch.world}; start {recipe.ranks}, change the degrees, "
             "or call wattree train without a launcher, which starts as many as there are"
         ],

@@ -13,7 +13,7 @@ from wattree.runtime.models.ffn import build_ffn, layouts
 from wattree.runtime.models.linears import FeatureLayout, Linears
 from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.models.transformer import build_decoder
-from wattree.runtime.parallel.cut import layer_cuts
+from wattree.runtime.parallel.cut import layers_of_stage
 
 #: What to say of any other model.
 TRAINABLE = (
@@ -53,7 +53,7 @@ def build_trainable(job: Job, linears: Linears, *, stage: int = 0) -> Trainable:
 
 
 def _ffn(job: Job, ffn: Ffn, linears: Linears, stage: int) -> Trainable:
-    cuts = layer_cuts(linears.recipe, ffn.depth, stage)
+    cuts = layers_of_stage(linears.recipe, ffn.depth, stage)
     inputs, outputs = layouts(linears.recipe.kind, ffn.depth)
     return Trainable(
         parts=tuple(build_ffn(ffn, linears, cuts)),
@@ -77,7 +77,7 @@ def _transformer(job: Job, block: Mapping[str, Any], linears: Linears, stage: in
     place = f"{job.source}: model.transformer"
     shape = shape_from_mapping(block, place)
     sequence = job.data.sequence_length
-    cuts = layer_cuts(linears.recipe, shape.layers, stage)
+    cuts = layers_of_stage(linears.recipe, shape.layers, stage)
     parts = build_decoder(shape, linears, cuts, sequence=sequence, place=place)
     return Trainable(
         parts=tuple(parts),

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from wattree.job import Ffn
 from wattree.runtime.models.linears import FeatureLayout, Linears, Weights
-from wattree.runtime.parallel.cut import LayerCut
+from wattree.runtime.parallel.cut import StageLayers
 from wattree.runtime.recipe import ReplicaKind
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
         return x
 
 
-def build_ffn(ffn: Ffn, linears: Linears, cuts: Sequence[LayerCut]) -> list[FeedForward]:
+def build_ffn(ffn: Ffn, linears: Linears, cuts: Sequence[StageLayers]) -> list[FeedForward]:
     """Return a rank's parts of the stack.
 
     `tensor` splits every layer by its outputs and gathers its input; `megatron` splits layers by

@@ -14,7 +14,7 @@ from wattree.runtime.group import Group
 from wattree.runtime.models.linears import FeatureLayout
 from wattree.runtime.models.vocabulary import IGNORED, vocabulary_loss
 from wattree.runtime.parallel.context import ContextShare
-from wattree.runtime.parallel.cut import LayerCut
+from wattree.runtime.parallel.cut import StageLayers
 from wattree.runtime.regions import join_parts, own_part
 
 
@@ -38,7 +38,7 @@ class Trainable:
     parts: tuple[nn.Module, ...]
     wanted: Wanted
     group: Group
-    cuts: tuple[LayerCut, ...] = ()
+    cuts: tuple[StageLayers, ...] = ()
     context: ContextShare = field(default_factory=ContextShare)
     input_layout: FeatureLayout = FeatureLayout.WHOLE
     output_layout: FeatureLayout = FeatureLayout.WHOLE

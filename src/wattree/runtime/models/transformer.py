@@ -18,7 +18,7 @@ from wattree.errors import JobError
 from wattree.runtime.models.linears import Linears, Weights
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
 from wattree.runtime.parallel.context import AttentionCore
-from wattree.runtime.parallel.cut import LayerCut
+from wattree.runtime.parallel.cut import StageLayers
 from wattree.runtime.regions import join_parts, split_parts
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -191,7 +191,7 @@ class Decoder(nn.Module):
         cut: Which layers it has.
     """
 
-    def __init__(self, shape: TransformerShape, linears: Linears, cut: LayerCut) -> None:
+    def __init__(self, shape: TransformerShape, linears: Linears, cut: StageLayers) -> None:
         super().__init__()
         group = linears.group
         made = {"device": linears.device, "dtype": linears.dtype}
@@ -255,7 +255,7 @@ class Decoder(nn.Module):
 def build_decoder(
     shape: TransformerShape,
     linears: Linears,
-    cuts: Sequence[LayerCut],
+    cuts: Sequence[StageLayers],
     *,
     sequence: int,
     place: str,

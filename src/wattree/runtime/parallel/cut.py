@@ -10,7 +10,7 @@ from wattree.strategy import chunk_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCut:
+class StageLayers:
     """A part of a model: some of its layers in a row.
 
     Attributes:
@@ -35,7 +35,7 @@ class LayerCut:
         return self.chunk == self.chunks - 1
 
 
-def layer_cuts(recipe: Recipe, layers: int, stage: int) -> tuple[LayerCut, ...]:
+def layers_of_stage(recipe: Recipe, layers: int, stage: int) -> tuple[StageLayers, ...]:
     """Return the parts of a model that the ranks of a stage have.
 
     Args:
@@ -44,13 +44,13 @@ def layer_cuts(recipe: Recipe, layers: int, stage: int) -> tuple[LayerCut, ...]:
         stage: Number of the pipeline stage.
     """
     if recipe.pp == 1:
-        return (LayerCut(chunk=0, chunks=1, begin=0, end=layers),)
+        return (StageLayers(chunk=0, chunks=1, begin=0, end=layers),)
     placed = recipe.schedule.placed(recipe.pp)
     chunks = placed.model_chunks
     counts = recipe.schedule.stage_layers or chunk_layers(layers, chunks)
     ends = list(accumulate(counts))
     mine = [placed.model_chunk(stage, chunk) for chunk in range(placed.chunks)]
     return tuple(
-        LayerCut(chunk=chunk, chunks=chunks, begin=ends[chunk] - counts[chunk], end=ends[chunk])
+        StageLayers(chunk=chunk, chunks=chunks, begin=ends[chunk] - counts[chunk], end=ends[chunk])
         for chunk in mine
     )

@@ -20,7 +20,7 @@ from torch.distributed.pipelining.schedules import (
     _PipelineScheduleRuntime,
 )
 
-from wattree.runtime.parallel.cut import LayerCut
+from wattree.runtime.parallel.cut import StageLayers
 from wattree.runtime.parallel.watch import LibraryWatch
 from wattree.runtime.train.session import RankSession
 from wattree.strategy import Schedule, SlotWork
@@ -139,7 +139,7 @@ class Pipeline:
     def __init__(
         self,
         parts: Sequence[nn.Module],
-        cuts: Sequence[LayerCut],
+        cuts: Sequence[StageLayers],
         session: RankSession,
         loss: Callable[[Tensor, Any], Tensor],
     ) -> None:
