@@ -134,6 +134,11 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
         "uneven": (DECODER, {"pp": 2, "stage_layers": [1, 3], "micro_batch": 2}),
         "grouped": (GROUPED, {"preset": "megatron", "tp": 2, "recompute": "selective"}),
         "grouped-sharded": (GROUPED, {"preset": "fsdp", "dp": 2, "recompute": "full"}),
+        "tied-stages": (GROUPED, {"pp": 2, "micro_batch": 2, "schedule": "zb-h1"}),
+        "tied-folded": (
+            {"transformer": GROUPED["transformer"] | {"layers": 4}},
+            {"pp": 2, "micro_batch": 2, "schedule": "zb-v"},
+        ),
         "stack": (STACK, {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "full"}),
         "stack-in-stages": (STACK, {"pp": 2, "micro_batch": 2, "schedule": "zb-h1"}),
         "own": (OWN, {"preset": "fsdp", "dp": 2, "micro_batch": 2}),
@@ -157,6 +162,8 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
             DECODER,
             {"preset": "fsdp", "tp": 2, "cp": 2, "context": "ulysses", "sequence_parallel": True},
         ),
+        "tied-sharded": (GROUPED, {"preset": "fsdp", "dp": 2, "pp": 2, "micro_batch": 2}),
+        "tied-shared": (GROUPED, {"preset": "megatron", "tp": 2, "pp": 2, "micro_batch": 2}),
         "four-stages": (DECODER, {"pp": 4, "schedule": "zb-h1", "micro_batch": 2}),
         "stack-pairs": (STACK, {"preset": "megatron", "tp": 2, "dp": 2, "micro_batch": 2}),
         "stack-parts": (STACK, {"preset": "tensor", "tp": 2, "pp": 2, "micro_batch": 2}),
@@ -178,8 +185,7 @@ def _jobs(ranks: int) -> dict[str, dict[str, Any]]:
 def _alone(job: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the name of a job of one process with the same micro-batches, and that job."""
     micro_batch = job["strategy"].get("micro_batch", 1)
-    models = {id(DECODER): "decoder", id(GROUPED): "grouped", id(STACK): "stack", id(OWN): "own"}
-    name = f"{models[id(job['model'])]} {micro_batch}"
+    name = f"{micro_batch} of {job['model']}"
     return name, {**job, "strategy": {"preset": "ddp", "dp": 2, "micro_batch": micro_batch}}
 
 

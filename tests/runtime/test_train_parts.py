@@ -138,7 +138,6 @@ def test_every_misfit_is_told_at_once() -> None:
         recipe_of(job)
     assert set(caught.value.misfits) == {
         "data.sequence_length",
-        "model.transformer.tied_embedding",
         "precision",
         "strategy.context",
         "strategy.sharding",

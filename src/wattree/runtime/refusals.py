@@ -93,12 +93,6 @@ def _of_stages(job: Job, options: StrategyOptions, schedule: Schedule) -> Iterat
             "strategy.pp",
             f"found {options.pp}, expected 1: stages are cut of model.ffn and model.transformer",
         )
-    if (job.model.transformer or {}).get("tied_embedding"):
-        yield (
-            "model.transformer.tied_embedding",
-            "found true with pp above 1, whose first and last stage would share a table; "
-            "expected false",
-        )
     if misfits := schedule.misfits(options.pp):
         yield from misfits.items()
         return

@@ -12,7 +12,7 @@ from wattree.runtime.data import Wanted, WantedKind
 from wattree.runtime.models.ffn import build_ffn, layouts
 from wattree.runtime.models.linears import FeatureLayout, Linears
 from wattree.runtime.models.trainable import Trainable
-from wattree.runtime.models.transformer import build_decoder
+from wattree.runtime.models.transformer import TIED, build_decoder
 from wattree.runtime.parallel.cut import layers_of_stage
 
 #: What to say of any other model.
@@ -83,6 +83,7 @@ def _transformer(job: Job, block: Mapping[str, Any], linears: Linears, stage: in
         parts=tuple(parts),
         cuts=cuts,
         context=linears.context,
+        tied=TIED if shape.tied_embedding and linears.recipe.pp > 1 else None,
         wanted=Wanted(
             kind=WantedKind.TOKENS,
             width=shape.vocab,

@@ -27,6 +27,8 @@ class Trainable:
             part of a model is called with the inputs of samples, others with what comes before.
         cuts: Where they lie in the model; none where it is whole.
         context: Which positions of samples this rank has.
+        tied: Names of the parameters that the first and the last part of a model have in common,
+            where these are several: that of the first part, that of the last.
         wanted: What it takes.
         group: The ranks that share it.
         input_layout, output_layout: What a rank is given, and what it returns.
@@ -40,6 +42,7 @@ class Trainable:
     group: Group
     cuts: tuple[StageLayers, ...] = ()
     context: ContextShare = field(default_factory=ContextShare)
+    tied: tuple[str, str] | None = None
     input_layout: FeatureLayout = FeatureLayout.WHOLE
     output_layout: FeatureLayout = FeatureLayout.WHOLE
     outputs: int = 0

@@ -35,6 +35,8 @@ _RUN = frozenset(
         *("name", "architecture", "sources"),
     }
 )
+#: Names of the one table of tied embeddings, in the first part of a decoder and in the last.
+TIED = ("embedding.weight", "head.weight")
 _POSITIONS = ("rotary", "learned", "none")
 
 
@@ -230,8 +232,14 @@ class Decoder(nn.Module):
             Weights(name="head", std=shape.hidden**-0.5, bias=shape.head_bias),
             last=True,
         )
-        if shape.tied_embedding and self.embedding is not None:
+        if not shape.tied_embedding:
+            return
+        if self.embedding is not None:
             self.head.weight = self.embedding.weight
+            return
+        # A copy of the table, whose gradients are added to those of the first part's.
+        rows = linears.shard(shape.vocab)
+        linears.draw(self.head.weight, "embedding", shape.hidden**-0.5, rows=rows)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of what follows each token, or what goes to the next part."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,11 +32,17 @@ class AssembledModel:
         trainable: What it is made of.
         parts: What to call, each instead of the part of the model that it wraps.
         partial: Parameters of which each rank of tp has the gradient of its positions alone.
+        tied: Copies of the parameter that the first and the last stage have in common.
+        tied_group: The ranks that have the copies; None where that is this one alone.
+        copied: Elements of these that the first stage has already.
     """
 
     trainable: Trainable
     parts: tuple[nn.Module, ...]
     partial: tuple[nn.Parameter, ...]
+    tied: tuple[nn.Parameter, ...] = ()
+    tied_group: Any = None
+    copied: int = 0
 
 
 def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
@@ -51,7 +59,42 @@ def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
         recompute_in_backward(part, session.recipe.recompute)
     parts = tuple(_replicated(part, session) for part in trainable.parts)
     partial = tuple(each for name, each in _named(trainable) if name in names)
-    return AssembledModel(trainable=trainable, parts=parts, partial=partial)
+    tied = list(_tied(trainable))
+    return AssembledModel(
+        trainable=trainable,
+        parts=parts,
+        partial=partial,
+        tied=tuple(each for each, _ in tied),
+        tied_group=None if trainable.tied is None else _ends_group(session),
+        copied=sum(each.numel() for each, is_copy in tied if is_copy),
+    )
+
+
+def _tied(trainable: Trainable) -> Iterator[tuple[nn.Parameter, bool]]:
+    """Yield this rank's copies of what the first and the last part share; whether of the last."""
+    if trainable.tied is None:
+        return
+    first, last = trainable.tied
+    for part, cut in zip(trainable.parts, trainable.cuts, strict=True):
+        if cut.is_first:
+            yield part.get_parameter(first), False
+        elif cut.is_last:
+            yield part.get_parameter(last), True
+
+
+def _ends_group(session: RankSession) -> Any:
+    """Return the ranks of the first and the last part; None where one has both, or neither."""
+    recipe = session.recipe
+    route = recipe.schedule.placed(recipe.pp).routes[0]
+    if route[0].stage == route[-1].stage:
+        return None
+    mine = None
+    for row in recipe.grid.groups(("pp",)):
+        ends = sorted((row[route[0].stage], row[route[-1].stage]))
+        group = dist.new_group(ends, timeout=session.timeout)
+        if session.rank in ends:
+            mine = group
+    return mine
 
 
 def _named(trainable: Trainable) -> Iterator[tuple[str, nn.Parameter]]:

@@ -77,6 +77,7 @@ def gathered(
     *,
     module: nn.Module,
     measured_steps: int,
+    copied: int,
 ) -> Sequence[RankAccount]:
     """Return what all ranks measured, on rank 0; nothing on others. A collective call."""
     traffic, recipe = session.group.traffic, session.recipe
@@ -95,7 +96,7 @@ def gathered(
         sent_bytes=sent,
         calls=calls,
         peak_bytes=peak_memory_bytes(session.device),
-        parameters=own,
+        parameters=own - copied,
         copies=copies,
         trained=sum(p.numel() for p in module.parameters() if p.requires_grad),
         stored=sum(local_part(p).numel() for p in module.parameters()),

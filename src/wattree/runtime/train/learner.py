@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,6 +36,7 @@ class Learner:
     Attributes:
         module: Its parameters, under the names that checkpoints have.
         replicated: What is called, where it is whole.
+        copied: Elements of this rank that another stage has as well.
         watch: Counts what PyTorch's libraries send, and notes what stages wait for.
     """
 
@@ -51,6 +53,7 @@ class Learner:
         self.module = model.trainable.module
         self.replicated: nn.Module = model.parts[0] if len(model.parts) == 1 else self.module
         self._group, self._partial = model.trainable.group, model.partial
+        self._model, self.copied = model, model.copied
         self._autocast = autocast
         self._micro_batches = session.recipe.micro_batches
         self._scaler = torch.amp.GradScaler(session.device.type, enabled=scale_losses)
@@ -131,6 +134,7 @@ class Learner:
             raise innermost(error) from error
         begin = mark()
         self._add_partial()
+        self._add_tied()
         phase("backward", begin)
         total = torch.zeros((), dtype=torch.float64)
         for loss in losses:
@@ -177,6 +181,18 @@ class Learner:
             gradients, flat.split([g.numel() for g in gradients]), strict=True
         ):
             gradient.copy_(whole.view_as(gradient))
+
+    def _add_tied(self) -> None:
+        """Give the copies of a parameter of the first and the last stage the sum of gradients."""
+        gradients = [local_part(each.grad) for each in self._model.tied if each.grad is not None]
+        if not gradients:
+            return
+        total = torch.stack(gradients).sum(0)
+        if self._model.tied_group is not None:
+            self._group.traffic.add("stages", total.nbytes)
+            dist.all_reduce(total, group=self._model.tied_group)
+        for gradient in gradients:
+            gradient.copy_(total)
 
 
 def _shared(model: nn.Module, session: RankSession) -> Reduction | None:

@@ -142,7 +142,8 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
         stages.close()
     measured_steps = max(ended.step - first - warm_up, 0)
     module = parts.learner.module
-    accounts = gathered(session, recorder, origin, module=module, measured_steps=measured_steps)
+    counts = {"measured_steps": measured_steps, "copied": parts.learner.copied}
+    accounts = gathered(session, recorder, origin, module=module, **counts)
     end = RankEnd(interrupted=ended.interrupted)
     if session.rank or stages.run is None:
         return end

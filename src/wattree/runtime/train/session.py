@@ -55,6 +55,11 @@ class RankSession:
         return self.launch.rank
 
     @property
+    def timeout(self) -> timedelta:
+        """How long ranks wait for each other."""
+        return timedelta(seconds=self.group.timeout_s)
+
+    @property
     def replica(self) -> int:
         """Number of this rank's replica, which has samples of its own."""
         return self.recipe.grid.index(self.rank, ("dp", "fsdp"))
