@@ -17,7 +17,7 @@ from tests.distributed.ranks import run_ranks
 from wattree.cost import load_calibration
 from wattree.job import job_from_mapping
 from wattree.job.offers import offer_of
-from wattree.predict import setting_of
+from wattree.predict import run_of, setting_of, simulate
 from wattree.runtime.recipe import recipe_of
 from wattree.search.limits import Limits
 from wattree.search.space import enumerate_space
@@ -249,6 +249,8 @@ RESUMED = {
 def test_sharded_runs_go_on_to_the_bit(tmp_path: Path) -> None:
     """Parameters and optimizer state of every rank come back, whoever holds them."""
     jobs = {name: _job(DECODER, strategy) for name, strategy in RESUMED.items()}
+    few = {"ffn": {"width": 3, "depth": 2}}  # fewer rows than ranks: some hold nothing of them
+    jobs["few"] = _job(few, {"preset": "fsdp", "dp": 4})
     for job in jobs.values():
         job["training"] = {"steps": 5, "learning_rate": 0.01}
     given = {"folder": str(tmp_path), "jobs": jobs}
@@ -276,3 +278,31 @@ def test_a_loss_that_is_no_number_is_told_of_shards_and_stages(tmp_path: Path) -
         assert set(said) == set(jobs)
         for text in said.values():
             assert re.search(r"^rank \d: the loss of step \d+ is (nan|inf), layer '", text)
+
+
+#: Whose bytes are those of the prediction, where every dim divides.
+COUNTED = {
+    "zero1": {"preset": "zero1", "dp": 4},
+    "zero2": {"preset": "zero2", "dp": 4},
+    "fsdp": {"preset": "fsdp", "dp": 4},
+    "hsdp": {"preset": "hsdp", "dp": 2, "fsdp": 2, "micro_batch": 2},
+    "stages": {"preset": "ddp", "dp": 2, "pp": 2, "micro_batch": 2},
+    "folded": {"preset": "zero1", "dp": 2, "pp": 2, "schedule": "zb-v", "micro_batch": 2},
+}
+
+
+def test_what_libraries_send_is_what_is_predicted(tmp_path: Path) -> None:
+    """To the byte: parameters, gradients, and what goes between stages."""
+    even = {"transformer": {**DECODER["transformer"], "vocab": 28}}
+    jobs = {name: _job(even, strategy) for name, strategy in COUNTED.items()}
+    found = _trained(4, jobs, tmp_path)
+
+    sent = {name: sum(each["sent_by"].values()) / 2 for name, each in found.items()}  # of float64
+    cluster = {"node": "2x-epyc-7742", "nodes": 2}
+    expected = {}
+    for name, mapping in jobs.items():
+        job = job_from_mapping({**mapping, "precision": "fp32", "cluster": cluster}, "job")
+        run = run_of(job, simulate(job), steps=1, name="predicted")
+        assert run.work.network_bytes is not None
+        expected[name] = run.work.network_bytes / 4
+    assert sent == expected
