@@ -131,7 +131,7 @@ class Learner:
         try:
             losses = self._pipeline.step(inputs, targets, StepNotes(phase, mark, self.watch))
         except RuntimeError as error:  # stages make one of whatever a layer raises
-            raise innermost(error) from error
+            raise innermost(error) from None
         begin = mark()
         self._add_partial()
         self._add_tied()
