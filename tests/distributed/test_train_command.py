@@ -203,7 +203,7 @@ def test_as_many_ranks_as_the_job_has(job: Path) -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     found = _forked_run(job.parent, "train", "job.yaml", **alone)
     assert found.returncode == 2
-    assert "has 2 ranks (dp 1 × tp 2), but torchrun started 1; start 2" in found.stderr
+    assert "has 2 ranks (tp 2), but torchrun started 1; start 2" in found.stderr
 
 
 def test_constants_that_cannot_be_read_are_told_before_training(job: Path) -> None:
