@@ -12,7 +12,7 @@ PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help lock plan test soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs figures gpu clean
+.PHONY: help lock plan test soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs docs-serve figures gpu clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
@@ -27,7 +27,8 @@ help:
 	@echo 'make bench-colocation  measure several processes on a device against one'
 	@echo 'make models   record the built-in models of other fields anew'
 	@echo 'make lock     write lock-base.txt and lock-dev.txt anew, after constraints.txt changed'
-	@echo 'make docs     write the reference of the Python functions to build/docs'
+	@echo 'make docs     build the site of the documentation in build/docs; broken links fail'
+	@echo 'make docs-serve  build it and serve it on http://127.0.0.1:8000'
 	@echo 'make figures  remake every table and picture of the documentation'
 	@echo 'make gpu      run the tests that need an accelerator, train on it, time the kernels of'
 	@echo '              phantom layers, and half an hour with several processes on it'
@@ -97,8 +98,13 @@ models: $(VENV)/.test-torch-installed
 	$(BIN)/python -m wattree.capture.zoo
 	$(BIN)/python docs/model_tables.py
 
-docs: $(VENV)/.docs-installed
-	$(BIN)/pdoc --docformat google --output-directory build/docs wattree
+docs: $(VENV)/.dev-installed
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning -c docs . build/docs
+	@echo 'build/docs/index.html'
+
+# The search needs a server: browsers refuse pages from files what it fetches.
+docs-serve: docs
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8000
 
 # A quarter of an hour. `python docs/figures.py --quick` remakes what takes seconds alone.
 figures: $(VENV)/.dev-installed
@@ -145,8 +151,4 @@ $(VENV)/.test-torch-installed: $(VENV)/.dev-installed
 	@# MLCommons' reader of traces, to compare with. What it depends on besides protobuf (a notebook
 	@# server among it) is for its plots.
 	$(PIP) --no-deps mlc-chakra
-	@touch $@
-
-$(VENV)/.docs-installed: $(VENV)/.dev-installed
-	$(PIP) --editable '.[docs]'
 	@touch $@

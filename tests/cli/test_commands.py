@@ -27,7 +27,7 @@ from wattree.hardware.load import device_names, fabric_names, node_names, site_n
 
 COMMANDS = (
     *("plan", "design", "simulate", "profile", "train", "launch", "validate", "measure"),
-    *("catalog", "export", "replay"),
+    *("catalog", "schema", "export", "replay"),
 )
 JOB = "examples/llama-3.1-8b-dgx-h100.yaml"
 
@@ -860,3 +860,36 @@ def test_what_shows_one_step_is_refused_beside_a_sweep(
     assert capsys.readouterr().err.strip() == (
         f"wattree: {option}: is of one step, but --power-limit names several; give one limit"
     )
+
+
+# ---------------------------------------------------------------- schemas of files
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"), [("job", JOB), ("study", "examples/design/own-prices.yaml")]
+)
+def test_a_file_that_ships_fits_the_schema_that_is_printed(
+    kind: str, file: str, tmp_path: Path
+) -> None:
+    """Editors would mark what is right."""
+    import jsonschema
+
+    from wattree.files import read_yaml
+
+    code = run(["schema", kind, "--out", str(tmp_path / "schema.json")])
+    schema = json.loads((tmp_path / "schema.json").read_text(encoding="utf-8"))
+
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(read_yaml(Path(file)), schema)
+    assert code == 0
+
+
+def test_a_schema_refuses_an_unknown_key(capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise it completes and marks nothing."""
+    import jsonschema
+
+    run(["schema", "job"])
+    schema = json.loads(capsys.readouterr().out)
+
+    with pytest.raises(jsonschema.ValidationError, match="modle"):
+        jsonschema.validate({"modle": "gpt2"}, schema)

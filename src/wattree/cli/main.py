@@ -25,7 +25,7 @@ DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 #: Commands in the order of the help, each in a module of its name.
 _COMMANDS = (
     *("init", "plan", "design", "simulate", "compare", "check", "profile", "train", "validate"),
-    *("serve", "catalog", "export", "replay", "energy", "launch", "measure"),
+    *("serve", "catalog", "schema", "export", "replay", "energy", "launch", "measure"),
 )
 #: What follows the options of these is the command that they run, with options of its own.
 _RUNNING_OTHERS = ("launch", "measure")

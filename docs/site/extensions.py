@@ -1,0 +1,176 @@
+"""Pages that the program writes itself: its commands and the keys of its files.
+
+Both are directives of Sphinx, so that the pages that use them stay Markdown:
+
+    ```{wattree-commands}
+    ```
+    ```{wattree-schema} job
+    ```
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from sphinx.application import Sphinx
+
+#: Pages that answer how Wattree is made, not how it is used, and their weight in the search.
+DEVELOPERS = ("docs/design/", "docs/architecture", "docs/internals/", "CHANGELOG", "CONTRIBUTING")
+BELOW = 0.2
+
+_SECTION = re.compile(r'<section id="([^"]+)">(\s*(?:<span id="[^"]*"></span>)*)<h(\d)>')
+
+
+class Commands(Directive):
+    """A section per command, with its help as the terminal shows it."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the sections."""
+        return [
+            titled(f"wattree {name}", nodes.literal_block(text, text, language="text"))
+            for name, text in helps()
+        ]
+
+
+def helps() -> Iterator[tuple[str, str]]:
+    """Yield the words of every command and its help."""
+    from typer.main import get_command
+
+    from wattree.cli.main import app
+
+    group: Any = get_command(app())
+    context = group.make_context("wattree", [], resilient_parsing=True)
+    yield from _helps_below(group, context, "")
+
+
+def _helps_below(group: Any, context: Any, before: str) -> Iterator[tuple[str, str]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        inner = command.context_class(
+            command, info_name=name, parent=context, max_content_width=100, terminal_width=96
+        )
+        words = f"{before} {name}".strip()
+        yield words, command.get_help(inner)
+        if hasattr(command, "list_commands"):
+            yield from _helps_below(command, inner, words)
+
+
+class SchemaTables(Directive):
+    """A table of keys per section of a file, from its JSON schema."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the sections: the file itself first, then its parts by name."""
+        schema = json_schema(self.arguments[0])
+        parts = {"The file": schema, **schema.get("$defs", {})}
+        return [
+            titled(name, key_table(part)) for name, part in parts.items() if part.get("properties")
+        ]
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """Return the JSON schema of a kind of file."""
+    from wattree.cli.schema import SchemaKind
+    from wattree.cli.schema import json_schema as written
+
+    return written(SchemaKind(kind))
+
+
+def key_table(schema: Mapping[str, Any]) -> nodes.table:
+    """Return the keys of a mapping with what is expected and the default."""
+    required = set(schema.get("required", ()))
+    rows = [
+        (
+            nodes.literal(text=key),
+            nodes.Text(str(rule.get("description", kind_of(rule)))),
+            nodes.Text("required" if key in required else default_of(rule)),
+        )
+        for key, rule in schema["properties"].items()
+    ]
+    return table(("key", "expected", "default"), rows, widths=(25, 55, 20))
+
+
+def kind_of(rule: Mapping[str, Any]) -> str:
+    """Return the type of a value in words."""
+    choices = [kind_of(choice) for choice in rule.get("anyOf", ())]
+    return str(rule.get("type") or rule.get("$ref", "").rpartition("/")[2] or " or ".join(choices))
+
+
+def default_of(rule: Mapping[str, Any]) -> str:
+    """Return the default as a file would have it; empty where there is none."""
+    found = rule.get("default")
+    return "" if found in (None, {}, []) else json.dumps(found)
+
+
+def titled(title: str, *inside: nodes.Node) -> nodes.section:
+    """Return a section."""
+    identifier = nodes.make_id(title)
+    return nodes.section("", nodes.title(title, title), *inside, ids=[identifier], names=[title])
+
+
+def table(
+    head: tuple[str, ...], rows: list[tuple[nodes.Node, ...]], widths: tuple[int, ...]
+) -> nodes.table:
+    """Return a table of docutils."""
+
+    def row(cells: tuple[nodes.Node, ...]) -> nodes.row:
+        return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", cell)) for cell in cells))
+
+    columns = [nodes.colspec(colwidth=width) for width in widths]
+    titles = row(tuple(nodes.Text(title) for title in head))
+    body = nodes.tbody("", *(row(cells) for cells in rows))
+    group = nodes.tgroup("", *columns, nodes.thead("", titles), body, cols=len(head))
+    return nodes.table("", group)
+
+
+def write_schemas(app: Sphinx, problem: Exception | None) -> None:
+    """Write the JSON schemas next to the pages, for editors."""
+    if problem is None and app.builder.format == "html":
+        from wattree.cli.schema import SchemaKind
+
+        folder = Path(app.outdir) / "schemas"
+        folder.mkdir(exist_ok=True)
+        for kind in SchemaKind:
+            text = json.dumps(json_schema(kind), indent=2)
+            (folder / f"{kind}.json").write_text(f"{text}\n", encoding="utf-8")
+
+
+def prepare_search(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.Node | None
+) -> None:
+    """Make sections results of their own, and rank developers' pages below users'.
+
+    Pagefind wants the anchor of a section on its heading; docutils writes it around the section.
+    """
+    del app, template, tree
+    weight = f' data-pagefind-weight="{BELOW}"' if page.startswith(DEVELOPERS) else ""
+    if "body" in context:
+        marked = _SECTION.sub(rf'<section>\2<h\3 id="\1"{weight}>', context["body"])
+        context["body"] = f"<div{weight}>{marked}</div>"
+
+
+def index(app: Sphinx, problem: Exception | None) -> None:
+    """Index the pages for the search."""
+    if problem is None and app.builder.format == "html":
+        command = [sys.executable, "-m", "pagefind", "--site", str(app.outdir), "--silent"]
+        select = ["--root-selector", "article", "--exclude-selectors", "a.headerlink"]
+        subprocess.run([*command, *select], check=True)  # noqa: S603 - our own pages
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the directives and what runs after a build."""
+    app.add_directive("wattree-commands", Commands)
+    app.add_directive("wattree-schema", SchemaTables)
+    app.connect("html-page-context", prepare_search)
+    app.connect("build-finished", write_schemas)
+    app.connect("build-finished", index)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

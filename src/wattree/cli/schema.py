@@ -1,0 +1,58 @@
+"""`wattree schema`: the JSON schema of a kind of file, for editors and checkers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wattree.cli.request import option, request_command
+
+
+class SchemaKind(StrEnum):
+    """Files that have a schema."""
+
+    JOB = "job"
+    STUDY = "study"
+
+
+def json_schema(kind: SchemaKind) -> dict[str, Any]:
+    """Return the JSON schema of a kind of file (draft 2020-12)."""
+    from wattree.design.schema import study_schema
+    from wattree.job import job_schema
+
+    writers: dict[SchemaKind, Callable[[], dict[str, Any]]] = {
+        SchemaKind.JOB: job_schema,
+        SchemaKind.STUDY: study_schema,
+    }
+    return writers[kind]()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRequest:
+    """What `wattree schema` is asked."""
+
+    kind: Annotated[
+        SchemaKind, typer.Argument(metavar="KIND", help="job or study.", show_default=False)
+    ]
+    out: Annotated[Path | None, option("PATH", "File to write; by default it is printed.")] = None
+
+
+@request_command
+def schema(request: SchemaRequest) -> None:
+    """Print the JSON schema of a job or study file.
+
+    An editor that knows the schema completes keys and marks mistakes. With the YAML language
+    server, begin the file with: # yaml-language-server: $schema=job.schema.json
+
+    Example: wattree schema job --out job.schema.json
+    """
+    from wattree.report.json_output import write_json
+
+    path = request.out or Path("-")
+    write_json(json_schema(request.kind), path, standard_output=sys.stdout)
