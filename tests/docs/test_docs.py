@@ -372,15 +372,18 @@ def test_the_page_on_results_has_every_field() -> None:
     assert {name for name in names if f"`{name}`" not in text} == set()
 
 
-def test_the_page_on_accuracy_has_every_source_and_family() -> None:
-    """A family that is not described has habits that no one can check."""
+def test_the_pages_on_accuracy_have_every_source_and_family() -> None:
+    """A family that is not described has defaults that no one can check."""
     from wattree.cost import SOFTWARE
     from wattree.validation import bundled_rows
 
-    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    rows, families = (
+        (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("accuracy", "fitting")
+    )
     sources = {row.source_id for row in bundled_rows() if row.core}
 
-    assert {name for name in {*SOFTWARE, *sources} if f"`{name}`" not in text} == set()
+    assert {name for name in sources if f"`{name}`" not in rows} == set()
+    assert {name for name in SOFTWARE if f"`{name}`" not in families} == set()
 
 
 def test_the_pages_count_the_catalogue_right() -> None:
