@@ -130,6 +130,7 @@ def test_the_search_finds_the_page_that_answers(address: str, site: Path) -> Non
             page.goto(f"{address}/search.html?q={quote(question)}")
             titles = page.locator(".pagefind-ui__result-inner > .pagefind-ui__result-title")
             titles.first.wait_for()
+            page.wait_for_function("!document.querySelector('.pagefind-ui__loading')")
             first = [title.inner_text().strip() for title in titles.all()[:3]]
             if answer not in first:
                 missed[question] = first
