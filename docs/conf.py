@@ -45,12 +45,14 @@ autodoc_member_order = "bysource"
 default_role = "code"  # one backtick in a docstring is code
 
 toc_object_entries_show_parents = "hide"
-smartquotes = False  # "bf16" is code, not speech
+smartquotes_action = "D"  # dashes only: "bf16" is code, not speech
 highlight_language = "text"
 html_theme = "furo"
 html_title = "Wattree"
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
+html_static_path = ["site/static"]
+html_css_files = ["site.css"]
 templates_path = ["site/templates"]
 html_additional_pages = {"index": "start.html"}
