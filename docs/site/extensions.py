@@ -23,7 +23,15 @@ from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
 #: Pages that answer how Wattree is made, not how it is used, and their weight in the search.
-DEVELOPERS = ("docs/design/", "docs/architecture", "docs/executor", "docs/fitting", "docs/energy-checks", "CHANGELOG", "CONTRIBUTING")
+DEVELOPERS = (
+    "docs/design/",
+    "docs/architecture",
+    "docs/executor",
+    "docs/fitting",
+    "docs/energy-checks",
+    "CHANGELOG",
+    "CONTRIBUTING",
+)
 BELOW = 0.2
 
 _SECTION = re.compile(r'<section id="([^"]+)">(\s*(?:<span id="[^"]*"></span>)*)<h(\d)>')

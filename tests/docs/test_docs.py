@@ -378,7 +378,8 @@ def test_the_pages_on_accuracy_have_every_source_and_family() -> None:
     from wattree.validation import bundled_rows
 
     rows, families = (
-        (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("accuracy", "fitting")
+        (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        for page in ("accuracy", "fitting")
     )
     sources = {row.source_id for row in bundled_rows() if row.core}
 
