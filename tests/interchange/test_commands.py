@@ -117,7 +117,7 @@ def test_a_replay_can_be_opened_in_perfetto(job_file: str, tmp_path: Path) -> No
             ["--cluster", "dgx-h101"],
             "--cluster: unknown node 'dgx-h101'; did you mean 'dgx-h100'",
         ),
-        (["--compute", "roofline"], "--compute roofline: needs a cluster to reckon for"),
+        (["--compute", "roofline"], "--compute roofline: needs a cluster (--cluster NODE)"),
         (["--dims", "4x2"], "--dims: found '4x2', expected numbers from 1 such as 4,2"),
         (["--cluster", "dgx-h100", "--precision", "int3"], "unknown precision 'int3'"),
         (["--cluster", "dgx-h100", "--software", "none"], "'none'"),

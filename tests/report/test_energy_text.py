@@ -108,7 +108,7 @@ def test_the_account_reads_as_reviewed(golden: Golden, columns: int) -> None:
         (["--plot", "heat=a.svg"], "--plot: found 'heat=a.svg', expected NAME=FILE with one of"),
         (["--plot", "power"], "--plot: found 'power', expected NAME=FILE with one of"),
         (["--tokens", "1T", "--samples", "1M"], "--tokens: found together with --samples"),
-        (["--shift", "run"], "--shift: found 'run', expected --tokens or --samples beside it"),
+        (["--shift", "run"], "--shift: found 'run', expected --tokens or --samples as well"),
         (["--shift", "24"], "--shift: found '24', expected a number and a unit"),
         (["--shift", "24h"], "energy.series: is missing, expected a CSV file of hours"),
         (["--tokens", "1T"], "--tokens: the job has no data.sequence_length, so no tokens"),

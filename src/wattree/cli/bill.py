@@ -64,7 +64,7 @@ def asked_of_run(*, tokens: str | None, samples: str | None, shift: str | None) 
         raise JobError("--tokens", ["found together with --samples, expected one of them"])
     shift_s = None if shift is None else _length_s(shift)
     if shift_s == 0 and tokens is None and samples is None:
-        raise JobError("--shift", ["found 'run', expected --tokens or --samples beside it"])
+        raise JobError("--shift", ["found 'run', expected --tokens or --samples as well"])
     return AskedOfRun(
         tokens=_count("--tokens", tokens), samples=_count("--samples", samples), shift_s=shift_s
     )

@@ -51,7 +51,7 @@ class CatalogRequest:
         typer.Argument(
             metavar="[NAME]",
             help="One of them, with the source of each number. Of models also a PyTorch module, "
-            "such as model.py:build, which is run.",
+            "such as model.py:build, which is executed.",
             show_default=False,
         ),
     ] = None
@@ -80,7 +80,7 @@ def catalog(request: CatalogRequest) -> None:
     These are the names that a job file may use. Software is shown with what it can run and with
     its traits, which a job can replace. A PyTorch module (FILE.py:FUNCTION or
     PACKAGE.MODULE:FUNCTION) is imported, built and run on tensors without values, and shown
-    module by module: parameters, FLOP, bytes moved and kept.
+    module by module: parameters, FLOP, bytes moved and saved.
 
     Example: wattree catalog devices h100-sxm-80gb
     """

@@ -24,7 +24,7 @@ class CheckRequest:
 
 @request_command
 def check(request: CheckRequest) -> None:
-    """Say what a job means, what it assumes and what is wrong with it.
+    """Show what a job means, what it assumes and what is wrong with it.
 
     Nothing is simulated. Exit code 2 if the job cannot be used; every problem is listed.
 

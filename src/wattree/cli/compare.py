@@ -46,8 +46,8 @@ class CompareFilesRequest:
 def compare(request: CompareFilesRequest) -> None:
     """Lay jobs or results side by side, with the reasons of their difference.
 
-    All are related to the first. A result of 'wattree train' beside the job shows what was
-    measured beside what is predicted.
+    All are compared with the first. A job and a result of 'wattree train' compare prediction
+    and measurement.
 
     Example: wattree compare a.yaml b.yaml result.json
     """

@@ -33,7 +33,7 @@ StorePath = Annotated[
     Path | None,
     option(
         "PATH",
-        "File of finished points; STUDY.results.sqlite beside the study by default.",
+        "File of finished points; by default STUDY.results.sqlite next to the study.",
         "--store",
     ),
 ]
@@ -53,7 +53,7 @@ Workers = Annotated[
 ]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help="Only resume from stored points; refuse to start over."),
+    typer.Option("--resume", help="Only resume from stored points; fail if there are none."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard stored points.")]
 ReportPath = Annotated[
@@ -93,7 +93,7 @@ def design(request: DesignRequest) -> None:
     """Sweep cluster resources together with strategies, and show what is best.
 
     For every point of the study the best strategy is searched, screened in closed form and
-    simulated. Finished points are stored as they finish: an interrupted study goes on where it was.
+    simulated. Finished points are stored as they finish: an interrupted study continues.
     Exit code 3 if no point is feasible.
 
     Example: wattree design examples/design/transformer-1t-expansion.yaml --report study.html

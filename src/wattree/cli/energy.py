@@ -107,7 +107,7 @@ class PredictRequest:
     bandwidth: Annotated[
         str | None,
         option(
-            "RATE", "What a rank sends to other nodes, such as '10 Gbit/s', where no run tells it."
+            "RATE", "What a rank sends to other nodes, such as '10 Gbit/s', where no run shows it."
         ),
     ] = None
     latency: Annotated[
@@ -178,8 +178,8 @@ def compare(request: CompareRequest) -> None:
 
     Four linear models, a non-linear one, rated power times utilization, and
     forecasts of power series (AR, SES, ARIMA), by model, by number of nodes
-    and by stage. Each kind of node is a table of its own. Where the stage
-    model is not ahead, the table shows it.
+    and by stage. Each kind of node has a table, which shows where the stage
+    model is not better.
 
     Example: wattree energy compare runs/ --fit-on 'nodes<=8'
     """
@@ -274,7 +274,7 @@ def _check_asked(request: PredictRequest) -> None:
         found = " and ".join(given) or "none"
         raise RunError("predict", [f"found {found}, expected one of {', '.join(asked)}"])
     if batch is not None and request.model is None:
-        raise RunError("--batch", [f"found {given[0]}, which says its batch; expected --model"])
+        raise RunError("--batch", [f"found {given[0]}, which states its batch; expected --model"])
     if batch is not None and not (math.isfinite(batch) and batch >= 1):
         raise RunError("--batch", [f"found {batch:g}, expected 1 or more"])
     if request.iterations < 1:

@@ -47,9 +47,9 @@ class ExportRequest:
 def export(request: ExportRequest) -> None:
     """Write one training step as Chakra traces, one per rank.
 
-    These are execution traces in the schema of MLCommons. Ranks are not folded: there is a file
-    for each, with the process groups in comm_group.json beside them, as ASTRA-sim reads them.
-    'wattree replay' reads them, too.
+    These are execution traces in the schema of MLCommons. Ranks are not folded: each
+    has a file, and comm_group.json has the process groups, as ASTRA-sim reads them.
+    'wattree replay' reads them too.
 
     Example: wattree export job.yaml --to chakra traces
     """

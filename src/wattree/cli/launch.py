@@ -50,7 +50,7 @@ WithMps = Annotated[
     bool,
     typer.Option(
         "--with-mps",
-        help="Share accelerators by a private MPS daemon; refused where there can be none.",
+        help="Share accelerators by a private MPS daemon; an error where none can run.",
         show_default="where it is installed",
     ),
 ]
@@ -94,7 +94,7 @@ class LaunchRequest:
     ] = "1"
     device: Annotated[
         LaunchDevice,
-        typer.Option(help="What they share; auto: accelerators, processors where there are none."),
+        typer.Option(help="What they share; auto: accelerators, or processors if there are none."),
     ] = LaunchDevice.AUTO
     devices: Annotated[
         int | None,
@@ -124,7 +124,7 @@ class LaunchRequest:
     memory_limit: MemoryLimit = None
     memory_per_process: Annotated[
         str | None,
-        option("SIZE", "What a process takes; more processes than there is room for are refused."),
+        option("SIZE", "Device memory of one process; more processes than fit are rejected."),
     ] = None
     loader_workers: Annotated[
         int | None,
@@ -187,7 +187,7 @@ def launch(request: LaunchRequest) -> None:
 
     Alone it uses the devices of this host. Under torchrun, srun or mpirun each of their ranks
     launches the processes of its device, or of its host where it is the only one there. They find
-    torchrun's variables. Whatever they started is ended with them, however they end.
+    torchrun's variables. When they end, everything they started is ended too.
 
     Example: wattree launch --processes-per-device 2 -- python train.py
     """

@@ -67,11 +67,11 @@ def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Print the version and leave."
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Plan, predict and validate distributed training: time, memory, energy, money, carbon.
+    """Plan, predict and validate distributed training: time, memory, energy, cost, carbon.
 
     A job file names a model, a cluster and a batch; examples are in the folder 'examples'.
     Exit codes: 0 done, 1 a defect of Wattree, 2 a mistake in the input, 3 nothing fits.

@@ -61,7 +61,7 @@ class MeasureRequest:
         option(
             "NAME",
             "Meter to read: nvml, amdsmi, apple, rapl, csv, replay, estimate; may be "
-            "repeated. All that there are if none is named.",
+            "repeated. By default all available.",
         ),
     ] = None
     csv: Annotated[
@@ -222,8 +222,8 @@ def measure(request: MeasureRequest) -> None:
     """Run a command and report the energy it uses, by device.
 
     Reads the counters of NVIDIA, AMD and Apple devices and of processors, and the CSV file of a
-    node's own meter. What the machine has and nothing may read is named. Without any meter the
-    energy is estimated from processor time, and marked so.
+    node's own meter. Devices that cannot be read are named. Without a meter the
+    energy is estimated from processor time and marked as an estimate.
 
     Example: wattree measure --out run.json -- python train.py
     """

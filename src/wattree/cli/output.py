@@ -36,7 +36,7 @@ JobPath = Annotated[
     typer.Argument(
         metavar="JOB",
         help="Job file (YAML). If its model names a Python file (model: file.py:build) or package, "
-        "that is run.",
+        "that is executed.",
         show_default=False,
     ),
 ]
@@ -70,7 +70,7 @@ SharingOption = Annotated[
     Sharing,
     typer.Option(
         help="How transfers in flight share a link: fairly, by the rules of the Proteus executor, "
-        "or as if each were alone."
+        "or as if each used its links alone."
     ),
 ]
 MutualSlowdown = Annotated[

@@ -69,14 +69,14 @@ Deadline = Annotated[
     ),
 ]
 Margin = Annotated[
-    str, option("P", "Part of each device's memory to keep free, such as '5 %' or 0.")
+    str, option("P", "Share of each device's memory to keep free, such as '5 %' or 0.")
 ]
 Top = Annotated[int, typer.Option(metavar="N", min=1, help="Rows of the table of --full.")]
 AllowApproximate = Annotated[
     bool,
     typer.Option(
         "--allow-approximate",
-        help="Also try phantom layers, which train another function; such strategies are marked.",
+        help="Also try phantom layers, which change the function of the model; they are marked.",
     ),
 ]
 

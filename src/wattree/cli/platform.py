@@ -35,7 +35,7 @@ def platform_of(
     """
     if cluster is None:
         if compute is Compute.ROOFLINE:
-            raise WattreeError("--compute roofline: needs a cluster to reckon for (--cluster NODE)")
+            raise WattreeError("--compute roofline: needs a cluster (--cluster NODE)")
         return None
     from wattree.interchange import Platform
 

@@ -30,7 +30,7 @@ class ProfileRequest:
         typer.Option(
             metavar="PATH",
             help="Calibration to write; the machine as device and node, and the measurements, go "
-            "beside it.",
+            "next to it.",
         ),
     ] = Path("calibration.yaml")
     minutes: Annotated[
@@ -39,7 +39,7 @@ class ProfileRequest:
             metavar="N",
             min=0.05,
             max=600.0,
-            help="Time for measuring. What is not done by then, a second call goes on with.",
+            help="Time for measuring. A second call continues what is not done by then.",
         ),
     ] = 3.0
     ranks: Annotated[
@@ -77,7 +77,7 @@ class ProfileRequest:
 
 @request_command
 def profile(request: ProfileRequest) -> None:
-    """Measure this machine, and fit the constants that predictions rest on.
+    """Measure this machine, and fit the constants of predictions.
 
     Matmuls, operators bound by memory, calls of the framework, batches and
     collectives between processes, each on all ranks at once. Needs PyTorch. The

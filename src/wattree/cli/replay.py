@@ -34,9 +34,7 @@ Traces = Annotated[
 ]
 OnCluster = Annotated[
     str | None,
-    option(
-        "NODE[:N]", "Play it on N nodes of a kind; without it, with the times it was written with."
-    ),
+    option("NODE[:N]", "Simulate it on N nodes of a kind; by default with the times of the trace."),
 ]
 Times = Annotated[
     Compute, typer.Option(help="Times of computations on the cluster, where both are known.")
@@ -80,7 +78,7 @@ class ReplayRequest:
 def replay(request: ReplayRequest) -> None:
     """Simulate Chakra traces, written by Wattree or by others.
 
-    Exit code 2 if the files are no whole trace, or nodes wait for each other.
+    Exit code 2 if the trace is incomplete, or nodes wait for each other.
 
     Example: wattree replay traces --cluster dgx-h100:2 --trace timeline.json
     """

@@ -83,7 +83,7 @@ class SimulateRequest:
         str | None,
         option(
             "COUNT",
-            "Also report energy, money and carbon of a run to so many tokens, such as 1T.",
+            "Also report energy, cost and carbon of a run of so many tokens, such as 1T.",
             "--tokens",
             "--target-tokens",
         ),

@@ -62,7 +62,7 @@ def _front(summary: StudySummary, console: Console) -> None:
     names = " and ".join(MEASURES[name] for name in summary.front.objectives)
     count, fit = len(summary.front.points), int(summary.sweep.feasible.sum())
     if len(summary.front.objectives) > 1:
-        console.print(f"{count:,} of {fit:,} points are beaten by none in {names}", markup=False)
+        console.print(f"{count:,} of {fit:,} points are Pareto-optimal in {names}", markup=False)
 
 
 def _break_evens(summary: StudySummary, console: Console) -> None:
