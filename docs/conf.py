@@ -1,4 +1,4 @@
-"""How the site of the documentation is built: `make docs`. Why Sphinx: docs/design/0025."""
+"""How the site of the documentation is built: `make docs`. Why Sphinx: docs/design/0026."""
 
 from __future__ import annotations
 
