@@ -1,11 +1,10 @@
-"""`wattree export`: a job as traces that other tools read."""
+"""`wattree export`: a job as traces that other tools read, or as a framework's own files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,11 +13,13 @@ from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, de
 from wattree.cli.request import request_command
 from wattree.cli.terminated import interrupted_by_term
 
+if TYPE_CHECKING:
+    from wattree.job import Job
 
-class Format(StrEnum):
-    """Formats that jobs are written in."""
-
-    CHAKRA = "chakra"
+#: Traces; every other format is a framework.
+CHAKRA: Final = "chakra"
+#: For help, which loads no framework.
+FRAMEWORK_NAMES: Final = "torchtitan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +33,20 @@ class ExportRequest:
             metavar="DIR", help="Folder to write; made if it does not exist.", show_default=False
         ),
     ]
-    to: Annotated[Format, typer.Option("--to", help="Format of the traces.")] = Format.CHAKRA
-    prefix: Annotated[str, typer.Option(metavar="NAME", help="Files are called NAME.RANK.et.")] = (
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help=f"{CHAKRA}: traces of a step; or the framework that shall train: "
+            f"{FRAMEWORK_NAMES}.",
+        ),
+    ] = CHAKRA
+    prefix: Annotated[str, typer.Option(metavar="NAME", help="Traces are called NAME.RANK.et.")] = (
         "step"
     )
     plain: Annotated[
-        bool, typer.Option("--plain", help="Leave out what only 'wattree replay' reads.")
+        bool, typer.Option("--plain", help="Leave out of traces what only 'wattree replay' reads.")
     ] = False
     calibration: Calibration = None
     json_path: JsonPath = None
@@ -45,19 +54,25 @@ class ExportRequest:
 
 @request_command
 def export(request: ExportRequest) -> None:
-    """Write one training step as Chakra traces, one per rank.
+    """Write a job as traces of one step, or as the files that start it with a framework.
 
-    These are execution traces in the schema of MLCommons. Ranks are not folded: each
-    has a file, and comm_group.json has the process groups, as ASTRA-sim reads them.
-    'wattree replay' reads them too.
+    Traces are in the Chakra schema of MLCommons: a file for each rank, as ASTRA-sim and 'wattree
+    replay' read them. For a framework DIR gets its configuration, launch.sh and a README.md of
+    what to fill in; what it cannot express is refused, listing every misfit.
 
-    Example: wattree export job.yaml --to chakra traces
+    Example: wattree export best.yaml --to torchtitan run
     """
-    from wattree.interchange import export_chakra
-
-    assert request.to is Format.CHAKRA
     check_outputs(request.json_path, source=request.job)
     loaded = read_job(request.job)
+    if request.to == CHAKRA:
+        _export_traces(loaded, request)
+    else:
+        _export_recipe(loaded, request)
+
+
+def _export_traces(loaded: Job, request: ExportRequest) -> None:
+    from wattree.interchange import export_chakra
+
     if loaded.neighbours:
         print_warnings(request.job, ["neighbours: have no effect here: only the job is written"])
     with interrupted_by_term():
@@ -72,3 +87,18 @@ def export(request: ExportRequest) -> None:
     from wattree.report.interchange_text import show_exported
 
     deliver(done.as_json(), request.json_path, lambda console: show_exported(done, console))
+
+
+def _export_recipe(loaded: Job, request: ExportRequest) -> None:
+    from wattree.errors import UnknownNameError
+    from wattree.frameworks import FRAMEWORKS, export_recipe
+    from wattree.report.framework_text import show_exported_recipe
+
+    if request.to not in FRAMEWORKS:
+        known = (CHAKRA, *FRAMEWORKS)
+        raise UnknownNameError(kind="format", name=request.to, known=known, where="--to")
+    if request.plain:
+        print_warnings(request.job, [f"--plain: has no effect with --to {request.to}"])
+    with interrupted_by_term():
+        done = export_recipe(loaded, request.to, request.folder, calibration=request.calibration)
+    deliver(done.as_json(), request.json_path, lambda console: show_exported_recipe(done, console))

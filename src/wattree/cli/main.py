@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stderr
 from importlib import import_module
 from io import StringIO, TextIOWrapper
+from keyword import iskeyword
 from typing import Annotated
 
 import typer
@@ -25,7 +26,7 @@ DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 #: Commands in the order of the help, each in a module of its name.
 _COMMANDS = (
     *("init", "plan", "design", "simulate", "compare", "check", "profile", "train", "validate"),
-    *("serve", "catalog", "schema", "export", "replay", "energy", "launch", "measure"),
+    *("serve", "catalog", "schema", "export", "import", "replay", "energy", "launch", "measure"),
 )
 #: What follows the options of these is the command that they run, with options of its own.
 _RUNNING_OTHERS = ("launch", "measure")
@@ -54,12 +55,13 @@ def app(words: Sequence[str] = ()) -> typer.Typer:
     )
     made.callback()(_options)
     for name in words[:1] if words and words[0] in _COMMANDS else _COMMANDS:
-        command = getattr(import_module(f"wattree.cli.{name}"), name)
+        word = f"{name}_" if iskeyword(name) else name
+        command = getattr(import_module(f"wattree.cli.{word}"), word)
         if isinstance(command, typer.Typer):
             made.add_typer(command)
         else:
             settings = {"allow_interspersed_args": name not in _RUNNING_OTHERS}
-            made.command(context_settings=settings)(command)
+            made.command(name, context_settings=settings)(command)
     return made
 
 

@@ -1,0 +1,68 @@
+"""`wattree import`: a framework's configuration as a job."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattree.cli.export import FRAMEWORK_NAMES
+from wattree.cli.output import JsonPath, check_outputs, deliver, tell
+from wattree.cli.request import option, request_command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportRequest:
+    """What `wattree import` is asked."""
+
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Configuration of the framework.", show_default=False),
+    ]
+    framework: Annotated[
+        str,
+        typer.Option("--from", metavar="FRAMEWORK", help=f"{FRAMEWORK_NAMES}.", show_default=False),
+    ]
+    out: Annotated[
+        Path | None, option("PATH", "Write the job there; by default it is printed.")
+    ] = None
+    cluster: Annotated[
+        str | None, option("NODE", "Node of the cluster: a name of the catalog or a file.")
+    ] = None
+    nodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="How many of them.", show_default=False),
+    ] = None
+    json_path: JsonPath = None
+
+
+@request_command
+def import_(request: ImportRequest) -> None:
+    """Make a job of a training framework's configuration.
+
+    What was assumed stands at the head of the job file, and on standard error with every setting
+    that was not understood.
+
+    Example: wattree import train.toml --from torchtitan --cluster dgx-h100 --out job.yaml
+    """
+    from wattree.files import write_atomic
+    from wattree.frameworks import import_recipe
+
+    check_outputs(request.json_path, source=request.file)
+    check_outputs(request.out, source=request.file)
+    found = import_recipe(
+        request.file, request.framework, node=request.cluster, nodes=request.nodes
+    )
+    for note in found.assumed:
+        tell(f"wattree: {request.file}: assumed: {note}")
+    for key in found.not_understood:
+        tell(f"wattree: {request.file}: warning: not understood: {key}")
+    if request.out is not None:
+        write_atomic(request.out, found.text())
+    is_printed = request.out is None and request.json_path is None
+    deliver(found.as_json(), request.json_path, lambda _: None)
+    if is_printed:
+        sys.stdout.write(found.text())

@@ -1,0 +1,146 @@
+"""A job with nothing left open: what its software decides is decided, idle choices are gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from wattree.capture import TransformerShape, catalog_entry, config_shape, readable_model_types
+from wattree.capture.catalog_entries import is_model_name
+from wattree.capture.load import CONFIG_LIMIT_BYTES
+from wattree.capture.mapping import shape_from_mapping
+from wattree.cost import Software, load_calibration
+from wattree.errors import JobError
+from wattree.files import read_json
+from wattree.frameworks.framework import ConcreteJob
+from wattree.job import AUTO, Job
+from wattree.lowering.checked import checked
+from wattree.lowering.setting import setting_of
+from wattree.lowering.stages import chunk_layers
+from wattree.lowering.usual_model import usual_block
+from wattree.predict.left_open import decided
+from wattree.strategy import StrategyOptions
+from wattree.strategy.options import KNOBS
+from wattree.strategy.presets import schedule_of_chunks
+from wattree.strategy.schedules import PIPELINE_SCHEDULES
+
+
+def concrete_job(job: Job, *, calibration: Path | None = None) -> ConcreteJob:
+    """Return a job as writers take it.
+
+    Args:
+        job: Its strategy is given by options, not `auto` and not as a tree.
+        calibration: Constants by which what is left to memory and time is decided.
+
+    Raises:
+        JobError: Its strategy is to be planned, or is a tree.
+        WattreeError: Model, strategy, batch and cluster do not fit.
+    """
+    if not isinstance(job.strategy, StrategyOptions):
+        raise JobError(job.source, [_no_options(job)])
+    checked(job)
+    setting = decided(setting_of(job, load_calibration(calibration)))
+    whole, model = setting.job, setting.model
+    assert isinstance(whole.strategy, StrategyOptions)
+    options = normal_options(whole.strategy, setting.software, layers=model.layers)
+    name, shape, config = _model(whole)
+    return ConcreteJob(
+        job=replace(whole, strategy=options, left_open=()),
+        options=options,
+        model=model,
+        model_name=name,
+        shape=shape,
+        config=config,
+        compiled=setting.software.compiled,
+    )
+
+
+def _no_options(job: Job) -> str:
+    if job.strategy == AUTO:
+        return (
+            f"strategy: found '{AUTO}', expected a strategy to export; `wattree plan --out "
+            "best.yaml` writes a job that has one"
+        )
+    return (
+        "strategy: found a tree, expected degrees and options (dp, tp, sharding, …): frameworks "
+        "have settings for those only"
+    )
+
+
+def normal_options(options: StrategyOptions, software: Software, *, layers: int) -> StrategyOptions:
+    """Return the one form of all strategies that mean the same to a framework.
+
+    What has no effect has its default, replicas that share all their shards are on `dp`, and what
+    the software does anyway is not chosen.
+
+    Args:
+        options: Any strategy.
+        software: Whose defaults hold where nothing is chosen.
+        layers: Of the model.
+    """
+    changes: dict[str, Any] = {}
+    if options.memory.sharding != "hybrid":
+        changes = {"dp": options.dp * options.fsdp, "fsdp": 1}
+    elif options.dp * options.ep * options.cp == 1 and options.fsdp > 1:
+        changes = {"dp": options.fsdp, "fsdp": 1, "sharding": "zero3"}
+    options = options.changed(**changes)
+    present = options.present()
+    changes = {
+        key: knob.default
+        for key, knob in KNOBS.items()
+        if knob.needs and not present.get(knob.needs, True)
+    }
+    for key, knob in KNOBS.items():
+        chosen = options.value(key)
+        if knob.default is None and chosen is not None and chosen == getattr(software, key, None):
+            changes[key] = None
+    if options.memory.recompute == "block_1":
+        changes["recompute"] = "full"
+    return options.changed(**changes, **_pipeline(options, layers))
+
+
+def _pipeline(options: StrategyOptions, layers: int) -> dict[str, Any]:
+    usual = StrategyOptions().pipeline
+    if options.pp == 1:
+        return {
+            "schedule": usual.schedule,
+            "virtual_stages": usual.virtual_stages,
+            "stage_layers": None,
+        }
+    pipeline = options.pipeline
+    schedule = schedule_of_chunks(pipeline.schedule, pipeline.virtual_stages)
+    known = PIPELINE_SCHEDULES.get(schedule)
+    chunks = (known.chunks if known else None) or pipeline.virtual_stages
+    if schedule == "interleaved" and chunks == 1:
+        schedule = usual.schedule
+    is_even = pipeline.stage_layers == chunk_layers(layers, options.pp * chunks)
+    return {
+        "schedule": schedule,
+        "virtual_stages": chunks,
+        "stage_layers": None if is_even else pipeline.stage_layers,
+    }
+
+
+def _model(job: Job) -> tuple[str, TransformerShape | None, dict[str, Any]]:
+    """Return the catalog's name of a job's model, its shape and its configuration, if any."""
+    source = job.model
+    if source.transformer is not None:
+        block, _ = usual_block(job)
+        return "", shape_from_mapping(block, f"{job.source}: model.transformer"), {}
+    if source.name is None:
+        return "", None, {}
+    if is_model_name(source.name):
+        entry = catalog_entry(source.name)
+        config = dict(entry.config or {})
+        return entry.name, _shape(config, entry.name), config
+    path = source.folder / source.name
+    path = path / "config.json" if path.is_dir() else path
+    config = read_json(path, limit_bytes=CONFIG_LIMIT_BYTES)
+    return "", _shape(config, str(path)), config
+
+
+def _shape(config: dict[str, Any], where: str) -> TransformerShape | None:
+    if config.get("model_type") not in readable_model_types():
+        return None
+    return config_shape(config, where)

@@ -1,0 +1,110 @@
+"""A job → the folder of files from which a framework starts it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from wattree.errors import OutputError
+from wattree.files import refusal
+from wattree.frameworks.concrete import concrete_job
+from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
+from wattree.frameworks.misfits import misfits
+from wattree.frameworks.readme import readme
+from wattree.interchange.whole_folder import whole_folder
+from wattree.job import Job
+from wattree.job.problems import MOST_PROBLEMS
+
+#: The script that starts the job.
+LAUNCH = "launch.sh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedRecipe:
+    """What an export to a framework wrote.
+
+    Attributes:
+        folder: Where.
+        framework: Its name.
+        versions: That the files are written for.
+        files: Their names.
+        fill_in: What the user has to fill in, one sentence each.
+        assumed: What was assumed, one sentence each.
+    """
+
+    folder: str
+    framework: str
+    versions: str
+    files: tuple[str, ...]
+    fill_in: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+
+def export_recipe(
+    job: Job, name: str, folder: Path, *, calibration: Path | None = None
+) -> ExportedRecipe:
+    """Write the files and the command that start a job with a framework.
+
+    Args:
+        job: What to train. Its strategy is given, not `auto`.
+        name: Of the framework.
+        folder: Where to: all files appear there, or none. It is made if it does not exist.
+        calibration: Constants by which what the job leaves to its software is decided.
+
+    Raises:
+        UnknownNameError: There is no such framework.
+        JobError: The framework cannot express the job; every misfit is listed.
+        OutputError: The folder holds something, or cannot be written.
+    """
+    framework = FRAMEWORKS[name]
+    _refuse_filled(folder)
+    concrete = concrete_job(job, calibration=calibration)
+    files, written = recipe_files(framework, concrete)
+    try:
+        with whole_folder(folder) as partial:
+            for file, text in files.items():
+                path = partial / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            (partial / LAUNCH).chmod(0o755)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written ({error.strerror or error})") from error
+    return ExportedRecipe(
+        folder=str(folder),
+        framework=framework.name,
+        versions=framework.versions,
+        files=tuple(files),
+        fill_in=written.fill_in,
+        assumed=(*concrete.job.assumed, *written.assumed),
+    )
+
+
+def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str, str], Written]:
+    """Return name → text of all files of an export, and what the writer says of them.
+
+    Raises:
+        JobError: The framework cannot express the job; every misfit is listed.
+    """
+    written = framework.write(concrete)
+    if found := misfits(framework, concrete, written):
+        problems = [f"{key}: {why}" for key, why in sorted(found.items())]
+        raise refusal(concrete.job.source, problems, most=MOST_PROBLEMS)
+    launch = f"#!/usr/bin/env bash\nset -euo pipefail\n{written.launch.rstrip()}\n"
+    page = readme(framework, concrete, written, launch)
+    return {**written.files, LAUNCH: launch, "README.md": page}, written
+
+
+def _refuse_filled(folder: Path) -> None:
+    try:
+        is_filled = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be read ({error.strerror or error})") from error
+    if is_filled:
+        raise OutputError(
+            f"{folder}: found files, expected an empty folder or none; name another folder"
+        )

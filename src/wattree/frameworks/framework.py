@@ -1,0 +1,148 @@
+"""What a training framework is to Wattree: what it stands for, and how its files are made and read.
+
+One file per framework declares a `Framework` and registers it. `export.py` and `imports.py` do
+what all have in common; they know no framework by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.capture import TransformerShape
+from wattree.frameworks.settings import Settings
+from wattree.graph import ModelGraph
+from wattree.job import Job
+from wattree.lowering.stages import chunk_layers
+from wattree.registry import Registry
+from wattree.strategy import StrategyOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConcreteJob:
+    """A job that leaves nothing open, as writers take it.
+
+    Attributes:
+        job: The job; `job.strategy` is `options`.
+        options: Its strategy in the one form that strategies of the same meaning share.
+        model: Graph of its model.
+        model_name: Name in the catalog; empty if the catalog has no such model.
+        shape: The model in numbers; None if it is no transformer of a known family.
+        config: Keys of its `config.json`, where it has one.
+        compiled: A compiler merges chains of operators.
+    """
+
+    job: Job
+    options: StrategyOptions
+    model: ModelGraph
+    model_name: str
+    shape: TransformerShape | None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    compiled: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """Hosts that the job runs on."""
+        return max(1, -(-self.options.ranks // self.job.cluster.node.devices))
+
+    @property
+    def devices_per_node(self) -> int:
+        """Ranks on each host."""
+        return min(self.options.ranks, self.job.cluster.node.devices)
+
+    @property
+    def stage_layers(self) -> tuple[int, ...]:
+        """Layers of each chunk of the pipeline, in model order."""
+        pipeline = self.options.pipeline
+        chunks = self.options.pp * pipeline.virtual_stages
+        return pipeline.stage_layers or chunk_layers(self.model.layers, chunks)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of each replica in a step."""
+        samples = self.options.replicas * self.options.pipeline.micro_batch
+        return max(1, self.job.data.global_batch // samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a writer made of a job.
+
+    Attributes:
+        files: Name → text, without README.md and `launch.sh`.
+        launch: The script that starts the job, without its first line.
+        fill_in: What the user has to fill in, one sentence each.
+        assumed: What was assumed, one sentence each.
+        misfits: Key of the job → why the framework cannot express it.
+    """
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    launch: str = ""
+    fill_in: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    misfits: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What a reader found in a configuration. What it assumed is noted in the `Settings`.
+
+    Attributes:
+        model: Name in the catalog, or a mapping as the key `model` of a job has it.
+        data: Keys of `data`.
+        strategy: Keys of `strategy`, with every degree above 1.
+        precision, optimizer: As in a job.
+        compiled: A compiler merges chains of operators; None leaves it to the software.
+        traits: Keys of `traits`.
+        training: Keys of `training`.
+        software: Family, where it is not the framework's first.
+    """
+
+    model: str | Mapping[str, Any]
+    data: Mapping[str, Any]
+    strategy: Mapping[str, Any]
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    compiled: bool | None = None
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    software: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """A program that people train with.
+
+    Attributes:
+        name: As `--to` and `--from` take it.
+        title: For people.
+        versions: That its files are written for, such as `torchtitan 0.2.2`.
+        source: Where its settings are documented.
+        software: Families of `job/offers.yaml` that it stands for; jobs are imported as the first.
+        knobs: Keys of a strategy that it has settings for; any other key that a job sets is
+            refused. Degrees, `micro_batch`, `sharding`, `recompute`, `schedule`,
+            `virtual_stages`, `sequence_parallel` and `context` are up to the writer.
+        precisions, optimizers: That it has settings for.
+        ignored: Patterns of settings that cannot matter to a step.
+        write: Makes files of a job.
+        parse: Reads a file into plain values.
+        read: Makes a job of settings.
+    """
+
+    name: str
+    title: str
+    versions: str
+    source: str
+    software: tuple[str, ...]
+    knobs: frozenset[str] = frozenset()
+    precisions: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
+    write: Callable[[ConcreteJob], Written]
+    parse: Callable[[Path], Mapping[str, Any]]
+    read: Callable[[Settings], Imported]
+
+
+FRAMEWORKS: Final[Registry[Framework]] = Registry(kind="framework", group="wattree.frameworks")

@@ -1,0 +1,156 @@
+"""A framework's configuration → a job file, with what was assumed on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.cost.software import software_family
+from wattree.errors import WattreeError
+from wattree.files import refusal
+from wattree.frameworks.concrete import normal_options
+from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
+from wattree.frameworks.settings import Settings
+from wattree.hardware import load_node
+from wattree.job import Job, job_from_mapping
+from wattree.job.problems import MOST_PROBLEMS
+from wattree.job.written import yaml_text
+from wattree.lowering.checked import checked
+from wattree.lowering.model import model_of
+from wattree.strategy import AXES, StrategyOptions
+from wattree.strategy.described import describe_options
+
+#: Nodes of a configuration that names none: what most published recipes were measured on.
+USUAL_NODE: Final = "dgx-h100"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedRecipe:
+    """A job made of a framework's configuration.
+
+    Attributes:
+        source: File of the configuration.
+        framework: Name of the framework.
+        job: Keys of the job file.
+        assumed: What was assumed, one sentence each.
+        not_understood: Settings that no one knows the meaning of.
+    """
+
+    source: str
+    framework: str
+    job: Mapping[str, Any]
+    assumed: tuple[str, ...]
+    not_understood: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Return the job file; comments at its head say what was assumed."""
+        head = [f"Imported by `wattree import --from {self.framework}` from {self.source}."]
+        head += [f"assumed: {note}" for note in self.assumed]
+        head += [f"not understood: {key}" for key in self.not_understood]
+        return yaml_text(self.job, head="\n".join(" ".join(line.split()) for line in head))
+
+
+def import_recipe(
+    path: Path, name: str, *, node: str | None = None, nodes: int | None = None
+) -> ImportedRecipe:
+    """Return the job that a configuration describes.
+
+    Args:
+        path: File of the configuration.
+        name: Of the framework.
+        node: Node of the cluster, as `cluster.node` of a job; none: one is assumed.
+        nodes: How many; none: as many as the degrees ask for.
+
+    Raises:
+        UnknownNameError: There is no such framework or node.
+        JobError: The file is not of the framework's format, has impossible values, or its degrees
+            do not fit the cluster; every problem is listed.
+    """
+    framework = FRAMEWORKS[name]
+    per_node = load_node(node or USUAL_NODE).devices
+    devices = None if nodes is None else nodes * per_node
+    settings = Settings(path, framework.parse(path), devices=devices, devices_per_node=per_node)
+    found = framework.read(settings)
+    settings.check()
+    mapping = _job_mapping(framework, found, settings, node=node, nodes=nodes)
+    job = _checked(mapping, settings)
+    mapping["strategy"] = _strategy(job)
+    return ImportedRecipe(
+        source=str(path),
+        framework=framework.name,
+        job=mapping,
+        assumed=tuple(settings.notes),
+        not_understood=tuple(settings.unread(framework.ignored)),
+    )
+
+
+def _job_mapping(
+    framework: Framework,
+    found: Imported,
+    settings: Settings,
+    *,
+    node: str | None,
+    nodes: int | None,
+) -> dict[str, Any]:
+    """Return the keys of the job file."""
+    ranks = math.prod(int(found.strategy.get(axis, 1)) for axis in AXES)
+    mapping: dict[str, Any] = {
+        "model": found.model,
+        "data": dict(found.data),
+        **_cluster(settings, ranks, node=node, nodes=nodes),
+        "strategy": dict(found.strategy),
+        "precision": found.precision,
+        "optimizer": found.optimizer,
+        "software": found.software or framework.software[0],
+    }
+    if found.compiled is not None:
+        mapping["compile"] = found.compiled
+    for key in ("traits", "training"):
+        if values := dict(getattr(found, key)):
+            mapping[key] = values
+    return mapping
+
+
+def _cluster(
+    settings: Settings, ranks: int, *, node: str | None, nodes: int | None
+) -> dict[str, Any]:
+    """Return the cluster, and the job's place where it does not fill it."""
+    per_node = settings.devices_per_node
+    if node is None:
+        settings.assume(f"nodes are {USUAL_NODE}: the file names none; --cluster says which")
+    count = nodes or max(1, -(-ranks // per_node))
+    mapping: dict[str, Any] = {"cluster": {"node": node or USUAL_NODE, "nodes": count}}
+    if nodes is None and ranks < per_node:
+        mapping["place"] = {"devices": f"0-{ranks - 1}" if ranks > 1 else "0"}
+    return mapping
+
+
+def _checked(mapping: Mapping[str, Any], settings: Settings) -> Job:
+    """Return the job; what is wrong with it is told of the file that it was read from."""
+    source = str(settings.path)
+    try:
+        job = job_from_mapping(mapping, source, folder=Path())
+        checked(job)
+    except WattreeError as error:
+        problems = (
+            getattr(error, "problems", None) or getattr(error, "misfits", None) or [str(error)]
+        )
+        if isinstance(problems, Mapping):
+            problems = [f"{key}: {why}" for key, why in sorted(problems.items())]
+        raise refusal(source, list(problems), most=MOST_PROBLEMS) from error
+    return job
+
+
+def _strategy(job: Job) -> dict[str, Any]:
+    """Return the strategy in the one form of all that mean the same."""
+    assert isinstance(job.strategy, StrategyOptions)
+    model = model_of(job)
+    software = software_family(job.software, own_family=model.own_family).with_traits(job.traits)
+    return describe_options(normal_options(job.strategy, software, layers=model.layers))

@@ -1,0 +1,72 @@
+"""What a framework cannot express of a job: everything at once, by key of the job."""
+
+from __future__ import annotations
+
+from wattree.frameworks.framework import ConcreteJob, Framework, Written
+from wattree.job.offers import offer_of
+from wattree.strategy.options import KNOBS
+
+#: Keys that each writer looks at itself.
+_OF_WRITERS = frozenset(
+    {
+        *("dp", "fsdp", "tp", "cp", "pp", "ep", "micro_batch", "sharding", "recompute"),
+        *("schedule", "virtual_stages", "sequence_parallel", "context"),
+    }
+)
+
+
+def misfits(framework: Framework, concrete: ConcreteJob, written: Written) -> dict[str, str]:
+    """Return key → why the framework cannot express it.
+
+    Args:
+        framework: Which.
+        concrete: The job.
+        written: What its writer made of the job, with the misfits that only it knows.
+    """
+    found = _strategy_misfits(framework, concrete) | _training_misfits(framework, concrete)
+    return found | dict(written.misfits)
+
+
+def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, str]:
+    options, found = concrete.options, {}
+    for key in options.chosen():
+        if key not in framework.knobs | _OF_WRITERS:
+            value = str(options.value(key)).lower()
+            found[f"strategy.{key}"] = f"{framework.title} has no setting for {key} {value}"
+    for name in ("gradient_bucket_bytes", "parameter_bucket_bytes"):
+        if getattr(options.traffic, name) is not None and name not in framework.knobs:
+            found["strategy.bucket"] = f"{framework.title} has no setting for {name}"
+    if options.cp > 1 and options.parallelism.context == KNOBS["context"].default:
+        found["strategy.context"] = (
+            "'overlapped' is the limit that no program reaches; choose gather, ring or ulysses"
+        )
+    offer = offer_of(framework.software[0])
+    missing = () if offer is None else offer.lacks(options)
+    for each in missing:
+        key = each.split(" ", 1)[0]
+        found.setdefault(f"strategy.{key}", f"{each} is not offered by {framework.versions}")
+    return found
+
+
+def _training_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, str]:
+    job, found = concrete.job, {}
+    if job.precision not in framework.precisions:
+        found["precision"] = f"found {job.precision}, expected {_one_of(framework.precisions)}"
+    if job.optimizer not in framework.optimizers:
+        found["optimizer"] = f"found {job.optimizer}, expected {_one_of(framework.optimizers)}"
+    if job.model.lora is not None or job.model.freeze:
+        found["model"] = "found adapters or frozen parts, expected a model of which all is trained"
+    if job.cluster.is_mixed:
+        found["cluster.pools"] = "found nodes of different kinds, expected nodes of one kind"
+    ranks, per_node = concrete.options.ranks, job.cluster.node.devices
+    if ranks > per_node and ranks % per_node:
+        found["place"] = (
+            f"found {ranks} ranks, expected a multiple of the node's {per_node} devices"
+        )
+    if job.neighbours:
+        found["neighbours"] = "found other jobs, expected the job alone"
+    return found
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"

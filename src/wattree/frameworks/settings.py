@@ -1,0 +1,185 @@
+"""The settings of a framework's configuration while they are read: which, what is wrong with them.
+
+Readers take settings by key and say what they expect; a key that none of them asked for has not
+been understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar
+
+from wattree.files import refusal
+from wattree.job.problems import MOST_PROBLEMS, seen
+
+T = TypeVar("T")
+_TRUTH = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+
+
+class Settings:
+    """Settings of one configuration, by dotted key.
+
+    Attributes:
+        path: Of the file.
+        devices: Of the cluster that the user named; None if none was named.
+        devices_per_node: Of its nodes, or of those that are assumed.
+        notes: What was assumed, one sentence each.
+        problems: What is wrong, one `key: what` each.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: Mapping[str, Any],
+        *,
+        devices: int | None = None,
+        devices_per_node: int = 8,
+    ) -> None:
+        self.path, self.devices, self.devices_per_node = path, devices, devices_per_node
+        self.notes: list[str] = []
+        self.problems: list[str] = []
+        self._settings = dict(_flattened(settings))
+        self._read: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        """Return whether a setting, or anything under it, is given."""
+        return key in self._settings or any(k.startswith(f"{key}.") for k in self._settings)
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """Return a setting as it is; a group of settings as a mapping."""
+        if key in self._settings:
+            self._read.add(key)
+            found = self._settings[key]
+            return default if found is None else found
+        under = {
+            name.removeprefix(f"{key}."): found
+            for name, found in self._settings.items()
+            if name.startswith(f"{key}.")
+        }
+        self._read |= {f"{key}.{name}" for name in under}
+        return under or default
+
+    def count(self, key: str, default: int, *, least: int = 1) -> int:
+        """Return a whole number; what is none is a problem, and the default is returned."""
+        found = _number(self.value(key, default))
+        if isinstance(found, float) and found.is_integer():
+            found = int(found)
+        if not isinstance(found, int) or found < least:
+            what = seen(self.value(key))
+            self.problem(key, f"{what}, expected a whole number from {least}")
+            return default
+        return found
+
+    def number(self, key: str, default: float, *, least: float = 0.0) -> float:
+        """Return a number; what is none is a problem, and the default is returned."""
+        found = _number(self.value(key, default))
+        if not isinstance(found, int | float) or not found >= least:
+            self.problem(key, f"{seen(self.value(key))}, expected a number from {least:g}")
+            return default
+        return float(found)
+
+    def flag(self, key: str, default: bool = False) -> bool:  # noqa: FBT001, FBT002
+        """Return a truth value; what is none is a problem, and the default is returned."""
+        found = self.value(key, default)
+        if isinstance(found, str):
+            found = _TRUTH.get(found.lower(), found)
+        if not isinstance(found, bool):
+            self.problem(key, f"{seen(found)}, expected true or false")
+            return default
+        return found
+
+    def choice(self, key: str, default: str, choices: Mapping[str, T]) -> T:
+        """Return what a word stands for; capitals do not matter.
+
+        A word that is no choice is a problem, and what the default stands for is returned.
+        """
+        found = self.value(key, default)
+        by_word = {name.lower(): meaning for name, meaning in choices.items()}
+        if not isinstance(found, str) or found.lower() not in by_word:
+            self.problem(key, f"{seen(found)}, expected one of {', '.join(choices)}")
+            return by_word[default.lower()]
+        return by_word[found.lower()]
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return a text; what is none is a problem, and the default is returned."""
+        found = self.value(key, default)
+        if not isinstance(found, str):
+            self.problem(key, f"{seen(found)}, expected a text")
+            return default
+        return found
+
+    def assume(self, note: str) -> None:
+        """Note what was assumed."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def problem(self, key: str, what: str) -> None:
+        """Note what is wrong with a setting."""
+        if (line := f"{key}: {what}" if key else what) not in self.problems:
+            self.problems.append(line)
+
+    def replicas(self, others: int) -> int:
+        """Return how many ranks of data parallelism the other degrees leave.
+
+        Without a named cluster the fewest whole nodes are assumed.
+
+        Args:
+            others: Product of all other degrees.
+        """
+        whole = self.devices
+        if whole is None:
+            whole = others
+            while whole % self.devices_per_node:
+                whole += others
+            self.assume(
+                f"{whole} devices, as the file leaves their number open: name the cluster by "
+                "--cluster and --nodes"
+            )
+        if whole % others:
+            self.problem("", f"the degrees need a multiple of {others} devices, found {whole}")
+        return max(1, whole // others)
+
+    def unread(self, ignored: tuple[str, ...] = ()) -> list[str]:
+        """Return the settings that were not asked for and match none of the patterns `ignored`."""
+        return [
+            key
+            for key in self._settings
+            if key not in self._read and not any(fnmatchcase(key, pattern) for pattern in ignored)
+        ]
+
+    def check(self) -> None:
+        """Refuse the configuration if anything is wrong with it.
+
+        Raises:
+            JobError: With every problem.
+        """
+        if self.problems:
+            raise refusal(str(self.path), self.problems, most=MOST_PROBLEMS) from None
+
+
+def _flattened(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found += _flattened(value, f"{prefix}{key}.")
+        else:
+            found.append((f"{prefix}{key}", value))
+    return found
+
+
+def _number(value: object) -> object:
+    """Return texts that are numbers as numbers: flags of a command line are texts."""
+    if isinstance(value, bool):
+        return None
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        return None

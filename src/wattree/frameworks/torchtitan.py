@@ -1,0 +1,239 @@
+"""torchtitan out: a TOML of settings by section, and `torchrun` on its training script.
+
+Releases up to 0.2.2 read TOML; later ones take the same settings from Python functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
+from wattree.frameworks.toml_text import read_toml, toml_text
+from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
+from wattree.frameworks.torchtitan_read import FACTS, HOST_OFFLOAD, SCHEDULES, read
+from wattree.strategy import Offload
+
+_FILE: Final = "train.toml"
+#: Named parts of `module_fqns_per_model_part` around the layers.
+_FIRST, _LAST = ["tok_embeddings"], ["norm", "output"]
+_CONVERTERS: Final = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
+
+
+def write(concrete: ConcreteJob) -> Written:
+    """Return the files that start a job with torchtitan."""
+    found = _misfits(concrete)
+    model, flavor = _flavor(concrete)
+    if not model:
+        known = [
+            name
+            for flavors in FACTS["models"].values()
+            for each in flavors.values()
+            for name in each
+        ]
+        found["model"] = (
+            f"found {concrete.model_name or concrete.model.name}, expected a model of torchtitan's "
+            f"registry: {', '.join(known)}"
+        )
+    if model in FACTS["unpipelined"] and concrete.options.pp > 1:
+        found["strategy.pp"] = f"torchtitan has no pipeline for {model}"
+    if found:
+        return Written(misfits=found)
+    text = toml_text(_sections(concrete, model, flavor), head="Written by `wattree export`.")
+    program = f'-m torchtitan.train \\\n    --job.config_file "$here/{_FILE}" "$@"'
+    return Written(
+        files={_FILE: text},
+        launch='here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
+        "export PYTORCH_ALLOC_CONF=expandable_segments:True\n" + torchrun(concrete, program),
+        fill_in=(
+            f"`model.hf_assets_path` in {_FILE}: folder of the tokenizer (torchtitan's "
+            "scripts/download_hf_assets.py fetches it).",
+            f"`training.dataset` and `training.dataset_path` in {_FILE}: the data.",
+            f"`checkpoint` in {_FILE}: whether and where checkpoints are written.",
+            *hosts_to_fill_in(concrete),
+        ),
+        assumed=_assumed(concrete),
+    )
+
+
+def _assumed(concrete: ConcreteJob) -> tuple[str, ...]:
+    said = ["torchtitan 0.3 and later take these settings from Python in place of TOML"]
+    if concrete.job.training.steps == 1:
+        said.append("100 steps: the job does not say how many")
+    if concrete.options.pp > 1 and concrete.options.memory.sharding != "none":
+        said.append(
+            "in a pipeline FSDP2 keeps gradients whole until the last micro-batch and then reduces "
+            "them once"
+        )
+    return tuple(said)
+
+
+def _flavor(concrete: ConcreteJob) -> tuple[str, str]:
+    """Return model and flavor of torchtitan's registry; empty if it has none."""
+    for model, flavors in FACTS["models"].items():
+        for flavor, names in flavors.items():
+            if concrete.model_name and concrete.model_name in names:
+                return model, flavor
+    return "", ""
+
+
+def _misfits(concrete: ConcreteJob) -> dict[str, str]:
+    options, found = concrete.options, {}
+    sharding, traffic = options.memory.sharding, options.traffic
+    if sharding == "none" and options.replicas > 1 and options.tp * options.cp * options.pp > 1:
+        found["strategy.sharding"] = "DDP does not combine with tp, cp or pp; use zero3"
+    elif sharding == "none" and (options.cp > 1 or options.ep > 1):
+        found["strategy.sharding"] = "cp and ep ranks shard the model's state; use zero3"
+    if sharding == "hybrid" and options.cp * options.ep > 1:
+        found["strategy.sharding"] = (
+            "hybrid shards over cp and ep ranks as well, which hybrid here does not; use zero3"
+        )
+    is_one = concrete.micro_batches == 1 or options.pp > 1
+    if sharding == "zero2" and not (is_one and traffic.reshard_after_forward):
+        found["strategy.sharding"] = (
+            "zero2 with several micro-batches: parameters are gathered again for each; use zero3 "
+            "with reshard_after_forward false"
+        )
+    if sharding == "zero3" and is_one and not traffic.reshard_after_forward:
+        found["strategy.reshard_after_forward"] = "false with one micro-batch is zero2; use that"
+    if options.cp > 1 and options.parallelism.context_order != "zigzag":
+        found["strategy.context_order"] = "found contiguous, which no TOML can say; use zigzag"
+    if traffic.offload not in (Offload(), HOST_OFFLOAD):
+        found["strategy.offload"] = (
+            "found other than {optimizer: host, parameters: host}, which enable_cpu_offload moves"
+        )
+    if traffic.offload == HOST_OFFLOAD and sharding == "none":
+        found["strategy.offload"] = "needs sharding: FSDP2 offloads what it shards"
+    if traffic.overlap_tensor and not concrete.compiled:
+        found["strategy.overlap_tensor"] = "asynchronous tensor parallelism needs compile: true"
+    return found | _pipeline_misfits(concrete)
+
+
+def _pipeline_misfits(concrete: ConcreteJob) -> dict[str, str]:
+    options = concrete.options
+    schedule, virtual = options.pipeline.schedule, options.pipeline.virtual_stages
+    if options.pp == 1:
+        return {}
+    if schedule == "gpipe" and virtual > 1:
+        return {"strategy.virtual_stages": "GPipe has one chunk per rank; use breadth-first"}
+    if schedule == "breadth-first" and virtual == 1:
+        return {"strategy.schedule": "LoopedBFS has several chunks per rank; use gpipe"}
+    return {}
+
+
+def _sections(concrete: ConcreteJob, model: str, flavor: str) -> dict[str, dict[str, Any]]:
+    job, options = concrete.job, concrete.options
+    share = job.data.global_batch // options.replicas
+    micro_batch = options.pipeline.micro_batch
+    found: dict[str, dict[str, Any]] = {
+        "job": {"description": f"{concrete.model.name}, planned by Wattree"},
+        "model": {"name": model, "flavor": flavor, "hf_assets_path": f"./assets/hf/{flavor}"},
+        "optimizer": {"name": {"adamw": "AdamW", "adam": "Adam"}[job.optimizer]},
+        "training": {
+            "local_batch_size": share if options.pp > 1 else micro_batch,
+            "global_batch_size": job.data.global_batch,
+            "seq_len": job.data.sequence_length,
+            "steps": job.training.steps if job.training.steps > 1 else 100,
+            "dataset": "c4",
+            "mixed_precision_param": "float32" if job.precision == "tf32" else "bfloat16",
+            "enable_cpu_offload": options.traffic.offload == HOST_OFFLOAD,
+        },
+        "parallelism": _parallelism(concrete),
+        "activation_checkpoint": _checkpointing(options.memory.recompute),
+        "compile": {"enable": concrete.compiled, "components": ["model", "loss"]},
+        "checkpoint": {"enable": False},
+    }
+    if options.traffic.overlap_optimizer:
+        found["optimizer"]["early_step_in_backward"] = True
+    if job.training.learning_rate is not None:
+        found["optimizer"]["lr"] = job.training.learning_rate
+    if converter := _CONVERTERS.get(job.precision):
+        found["model"]["converters"] = [converter]
+        if job.precision == "fp8":
+            found[converter] = {"recipe_name": "tensorwise", "filter_fqns": ["output"]}
+    return found
+
+
+def _parallelism(concrete: ConcreteJob) -> dict[str, Any]:
+    options = concrete.options
+    inner = options.fsdp * options.ep if options.memory.sharding == "hybrid" else 0
+    is_plain = options.memory.sharding == "none"
+    shard = inner or (1 if is_plain else options.replicas)
+    keeps = options.memory.sharding == "zero2" or not options.traffic.reshard_after_forward
+    found: dict[str, Any] = {
+        "data_parallel_replicate_degree": options.replicas // shard,
+        "data_parallel_shard_degree": shard,
+        "fsdp_reshard_after_forward": "never" if keeps else "always",
+        "tensor_parallel_degree": options.tp,
+        "enable_async_tensor_parallel": bool(options.traffic.overlap_tensor),
+        "context_parallel_degree": options.cp,
+        "pipeline_parallel_degree": options.pp,
+    }
+    if options.cp > 1:
+        way = options.parallelism.context
+        found["context_parallel_rotate_method"] = {"gather": "allgather", "ring": "alltoall"}.get(
+            way, way
+        )
+    if concrete.shape is not None and concrete.shape.experts:
+        over_tensor = options.parallelism.expert_over_tensor
+        found["expert_parallel_degree"] = options.ep * (options.tp if over_tensor else 1)
+        found["expert_tensor_parallel_degree"] = 1 if over_tensor else options.tp
+    return found | (_pipeline(concrete) if options.pp > 1 else {})
+
+
+def _pipeline(concrete: ConcreteJob) -> dict[str, Any]:
+    options, layers = concrete.options, concrete.model.layers
+    pipeline, chunks = options.pipeline, options.pp * options.pipeline.virtual_stages
+    words = {meaning: word for word, meaning in SCHEDULES.items()}
+    found: dict[str, Any] = {
+        "pipeline_parallel_schedule": words.get(pipeline.schedule, pipeline.schedule),
+        "pipeline_parallel_microbatch_size": pipeline.micro_batch,
+    }
+    if pipeline.stage_layers is None and layers % chunks == 0:
+        return found | {
+            "pipeline_parallel_layers_per_stage": layers // chunks,
+            "pipeline_parallel_first_stage_less_layers": 0,
+            "pipeline_parallel_last_stage_less_layers": 0,
+        }
+    return found | {"module_fqns_per_model_part": _parts(concrete.stage_layers)}
+
+
+def _parts(stage_layers: tuple[int, ...]) -> list[list[str]]:
+    """Return the modules of each chunk of a pipeline, by their names in the model."""
+    ends = [sum(stage_layers[: index + 1]) for index in range(len(stage_layers))]
+    parts = [
+        [f"layers.{layer}" for layer in range(end - count, end)]
+        for end, count in zip(ends, stage_layers, strict=True)
+    ]
+    parts[0] = [*_FIRST, *parts[0]]
+    parts[-1] = [*parts[-1], *_LAST]
+    return parts
+
+
+def _checkpointing(recompute: str) -> dict[str, str]:
+    if recompute in ("none", "full"):
+        return {"mode": recompute}
+    option = recompute.removeprefix("block_") if recompute.startswith("block_") else "op"
+    return {"mode": "selective", "selective_ac_option": option}
+
+
+TORCHTITAN: Final = FRAMEWORKS.register("torchtitan")(
+    Framework(
+        name="torchtitan",
+        title="torchtitan",
+        versions="torchtitan 0.2.2",
+        source="github:pytorch/torchtitan at v0.2.2, torchtitan/config/job_config.py",
+        software=("torchtitan",),
+        knobs=frozenset(
+            {
+                *("context_order", "expert_over_tensor", "stage_layers", "overlap_tensor"),
+                *("overlap_optimizer", "reshard_after_forward", "offload"),
+            }
+        ),
+        precisions=("bf16", "fp8", "mxfp8", "tf32"),
+        optimizers=("adamw", "adam"),
+        ignored=tuple(FACTS["ignored"]),
+        write=write,
+        parse=read_toml,
+        read=read,
+    )
+)

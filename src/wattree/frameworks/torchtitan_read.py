@@ -1,0 +1,312 @@
+"""torchtitan in: settings of its TOML → keys of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.files import read_yaml
+from wattree.frameworks.framework import Imported
+from wattree.frameworks.models import layers_of
+from wattree.frameworks.settings import Settings
+from wattree.lowering.stages import chunk_layers
+from wattree.strategy import Offload
+
+#: What torchtitan names; see the file.
+FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("torchtitan.yaml"))
+#: `pipeline_parallel_schedule` → schedule.
+SCHEDULES: Final[dict[str, str]] = FACTS["schedules"]
+#: What `enable_cpu_offload` moves to the host: parameters, gradients and optimizer state.
+HOST_OFFLOAD: Final = Offload(optimizer="host", parameters="host")
+_PLACE = "parallelism."
+
+
+def read(settings: Settings) -> Imported:
+    """Return what a configuration of torchtitan says."""
+    model = _model(settings)
+    settings.check()
+    strategy = _degrees(settings, has_experts=_has_experts(model))
+    replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy.get("ep", 1)
+    data, micro_batches = _batch(settings, strategy, replicas)
+    strategy |= _sharding(settings, strategy, micro_batches)
+    if strategy["pp"] > 1:
+        strategy |= _pipeline(settings, strategy["pp"], layers_of(model))
+    else:
+        _skip_pipeline(settings)
+    strategy["recompute"] = _recompute(settings)
+    if settings.flag("parallelism.enable_async_tensor_parallel"):
+        strategy["overlap_tensor"] = True
+    if settings.flag("optimizer.early_step_in_backward"):
+        strategy["overlap_optimizer"] = True
+    components = settings.value("compile.components", ["model", "loss"])
+    compiled = settings.flag("compile.enable") and "model" in components
+    precision, traits = _precision(settings)
+    return Imported(
+        model=model,
+        data={"sequence_length": settings.count("training.seq_len", 2048), **data},
+        strategy=strategy,
+        precision=precision,
+        optimizer=settings.choice("optimizer.name", "AdamW", {"AdamW": "adamw", "Adam": "adam"}),
+        compiled=compiled,
+        traits=traits,
+        training=_training(settings),
+    )
+
+
+def _model(settings: Settings) -> str | dict[str, Any]:
+    name, flavor = (
+        settings.text("model.name", "llama3"),
+        settings.text("model.flavor", "debugmodel"),
+    )
+    suffix = next((each for each in FACTS["suffixes"] if flavor.endswith(each)), "")
+    plain = flavor.removesuffix(suffix)
+    if plain in FACTS["models"].get(name, {}):
+        found: str = FACTS["models"][name][plain][0]
+        settings.assume(f"model {found}, as flavor {flavor} of {name}")
+        return found
+    if plain in FACTS["blocks"].get(name, {}):
+        return {"transformer": dict(FACTS["blocks"][name][plain])}
+    known = [
+        f"{model} {each}"
+        for group in ("models", "blocks")
+        for model, flavors in FACTS[group].items()
+        for each in flavors
+    ]
+    settings.problem("model", f"unknown: {name} {flavor}; known: {', '.join(known)}")
+    return ""
+
+
+def _has_experts(model: str | dict[str, Any]) -> bool:
+    from wattree.frameworks.models import shape_of
+
+    shape = shape_of(model)
+    return shape is not None and bool(shape.experts)
+
+
+def _degrees(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
+    tp, cp, pp = (
+        settings.count(f"{_PLACE}{kind}_parallel_degree", 1)
+        for kind in ("tensor", "context", "pipeline")
+    )
+    replicate = settings.count("parallelism.data_parallel_replicate_degree", 1)
+    shard = settings.count("parallelism.data_parallel_shard_degree", -1, least=-1)
+    if shard == 0:
+        settings.problem(
+            "parallelism.data_parallel_shard_degree", "found 0, expected -1 or above 0"
+        )
+    if shard < 1:
+        shard = settings.replicas(tp * cp * pp * replicate)
+    strategy: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "sequence_parallel": tp > 1}
+    if cp > 1:
+        strategy["context"] = settings.choice(
+            "parallelism.context_parallel_rotate_method",
+            "allgather",
+            {"allgather": "gather", "alltoall": "ring"},
+        )
+        settings.text("parallelism.context_parallel_load_balancer", "headtail")
+    else:
+        settings.value("parallelism.context_parallel_rotate_method")
+        settings.value("parallelism.context_parallel_load_balancer")
+    ep = _experts(settings, strategy, shard) if has_experts else _no_experts(settings)
+    strategy["ep"] = ep
+    if replicate > 1 and shard * cp > 1:
+        if cp > 1 or ep > 1:
+            settings.assume("shards lie on data-parallel ranks only, not on those of cp and ep")
+        return strategy | {"dp": replicate, "fsdp": shard // ep, "sharding": "hybrid"}
+    is_sharded = shard * cp > 1
+    return strategy | {
+        "dp": replicate * shard // ep,
+        "sharding": "zero3" if is_sharded else "none",
+    }
+
+
+def _no_experts(settings: Settings) -> int:
+    for key in ("parallel_degree", "tensor_parallel_degree", "parallel_comm_backend"):
+        settings.value(f"parallelism.expert_{key}")
+    return 1
+
+
+def _experts(settings: Settings, strategy: dict[str, Any], shard: int) -> int:
+    """Return the expert-parallel degree among replicas; `tp` ranks may hold experts as well."""
+    tp = strategy["tp"]
+    degree = settings.count("parallelism.expert_parallel_degree", 1)
+    within = settings.count("parallelism.expert_tensor_parallel_degree", 1)
+    settings.value("parallelism.expert_parallel_comm_backend")
+    over_tensor = degree > 1 and within == 1 and tp > 1
+    if degree > 1 and within not in (1, tp):
+        settings.problem(
+            "parallelism.expert_tensor_parallel_degree",
+            f"found {within}, expected 1 or the tensor-parallel degree {tp}",
+        )
+    if tp > 1:
+        strategy["expert_over_tensor"] = over_tensor
+    ep, rest = divmod(degree, tp) if over_tensor else (degree, 0)
+    if rest or shard % ep:
+        settings.problem(
+            "parallelism.expert_parallel_degree",
+            f"found {degree}, expected {'tp times ' if over_tensor else ''}a divisor of the shard "
+            f"degree {shard}: experts on context-parallel ranks cannot be expressed",
+        )
+        return 1
+    return ep
+
+
+def _batch(
+    settings: Settings, strategy: dict[str, Any], replicas: int
+) -> tuple[dict[str, int], int]:
+    """Return the global batch, and micro-batches of a replica; note the micro-batch."""
+    local = settings.count("training.local_batch_size", 8)
+    whole = settings.count("training.global_batch_size", -1, least=-1)
+    whole = local * replicas if whole < 1 else whole
+    if whole % (local * replicas):
+        settings.problem(
+            "training.global_batch_size",
+            f"found {whole}, expected a multiple of {local * replicas}: local_batch_size "
+            f"{local} on {replicas} replicas",
+        )
+    strategy["micro_batch"] = local
+    if strategy["pp"] > 1:
+        micro_batch = settings.count("parallelism.pipeline_parallel_microbatch_size", 1)
+        strategy["micro_batch"] = micro_batch
+        if local % micro_batch:
+            settings.problem(
+                "parallelism.pipeline_parallel_microbatch_size",
+                f"found {micro_batch}, expected a divisor of local_batch_size {local}",
+            )
+        if whole > local * replicas:
+            settings.assume(
+                f"one pipeline flush per step, not {whole // (local * replicas)} of one local batch"
+            )
+    return {"global_batch": whole}, max(1, whole // (strategy["micro_batch"] * replicas))
+
+
+def _sharding(settings: Settings, strategy: dict[str, Any], micro_batches: int) -> dict[str, Any]:
+    """Return what of the model's state is kept whole, and what waits on the host."""
+    policy = settings.choice(
+        "parallelism.fsdp_reshard_after_forward",
+        "default",
+        {"default": strategy["pp"] > 1, "always": False, "never": True},
+    )
+    found: dict[str, Any] = {}
+    if policy and strategy["sharding"] == "zero3" and (micro_batches == 1 or strategy["pp"] > 1):
+        found["sharding"] = "zero2"
+    elif policy and strategy["sharding"] != "none":
+        found["reshard_after_forward"] = False
+    if settings.flag("training.enable_cpu_offload"):
+        found["offload"] = {"optimizer": "host", "parameters": "host"}
+    return found
+
+
+def _skip_pipeline(settings: Settings) -> None:
+    settings.value("parallelism.module_fqns_per_model_part")
+    for key in (
+        *("schedule", "microbatch_size", "layers_per_stage", "first_stage_less_layers"),
+        *("last_stage_less_layers", "schedule_csv", "expert_parallel_overlap"),
+    ):
+        settings.value(f"parallelism.pipeline_parallel_{key}")
+
+
+def _pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
+    schedule = settings.choice("parallelism.pipeline_parallel_schedule", "1F1B", SCHEDULES)
+    parts = settings.value("parallelism.module_fqns_per_model_part")
+    if parts is None:
+        counts = _inferred_layers(settings, pp, layers, chunks=1 if schedule in _SINGLE else 2)
+    elif _is_list_of_texts(parts):
+        counts = tuple(sum(name.startswith("layers.") for name in part) for part in parts)
+    else:
+        settings.problem("parallelism.module_fqns_per_model_part", "expected lists of module names")
+        return {}
+    virtual, rest = divmod(len(counts), pp)
+    if rest or sum(counts) != layers or not virtual:
+        settings.problem(
+            "parallelism",
+            f"found {len(counts)} chunks of {sum(counts)} layers, expected a multiple of {pp} "
+            f"chunks of {layers} layers",
+        )
+        return {}
+    found: dict[str, Any] = {"schedule": schedule, "virtual_stages": virtual}
+    if counts != chunk_layers(layers, len(counts)):
+        found["stage_layers"] = list(counts)
+    return found
+
+
+#: Schedules with one chunk per rank.
+_SINGLE = ("gpipe", "1f1b")
+
+
+def _is_list_of_texts(parts: object) -> bool:
+    return isinstance(parts, list) and all(
+        isinstance(part, list) and all(isinstance(name, str) for name in part) for part in parts
+    )
+
+
+def _inferred_layers(settings: Settings, pp: int, layers: int, *, chunks: int) -> tuple[int, ...]:
+    """Return layers by chunk where no list of modules says which.
+
+    First and last chunk count for more layers than they have; the first ones take what is left
+    over (`generate_llm_fqn_per_model_part` in torchtitan/distributed/pipeline_parallel.py).
+    """
+    first, last = (
+        settings.count(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1, least=0)
+        for end in ("first", "last")
+    )
+    per_stage = settings.count("parallelism.pipeline_parallel_layers_per_stage", 0, least=0)
+    weight = layers + first + last
+    stages = -(-weight // per_stage) if per_stage else pp * chunks
+    base, extra = divmod(weight, stages)
+    counts = [base + (index < extra) for index in range(stages)]
+    counts[0] -= first
+    counts[-1] -= last
+    return tuple(max(0, count) for count in counts)
+
+
+def _recompute(settings: Settings) -> str:
+    mode = settings.choice(
+        "activation_checkpoint.mode",
+        "selective",
+        {"none": "none", "full": "full", "selective": "selective", "memory_budget": "budget"},
+    )
+    option = settings.value("activation_checkpoint.selective_ac_option", "2")
+    budget = settings.number("activation_checkpoint.memory_budget", 0.5)
+    if mode == "budget":
+        settings.assume(f"memory_budget {budget:g} is taken as recomputation by operator")
+        return "selective_operator"
+    if mode != "selective":
+        return mode
+    if option == "op":
+        return "selective_operator"
+    if not str(option).isdigit() or int(option) < 1:
+        settings.problem(
+            "activation_checkpoint.selective_ac_option",
+            f"found {option!r}, expected 'op' or a whole number of layers",
+        )
+        return "full"
+    return f"block_{option}"
+
+
+def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
+    converters = settings.value("model.converters", [])
+    named = {str(name).rsplit(".", 1)[-1] for name in converters if isinstance(name, str)}
+    param = settings.choice(
+        "training.mixed_precision_param", "bfloat16", {"bfloat16": "bf16", "float32": "tf32"}
+    )
+    settings.choice("training.mixed_precision_reduce", "float32", {"float32": ""})
+    traits: dict[str, Any] = {}
+    if settings.choice("training.dtype", "float32", {"float32": False, "bfloat16": True}):
+        traits = {"parameter_bytes": 2.0, "master_bytes": 0.0}
+        settings.assume("parameters, gradients and optimizer state in bfloat16 (training.dtype)")
+    fp8_gather = settings.flag("quantize.linear.float8.enable_fsdp_float8_all_gather")
+    for key in ("precompute_float8_dynamic_scale_for_fsdp", "filter_fqns", "recipe_name"):
+        settings.value(f"quantize.linear.float8.{key}")
+    for group in ("quantize.linear.mx", "quantize.grouped_mm"):
+        settings.value(group)
+    if "float8" in named:
+        return "fp8", traits | ({"gather_bytes": 1.0} if fp8_gather else {})
+    return ("mxfp8" if "mx" in named else param), traits
+
+
+def _training(settings: Settings) -> dict[str, Any]:
+    found: dict[str, Any] = {"steps": settings.count("training.steps", 10000)}
+    if "optimizer.lr" in settings:
+        found["learning_rate"] = settings.number("optimizer.lr", 8e-4)
+    return found
