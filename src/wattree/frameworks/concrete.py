@@ -14,8 +14,10 @@ from wattree.cost import Software, load_calibration
 from wattree.errors import JobError
 from wattree.files import read_json
 from wattree.frameworks.framework import ConcreteJob
+from wattree.graph import ModelGraph
 from wattree.job import AUTO, Job
 from wattree.lowering.checked import checked
+from wattree.lowering.idle import has_experts
 from wattree.lowering.setting import setting_of
 from wattree.lowering.stages import chunk_layers
 from wattree.lowering.usual_model import usual_block
@@ -43,7 +45,7 @@ def concrete_job(job: Job, *, calibration: Path | None = None) -> ConcreteJob:
     setting = decided(setting_of(job, load_calibration(calibration)))
     whole, model = setting.job, setting.model
     assert isinstance(whole.strategy, StrategyOptions)
-    options = normal_options(whole.strategy, setting.software, layers=model.layers)
+    options = normal_options(whole.strategy, setting.software, model)
     name, shape, config = _model(whole)
     return ConcreteJob(
         job=replace(whole, strategy=options, left_open=()),
@@ -68,7 +70,9 @@ def _no_options(job: Job) -> str:
     )
 
 
-def normal_options(options: StrategyOptions, software: Software, *, layers: int) -> StrategyOptions:
+def normal_options(
+    options: StrategyOptions, software: Software, model: ModelGraph
+) -> StrategyOptions:
     """Return the one form of all strategies that mean the same to a framework.
 
     What has no effect has its default, replicas that share all their shards are on `dp`, and what
@@ -77,8 +81,11 @@ def normal_options(options: StrategyOptions, software: Software, *, layers: int)
     Args:
         options: Any strategy.
         software: Whose defaults hold where nothing is chosen.
-        layers: Of the model.
+        model: What is trained.
     """
+    if not has_experts(model):
+        whole = options.dp * options.ep
+        options = options.changed(dp=whole, ep=1, expert_over_tensor=True)
     changes: dict[str, Any] = {}
     if options.memory.sharding != "hybrid":
         changes = {"dp": options.dp * options.fsdp, "fsdp": 1}
@@ -97,7 +104,7 @@ def normal_options(options: StrategyOptions, software: Software, *, layers: int)
             changes[key] = None
     if options.memory.recompute == "block_1":
         changes["recompute"] = "full"
-    return options.changed(**changes, **_pipeline(options, layers))
+    return options.changed(**changes, **_pipeline(options, model.layers))
 
 
 def _pipeline(options: StrategyOptions, layers: int) -> dict[str, Any]:

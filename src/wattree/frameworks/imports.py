@@ -153,4 +153,4 @@ def _strategy(job: Job) -> dict[str, Any]:
     assert isinstance(job.strategy, StrategyOptions)
     model = model_of(job)
     software = software_family(job.software, own_family=model.own_family).with_traits(job.traits)
-    return describe_options(normal_options(job.strategy, software, layers=model.layers))
+    return describe_options(normal_options(job.strategy, software, model))
