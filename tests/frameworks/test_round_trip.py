@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from wattree.capture import TransformerShape
 from wattree.errors import WattreeError
 from wattree.frameworks import FRAMEWORKS, import_recipe
 from wattree.frameworks.concrete import concrete_job
@@ -74,6 +75,32 @@ DRAWN: Final[dict[str, Drawn]] = {
         precisions=("bf16", "fp8", "mxfp8", "tf32"),
         optimizers=("adamw", "adam"),
         file="train.toml",
+    ),
+    "megatron-lm": Drawn(
+        models=("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "gpt3-175b", "llama-3.1-405b"),
+        values={
+            **DEGREES,
+            "ep": (1, 1, 2, 4),
+            "sharding": ("none", "zero1", "zero1", "zero2", "zero3", "hybrid"),
+            "recompute": ("none", "full", "selective", "block_2", "block_4"),
+            "schedule": ("1f1b",),
+            "virtual_stages": (1, 2, 4),
+            "context": ("gather", "ring", "ulysses"),
+            "sequence_parallel": (True, True, False),
+            "expert_over_tensor": (True, False),
+            "overlap_gradients": (None, True, False),
+            "overlap_parameters": (None, True, False),
+            "overlap_tensor": (None, True, False),
+            "overlap_pipeline": (None, True, False),
+            "offload": (
+                None,
+                {"optimizer": "host"},
+                {"activations": {"layers": 2, "to": "host", "prefetch": 1}},
+            ),
+        },
+        precisions=("bf16", "fp8", "mxfp8", "nvfp4", "fp16"),
+        optimizers=("adamw", "momentum"),
+        file="launch.sh",
     ),
 }
 
@@ -145,12 +172,21 @@ def _imported(files: dict[str, str], name: str, concrete: ConcreteJob, folder: P
     return concrete_job(job_from_mapping(found.job, "imported"))
 
 
+def _sizes(shape: TransformerShape | None) -> dict[str, object]:
+    """Return the numbers of a model, less its names and what no step depends on."""
+    assert shape is not None
+    aside = {"name", "architecture", "sources", "activation", "vocab", "unread_parameters"}
+    if shape.positions != "learned":
+        aside |= {"max_positions", "position_rows"}
+    return {key: value for key, value in asdict(shape).items() if key not in aside}
+
+
 def _facts(concrete: ConcreteJob) -> dict[str, object]:
     """Return what decides a step."""
     job = concrete.job
     return {
         "strategy": describe_options(concrete.options),
-        "model": concrete.shape,
+        "model": _sizes(concrete.shape),
         "data": (job.data.global_batch, job.data.sequence_length),
         "numbers": (job.precision, job.optimizer, concrete.compiled),
         "devices": (job.cluster.nodes, job.devices),

@@ -53,6 +53,7 @@ def concrete_job(job: Job, *, calibration: Path | None = None) -> ConcreteJob:
         model=model,
         model_name=name,
         shape=shape,
+        software=setting.software,
         config=config,
         compiled=setting.software.compiled,
     )
@@ -104,7 +105,7 @@ def normal_options(
             changes[key] = None
     if options.memory.recompute == "block_1":
         changes["recompute"] = "full"
-    return options.changed(**changes, **_pipeline(options, model.layers))
+    return options.changed(**{**changes, **_pipeline(options, model.layers)})
 
 
 def _pipeline(options: StrategyOptions, layers: int) -> dict[str, Any]:
@@ -114,6 +115,7 @@ def _pipeline(options: StrategyOptions, layers: int) -> dict[str, Any]:
             "schedule": usual.schedule,
             "virtual_stages": usual.virtual_stages,
             "stage_layers": None,
+            "overlap_pipeline": None,
         }
     pipeline = options.pipeline
     schedule = schedule_of_chunks(pipeline.schedule, pipeline.virtual_stages)

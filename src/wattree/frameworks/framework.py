@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture import TransformerShape
+from wattree.cost import Software
 from wattree.frameworks.settings import Settings
 from wattree.graph import ModelGraph
 from wattree.job import Job
@@ -31,6 +32,7 @@ class ConcreteJob:
         model_name: Name in the catalog; empty if the catalog has no such model.
         shape: The model in numbers; None if it is no transformer of a known family.
         config: Keys of its `config.json`, where it has one.
+        software: Its software, with the job's traits.
         compiled: A compiler merges chains of operators.
     """
 
@@ -39,6 +41,7 @@ class ConcreteJob:
     model: ModelGraph
     model_name: str
     shape: TransformerShape | None
+    software: Software
     config: Mapping[str, Any] = field(default_factory=dict)
     compiled: bool = False
 

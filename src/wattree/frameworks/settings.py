@@ -43,9 +43,18 @@ class Settings:
         self._settings = dict(_flattened(settings))
         self._read: set[str] = set()
 
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Settings:
+        """Return settings that come from no file."""
+        return cls(Path(), settings)
+
     def __contains__(self, key: str) -> bool:
         """Return whether a setting, or anything under it, is given."""
         return key in self._settings or any(k.startswith(f"{key}.") for k in self._settings)
+
+    def put(self, key: str, *, value: object) -> None:
+        """Give a setting that another one stands for."""
+        self._settings[key] = value
 
     def value(self, key: str, default: Any = None) -> Any:
         """Return a setting as it is; a group of settings as a mapping."""

@@ -1,0 +1,44 @@
+"""Megatron's text for the layers of each chunk of a pipeline, such as `Et*3|(tt|)*2tL`.
+
+`E`, `t`, `m` and `L` are embedding, layer, layer of multi-token prediction and loss; `|` ends a
+chunk (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: The longest text that a layout may stand for.
+_MOST: Final = 20_000
+
+
+def layout(layers: tuple[int, ...]) -> str:
+    """Return the text of layers by chunk."""
+    return "|".join(["E" + "t" * layers[0], *("t" * count for count in layers[1:])]) + "L"
+
+
+def layout_layers(text: object) -> list[int]:
+    """Return the layers of each chunk of a layout; nothing if it is none.
+
+    Args:
+        text: A text, or a list of chunks with a list of names each.
+    """
+    if isinstance(text, list):
+        return [
+            sum(name in ("decoder", "t") for name in chunk) if isinstance(chunk, list) else 0
+            for chunk in text
+        ]
+    plain = str(text).replace(",", "").replace(" ", "")
+    while (group := re.search(r"\(([EtmL|]*)\)(?:\*(\d{1,4}))?", plain)) is not None:
+        whole = group[1] * int(group[2] or 1)
+        if len(plain) + len(whole) > _MOST:
+            return []
+        plain = plain.replace(group[0], whole, 1)
+    while (run := re.search(r"([EtmL|])\*(\d{1,4})", plain)) is not None:
+        if len(plain) + int(run[2]) > _MOST:
+            return []
+        plain = plain.replace(run[0], run[1] * int(run[2]), 1)
+    if re.fullmatch(r"[EtmL|]+", plain) is None:
+        return []
+    return [chunk.count("t") for chunk in plain.split("|")]

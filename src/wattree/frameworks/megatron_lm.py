@@ -1,0 +1,283 @@
+"""Megatron-LM: flags of `pretrain_gpt.py` in a script, and back from a script, flags or YAML."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.errors import JobError
+from wattree.files import read_text, read_yaml
+from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
+from wattree.frameworks.megatron import (
+    FACTS,
+    KNOBS,
+    optimizer_of,
+    read_strategy,
+    strategy_arguments,
+    strategy_misfits,
+)
+from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
+from wattree.frameworks.models import named_by_sizes
+from wattree.frameworks.settings import Settings
+from wattree.frameworks.shell_flags import shell_flags
+from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
+
+#: Precision of a job → flags.
+_PRECISIONS: Final[dict[str, dict[str, Any]]] = {
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp32": {},
+    "fp8": {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": "tensorwise"},
+    "mxfp8": {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4_format": "e2m1", "fp4_recipe": "nvfp4"},
+}
+#: Flags that say the opposite of their destination.
+_NEGATED: Final = {
+    "no_overlap_p2p_communication": "overlap_p2p_comm",
+    "no_add_bias_linear": "add_bias_linear",
+}
+#: Names of earlier versions, and of the launcher.
+_RENAMED: Final = {
+    "recompute_activations": "recompute_activations",
+    "nproc_per_node": "gpus_per_node",
+    "use_custom_fsdp": "use_megatron_fsdp",
+    "encoder_num_layers": "num_layers",
+}
+#: Words of launchers, which no step depends on.
+_LAUNCHER: Final = ("node_rank", "master_*", "rdzv_*", "standalone", "nodes", "log_dir", "tee")
+#: The learning rate that is written where a job says none.
+_LEARNING_RATE: Final = 3e-4
+
+
+def write(concrete: ConcreteJob) -> Written:
+    """Return the script that starts a job with Megatron-LM."""
+    found = strategy_misfits(concrete)
+    if concrete.shape is None:
+        found["model"] = f"{concrete.model.name} is no transformer of a known family"
+    else:
+        found |= model_misfits(concrete.shape)
+    if found or concrete.shape is None:
+        return Written(misfits=found)
+    groups = {
+        "MODEL_ARGS": model_arguments(concrete.shape) | _model_extras(concrete),
+        "STRATEGY_ARGS": _flags(strategy_arguments(concrete), concrete),
+        "TRAINING_ARGS": _training(concrete),
+        "DATA_ARGS": {"mock_data": True, "tokenizer_type": "NullTokenizer"},
+    }
+    arrays = "\n".join(_array(name, arguments) for name, arguments in groups.items())
+    program = " \\\n    ".join(
+        ["pretrain_gpt.py", *(f'"${{{name}[@]}}"' for name in groups), '"$@"']
+    )
+    return Written(
+        launch=f'{_environment(concrete)}{arrays}\n\ncd "${{MEGATRON_LM:?}}"\n'
+        + torchrun(concrete, program),
+        fill_in=(
+            "`MEGATRON_LM` in the environment of `launch.sh`: folder of Megatron-LM's repository.",
+            "`DATA_ARGS` in `launch.sh`: data and tokenizer in place of mock data (`--data-path`, "
+            "`--tokenizer-type`, `--tokenizer-model`).",
+            "`TRAINING_ARGS`: length, learning rate and its schedule; `--save` and `--load` for "
+            "checkpoints.",
+            "`MODEL_ARGS`: `--rotary-base` and scaling of positions, if the model has others than "
+            "10,000 and none.",
+            *hosts_to_fill_in(concrete),
+        ),
+        assumed=_assumed(concrete),
+    )
+
+
+def _assumed(concrete: ConcreteJob) -> tuple[str, ...]:
+    said = []
+    if concrete.job.training.steps == 1:
+        said.append("100 steps: the job does not say how many")
+    if concrete.job.training.learning_rate is None:
+        said.append(f"learning rate {_LEARNING_RATE:g}: the job does not say which")
+    if concrete.options.memory.recompute.startswith("block_"):
+        said.append("the first layers of each chunk are recomputed, not every N-th")
+    return tuple(said)
+
+
+def _environment(concrete: ConcreteJob) -> str:
+    # Kernels of collectives are launched in order with one queue; Megatron-FSDP refuses that.
+    is_fsdp = concrete.options.memory.sharding in ("zero2", "zero3", "hybrid")
+    return f"export CUDA_DEVICE_MAX_CONNECTIONS={8 if is_fsdp else 1}\n"
+
+
+def _model_extras(concrete: ConcreteJob) -> dict[str, Any]:
+    extras: dict[str, Any] = {"use_mcore_models": True}
+    longest = concrete.job.data.sequence_length
+    shape = concrete.shape
+    if shape is not None and shape.positions == "learned":
+        longest = shape.max_positions
+    extras["max_position_embeddings"] = longest
+    if shape is not None and shape.experts:
+        extras |= {"moe_grouped_gemm": True, "moe_token_dispatcher_type": "alltoall"}
+    return extras
+
+
+def _flags(arguments: Mapping[str, Any], concrete: ConcreteJob) -> dict[str, Any]:
+    """Return arguments as flags that the parser has."""
+    found = dict(arguments)
+    for name in ("cpu_offloading", "train_iters", "lr"):
+        found.pop(name, None)
+    virtual = found.pop("virtual_pipeline_model_parallel_size", 0)
+    if virtual:
+        found["num_layers_per_virtual_pipeline_stage"] = concrete.stage_layers[0]
+    if found.pop("overlap_p2p_comm", True) is False:
+        found["no_overlap_p2p_communication"] = True
+    if found.get("use_megatron_fsdp"):
+        found["ckpt_format"] = "fsdp_dtensor"
+    return found
+
+
+def _training(concrete: ConcreteJob) -> dict[str, Any]:
+    training = concrete.job.training
+    return {
+        **_PRECISIONS.get(concrete.job.precision, {}),
+        "train_iters": training.steps if training.steps > 1 else 100,
+        "lr": training.learning_rate or _LEARNING_RATE,
+        "eval_iters": 0,
+        "log_interval": 1,
+        "log_throughput": True,
+    }
+
+
+def _array(name: str, arguments: Mapping[str, Any]) -> str:
+    lines = [f"{name}=("]
+    for argument, value in arguments.items():
+        if value is False or value is None:
+            continue
+        words = value if isinstance(value, list) else [] if value is True else [value]
+        flag = f"--{argument.replace('_', '-')}"
+        lines.append("    " + " ".join([flag, *(shlex.quote(str(word)) for word in words)]))
+    return "\n".join([*lines, ")"])
+
+
+# ---------------------------------------------------------------- and back
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """Return the arguments of a script, a list of flags or a YAML file, by destination."""
+    if path.suffix in (".yaml", ".yml"):
+        given = {str(key).rsplit(".", 1)[-1]: value for key, value in _leaves(read_yaml(path))}
+    else:
+        given = shell_flags(read_text(path))
+    if not given:
+        raise JobError(str(path), ["found no flags, expected arguments of pretrain_gpt.py"])
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        name = key.removeprefix("--").replace("-", "_")
+        name = _RENAMED.get(name, name)
+        if name in _NEGATED:
+            found[_NEGATED[name]] = not value
+        else:
+            found[name] = value
+    return found
+
+
+def _leaves(mapping: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            found += _leaves(value, f"{prefix}{key}.")
+        else:
+            found.append((f"{prefix}{key}", value))
+    return found
+
+
+def read(settings: Settings) -> Imported:
+    """Return what arguments of Megatron-LM say."""
+    _take_devices(settings)
+    if "add_bias_linear" in settings and not settings.flag("add_bias_linear", default=True):
+        settings.put("disable_bias_linear", value=True)
+    sequence = settings.count("seq_length", 1024)
+    block = model_block(settings, sequence=sequence)
+    settings.check()
+    if "vocab" not in block:
+        block |= _assumed_vocabulary(settings, block)
+    layers, has_experts = block["layers"], "experts" in block
+    strategy = read_strategy(settings, layers=layers, has_experts=has_experts, defaults={})
+    replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"]
+    for key in ("moe_token_dispatcher_type", "ckpt_format"):
+        settings.value(key)
+    traits = {}
+    if settings.flag("grad_reduce_in_bf16"):
+        traits = {"reduce_bytes": 2.0, "gradient_bytes": 2.0}
+    training: dict[str, Any] = {}
+    if "train_iters" in settings:
+        training["steps"] = settings.count("train_iters", 1)
+    if "lr" in settings:
+        training["learning_rate"] = settings.number("lr", _LEARNING_RATE)
+    return Imported(
+        model=named_by_sizes(block),
+        data={
+            "sequence_length": sequence,
+            "global_batch": settings.count("global_batch_size", strategy["micro_batch"] * replicas),
+        },
+        strategy=strategy,
+        precision=_precision(settings),
+        optimizer=optimizer_of(settings),
+        traits=traits,
+        training=training,
+    )
+
+
+def _take_devices(settings: Settings) -> None:
+    """Take the number of devices from the launcher's arguments, where they say it."""
+    per_node, nodes = settings.value("gpus_per_node"), settings.value("nnodes")
+    if settings.devices is None and str(per_node).isdigit() and str(nodes).isdigit():
+        devices = int(str(per_node)) * int(str(nodes))
+        kinds = ("tensor_model", "pipeline_model", "context")
+        others = 1
+        for kind in kinds:
+            others *= settings.count(f"{kind}_parallel_size", 1)
+        if devices and devices % others == 0:
+            settings.devices = devices
+        else:
+            settings.assume(f"the launcher's {devices} devices are left out: the degrees need more")
+
+
+def _assumed_vocabulary(settings: Settings, block: Mapping[str, Any]) -> dict[str, int]:
+    """Return the vocabulary of a model that leaves it to its tokenizer."""
+    kind = settings.text("tokenizer_type", "GPT2BPETokenizer")
+    rows: int = FACTS["vocabularies"].get(kind, FACTS["vocabularies"]["other"])
+    for known in FACTS["vocabularies"].values():
+        if isinstance(named_by_sizes({**block, "vocab": known}), str):
+            rows = known
+    settings.assume(f"vocabulary of {rows}: the file leaves it to the tokenizer ({kind})")
+    return {"vocab": rows}
+
+
+def _precision(settings: Settings) -> str:
+    fp8, recipe = settings.value("fp8_format"), settings.text("fp8_recipe", "delayed")
+    fp4 = settings.value("fp4_format")
+    settings.value("fp4_recipe")
+    is_half, is_bf16 = settings.flag("fp16"), settings.flag("bf16")
+    for key in ("fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_param_gather", "fp8_margin"):
+        settings.value(key)
+    if fp4 is not None:
+        return "nvfp4"
+    if fp8 is not None:
+        if recipe == "blockwise":
+            settings.assume("fp8_recipe blockwise is taken as fp8 with one scale per tensor")
+        return "mxfp8" if recipe == "mxfp8" else "fp8"
+    return "fp16" if is_half else "bf16" if is_bf16 else "fp32"
+
+
+MEGATRON_LM: Final = FRAMEWORKS.register("megatron-lm")(
+    Framework(
+        name="megatron-lm",
+        title="Megatron-LM",
+        versions="Megatron-LM with Megatron-Core 0.16",
+        source="github:NVIDIA/Megatron-LM, branch core_r0.16.0, megatron/training/arguments.py",
+        software=("megatron-core", "megatron-te", "megatron-lm-2021"),
+        knobs=KNOBS,
+        precisions=tuple(_PRECISIONS),
+        optimizers=("adamw", "momentum"),
+        ignored=(*FACTS["ignored"], *_LAUNCHER),
+        write=write,
+        parse=parse,
+        read=read,
+    )
+)

@@ -1,0 +1,274 @@
+"""Sizes of a model as Megatron's arguments, and back. Names are those of its argument parser."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any, Final
+
+from wattree.capture import TransformerShape
+from wattree.capture.mapping import shape_from_mapping
+from wattree.errors import ModelError
+from wattree.frameworks.settings import Settings
+
+#: Argument → field of the same meaning, where nothing has to be computed.
+_SAME: Final = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "ffn_hidden_size": "ffn",
+    "num_attention_heads": "heads",
+    "kv_channels": "head_dim",
+}
+_OF_EXPERTS: Final = {
+    "num_experts": "experts",
+    "moe_router_topk": "top_k",
+    "moe_ffn_hidden_size": "expert_ffn",
+    "moe_shared_expert_intermediate_size": "shared_ffn",
+}
+#: Compressed attention; `q_lora_rank` is left out where queries are not compressed.
+_LATENT: Final = {
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_head_dim": "qk_nope_head_dim",
+    "qk_pos_emb_head_dim": "qk_rope_head_dim",
+    "v_head_dim": "v_head_dim",
+}
+_NORMS: Final = {"rms": "RMSNorm", "layer": "LayerNorm"}
+_POSITIONS: Final = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
+#: Fields that no step depends on, or that others say.
+_ASIDE: Final = frozenset(
+    {
+        *("name", "architecture", "sources", "activation", "max_positions", "position_rows"),
+        *("vocab", "unread_parameters"),
+    }
+)
+#: Names by which gates are activated that `--swiglu` stands for.
+_SWIGLU: Final = ("silu", "swish", "swiglu")
+
+
+def model_arguments(shape: TransformerShape) -> dict[str, Any]:
+    """Return the arguments that describe a model."""
+    found: dict[str, Any] = {name: getattr(shape, field) for name, field in _SAME.items()}
+    if shape.kv_heads != shape.heads and not shape.kv_lora_rank:
+        found |= {"group_query_attention": True, "num_query_groups": shape.kv_heads}
+    if shape.kv_lora_rank:
+        found |= {name: getattr(shape, field) for name, field in _LATENT.items()}
+        found["multi_latent_attention"] = True
+        if shape.q_lora_rank:
+            found["q_lora_rank"] = shape.q_lora_rank
+    has_all = shape.qkv_bias and shape.attention_out_bias and shape.mlp_bias
+    found |= {
+        "swiglu": shape.gated,
+        "normalization": _NORMS.get(shape.norm, "LayerNorm"),
+        "position_embedding_type": _POSITIONS.get(shape.positions, "none"),
+        "untie_embeddings_and_output_weights": not shape.tied_embedding,
+        "disable_bias_linear": not has_all,
+        "add_qkv_bias": shape.qkv_bias and not has_all,
+        "qk_layernorm": shape.qk_norm != "none",
+        "attention_dropout": shape.attention_dropout,
+        "hidden_dropout": shape.dropout,
+        "vocab_size": shape.padded_vocab,
+        "make_vocab_size_divisible_by": 1,
+    }
+    return found | _expert_arguments(shape) | _window_arguments(shape)
+
+
+def _expert_arguments(shape: TransformerShape) -> dict[str, Any]:
+    if not shape.experts:
+        return {}
+    found: dict[str, Any] = {
+        name: value for name, field in _OF_EXPERTS.items() if (value := getattr(shape, field))
+    }
+    if shape.moe_layers is not None and len(shape.moe_layers) < shape.layers:
+        found["moe_layer_freq"] = _pattern(shape.moe_layers, shape.layers)
+    if shape.shared_gate:
+        found["moe_shared_expert_gate"] = True
+    return found
+
+
+def _window_arguments(shape: TransformerShape) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if shape.window:
+        found["window_size"] = f"{shape.window - 1},0"
+        if shape.window_layers is not None:
+            found["window_attn_skip_freq"] = _pattern(shape.window_layers, shape.layers)
+    if shape.attention_sinks:
+        found["softmax_type"] = "learnable"
+    return found
+
+
+def model_misfits(shape: TransformerShape) -> dict[str, str]:
+    """Return what of a model its arguments do not bring back, by field of its shape."""
+    given = {name: str(value) for name, value in model_arguments(shape).items()}
+    settings = Settings.of(given)
+    try:
+        back = shape_from_mapping(model_block(settings, sequence=shape.max_positions or 1), "model")
+    except ModelError as error:
+        return {"model": f"has sizes that Megatron cannot have: {error}"}
+    lost = [
+        f"{field.name} {getattr(shape, field.name)}"
+        for field in fields(TransformerShape)
+        if field.name not in _ASIDE and getattr(shape, field.name) != getattr(back, field.name)
+    ]
+    if shape.gated and shape.activation.lower() not in _SWIGLU:
+        lost.append(f"gates with {shape.activation}")
+    return {"model": f"Megatron's GPT model has no {', '.join(lost)}"} if lost else {}
+
+
+def model_block(settings: Settings, *, sequence: int) -> dict[str, Any]:
+    """Return the `transformer:` block that arguments describe.
+
+    Args:
+        settings: Arguments by the name of their destination.
+        sequence: Tokens of a sample, where the arguments give no longest sequence.
+    """
+    block: dict[str, Any] = {
+        field: settings.count(name, 0)
+        for name, field in _SAME.items()
+        if name in settings or name in ("num_layers", "hidden_size", "num_attention_heads")
+    }
+    for name in ("num_layers", "hidden_size", "num_attention_heads"):
+        if name not in settings:
+            settings.problem(name, "is missing: the size of the model")
+    groups = settings.count("num_query_groups", 1)
+    if settings.flag("group_query_attention"):
+        block["kv_heads"] = groups
+    block |= _latent_block(settings) | _details(settings, sequence) | _vocabulary(settings)
+    layers = block["layers"]
+    return block | _expert_block(settings, layers) | _window_block(settings, layers)
+
+
+def _latent_block(settings: Settings) -> dict[str, Any]:
+    if not settings.flag("multi_latent_attention"):
+        return {}
+    usual = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
+    found = {field: settings.count(name, usual[name]) for name, field in _LATENT.items()}
+    found["head_dim"] = found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
+    if "q_lora_rank" in settings:
+        found["q_lora_rank"] = settings.count("q_lora_rank", 0, least=0)
+    return found
+
+
+def _details(settings: Settings, sequence: int) -> dict[str, Any]:
+    gated = settings.flag("swiglu")
+    positions = settings.choice(
+        "position_embedding_type",
+        "rope" if settings.flag("use_rotary_position_embeddings") else "learned_absolute",
+        {word: meaning for meaning, word in _POSITIONS.items()},
+    )
+    has_bias = not settings.flag("disable_bias_linear")
+    dropout = settings.number("hidden_dropout", 0.1)
+    longest = settings.count("max_position_embeddings", sequence)
+    found: dict[str, Any] = {
+        "gated": gated,
+        "activation": "silu" if gated else "gelu",
+        "norm": settings.choice(
+            "normalization", "LayerNorm", {word: meaning for meaning, word in _NORMS.items()}
+        ),
+        "positions": positions,
+        "tied_embedding": not settings.flag("untie_embeddings_and_output_weights"),
+        "qkv_bias": has_bias or settings.flag("add_qkv_bias"),
+        "attention_out_bias": has_bias,
+        "mlp_bias": has_bias,
+        "qk_norm": "head" if settings.flag("qk_layernorm") else "none",
+        "dropout": dropout,
+        "embedding_dropout": dropout,
+        "attention_dropout": settings.number("attention_dropout", 0.1),
+        "attention_sinks": settings.text("softmax_type", "vanilla") == "learnable",
+    }
+    if positions == "learned":
+        found["max_positions"] = longest
+    return found
+
+
+def _vocabulary(settings: Settings) -> dict[str, int]:
+    """Return the rows of the token table, padded as Megatron pads them."""
+    every = settings.count("make_vocab_size_divisible_by", 128)
+    if "padded_vocab_size" in settings:
+        return {"vocab": settings.count("padded_vocab_size", 1)}
+    if "vocab_size" not in settings:
+        return {}
+    rows = settings.count("vocab_size", 1)
+    tensor = settings.count("tensor_model_parallel_size", 1)
+    padded = -(-rows // (every * tensor)) * every * tensor
+    return {"vocab": rows, **({"padded_vocab": padded} if padded != rows else {})}
+
+
+def _expert_block(settings: Settings, layers: int) -> dict[str, Any]:
+    if "num_experts" not in settings:
+        return {}
+    found: dict[str, Any] = {
+        field: settings.count(name, 2 if field == "top_k" else 1)
+        for name, field in _OF_EXPERTS.items()
+        if name in settings or field == "top_k"
+    }
+    if settings.flag("moe_shared_expert_gate"):
+        found["shared_gate"] = True
+    chosen = _layers_of(settings, "moe_layer_freq", layers, every=lambda layer, n: layer % n == 0)
+    if chosen is not None and len(chosen) < layers:
+        found["moe_layers"] = chosen
+    return found
+
+
+def _window_block(settings: Settings, layers: int) -> dict[str, Any]:
+    if "window_size" not in settings:
+        return {}
+    ahead = re.match(r"\W*(\d+)", str(settings.value("window_size")))
+    if ahead is None:
+        settings.problem("window_size", "expected two whole numbers")
+        return {}
+    found: dict[str, Any] = {"window": int(ahead[1]) + 1}
+    chosen = _layers_of(
+        settings, "window_attn_skip_freq", layers, every=lambda layer, n: (layer + 1) % n != 0
+    )
+    return found if chosen is None else {**found, "window_layers": chosen}
+
+
+def _layers_of(settings: Settings, key: str, layers: int, *, every: Any) -> list[int] | None:
+    """Return the layers that a pattern chooses: a number, or a list of 0 and 1 as Python has it."""
+    value = settings.value(key)
+    if value is None:
+        return None
+    text = str(value).replace(" ", "").strip("'\"")
+    if text.isdigit() and int(text) > 0:
+        return [layer for layer in range(layers) if every(layer, int(text))]
+    chosen = expanded(text)
+    if chosen is None or len(chosen) != layers:
+        settings.problem(key, f"found {text[:80]!r}, expected a number or a 0 or 1 for each layer")
+        return None
+    return [layer for layer, is_chosen in enumerate(chosen) if is_chosen]
+
+
+#: The longest list that a pattern may stand for.
+_MOST: Final = 10_000
+
+
+def expanded(text: str) -> list[int] | None:
+    """Return what a pattern such as `([0]*3+[1]*1)*2` stands for; None if it is no such pattern."""
+    while (inner := re.search(r"\(([^()]*)\)(?:\*(\d{1,4}))?", text)) is not None:
+        found = _flat(inner[1])
+        if found is None or len(found) * int(inner[2] or 1) > _MOST:
+            return None
+        text = text.replace(inner[0], str(found * int(inner[2] or 1)).replace(" ", ""), 1)
+    return _flat(text)
+
+
+def _flat(text: str) -> list[int] | None:
+    found: list[int] = []
+    for term in text.split("+"):
+        match = re.fullmatch(r"\[([01](?:,[01])*|)\](?:\*(\d{1,4}))?", term)
+        if match is None or len(found) > _MOST:
+            return None
+        found += [int(each) for each in match[1].split(",") if each] * int(match[2] or 1)
+    return found
+
+
+def _pattern(chosen: tuple[int, ...], layers: int) -> str:
+    """Return the layers that are chosen as runs of 0 and 1, such as `[0]*3+[1]*58`."""
+    flags = [int(layer in chosen) for layer in range(layers)]
+    runs: list[list[int]] = []
+    for flag in flags:
+        if runs and runs[-1][0] == flag:
+            runs[-1][1] += 1
+        else:
+            runs.append([flag, 1])
+    return "+".join(f"[{flag}]*{count}" for flag, count in runs)

@@ -1,0 +1,114 @@
+"""Flags of a command line in a shell script, without running it.
+
+Every `--flag` of the script counts, wherever it stands: in arrays, in texts, in the command. Values
+of variables are filled in where the script sets them; what stands after `else` is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any, Final
+
+#: `NAME=value` at the start of a line, not an array.
+_ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?!\()(.*)$")
+#: `$NAME`, `${NAME}`, `${NAME:-value}`.
+_VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?[-=]([^{}]*))?\})")
+#: `$(( 8 * 2 ))` with whole numbers.
+_SUM: Final = re.compile(r"\$\(\(\s*(\d{1,9})\s*([*+/-])\s*(\d{1,9})\s*\)\)")
+_FLAG: Final = re.compile(r"--[A-Za-z]")
+#: Ends of a command.
+_ENDS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "2>&1", ")", "fi", "then", "done"})
+#: How often variables stand for variables, at most.
+_MOST_NESTED: Final = 8
+_MOST_CHARACTERS: Final = 4096
+
+
+def shell_flags(text: str) -> dict[str, Any]:
+    """Return flag → value of a script or a list of flags: a text, several, or true for none.
+
+    Dashes within names become underscores. A flag that is given again replaces the first.
+    """
+    lines = list(_lines(text))
+    variables: dict[str, str] = {}
+    for line in lines:
+        if (found := _ASSIGNMENT.match(line)) is not None and not _FLAG.search(found[2]):
+            words = _words(found[2])
+            variables[found[1]] = _filled(words[0] if words else "", variables)
+    flags: dict[str, Any] = {}
+    flag = ""
+    for word in (word for line in lines for word in _flag_words(line, variables)):
+        if _FLAG.match(word):
+            name, is_given, value = word[2:].partition("=")
+            flag = name.replace("-", "_")
+            flags[flag] = value if is_given else True
+        elif word in _ENDS or not word:
+            flag = ""
+        elif flag:
+            before = flags[flag]
+            flags[flag] = word if before is True else [*_listed(before), word]
+    return flags
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield whole lines without comments, and without what stands after `else`."""
+    depth, skipped = 0, 0
+    for line in re.sub(r"\\\s*\n", " ", text).splitlines():
+        start = line.strip()
+        if re.match(r"if\b", start):
+            depth += 1
+        if re.match(r"(else|elif)\b", start) and not skipped:
+            skipped = depth
+        if re.match(r"fi\b", start):
+            if skipped == depth:
+                skipped = 0
+            depth = max(0, depth - 1)
+            continue
+        if not skipped:
+            yield re.sub(r"(^|\s)#.*$", "", line)
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a line as a shell would split it; by blanks where quotes stay open."""
+    try:
+        return shlex.split(line, comments=False)
+    except ValueError:
+        return line.replace('"', " ").replace("'", " ").split()
+
+
+def _flag_words(line: str, variables: dict[str, str]) -> Iterator[str]:
+    assigned = _ASSIGNMENT.match(line)
+    for word in _words(line if assigned is None else assigned[2]):
+        filled = _filled(word, variables)
+        pieces = _words(filled) if _FLAG.match(filled.strip("( ")) and " " in filled else [filled]
+        for piece in pieces:
+            plain = re.sub(r"^[A-Za-z_]\w*\+?=\(|^\(", "", piece)
+            yield plain.rstrip(")") if not plain.count("(") else plain
+            if plain.endswith(")") and not plain.count("("):
+                yield ""
+
+
+def _filled(word: str, variables: dict[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        return variables.get(match[1] or match[2], match[3] or "") or match[0]
+
+    for _ in range(_MOST_NESTED):
+        before, word = word, _VARIABLE.sub(value, word)[:_MOST_CHARACTERS]
+        word = _SUM.sub(_sum, word)
+        if word == before:
+            break
+    return word
+
+
+def _sum(match: re.Match[str]) -> str:
+    one, other = int(match[1]), int(match[3])
+    if match[2] == "/" and not other:
+        return match[0]
+    return str(
+        {"*": one * other, "+": one + other, "-": one - other, "/": one // (other or 1)}[match[2]]
+    )
