@@ -5,6 +5,7 @@ Megatron-LM takes them as flags, Megatron-Bridge as keys of its configuration.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -190,7 +191,8 @@ def read_strategy(
         settings.count(f"{kind}_parallel_size", 1)
         for kind in ("tensor_model", "pipeline_model", "context")
     )
-    replicas = settings.replicas(tp * pp * cp)
+    experts = _expert_ranks(settings, tp) if has_experts else 1
+    replicas = settings.replicas(tp * pp * cp, multiple=experts // math.gcd(experts, tp))
     settings.check()
     strategy: dict[str, Any] = {
         "tp": tp,
@@ -220,6 +222,13 @@ def read_strategy(
 
 def _first(value: object) -> str:
     return str(value[0] if isinstance(value, list) and value else value).lower()
+
+
+def _expert_ranks(settings: Settings, tp: int) -> int:
+    """Return the ranks that hold the experts of a layer."""
+    return settings.count("expert_model_parallel_size", 1) * settings.count(
+        "expert_tensor_parallel_size", tp
+    )
 
 
 def _no_experts(settings: Settings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from wattree.frameworks.megatron import (
     strategy_misfits,
 )
 from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
-from wattree.frameworks.models import named_by_sizes
+from wattree.frameworks.models import catalog_vocabularies, named_by_sizes
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_flags import shell_flags
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
@@ -43,7 +44,6 @@ _RENAMED: Final = {
     "recompute_activations": "recompute_activations",
     "nproc_per_node": "gpus_per_node",
     "use_custom_fsdp": "use_megatron_fsdp",
-    "encoder_num_layers": "num_layers",
 }
 #: Words of launchers, which no step depends on.
 _LAUNCHER: Final = ("node_rank", "master_*", "rdzv_*", "standalone", "nodes", "log_dir", "tee")
@@ -160,7 +160,9 @@ def _array(name: str, arguments: Mapping[str, Any]) -> str:
 def parse(path: Path) -> dict[str, Any]:
     """Return the arguments of a script, a list of flags or a YAML file, by destination."""
     if path.suffix in (".yaml", ".yml"):
-        given = {str(key).rsplit(".", 1)[-1]: value for key, value in _leaves(read_yaml(path))}
+        whole = read_yaml(path)
+        whole = whole.get("MODEL_ARGS", whole)
+        given = {str(key).rsplit(".", 1)[-1]: value for key, value in _leaves(whole)}
     else:
         given = shell_flags(read_text(path))
     if not given:
@@ -229,9 +231,10 @@ def _take_devices(settings: Settings) -> None:
     if settings.devices is None and str(per_node).isdigit() and str(nodes).isdigit():
         devices = int(str(per_node)) * int(str(nodes))
         kinds = ("tensor_model", "pipeline_model", "context")
-        others = 1
-        for kind in kinds:
-            others *= settings.count(f"{kind}_parallel_size", 1)
+        others = math.prod(settings.count(f"{kind}_parallel_size", 1) for kind in kinds)
+        wide = settings.count("expert_model_parallel_size", 1)
+        wide *= settings.count("expert_tensor_parallel_size", 1)
+        others = math.lcm(others, settings.count("pipeline_model_parallel_size", 1) * wide)
         if devices and devices % others == 0:
             settings.devices = devices
         else:
@@ -242,7 +245,7 @@ def _assumed_vocabulary(settings: Settings, block: Mapping[str, Any]) -> dict[st
     """Return the vocabulary of a model that leaves it to its tokenizer."""
     kind = settings.text("tokenizer_type", "GPT2BPETokenizer")
     rows: int = FACTS["vocabularies"].get(kind, FACTS["vocabularies"]["other"])
-    for known in FACTS["vocabularies"].values():
+    for known in catalog_vocabularies():
         if isinstance(named_by_sizes({**block, "vocab": known}), str):
             rows = known
     settings.assume(f"vocabulary of {rows}: the file leaves it to the tokenizer ({kind})")

@@ -19,6 +19,7 @@ _SAME: Final = {
     "num_attention_heads": "heads",
     "kv_channels": "head_dim",
 }
+_REQUIRED: Final = ("num_layers", "hidden_size", "num_attention_heads")
 _OF_EXPERTS: Final = {
     "num_experts": "experts",
     "moe_router_topk": "top_k",
@@ -63,7 +64,8 @@ def model_arguments(shape: TransformerShape) -> dict[str, Any]:
         "untie_embeddings_and_output_weights": not shape.tied_embedding,
         "disable_bias_linear": not has_all,
         "add_qkv_bias": shape.qkv_bias and not has_all,
-        "qk_layernorm": shape.qk_norm != "none",
+        # Compressed queries and keys always have their norms here.
+        "qk_layernorm": shape.qk_norm != "none" or bool(shape.kv_lora_rank),
         "attention_dropout": shape.attention_dropout,
         "hidden_dropout": shape.dropout,
         "vocab_size": shape.padded_vocab,
@@ -122,13 +124,13 @@ def model_block(settings: Settings, *, sequence: int) -> dict[str, Any]:
         sequence: Tokens of a sample, where the arguments give no longest sequence.
     """
     block: dict[str, Any] = {
-        field: settings.count(name, 0)
+        field: settings.count(name, 1) if name in settings else 1
         for name, field in _SAME.items()
-        if name in settings or name in ("num_layers", "hidden_size", "num_attention_heads")
+        if name in settings or name in _REQUIRED
     }
-    for name in ("num_layers", "hidden_size", "num_attention_heads"):
+    for name in _REQUIRED:
         if name not in settings:
-            settings.problem(name, "is missing: the size of the model")
+            settings.problem(name, "is missing: without it the model's size is not known")
     groups = settings.count("num_query_groups", 1)
     if settings.flag("group_query_attention"):
         block["kv_heads"] = groups
@@ -149,14 +151,16 @@ def _latent_block(settings: Settings) -> dict[str, Any]:
 
 
 def _details(settings: Settings, sequence: int) -> dict[str, Any]:
-    gated = settings.flag("swiglu")
+    gated = settings.flag("swiglu") or settings.flag("quick_geglu")
+    is_latent = settings.flag("multi_latent_attention")
     positions = settings.choice(
         "position_embedding_type",
         "rope" if settings.flag("use_rotary_position_embeddings") else "learned_absolute",
         {word: meaning for meaning, word in _POSITIONS.items()},
     )
     has_bias = not settings.flag("disable_bias_linear")
-    dropout = settings.number("hidden_dropout", 0.1)
+    usual = 0.0 if gated else 0.1  # models with gates have none; the arguments' default is 0.1
+    dropout = settings.number("hidden_dropout", usual)
     longest = settings.count("max_position_embeddings", sequence)
     found: dict[str, Any] = {
         "gated": gated,
@@ -169,10 +173,10 @@ def _details(settings: Settings, sequence: int) -> dict[str, Any]:
         "qkv_bias": has_bias or settings.flag("add_qkv_bias"),
         "attention_out_bias": has_bias,
         "mlp_bias": has_bias,
-        "qk_norm": "head" if settings.flag("qk_layernorm") else "none",
+        "qk_norm": "head" if settings.flag("qk_layernorm") and not is_latent else "none",
         "dropout": dropout,
         "embedding_dropout": dropout,
-        "attention_dropout": settings.number("attention_dropout", 0.1),
+        "attention_dropout": settings.number("attention_dropout", usual),
         "attention_sinks": settings.text("softmax_type", "vanilla") == "learnable",
     }
     if positions == "learned":

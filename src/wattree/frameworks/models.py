@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
-from wattree.capture import TransformerShape, catalog_entry, config_shape, known_by_sizes
+from wattree.capture import (
+    TransformerShape,
+    catalog_entry,
+    config_shape,
+    configuration_names,
+    known_by_sizes,
+)
 from wattree.capture.mapping import shape_from_mapping
+
+#: Of which a file may say other than the model has.
+_DROPOUTS: Final = ("dropout", "attention_dropout")
 
 
 def shape_of(model: str | Mapping[str, Any]) -> TransformerShape | None:
@@ -37,4 +47,15 @@ def named_by_sizes(block: Mapping[str, Any]) -> str | dict[str, Any]:
         block: Keys of a `transformer:` block.
     """
     known = known_by_sizes(block)
-    return {"transformer": dict(block)} if known is None else known[0]
+    if known is None:
+        return {"transformer": dict(block)}
+    shape = shape_of(known[0])
+    is_other = any(block.get(name, 0.0) != getattr(shape, name) for name in _DROPOUTS)
+    return {"transformer": dict(block)} if is_other else known[0]
+
+
+@cache  # the catalog does not change
+def catalog_vocabularies() -> tuple[int, ...]:
+    """Return the sizes of vocabularies that models of the catalog have."""
+    configs = (catalog_entry(name).config or {} for name in configuration_names())
+    return tuple(sorted({size for each in configs if (size := each.get("vocab_size"))}))

@@ -6,6 +6,7 @@ been understood.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -129,19 +130,19 @@ class Settings:
         if (line := f"{key}: {what}" if key else what) not in self.problems:
             self.problems.append(line)
 
-    def replicas(self, others: int) -> int:
+    def replicas(self, others: int, *, multiple: int = 1) -> int:
         """Return how many ranks of data parallelism the other degrees leave.
 
         Without a named cluster the fewest whole nodes are assumed.
 
         Args:
             others: Product of all other degrees.
+            multiple: Of which replicas have to be one, where their number is assumed.
         """
         whole = self.devices
         if whole is None:
-            whole = others
-            while whole % self.devices_per_node:
-                whole += others
+            least = others * multiple
+            whole = math.lcm(least, self.devices_per_node)
             self.assume(
                 f"{whole} devices, as the file leaves their number open: name the cluster by "
                 "--cluster and --nodes"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from pathlib import Path
 from typing import Any, Final
 
+from wattree.capture import catalog_entry
+from wattree.capture.catalog_entries import is_model_name
 from wattree.files import read_yaml
 from wattree.frameworks.framework import Imported
 from wattree.frameworks.models import layers_of
@@ -58,6 +62,8 @@ def _model(settings: Settings) -> str | dict[str, Any]:
         settings.text("model.name", "llama3"),
         settings.text("model.flavor", "debugmodel"),
     )
+    if (named := settings.text("hf_transformers.model")) and is_model_name(named):
+        return catalog_entry(named).name
     suffix = next((each for each in FACTS["suffixes"] if flavor.endswith(each)), "")
     plain = flavor.removesuffix(suffix)
     if plain in FACTS["models"].get(name, {}):
@@ -72,7 +78,9 @@ def _model(settings: Settings) -> str | dict[str, Any]:
         for model, flavors in FACTS[group].items()
         for each in flavors
     ]
-    settings.problem("model", f"unknown: {name} {flavor}; known: {', '.join(known)}")
+    close = difflib.get_close_matches(f"{name} {plain}", known, n=5, cutoff=0.3)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    settings.problem("model", f"found {name} {flavor}, of which no sizes are known{hint}")
     return ""
 
 
@@ -95,7 +103,10 @@ def _degrees(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
             "parallelism.data_parallel_shard_degree", "found 0, expected -1 or above 0"
         )
     if shard < 1:
-        shard = settings.replicas(tp * cp * pp * replicate)
+        wide = settings.count("parallelism.expert_parallel_degree", 1) if has_experts else 1
+        shard = settings.replicas(
+            tp * cp * pp * replicate, multiple=wide // math.gcd(wide, tp * cp)
+        )
     strategy: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "sequence_parallel": tp > 1}
     if cp > 1:
         strategy["context"] = settings.choice(
