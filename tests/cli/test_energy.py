@@ -143,7 +143,9 @@ def test_a_model_without_a_run_is_predicted_from_its_job(
     assert run([*words, "--job", str(job), "--model", "vgg-16"]) == 2
     assert "found --model and --job, expected one of" in capsys.readouterr().err
     assert run([*words, "--job", str(job), "--batch", "4"]) == 2
-    assert "--batch: found --job, which states its batch; expected --model" in capsys.readouterr().err
+    assert (
+        "--batch: found --job, which states its batch; expected --model" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

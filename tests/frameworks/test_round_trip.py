@@ -15,7 +15,7 @@ import pytest
 
 from wattree.capture import TransformerShape
 from wattree.errors import WattreeError
-from wattree.frameworks import FRAMEWORKS, import_recipe
+from wattree.frameworks import FRAMEWORKS, Given, import_recipe
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.framework import ConcreteJob
@@ -37,6 +37,7 @@ class Drawn:
         values: Key of a strategy → values.
         precisions, optimizers: Of the job.
         file: Of the exported folder, which is imported.
+        given: What it does not say, and the user adds.
     """
 
     models: tuple[str, ...]
@@ -44,6 +45,7 @@ class Drawn:
     precisions: tuple[str, ...] = ("bf16",)
     optimizers: tuple[str, ...] = ("adamw",)
     file: str
+    given: tuple[str, ...] = ()
 
 
 DEGREES: Final[dict[str, tuple[Any, ...]]] = {
@@ -54,7 +56,75 @@ DEGREES: Final[dict[str, tuple[Any, ...]]] = {
     "pp": (1, 1, 2, 4),
     "micro_batch": (1, 2),
 }
+#: What DeepSpeed has settings for.
+ZERO: Final[dict[str, tuple[Any, ...]]] = {
+    "recompute": ("none", "full"),
+    "overlap_gradients": (None, None, True, False),
+    "bucket": (None, None, "50 MB", {"gradients": "25 MiB", "parameters": "100 MiB"}),
+    "offload": (
+        *(None, None),
+        {"optimizer": "host"},
+        {"optimizer": "host", "parameters": "host"},
+    ),
+}
+#: What Accelerate and the Trainer have besides, with one engine or another.
+ENGINES: Final[dict[str, tuple[Any, ...]]] = {
+    "sharding": ("none", "zero1", "zero2", "zero3", "zero3", "hybrid"),
+    "context": ("gather", "ring", "ulysses"),
+    "reshard_after_forward": (None, None, False),
+    "overlap_gradients": (None, None, None, True, False),
+    "bucket": (None, None, None, "25 MiB"),
+    "pp": (1,),
+}
 DRAWN: Final[dict[str, Drawn]] = {
+    "deepspeed": Drawn(
+        models=("llama-3.1-8b", "mixtral-8x7b"),
+        values={
+            **DEGREES,
+            **ZERO,
+            "ep": (1, 1, 1, 4),
+            "sharding": ("none", "zero1", "zero2", "zero3"),
+            "schedule": ("1f1b",),
+            "context": ("ulysses",),
+            "overlap_tensor": (None, None, True, False),
+        },
+        precisions=("bf16", "fp16", "fp32", "amp"),
+        optimizers=("adamw", "adam", "lion", "sgd", "momentum", "rmsprop", "adafactor"),
+        file="ds_config.json",
+        given=("model", "sequence_length"),
+    ),
+    "accelerate": Drawn(
+        models=("llama-3.1-8b", "mixtral-8x7b"),
+        values={**DEGREES, **ZERO, **ENGINES},
+        precisions=("bf16", "fp16", "fp32", "fp8"),
+        optimizers=("adamw", "adam", "sgd", "rmsprop", "adafactor"),
+        file="launch.sh",
+    ),
+    "hf-trainer": Drawn(
+        models=("llama-3.1-8b", "mixtral-8x7b"),
+        values={**DEGREES, **ZERO, **ENGINES},
+        precisions=("bf16", "fp16", "fp32"),
+        optimizers=("adamw", "sgd", "lion", "adafactor", "adamw8bit", "rmsprop"),
+        file="launch.sh",
+    ),
+    "maxtext": Drawn(
+        models=("llama-3.1-8b", "mixtral-8x7b", "qwen3-235b-a22b"),
+        values={
+            **DEGREES,
+            "ep": (1, 1, 1, 4),
+            "sharding": ("none", "zero1", "zero3", "zero3", "hybrid"),
+            "recompute": ("none", "full", "selective", "selective_qkv"),
+            "schedule": ("gpipe", "breadth-first"),
+            "virtual_stages": (1, 2),
+            "context": ("gather", "ring"),
+            "context_order": ("zigzag", "contiguous"),
+            "sequence_parallel": (True, False),
+            "expert_over_tensor": (True, False),
+        },
+        precisions=("bf16", "fp8", "fp32"),
+        optimizers=("adamw", "adam", "sgd"),
+        file="maxtext.yml",
+    ),
     "torchtitan": Drawn(
         models=("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "llama-3.1-405b"),
         values={
@@ -166,7 +236,11 @@ def _imported(files: dict[str, str], name: str, concrete: ConcreteJob, folder: P
         (folder / file).write_text(text, encoding="utf-8")
     ranks, nodes = concrete.options.ranks, concrete.job.cluster.nodes
     found = import_recipe(
-        folder / DRAWN[name].file, name, node="dgx-b200", nodes=nodes if ranks >= 8 else None
+        folder / DRAWN[name].file,
+        name,
+        node="dgx-b200",
+        nodes=nodes if ranks >= 8 else None,
+        given=_given(name, concrete),
     )
     assert found.not_understood == ()
     return concrete_job(job_from_mapping(found.job, "imported"))
@@ -179,6 +253,14 @@ def _sizes(shape: TransformerShape | None) -> dict[str, object]:
     if shape.positions != "learned":
         aside |= {"max_positions", "position_rows"}
     return {key: value for key, value in asdict(shape).items() if key not in aside}
+
+
+def _given(name: str, concrete: ConcreteJob) -> Given:
+    known = {
+        "model": concrete.model_name,
+        "sequence_length": concrete.job.data.sequence_length,
+    }
+    return Given(**{key: known[key] for key in DRAWN[name].given})
 
 
 def _facts(concrete: ConcreteJob) -> dict[str, object]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Traces; every other format is a framework.
 CHAKRA: Final = "chakra"
 #: For help, which loads no framework.
-FRAMEWORK_NAMES: Final = "torchtitan"
+FRAMEWORK_NAMES: Final = "torchtitan, deepspeed, accelerate, hf-trainer, maxtext"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

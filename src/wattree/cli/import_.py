@@ -36,6 +36,27 @@ class ImportRequest:
         int | None,
         typer.Option(metavar="N", min=1, help="How many of them.", show_default=False),
     ] = None
+    model: Annotated[
+        str | None, option("NAME", "The model: a name of the catalog or a config.json.")
+    ] = None
+    sequence_length: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Tokens of a sample.", show_default=False)
+    ] = None
+    global_batch: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Samples of a step.", show_default=False)
+    ] = None
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Samples of a forward pass and replica.", show_default=False
+        ),
+    ] = None
+    accumulation: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Micro-batches of a step and replica.", show_default=False
+        ),
+    ] = None
     json_path: JsonPath = None
 
 
@@ -43,18 +64,29 @@ class ImportRequest:
 def import_(request: ImportRequest) -> None:
     """Make a job of a training framework's configuration.
 
+    What a file does not say, such as the model or the batch, is given by options.
     What was assumed stands at the head of the job file, and on standard error with every setting
     that was not understood.
 
     Example: wattree import train.toml --from torchtitan --cluster dgx-h100 --out job.yaml
     """
     from wattree.files import write_atomic
-    from wattree.frameworks import import_recipe
+    from wattree.frameworks import Given, import_recipe
 
     check_outputs(request.json_path, source=request.file)
     check_outputs(request.out, source=request.file)
     found = import_recipe(
-        request.file, request.framework, node=request.cluster, nodes=request.nodes
+        request.file,
+        request.framework,
+        node=request.cluster,
+        nodes=request.nodes,
+        given=Given(
+            model=request.model,
+            sequence_length=request.sequence_length,
+            global_batch=request.global_batch,
+            micro_batch=request.micro_batch,
+            accumulation=request.accumulation,
+        ),
     )
     for note in found.assumed:
         tell(f"wattree: {request.file}: assumed: {note}")

@@ -19,10 +19,9 @@ from wattree.job import AUTO, Job
 from wattree.lowering.checked import checked
 from wattree.lowering.idle import has_experts
 from wattree.lowering.setting import setting_of
-from wattree.lowering.stages import chunk_layers
 from wattree.lowering.usual_model import usual_block
 from wattree.predict.left_open import decided
-from wattree.strategy import StrategyOptions
+from wattree.strategy import StrategyOptions, chunk_layers
 from wattree.strategy.options import KNOBS
 from wattree.strategy.presets import schedule_of_chunks
 from wattree.strategy.schedules import PIPELINE_SCHEDULES

@@ -16,9 +16,8 @@ from wattree.cost import Software
 from wattree.frameworks.settings import Settings
 from wattree.graph import ModelGraph
 from wattree.job import Job
-from wattree.lowering.stages import chunk_layers
 from wattree.registry import Registry
-from wattree.strategy import StrategyOptions
+from wattree.strategy import StrategyOptions, chunk_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

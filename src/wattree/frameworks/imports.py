@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from wattree.errors import WattreeError
 from wattree.files import refusal
 from wattree.frameworks.concrete import normal_options
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
+from wattree.frameworks.given import Given
 from wattree.frameworks.settings import Settings
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
@@ -58,7 +59,12 @@ class ImportedRecipe:
 
 
 def import_recipe(
-    path: Path, name: str, *, node: str | None = None, nodes: int | None = None
+    path: Path,
+    name: str,
+    *,
+    node: str | None = None,
+    nodes: int | None = None,
+    given: Given | None = None,
 ) -> ImportedRecipe:
     """Return the job that a configuration describes.
 
@@ -67,6 +73,7 @@ def import_recipe(
         name: Of the framework.
         node: Node of the cluster, as `cluster.node` of a job; none: one is assumed.
         nodes: How many; none: as many as the degrees ask for.
+        given: What else the user says where the file does not.
 
     Raises:
         UnknownNameError: There is no such framework or node.
@@ -76,7 +83,13 @@ def import_recipe(
     framework = FRAMEWORKS[name]
     per_node = load_node(node or USUAL_NODE).devices
     devices = None if nodes is None else nodes * per_node
-    settings = Settings(path, framework.parse(path), devices=devices, devices_per_node=per_node)
+    settings = Settings(
+        path,
+        framework.parse(path),
+        devices=devices,
+        devices_per_node=per_node,
+        given=replace(given or Given(), node=node or USUAL_NODE),
+    )
     found = framework.read(settings)
     settings.check()
     mapping = _job_mapping(framework, found, settings, node=node, nodes=nodes)

@@ -14,7 +14,7 @@ from wattree.files import read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.frameworks.megatron_layout import layout, layout_layers
 from wattree.frameworks.settings import Settings
-from wattree.lowering.stages import chunk_layers
+from wattree.strategy import chunk_layers
 
 #: What both name; see the file.
 FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("megatron.yaml"))

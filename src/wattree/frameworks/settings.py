@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wattree.files import refusal
+from wattree.frameworks.given import Given
 from wattree.job.problems import MOST_PROBLEMS, seen
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ class Settings:
         path: Of the file.
         devices: Of the cluster that the user named; None if none was named.
         devices_per_node: Of its nodes, or of those that are assumed.
+        given: What the user says where the file does not.
         notes: What was assumed, one sentence each.
         problems: What is wrong, one `key: what` each.
     """
@@ -37,8 +39,10 @@ class Settings:
         *,
         devices: int | None = None,
         devices_per_node: int = 8,
+        given: Given | None = None,
     ) -> None:
         self.path, self.devices, self.devices_per_node = path, devices, devices_per_node
+        self.given = given or Given()
         self.notes: list[str] = []
         self.problems: list[str] = []
         self._settings = dict(_flattened(settings))

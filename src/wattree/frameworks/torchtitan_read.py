@@ -13,8 +13,7 @@ from wattree.files import read_yaml
 from wattree.frameworks.framework import Imported
 from wattree.frameworks.models import layers_of
 from wattree.frameworks.settings import Settings
-from wattree.lowering.stages import chunk_layers
-from wattree.strategy import Offload
+from wattree.strategy import Offload, chunk_layers
 
 #: What torchtitan names; see the file.
 FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("torchtitan.yaml"))

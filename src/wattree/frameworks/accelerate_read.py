@@ -1,0 +1,300 @@
+"""Accelerate's YAML: what it says of a strategy, whichever engine it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from wattree.files import read_json, read_yaml
+from wattree.frameworks.found import Found
+from wattree.frameworks.launch import notes_of, parsed
+from wattree.frameworks.read import known_of, without
+from wattree.frameworks.zero_read import read_zero_json
+from wattree.job.problems import Problems, shown
+from wattree.job.section import Section
+from wattree.job.values import Degree, Samples
+from wattree.strategy import ULYSSES
+
+_LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("accelerate.yaml"))
+#: Settings without effect on a step.
+IGNORED: Final = tuple(_LISTS["ignored"])
+#: Types of one device, or of whole replicas on several.
+_REPLICAS: Final = (
+    "NO",
+    "MULTI_CPU",
+    "MULTI_GPU",
+    "MULTI_XPU",
+    "MULTI_HPU",
+    "MULTI_NPU",
+    "MULTI_MLU",
+)
+#: Shardings of FSDP1 by name and number (`torch.distributed.fsdp.ShardingStrategy`): the sharding,
+#: and whether parameters are dropped after forward.
+FSDP1: Final[Mapping[str, tuple[str, bool]]] = {
+    "full_shard": ("zero3", True),
+    "shard_grad_op": ("zero3", False),
+    "no_shard": ("none", True),
+    "hybrid_shard": ("hybrid", True),
+    "hybrid_shard_zero2": ("hybrid", False),
+}
+_CONTEXTS: Final = {"allgather": "gather", "alltoall": "ring"}
+_OFFLOADED: Final = {"optimizer": "host", "parameters": "host"}
+_FSDP: Final = "FSDP"
+
+
+def _flag(value: object) -> object:
+    """Return true or false, which older files have as a text."""
+    return (
+        {"true": True, "false": False}.get(value.lower(), value)
+        if isinstance(value, str)
+        else value
+    )
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _lower(value: object) -> object:
+    if value is False or value is None:  # `no` of YAML 1.1
+        return "no"
+    return value.lower() if isinstance(value, str) else value
+
+
+Flag = Annotated[bool, BeforeValidator(_flag)]
+
+
+class FsdpSpec(Section):
+    """The section `fsdp_config`."""
+
+    fsdp_version: Literal[1, 2] = Field(1, description="1 or 2")
+    fsdp_reshard_after_forward: bool | str | None = Field(None, description="true or false")
+    fsdp_sharding_strategy: str | int | None = Field(None, description="a sharding of FSDP1")
+    fsdp_offload_params: Flag = Field(False, description="true or false")
+    fsdp_activation_checkpointing: Flag = Field(False, description="true or false")
+    fsdp_activation_checkpointing_offload: Literal[False] = Field(
+        False, description="false; no strategy here offloads what all layers keep"
+    )
+    fsdp_auto_wrap_policy: Annotated[str | None, BeforeValidator(_upper)] = Field(
+        None, description="the name of a policy"
+    )
+    fsdp_backward_prefetch: str | None = Field(None, description="the name of a prefetch")
+    fsdp_forward_prefetch: Flag = Field(False, description="true or false")
+
+
+class DegreesSpec(Section):
+    """The section `parallelism_config`."""
+
+    parallelism_config_dp_replicate_size: Degree = Field(1, description="a whole number")
+    parallelism_config_dp_shard_size: Degree = Field(1, description="a whole number")
+    parallelism_config_tp_size: Degree = Field(1, description="a whole number")
+    parallelism_config_cp_size: Degree = Field(1, description="a whole number")
+    parallelism_config_sp_size: Degree = Field(1, description="a whole number")
+    parallelism_config_cp_comm_strategy: Literal["allgather", "alltoall"] = Field(
+        "allgather", description="'allgather' or 'alltoall'"
+    )
+
+
+class InlineZeroSpec(Section):
+    """The section `deepspeed_config`."""
+
+    deepspeed_config_file: str | None = Field(None, description="the name of a JSON file")
+    zero_stage: Literal[0, 1, 2, 3] = Field(2, description="0, 1, 2 or 3")
+    offload_optimizer_device: Literal["none", "cpu"] | None = Field(
+        None, description="'none' or 'cpu'"
+    )
+    offload_param_device: Literal["none", "cpu"] | None = Field(None, description="'none' or 'cpu'")
+    gradient_accumulation_steps: Samples | Literal["auto"] | None = Field(
+        None, description="a whole number"
+    )
+
+
+class DynamoSpec(Section):
+    """The section `dynamo_config`."""
+
+    dynamo_backend: Annotated[str, BeforeValidator(_upper)] = Field("NO", description="a name")
+
+
+class AccelerateYaml(Section):
+    """What of Accelerate's YAML a strategy depends on; the rest is in `accelerate.yaml`."""
+
+    distributed_type: Annotated[
+        Literal[
+            "NO",
+            "MULTI_CPU",
+            "MULTI_GPU",
+            "MULTI_XPU",
+            "MULTI_HPU",
+            "MULTI_NPU",
+            "MULTI_MLU",
+            "FSDP",
+            "DEEPSPEED",
+        ],
+        BeforeValidator(_upper),
+    ] = Field(description="NO, MULTI_GPU, FSDP or DEEPSPEED")
+    mixed_precision: Annotated[Literal["no", "bf16", "fp16", "fp8"], BeforeValidator(_lower)] = (
+        Field("no", description="no, bf16, fp16 or fp8")
+    )
+    num_processes: Degree | None = Field(None, description="a whole number")
+    num_machines: Degree | None = Field(None, description="a whole number")
+    fsdp_config: FsdpSpec = Field(FsdpSpec(), description="a mapping")
+    deepspeed_config: InlineZeroSpec = Field(InlineZeroSpec(), description="a mapping")
+    parallelism_config: DegreesSpec = Field(DegreesSpec(), description="a mapping")
+    dynamo_config: DynamoSpec | None = Field(None, description="a mapping with dynamo_backend")
+
+
+def read_accelerate(path: Path, problems: Problems) -> Found | None:
+    """Return what a YAML says, and DeepSpeed's JSON that it names.
+
+    Args:
+        path: The YAML; names in it are relative to its folder, or to the folder it is used in.
+        problems: Where its faults go.
+    """
+    values = dict(parsed(path))
+    if "distributed_type" not in values:
+        problems.add("distributed_type", "is missing: this is no configuration of Accelerate")
+        return None
+    if "dynamo_backend" in values:  # before there was a section
+        values["dynamo_config"] = {"dynamo_backend": values.pop("dynamo_backend")}
+    for name in ("fsdp_config", "deepspeed_config", "parallelism_config"):
+        if values.get(name, {}) is None:
+            del values[name]
+    plain, _ = without(values, IGNORED)
+    plain, left_out = without(plain, _LISTS["left_out"])
+    known, unknown = known_of(AccelerateYaml, plain)
+    found = problems.read(AccelerateYaml, known, "")
+    if found is None:
+        return None
+    compiler = "NO" if found.dynamo_config is None else found.dynamo_config.dynamo_backend
+    kind = found.distributed_type
+    base = Found(
+        precision="fp32" if found.mixed_precision == "no" else found.mixed_precision,
+        devices=found.num_processes,
+        compiled=None if compiler == "NO" else True,
+        assumed=notes_of((), left_out),
+        not_understood=tuple(unknown),
+    )
+    if kind == "DEEPSPEED":
+        return _with_deepspeed(base, found, path, problems)
+    if kind == _FSDP:
+        return _with_fsdp(base, found, problems)
+    degrees = found.parallelism_config
+    strategy: dict[str, Any] = {"sharding": "none"} | _tensor(degrees)
+    if degrees.parallelism_config_cp_size * degrees.parallelism_config_sp_size > 1:
+        problems.add("parallelism_config", f"found a split of sequences with {kind}, expected FSDP")
+    return replace(base, strategy=strategy)
+
+
+def _with_fsdp(base: Found, found: AccelerateYaml, problems: Problems) -> Found:
+    """Return the recipe of FSDP, of either version."""
+    spec, degrees = found.fsdp_config, found.parallelism_config
+    sharding, reshards = _sharding(spec, problems)
+    assumed = list(base.assumed)
+    if spec.fsdp_auto_wrap_policy != "TRANSFORMER_BASED_WRAP":
+        assumed.append("parameters are gathered layer by layer (TRANSFORMER_BASED_WRAP)")
+    if spec.fsdp_version == 1:
+        assumed.append("FSDP1 is taken as FSDP2, which replaces it; its prefetch is left out")
+    strategy: dict[str, Any] = {
+        "sharding": sharding,
+        "recompute": "full" if spec.fsdp_activation_checkpointing else "none",
+        **_tensor(degrees),
+    }
+    if not reshards:
+        strategy["reshard_after_forward"] = False
+    if spec.fsdp_offload_params:
+        strategy["offload"] = dict(_OFFLOADED)
+    if (cp := degrees.parallelism_config_cp_size) > 1:
+        strategy["cp"] = cp
+        strategy["context"] = _CONTEXTS[degrees.parallelism_config_cp_comm_strategy]
+    copies = degrees.parallelism_config_dp_replicate_size
+    if copies > 1:
+        strategy |= {"sharding": "hybrid", "dp": copies}
+        strategy["fsdp"] = degrees.parallelism_config_dp_shard_size
+        if cp > 1:
+            problems.add(
+                "parallelism_config",
+                f"found {copies} copies of shards that lie over sequences too, which no "
+                "strategy here states",
+            )
+    return replace(base, strategy=strategy, assumed=tuple(assumed))
+
+
+def _sharding(spec: FsdpSpec, problems: Problems) -> tuple[str, bool]:
+    """Return the sharding, and whether parameters are dropped after forward."""
+    reshard = spec.fsdp_reshard_after_forward
+    if spec.fsdp_version == 2:
+        drops = _flag(reshard)
+        if drops is not None and not isinstance(drops, bool):
+            problems.add(
+                "fsdp_config.fsdp_reshard_after_forward",
+                f"found {shown(reshard)}, expected true or false",
+            )
+        return "zero3", drops is not False
+    word = spec.fsdp_sharding_strategy or reshard or "full_shard"
+    names = list(FSDP1)
+    if str(word).isdigit() and 1 <= int(word) <= len(names):
+        word = names[int(word) - 1]
+    if str(word).lower() not in FSDP1:
+        problems.add(
+            "fsdp_config.fsdp_sharding_strategy",
+            f"found {shown(word)}, expected one of {', '.join(names)}",
+        )
+        return "zero3", True
+    return FSDP1[str(word).lower()]
+
+
+def _tensor(degrees: DegreesSpec) -> dict[str, Any]:
+    tp = degrees.parallelism_config_tp_size
+    return {"tp": tp, "sequence_parallel": False} if tp > 1 else {}
+
+
+def _with_deepspeed(
+    base: Found, found: AccelerateYaml, path: Path, problems: Problems
+) -> Found | None:
+    """Return the recipe of DeepSpeed, from a JSON or from the section itself."""
+    spec = found.deepspeed_config
+    if spec.deepspeed_config_file is not None:
+        file = named_beside(path, spec.deepspeed_config_file)
+        values: dict[str, Any] = read_json(file)
+    else:
+        values = {
+            "gradient_accumulation_steps": spec.gradient_accumulation_steps,
+            "zero_optimization": {
+                "stage": spec.zero_stage,
+                **(
+                    {"offload_optimizer": {"device": spec.offload_optimizer_device}}
+                    if spec.offload_optimizer_device
+                    else {}
+                ),
+                **(
+                    {"offload_param": {"device": spec.offload_param_device}}
+                    if spec.offload_param_device
+                    else {}
+                ),
+            },
+        }
+    inner = read_zero_json(values, problems)
+    if inner is None:
+        return None
+    strategy = dict(inner.strategy)
+    if (sp := found.parallelism_config.parallelism_config_sp_size) > 1:
+        strategy |= {"cp": sp, "context": ULYSSES}
+    return replace(
+        inner,
+        precision=base.precision if inner.precision == "fp32" else inner.precision,
+        devices=base.devices,
+        compiled=base.compiled,
+        strategy=strategy,
+        assumed=(*base.assumed, *inner.assumed),
+        not_understood=base.not_understood,
+    )
+
+
+def named_beside(path: Path, name: str) -> Path:
+    """Return the file that another one names: beside it, or where the command is given."""
+    beside = path.parent / name
+    return beside if beside.exists() else Path(name) if Path(name).exists() else beside

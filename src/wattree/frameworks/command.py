@@ -1,0 +1,126 @@
+"""The command that starts a training of the Hugging Face libraries, with flags of a script."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field
+
+from wattree.capture.catalog_entries import catalog_entry, configuration_names
+from wattree.files import read_json, read_text
+from wattree.frameworks.accelerate_read import named_beside, read_accelerate
+from wattree.frameworks.found import Found
+from wattree.frameworks.launch import notes_of
+from wattree.job.problems import Problems
+from wattree.job.section import Section
+from wattree.job.values import Rate, Samples, Tokens
+
+
+class FlagsSpec(Section):
+    """Flags that scripts of the transformers library have in common."""
+
+    config_name: str | None = Field(None, description="the folder or name of a model")
+    model_name_or_path: str | None = Field(None, description="the folder or name of a model")
+    block_size: Tokens | None = Field(None, description="a whole number of tokens")
+    per_device_train_batch_size: Samples | None = Field(None, description="a whole number")
+    gradient_accumulation_steps: Samples | None = Field(None, description="a whole number")
+    learning_rate: Rate | None = Field(None, description="a number")
+    optim: str | None = Field(None, description="the name of an optimizer")
+    gradient_checkpointing: bool = Field(False, description="nothing")
+
+
+#: Flags of the launcher that only say where processes are.
+_OF_LAUNCHERS: Final = {"config_file", "machine_rank", "main_process_ip", "main_process_port"}
+
+
+def flags_of(text: str) -> dict[str, Any]:
+    """Return the flags of a command: `--name value`, `--name=value`, or `--name` alone (true).
+
+    Raises:
+        ValueError: Its quotes are not closed.
+    """
+    words = [word for word in shlex.split(text, comments=True) if word != "$@"]
+    found: dict[str, Any] = {}
+    for index, word in enumerate(words):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            after = words[index + 1] if index + 1 < len(words) else "--"
+            value = after
+        found[name.replace("-", "_")] = (
+            scalar(value) if equals or not value.startswith("--") else True
+        )
+    return found
+
+
+def read_flags(path: Path, problems: Problems) -> dict[str, Any]:
+    """Return the flags of the command in a file; none after noting that it is no command."""
+    try:
+        return flags_of(read_text(path).replace("\\\n", " "))
+    except ValueError as error:
+        problems.add("", f"{error}; expected a command of the shell")
+        return {}
+
+
+def scalar(text: str) -> object:
+    """Return a number, true or false, or else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def read_command(path: Path, problems: Problems) -> Found | None:
+    """Return what a command that launches with Accelerate says, and the YAML that it names.
+
+    Args:
+        path: A file with the command, on one line or continued.
+        problems: Where its faults go.
+    """
+    flags = read_flags(path, problems)
+    if "config_file" not in flags:
+        problems.add("--config_file", "is missing, expected 'accelerate launch --config_file …'")
+        return None
+    recipe = read_accelerate(named_beside(path, str(flags["config_file"])), problems)
+    known = {name: value for name, value in flags.items() if name in FlagsSpec.model_fields}
+    spec = problems.read(FlagsSpec, known, "")
+    if recipe is None or spec is None:
+        return None
+    strategy: Mapping[str, Any] = recipe.strategy
+    if spec.gradient_checkpointing:
+        strategy = {**strategy, "recompute": "full"}
+    name = spec.config_name or spec.model_name_or_path
+    return replace(
+        recipe,
+        model=None if name is None else model_beside(path, name),
+        sequence_length=spec.block_size,
+        micro_batch=spec.per_device_train_batch_size or recipe.micro_batch,
+        accumulation=spec.gradient_accumulation_steps or recipe.accumulation,
+        learning_rate=spec.learning_rate or recipe.learning_rate,
+        optimizer=spec.optim or recipe.optimizer,
+        strategy=strategy,
+        assumed=(
+            *recipe.assumed,
+            *notes_of((), sorted(flags.keys() - known.keys() - _OF_LAUNCHERS)),
+        ),
+    )
+
+
+def model_beside(path: Path, name: str) -> str:
+    """Return a model that a file names: the configuration in a folder beside it, or a name.
+
+    A configuration that the catalog has goes by its name there.
+    """
+    config = path.parent / name / "config.json"
+    if not config.is_file():
+        return name
+    values = read_json(config)
+    names = (each for each in configuration_names() if catalog_entry(each).config == values)
+    return next(names, str(config))

@@ -1,0 +1,104 @@
+"""DeepSpeed: its JSON, and a script that hands it over."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wattree.files import read_json
+from wattree.frameworks.found import Found, reader
+from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
+from wattree.frameworks.launch import (
+    ENTER,
+    LEARNING_RATE,
+    as_json,
+    assumed_rate,
+    first_of,
+    model_files,
+    on_cpus,
+    script,
+    unexpressed,
+)
+from wattree.frameworks.settings import Settings
+from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
+from wattree.frameworks.zero_json import (
+    CPU,
+    OPTIMIZERS,
+    PRECISIONS,
+    ZERO_KEYS,
+    zero_json,
+    zero_misfits,
+)
+from wattree.frameworks.zero_read import IGNORED, read_zero_json
+from wattree.job.problems import Problems
+
+FILE: Final = "ds_config.json"
+
+
+def write(concrete: ConcreteJob) -> Written:
+    """Return the files that start a job with DeepSpeed."""
+    job, options = concrete.job, concrete.options
+    misfits = [*unexpressed(options, ZERO_KEYS), *zero_misfits(options, job.precision)]
+    if concrete.compiled:
+        misfits.append(("compile", "found true, which a script asks for (engine.compile())"))
+    if misfits or job.optimizer not in OPTIMIZERS or job.precision not in PRECISIONS:
+        return Written(misfits=first_of(iter(misfits)))
+    settings: dict[str, Any] = {
+        "train_batch_size": job.data.global_batch,
+        "train_micro_batch_size_per_gpu": options.pipeline.micro_batch,
+        "gradient_accumulation_steps": concrete.micro_batches,
+        **zero_json(options, job.precision),
+        **_optimizer(concrete),
+    }
+    files, missing = model_files(concrete)
+    command = torchrun(concrete, f'train.py --block_size {job.data.sequence_length} "$@"')
+    return Written(
+        files={FILE: as_json(settings), "train.py": script("deepspeed"), **files},
+        launch=f"{ENTER}{CPU} {command}" if on_cpus(concrete) else f"{ENTER}{command}",
+        fill_in=(*_fill_in(concrete), *missing, *hosts_to_fill_in(concrete)),
+        assumed=assumed_rate(concrete),
+    )
+
+
+def _optimizer(concrete: ConcreteJob) -> dict[str, Any]:
+    kind, arguments = OPTIMIZERS[concrete.job.optimizer]
+    rate = concrete.job.training.learning_rate or LEARNING_RATE
+    params: dict[str, Any] = {"lr": rate, **arguments}
+    if kind in {"AdamW", "Adam"} and on_cpus(concrete):
+        params["torch_adam"] = True  # DeepSpeed's own is compiled at the first start
+    found: dict[str, Any] = {"optimizer": {"type": kind, "params": params}}
+    if kind not in {"AdamW", "Adam", "Lion"}:  # PyTorch's, which ZeRO takes when told to
+        found["zero_allow_untested_optimizer"] = True
+    return found
+
+
+def _fill_in(concrete: ConcreteJob) -> tuple[str, ...]:
+    data = "`samples` in train.py: the data; as written it trains on random tokens."
+    if concrete.options.pp == 1:
+        return (data,)
+    return (
+        data,
+        "`pipeline_layers` in train.py: the model as a list of layers, from which DeepSpeed cuts "
+        "stages; it takes no model of the transformers library apart.",
+    )
+
+
+def _find(settings: Settings, problems: Problems) -> Found | None:
+    return read_zero_json(read_json(settings.path), problems)
+
+
+FRAMEWORKS.register("deepspeed")(
+    Framework(
+        name="deepspeed",
+        title="DeepSpeed",
+        versions="deepspeed 0.19.8",
+        source="https://www.deepspeed.ai/docs/config-json",
+        software=("deepspeed",),
+        knobs=ZERO_KEYS,
+        precisions=tuple(PRECISIONS),
+        optimizers=tuple(OPTIMIZERS),
+        ignored=IGNORED,
+        write=write,
+        parse=read_json,
+        read=reader(_find, read_json),
+    )
+)

@@ -1,0 +1,109 @@
+"""Engines under Accelerate and the Trainer: what each can do, and which one a strategy takes.
+
+Replicas are DDP; parameters in shards are FSDP2; ZeRO-1 and 2 and Ulysses are DeepSpeed. Facts are
+those of Accelerate 1.15.0 (`accelerate/parallelism_config.py`, `accelerate/state.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from wattree.frameworks.framework import ConcreteJob
+from wattree.frameworks.launch import on_cpus, recompute_misfits, unexpressed
+from wattree.frameworks.zero_json import ZERO_KEYS, zero_misfits
+from wattree.strategy import ULYSSES, StrategyOptions
+
+#: Way of context parallelism → word of PyTorch's, which FSDP2 needs.
+CONTEXTS: Final = {"gather": "allgather", "ring": "alltoall"}
+#: Keys of a strategy that any of them has settings for.
+ENGINE_KEYS: Final = ZERO_KEYS | {"reshard_after_forward"}
+_FSDP_KEYS: Final = frozenset(
+    {"sharding", "recompute", "context", "sequence_parallel", "reshard_after_forward", "offload"}
+)
+_DDP_KEYS: Final = frozenset({"sharding", "recompute", "sequence_parallel"})
+FSDP, DEEPSPEED, DDP = "FSDP", "DEEPSPEED", "MULTI_GPU"
+
+
+def engine_of(options: StrategyOptions) -> str:
+    """Return what runs a strategy: FSDP2, DeepSpeed or DDP."""
+    sharding, offload = options.memory.sharding, options.traffic.offload
+    if sharding in {"zero1", "zero2"} or (
+        options.cp > 1 and options.parallelism.context == ULYSSES
+    ):
+        return DEEPSPEED
+    if sharding == "zero3" and (offload.optimizer is None) != (offload.parameters is None):
+        return DEEPSPEED  # FSDP2 offloads both or none
+    return FSDP if sharding in {"zero3", "hybrid"} else DDP
+
+
+def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    """Yield what the engine of a strategy cannot do.
+
+    Args:
+        concrete: The job.
+        options: Its strategy, or what is left of it for the engine.
+    """
+    yield from recompute_misfits(options)
+    for axis in ("pp", "ep"):
+        if options.value(axis) > 1:
+            yield f"strategy.{axis}", "above 1"
+    if options.tp > 1 and options.parallelism.sequence_parallel:
+        yield "strategy.sequence_parallel", "true: its plans split matmuls alone; expected false"
+    engine = engine_of(options)
+    if engine == DEEPSPEED:
+        yield from unexpressed(options, ZERO_KEYS)
+        yield from zero_misfits(options, concrete.job.precision)
+        if options.tp > 1:
+            yield "strategy.tp", "above 1 with DeepSpeed; expected sharding zero3 or hybrid"
+        return
+    yield from unexpressed(options, _FSDP_KEYS if engine == FSDP else _DDP_KEYS)
+    if engine == FSDP:
+        yield from _fsdp_misfits(options)
+        if on_cpus(concrete):
+            yield (
+                "strategy.sharding",
+                f"'{options.memory.sharding}' on CPUs; it has zero1 and zero2",
+            )
+    elif options.cp > 1:
+        yield "strategy.cp", "above 1 without sharding; expected zero3, or context ulysses"
+    elif options.tp > 1 and options.dp > 1:
+        yield "strategy.tp", "above 1 beside whole replicas; expected sharding zero3 or hybrid"
+
+
+def _fsdp_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    if options.cp > 1 and options.parallelism.context not in CONTEXTS:
+        expected = " or ".join((*CONTEXTS, ULYSSES))
+        yield "strategy.context", f"'{options.parallelism.context}'; expected {expected}"
+    if options.cp > 1 and options.memory.sharding == "hybrid":
+        yield (
+            "strategy.cp",
+            "above 1 with hybrid sharding, which shards over cp too; expected zero3",
+        )
+    if options.cp > 1 and options.value("context_order") != "zigzag":
+        yield "strategy.context_order", "'contiguous': PyTorch balances positions; expected zigzag"
+    if options.memory.sharding == "zero3" and options.dp * options.cp == 1:
+        yield "strategy.sharding", "'zero3' without replicas to shard over; expected none"
+    offload = options.traffic.offload
+    if (offload.optimizer is None) != (offload.parameters is None):
+        yield "strategy.offload", "one of optimizer and parameters; FSDP2 offloads both"
+
+
+def parallelism_of(options: StrategyOptions) -> dict[str, Any]:
+    """Return Accelerate's degrees; empty where replicas are all there is."""
+    hybrid = options.memory.sharding == "hybrid"
+    shards = options.fsdp if hybrid else options.dp if engine_of(options) != DDP else 1
+    ulysses = options.parallelism.context == ULYSSES
+    degrees = {
+        "dp_replicate_size": options.dp if hybrid else 1,
+        "dp_shard_size": shards,
+        "tp_size": options.tp,
+        "cp_size": 1 if ulysses else options.cp,
+    }
+    if hybrid or options.tp * options.cp > 1:
+        if options.cp > 1 and ulysses:
+            return degrees | {"sp_size": options.cp}
+        if options.cp > 1:
+            return degrees | {"cp_comm_strategy": CONTEXTS[options.parallelism.context]}
+        return degrees
+    return {}

@@ -1,0 +1,176 @@
+"""What a configuration says of a job, completed by what the user gives: sizes, batch, replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from wattree.frameworks.framework import Imported
+from wattree.frameworks.given import OPTIONS
+from wattree.frameworks.read import flattened
+from wattree.frameworks.settings import Settings
+from wattree.job.problems import Problems, shown
+
+_AXES: Final = ("dp", "fsdp", "tp", "cp", "pp", "ep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a configuration says; None where it does not.
+
+    Attributes:
+        model: As a job has it.
+        sequence_length: Tokens of a sample.
+        global_batch, micro_batch: Samples of a step; of a forward pass and replica.
+        accumulation: Micro-batches of a step and replica.
+        precision, optimizer: As a job has them.
+        learning_rate: Of the optimizer.
+        compiled: A compiler fuses operators; None leaves it to the software.
+        devices: Ranks.
+        strategy: Keys of the job's strategy; the data-parallel degree is what devices leave.
+        assumed: What it leaves open and was assumed, one sentence each.
+        not_understood: Settings that no reader knows, by dotted key.
+    """
+
+    model: str | Mapping[str, Any] | None = None
+    sequence_length: int | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    precision: str = "bf16"
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    compiled: bool | None = None
+    devices: int | None = None
+    strategy: Mapping[str, Any] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    not_understood: tuple[str, ...] = ()
+
+
+def reader(
+    find: Callable[[Settings, Problems], Found | None],
+    parse: Callable[..., Mapping[str, Any]],
+) -> Callable[[Settings], Imported]:
+    """Return the reader of a framework.
+
+    Args:
+        find: Says what a configuration says; what is wrong with it goes to the problems.
+        parse: Of the framework.
+    """
+
+    def read(settings: Settings) -> Imported:
+        problems = Problems(str(settings.path))
+        found = find(settings, problems)
+        for line in problems.lines:
+            settings.problem("", line)
+        settings.check()
+        assert found is not None
+        for key in flattened(parse(settings.path)):
+            if key not in found.not_understood:
+                settings.value(key)
+        for sentence in found.assumed:
+            settings.assume(sentence)
+        return _completed(found, settings)
+
+    return read
+
+
+def _completed(found: Found, settings: Settings) -> Imported:
+    """Return the job, after noting what is missing or contradicts itself."""
+    whole = _with_ranks(_merged(found, settings), settings)
+    strategy = dict(whole.strategy)
+    _spread(whole, strategy, settings)
+    batch = _batch(whole, strategy, settings)
+    for name in ("model", "sequence_length"):
+        if getattr(whole, name) is None:
+            settings.problem("", f"the file does not say {name}; add {OPTIONS[name]}")
+    if whole.optimizer is None:
+        settings.assume("optimizer adamw: the file names none")
+    rate = {} if whole.learning_rate is None else {"learning_rate": whole.learning_rate}
+    return Imported(
+        model=whole.model or "",
+        data={"sequence_length": whole.sequence_length, "global_batch": batch},
+        strategy=strategy,
+        precision=whole.precision,
+        optimizer=whole.optimizer or "adamw",
+        compiled=whole.compiled,
+        training=rate,
+    )
+
+
+def _merged(found: Found, settings: Settings) -> Found:
+    """Return it with what is given added; two values that differ are a problem.
+
+    A model that is given replaces one: files name repositories and folders of others.
+    """
+    changes = {}
+    for name in sorted({each.name for each in fields(Found)} & OPTIONS.keys()):
+        said, added = getattr(found, name), getattr(settings.given, name)
+        if said is None or (name == "model" and added is not None):
+            changes[name] = added
+        elif added is not None and added != said:
+            settings.problem(
+                "", f"the file says {name} {shown(said)}, {OPTIONS[name]} {shown(added)}"
+            )
+    return replace(found, **changes)
+
+
+def _with_ranks(found: Found, settings: Settings) -> Found:
+    """Return it with the ranks that a batch asks for, where neither file nor user says how many."""
+    samples = (found.global_batch, found.micro_batch, found.accumulation)
+    if found.devices is not None or settings.devices is not None or None in samples:
+        return found
+    batch, micro, steps = (each or 1 for each in samples)
+    sharing = math.prod(found.strategy.get(axis, 1) for axis in ("tp", "cp", "pp"))
+    return replace(found, devices=max(1, batch // (micro * steps)) * sharing)
+
+
+def _spread(found: Found, strategy: dict[str, Any], settings: Settings) -> None:
+    """Fill in the degrees of data parallelism."""
+    others = math.prod(strategy.get(axis, 1) for axis in _AXES if axis != "dp")
+    if found.devices is not None and settings.devices not in {None, found.devices}:
+        settings.problem(
+            "", f"the file is for {found.devices} devices, the cluster has {settings.devices}"
+        )
+    elif "dp" in strategy:
+        ranks, there = strategy["dp"] * others, found.devices or settings.devices
+        if there not in {None, ranks}:
+            settings.problem("", f"its degrees multiply to {ranks}, there are {there} devices")
+    elif found.devices is None:
+        strategy["dp"] = settings.replicas(others)
+    elif found.devices % others:
+        settings.problem("", f"its degrees multiply to {others}, found {found.devices} devices")
+    else:
+        strategy["dp"] = found.devices // others
+    if strategy.get("sharding") == "hybrid" and "fsdp" not in strategy:
+        # FSDP1 shards within a node, and says no degree.
+        strategy["fsdp"] = math.gcd(strategy.get("dp", 1), settings.devices_per_node)
+        strategy["dp"] = strategy.get("dp", 1) // strategy["fsdp"]
+
+
+def _batch(found: Found, strategy: dict[str, Any], settings: Settings) -> int | None:
+    """Return samples per step, of which two of micro-batch, accumulation and step say the third."""
+    micro, steps, batch = found.micro_batch, found.accumulation, found.global_batch
+    replicas = math.prod(strategy.get(axis, 1) for axis in ("dp", "fsdp", "ep"))
+    if micro is None and batch is None:
+        settings.problem("", "the file does not say a batch; add --micro-batch or --global-batch")
+        return None
+    if steps is None and (micro is None or batch is None):
+        settings.assume("one micro-batch per step: the file does not say how many")
+        steps = 1
+    if micro is None:
+        micro = max(1, (batch or 1) // (replicas * (steps or 1)))
+    if steps is None:
+        steps = max(1, (batch or 1) // (replicas * micro))
+    whole: int = micro * steps * replicas
+    if batch not in {None, whole}:
+        settings.problem(
+            "",
+            f"a step of {batch} samples is not {steps} micro-batches of {micro} on each of "
+            f"{replicas} replicas, which is {whole}",
+        )
+        return None
+    strategy["micro_batch"] = micro
+    return whole

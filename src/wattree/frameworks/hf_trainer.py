@@ -1,0 +1,139 @@
+"""The Trainer of the transformers library: its arguments as YAML, and a script that takes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wattree.frameworks.deepspeed import FILE as ZERO_FILE
+from wattree.frameworks.engines import (
+    DDP,
+    DEEPSPEED,
+    ENGINE_KEYS,
+    FSDP,
+    engine_misfits,
+    engine_of,
+    parallelism_of,
+)
+from wattree.frameworks.found import reader
+from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
+from wattree.frameworks.hf_trainer_read import (
+    IGNORED,
+    MIB,
+    OPTIMIZERS,
+    PRECISIONS,
+    read_arguments,
+)
+from wattree.frameworks.launch import (
+    ENTER,
+    LEARNING_RATE,
+    as_json,
+    as_yaml,
+    assumed_rate,
+    first_of,
+    model_files,
+    on_cpus,
+    parsed,
+    script,
+)
+from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
+from wattree.frameworks.zero_json import CPU, zero_json
+
+FILE: Final = "trainer.yaml"
+#: Filled in by the Trainer, from its own arguments.
+_AUTOMATIC: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+def write(concrete: ConcreteJob) -> Written:
+    """Return the files that start a job with the Trainer."""
+    misfits = _misfits(concrete)
+    job = concrete.job
+    if misfits or job.precision not in PRECISIONS or job.optimizer not in OPTIMIZERS:
+        return Written(misfits=misfits)
+    files, missing = model_files(concrete)
+    is_deepspeed = engine_of(concrete.options) == DEEPSPEED
+    if is_deepspeed:
+        json = zero_json(concrete.options, job.precision)
+        json.pop("sequence_parallel_size", None)  # Accelerate has groups of its own for it
+        json |= dict.fromkeys(_AUTOMATIC, "auto") | {"zero_allow_untested_optimizer": True}
+        files[ZERO_FILE] = as_json(json)
+    start = f"{CPU} " if on_cpus(concrete) and is_deepspeed else ""
+    return Written(
+        files={FILE: as_yaml(_arguments(concrete)), "train.py": script("hf_trainer"), **files},
+        launch=f"{ENTER}{start}{torchrun(concrete, f'train.py {FILE}')}",
+        fill_in=(
+            "`samples` in train.py: the data; as written it trains on random tokens.",
+            f"`max_steps` and `save_strategy` in {FILE}: how long, and what is saved.",
+            *missing,
+            *hosts_to_fill_in(concrete),
+        ),
+        assumed=assumed_rate(concrete),
+    )
+
+
+def _misfits(concrete: ConcreteJob) -> dict[str, str]:
+    options, found = concrete.options, {}
+    size = options.traffic.gradient_bucket_bytes
+    if engine_of(options) == DDP and size is not None:  # an argument of the Trainer's own
+        if size % MIB:
+            found["strategy.bucket"] = f"found {size:g} B, expected whole MiB"
+        options = options.changed(gradient_bucket_bytes=None)
+    return found | first_of(engine_misfits(concrete, options))
+
+
+def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
+    job, options = concrete.job, concrete.options
+    engine, recomputes = engine_of(options), options.memory.recompute == "full"
+    micro = options.pipeline.micro_batch
+    found: dict[str, Any] = {
+        "config_name": ".",
+        "block_size": job.data.sequence_length,
+        "output_dir": "output",
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": concrete.micro_batches,
+        "max_steps": max(job.training.steps, 10),
+        "learning_rate": job.training.learning_rate or LEARNING_RATE,
+        "optim": OPTIMIZERS[job.optimizer],
+        **PRECISIONS[job.precision],
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+    }
+    if on_cpus(concrete) and engine != DEEPSPEED:
+        found["use_cpu"] = True
+    if recomputes and engine != FSDP:
+        found["gradient_checkpointing"] = True
+    if engine == FSDP:
+        found["fsdp"] = True
+        found["fsdp_config"] = {
+            "version": 2,
+            "reshard_after_forward": options.traffic.reshard_after_forward,
+            "cpu_offload": options.traffic.offload.parameters is not None,
+            "activation_checkpointing": recomputes,
+        }
+    if engine == DEEPSPEED:
+        found["deepspeed"] = ZERO_FILE
+    elif (size := options.traffic.gradient_bucket_bytes) is not None:
+        found["ddp_bucket_cap_mb"] = round(size / MIB)
+    if parallel := parallelism_of(options):
+        found["parallelism_config"] = parallel
+    if concrete.compiled:
+        found["torch_compile"] = True
+    return found
+
+
+FRAMEWORKS.register("hf-trainer")(
+    Framework(
+        name="hf-trainer",
+        title="the Trainer of the transformers library",
+        versions="transformers 5.23 with accelerate 1.15.0",
+        source="https://huggingface.co/docs/transformers/main_classes/trainer",
+        software=("hf-trainer",),
+        knobs=ENGINE_KEYS,
+        precisions=tuple(PRECISIONS),
+        optimizers=tuple(OPTIMIZERS),
+        ignored=IGNORED,
+        write=write,
+        parse=parsed,
+        read=reader(read_arguments, parsed),
+    )
+)

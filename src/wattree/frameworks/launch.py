@@ -1,0 +1,124 @@
+"""What starts a training of the Hugging Face libraries: scripts, the model, YAML and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.files import read_json, read_yaml
+from wattree.frameworks.framework import ConcreteJob
+from wattree.job.problems import shown
+from wattree.strategy import StrategyOptions
+
+#: Keys that say how many, for which every framework has rules of its own.
+_DEGREES: Final = ("dp", "fsdp", "tp", "cp", "pp", "ep", "micro_batch")
+#: Files of an export are named relative to their folder.
+ENTER: Final = 'cd "$(dirname "${BASH_SOURCE[0]}")"\n'
+CONFIG: Final = "config.json"
+#: What scripts use where the job does not say.
+LEARNING_RATE: Final = 1e-4
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """Return a mapping as the text of a file."""
+    return json.dumps(values, indent=2) + "\n"
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """Return a mapping as YAML that versions 1.1 and 1.2 read alike.
+
+    PyYAML reads 1.1, where `no` is false and `1e-05` a text: texts are quoted, and numbers have a
+    point before their exponent.
+    """
+    return "\n".join([*_lines(values, ""), ""])
+
+
+def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{key}:"
+            yield from _lines(value, f"{indent}  ")
+        else:
+            text = json.dumps(value)
+            if isinstance(value, float) and "e" in text and "." not in text:
+                text = text.replace("e", ".0e")
+            yield f"{indent}{key}: {text}"
+
+
+def parsed(path: Path) -> Mapping[str, Any]:
+    """Return the settings in a YAML or JSON file; those of another file are read by its reader."""
+    readers = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
+    return readers[path.suffix](path) if path.suffix in readers else {}
+
+
+def on_cpus(concrete: ConcreteJob) -> bool:
+    """Return whether a job runs on processors, where frameworks have to be told so."""
+    return concrete.job.cluster.node.device.kind == "cpu"
+
+
+def model_files(concrete: ConcreteJob) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the model's configuration as the transformers library reads it, or what is missing."""
+    if concrete.config:
+        return {CONFIG: as_json(concrete.config)}, ()
+    return {}, (f"`{CONFIG}`: the model, as the transformers library describes it.",)
+
+
+def assumed_rate(concrete: ConcreteJob) -> tuple[str, ...]:
+    """Return what to say of a learning rate that the job does not have."""
+    if concrete.job.training.learning_rate is not None:
+        return ()
+    return (f"learning rate {LEARNING_RATE:g}: the job has none",)
+
+
+def script(name: str) -> str:
+    """Return the program of a framework."""
+    return (files("wattree.frameworks") / "scripts" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def unexpressed(options: StrategyOptions, known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a strategy that an engine has no setting for.
+
+    Args:
+        options: The strategy.
+        known: Keys that it has, degrees aside.
+    """
+    for key, value in options.chosen().items():
+        if key not in known and key not in _DEGREES:
+            yield f"strategy.{key}", f"found {shown(value)}, which it has no setting for"
+    for name in ("gradient_bucket_bytes", "parameter_bucket_bytes"):
+        if getattr(options.traffic, name) is not None and name not in known:
+            yield "strategy.bucket", f"found {name}, which it has no setting for"
+    offload = options.traffic.offload
+    for name in ("activations", "tables", "overflow"):
+        if getattr(offload, name) is not None:
+            yield f"strategy.offload.{name}", "found a place for it, which it has no setting for"
+    for name in ("optimizer", "parameters"):
+        if (tier := getattr(offload, name)) not in {None, "host"}:
+            yield f"strategy.offload.{name}", f"found '{tier}', expected host"
+
+
+def recompute_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    """Yield a kind of recomputation that is neither none nor whole layers."""
+    if (kind := options.memory.recompute) not in {"none", "full"}:
+        yield "strategy.recompute", f"found '{kind}', expected none or full"
+
+
+def first_of(misfits: Iterator[tuple[str, str]]) -> dict[str, str]:
+    """Return the first reason for each key."""
+    found: dict[str, str] = {}
+    for key, why in misfits:
+        found.setdefault(key, why)
+    return found
+
+
+def notes_of(automatic: Collection[str], left_out: Collection[str]) -> tuple[str, ...]:
+    """Return what to say of settings that were left to the framework, and of those not taken."""
+    notes = []
+    if automatic:
+        notes.append(f"left to the framework (auto): {', '.join(automatic)}")
+    if left_out:
+        notes.append(f"left out, as no strategy here states it: {', '.join(left_out)}")
+    return tuple(notes)

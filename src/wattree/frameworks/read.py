@@ -1,0 +1,86 @@
+"""Reading what others wrote: values that are left to the framework, settings that no step shows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+
+#: What the Hugging Face libraries fill in themselves.
+_AUTOMATIC: Final = "auto"
+#: Values that ask for nothing.
+_SAYING_NOTHING: Final[tuple[object, ...]] = (None, False, "", "none", {})
+
+
+def without_automatic(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return settings without those that are `auto`, and the places of these."""
+    found: dict[str, Any] = {}
+    places: list[str] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found[key], inner = without_automatic(value)
+            places += [f"{key}.{place}" for place in inner]
+        elif value == _AUTOMATIC:
+            places.append(key)
+        else:
+            found[key] = value
+    return found, places
+
+
+def without(values: Mapping[str, Any], places: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return settings without those at `places`, and which of these say something.
+
+    Args:
+        values: As read.
+        places: Keys, dotted in sections.
+    """
+    found = copy.deepcopy(dict(values))
+    removed = []
+    for place in places:
+        *sections, key = place.split(".")
+        inner: Any = found
+        for section in sections:
+            inner = inner.get(section) if isinstance(inner, dict) else None
+        says_something = isinstance(inner, dict) and inner.pop(key, None) not in _SAYING_NOTHING
+        removed += [place] if says_something else []
+    return found, removed
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of settings."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def known_of(model: type[BaseModel], values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that a section has, and the dotted keys of all others.
+
+    Args:
+        model: The section; sections within it are fields whose type is one.
+        values: As read.
+    """
+    known: dict[str, Any] = {}
+    unknown: list[str] = []
+    for key, value in values.items():
+        field = model.model_fields.get(key)
+        inner = _section_in(field.annotation) if field is not None else None
+        if field is None:
+            unknown += list(flattened({key: value}))
+        elif inner is not None and isinstance(value, Mapping):
+            known[key], others = known_of(inner, value)
+            unknown += [f"{key}.{other}" for other in others]
+        else:
+            known[key] = value
+    return known, unknown
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    for each in (annotation, *get_args(annotation)):
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            return each
+    return None

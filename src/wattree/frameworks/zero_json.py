@@ -1,0 +1,151 @@
+"""A strategy as DeepSpeed's JSON says it; `zero_read.py` has the way back.
+
+DeepSpeed reads it itself; Accelerate and the Trainer hand it on. Facts are those of DeepSpeed
+0.19.8 (`deepspeed/runtime/config.py` and what it calls).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from wattree.strategy import ULYSSES, StrategyOptions
+
+#: Sharding → stage of ZeRO.
+STAGES: Final[Mapping[str, int]] = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+#: The section of a number format.
+PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "bf16": {"bf16": {"enabled": True}},
+    "fp16": {"fp16": {"enabled": True}},
+    "amp": {"torch_autocast": {"enabled": True, "dtype": "float16"}},
+    "fp32": {},
+}
+#: Bytes of an element of a bucket, by number format: buckets are counted in elements. [B]
+ELEMENT_BYTES: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "amp": 4, "fp32": 4}
+#: Optimizer → how the JSON names it, and arguments beside its learning rate.
+OPTIMIZERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "adamw": ("AdamW", {}),
+    "adam": ("Adam", {"adam_w_mode": False}),
+    "lion": ("Lion", {}),
+    "sgd": ("SGD", {}),
+    "momentum": ("SGD", {"momentum": 0.9}),
+    "rmsprop": ("RMSprop", {"momentum": 0.9}),
+    "adafactor": ("Adafactor", {}),
+}
+_ON_HOST: Final = {"device": "cpu", "pin_memory": True}
+#: Keys of a strategy that the JSON has settings for, degrees aside.
+ZERO_KEYS: Final = frozenset(
+    {
+        *("sharding", "recompute", "context", "schedule", "virtual_stages", "sequence_parallel"),
+        *("overlap_gradients", "overlap_tensor", "offload"),
+        *("gradient_bucket_bytes", "parameter_bucket_bytes"),
+    }
+)
+#: What tells DeepSpeed that there are no accelerators.
+CPU: Final = "DS_ACCELERATOR=cpu"
+
+
+def zero_json(options: StrategyOptions, precision: str) -> dict[str, Any]:
+    """Return what DeepSpeed's JSON says of a strategy; `zero_misfits` found none.
+
+    Args:
+        options: The strategy.
+        precision: Number format of the job.
+    """
+    found: dict[str, Any] = {"zero_optimization": _zero_section(options, precision)}
+    found |= PRECISIONS[precision]
+    if options.memory.recompute == "full":
+        # What there is of it is said by the section itself; the script turns it on.
+        found["activation_checkpointing"] = {
+            "partition_activations": False,
+            "contiguous_memory_optimization": False,
+            "cpu_checkpointing": False,
+        }
+    if options.tp > 1:
+        overlap = options.traffic.overlap_tensor
+        found["tensor_parallel"] = {"autotp_size": options.tp} | (
+            {} if overlap is None else {"tp_overlap_comm": overlap}
+        )
+    if options.cp > 1:
+        found["sequence_parallel_size"] = options.cp
+    if options.ep > 1:
+        found["expert_parallel"] = {"enabled": True, "autoep_size": options.ep}
+    if options.pp > 1:
+        found["pipeline"] = {
+            "stages": options.pp,
+            "activation_checkpoint_interval": int(options.memory.recompute == "full"),
+        }
+    return found
+
+
+def _zero_section(options: StrategyOptions, precision: str) -> dict[str, Any]:
+    traffic, width = options.traffic, ELEMENT_BYTES[precision]
+    found: dict[str, Any] = {"stage": STAGES[options.memory.sharding]}
+    if traffic.overlap_gradients is not None:
+        found["overlap_comm"] = traffic.overlap_gradients
+    if traffic.gradient_bucket_bytes is not None:
+        found["reduce_bucket_size"] = round(traffic.gradient_bucket_bytes / width)
+    if traffic.parameter_bucket_bytes is not None:
+        found["allgather_bucket_size"] = round(traffic.parameter_bucket_bytes / width)
+    if traffic.offload.optimizer is not None:
+        found["offload_optimizer"] = dict(_ON_HOST)
+    if traffic.offload.parameters is not None:
+        found["offload_param"] = dict(_ON_HOST)
+    return found
+
+
+def zero_misfits(options: StrategyOptions, precision: str) -> Iterator[tuple[str, str]]:
+    """Yield what of a strategy DeepSpeed's JSON has no word for: place and why.
+
+    Args:
+        options: The strategy; its keys are `ZERO_KEYS`.
+        precision: Number format of the job.
+    """
+    memory, traffic = options.memory, options.traffic
+    if precision not in PRECISIONS:
+        yield "precision", f"found {precision}, expected one of {', '.join(PRECISIONS)}"
+    if memory.sharding not in STAGES:
+        yield "strategy.sharding", f"found '{memory.sharding}', expected one of {', '.join(STAGES)}"
+    yield from _axis_misfits(options)
+    yield from _bucket_misfits(options, ELEMENT_BYTES.get(precision, 1))
+    offload = traffic.offload
+    if offload.optimizer is not None and memory.sharding == "none":
+        yield "strategy.offload.optimizer", "needs a sharding of zero1, zero2 or zero3"
+    if offload.parameters is not None and memory.sharding != "zero3":
+        yield "strategy.offload.parameters", "needs the sharding zero3"
+
+
+def _axis_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    if options.cp > 1 and options.parallelism.context != ULYSSES:
+        yield "strategy.context", f"'{options.parallelism.context}': expected '{ULYSSES}'"
+    if options.tp > 1 and options.parallelism.sequence_parallel:
+        yield "strategy.sequence_parallel", "true: AutoTP splits matmuls alone; expected false"
+    others = [axis for axis in ("tp", "cp", "pp", "ep") if options.value(axis) > 1]
+    if len(others) > 1 and others != ["tp", "pp"]:
+        yield f"strategy.{others[-1]}", f"above 1 together with {', '.join(others[:-1])}"
+    if options.pp == 1:
+        return
+    if options.pipeline.schedule != "1f1b" or options.pipeline.virtual_stages > 1:
+        yield "strategy.schedule", "other than 1f1b without virtual stages"
+    if options.memory.sharding not in {"none", "zero1"}:
+        yield "strategy.sharding", f"'{options.memory.sharding}' with a pipeline: at most zero1"
+
+
+def _bucket_misfits(options: StrategyOptions, width: int) -> Iterator[tuple[str, str]]:
+    buckets = {
+        "gradients": (options.traffic.gradient_bucket_bytes, {"zero1", "zero2", "zero3"}),
+        "parameters": (options.traffic.parameter_bucket_bytes, {"zero1", "zero2"}),
+    }
+    for name, (size_bytes, shardings) in buckets.items():
+        if size_bytes is None:
+            continue
+        if size_bytes % width:
+            yield (
+                f"strategy.bucket.{name}",
+                f"{size_bytes:g} B: expected whole elements of {width} B",
+            )
+        if options.memory.sharding not in shardings:
+            yield (
+                f"strategy.bucket.{name}",
+                f"with {options.memory.sharding}: expected {' or '.join(sorted(shardings))}",
+            )

@@ -1,0 +1,255 @@
+"""DeepSpeed's JSON, read: what of it a strategy depends on.
+
+DeepSpeed reads it itself; Accelerate and the Trainer hand it on. Facts are those of DeepSpeed
+0.19.8 (`deepspeed/runtime/config.py` and what it calls).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from wattree.files import read_yaml
+from wattree.frameworks.found import Found
+from wattree.frameworks.launch import notes_of
+from wattree.frameworks.read import known_of, without, without_automatic
+from wattree.frameworks.zero_json import ELEMENT_BYTES, OPTIMIZERS, STAGES
+from wattree.job.problems import Problems
+from wattree.job.section import Section
+from wattree.job.values import Degree, Samples
+from wattree.strategy import ULYSSES
+
+_LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("zero_json.yaml"))
+#: Settings without effect on a step.
+IGNORED: Final = tuple(_LISTS["ignored"])
+_SHARDINGS: Final = {stage: sharding for sharding, stage in STAGES.items()}
+_MOST_ELEMENTS: Final = 10**13  # no model has more parameters
+
+
+def _elements(value: object) -> int:
+    """Return a whole number, which JSON may have as `5e8`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"found {value!r}, expected a whole number of elements, such as 5e8")
+    if value != int(value) or not 1 <= value <= _MOST_ELEMENTS:
+        raise ValueError(f"found {value!r}, expected a whole number of elements, such as 5e8")
+    return int(value)
+
+
+Elements = Annotated[int, BeforeValidator(_elements)]
+
+
+class OffloadToSpec(Section):
+    """Where a part of the state waits."""
+
+    device: Literal["none", "cpu"] = Field(
+        "none", description="'none' or 'cpu'; no strategy here keeps state on NVMe"
+    )
+    ratio: Literal[1] = Field(1, description="1; no strategy here offloads a part of the state")
+    super_offload: Literal[False] = Field(False, description="false")
+
+
+class ZeroSpec(Section):
+    """The section `zero_optimization`."""
+
+    stage: Literal[0, 1, 2, 3] = Field(0, description="0, 1, 2 or 3")
+    overlap_comm: bool | None = Field(None, description="true or false")
+    reduce_bucket_size: Elements | None = Field(None, description="a number of elements")
+    allgather_bucket_size: Elements | None = Field(None, description="a number of elements")
+    offload_optimizer: OffloadToSpec | None = Field(None, description="a mapping with device")
+    offload_param: OffloadToSpec | None = Field(None, description="a mapping with device")
+    cpu_offload: bool | None = Field(None, description="true or false")
+    cpu_offload_param: bool | None = Field(None, description="true or false")
+    zero_hpz_partition_size: Literal[1] = Field(
+        1, description="1; no strategy here has a second partition of parameters (ZeRO++)"
+    )
+    zero_quantized_weights: Literal[False] = Field(
+        False, description="false; no strategy here sends parameters quantized (ZeRO++)"
+    )
+    zero_quantized_nontrainable_weights: Literal[False] = Field(False, description="false")
+    zero_quantized_gradients: Literal[False] = Field(
+        False, description="false; no strategy here sends gradients quantized (ZeRO++)"
+    )
+    mics_shard_size: Literal[-1] = Field(
+        -1, description="-1; DeepSpeed has removed MiCS, use hybrid sharding of another framework"
+    )
+
+
+class SwitchSpec(Section):
+    """A number format that is on or off."""
+
+    enabled: bool = Field(False, description="true or false")
+
+
+class AutocastSpec(SwitchSpec):
+    """PyTorch's autocast."""
+
+    dtype: Literal["float16", "fp16", "torch.float16"] | None = Field(
+        None, description="'float16', the format of autocast here"
+    )
+
+
+class OptimizerSpec(Section):
+    """The section `optimizer`."""
+
+    type: str = Field(description="the name of an optimizer, such as AdamW")
+    params: dict[str, Any] = Field(default_factory=dict, description="a mapping with lr")
+
+
+class TensorSpec(Section):
+    """The section `tensor_parallel`."""
+
+    autotp_size: int = Field(0, ge=0, description="a whole number from 0")
+    tp_overlap_comm: bool | None = Field(None, description="true or false")
+
+
+class ExpertSpec(Section):
+    """The section `expert_parallel`."""
+
+    enabled: bool = Field(False, description="true or false")
+    autoep_size: Degree = Field(1, description="a whole number")
+    expert_tensor_parallel_size: Literal[1] = Field(1, description="1")
+
+
+class PipelineSpec(Section):
+    """The section `pipeline`."""
+
+    stages: Degree = Field(1, description="a whole number, pipeline stages")
+    activation_checkpoint_interval: int = Field(0, ge=0, le=1, description="0 or 1")
+
+
+class ZeroJson(Section):
+    """What of DeepSpeed's JSON a strategy depends on; the rest is in `zero_json.yaml`."""
+
+    train_batch_size: Samples | None = Field(None, description="a whole number")
+    train_micro_batch_size_per_gpu: Samples | None = Field(None, description="a whole number")
+    gradient_accumulation_steps: Samples | None = Field(None, description="a whole number")
+    zero_optimization: ZeroSpec = Field(ZeroSpec(), description="a mapping with stage")
+    bf16: SwitchSpec = Field(SwitchSpec(), description="a mapping with enabled")
+    fp16: SwitchSpec = Field(SwitchSpec(), description="a mapping with enabled")
+    torch_autocast: AutocastSpec = Field(AutocastSpec(), description="a mapping with enabled")
+    optimizer: OptimizerSpec | None = Field(None, description="a mapping with type and params")
+    tensor_parallel: TensorSpec = Field(TensorSpec(), description="a mapping with autotp_size")
+    expert_parallel: ExpertSpec = Field(ExpertSpec(), description="a mapping with autoep_size")
+    pipeline: PipelineSpec = Field(PipelineSpec(), description="a mapping with stages")
+    sequence_parallel_size: Degree = Field(1, description="a whole number")
+    activation_checkpointing: dict[str, Any] | None = Field(None, description="a mapping")
+
+
+def strategy_keys(found: ZeroJson, precision: str) -> dict[str, Any]:
+    """Return the keys of a job's strategy that a JSON says, `dp` left out.
+
+    Args:
+        found: As read.
+        precision: Number format of the job, in which buckets are counted.
+    """
+    zero, width = found.zero_optimization, ELEMENT_BYTES.get(precision, 2)
+    keys: dict[str, Any] = {
+        "sharding": _SHARDINGS[zero.stage],
+        "recompute": "none" if found.activation_checkpointing is None else "full",
+    }
+    degrees = {
+        "tp": max(1, found.tensor_parallel.autotp_size),
+        "cp": found.sequence_parallel_size,
+        "pp": found.pipeline.stages,
+        "ep": found.expert_parallel.autoep_size if found.expert_parallel.enabled else 1,
+    }
+    keys |= {axis: degree for axis, degree in degrees.items() if degree > 1}
+    if degrees["pp"] > 1:
+        recomputes = found.pipeline.activation_checkpoint_interval > 0
+        keys |= {"schedule": "1f1b", "recompute": "full" if recomputes else keys["recompute"]}
+    if degrees["cp"] > 1:
+        keys["context"] = ULYSSES
+    if degrees["tp"] > 1:
+        keys["sequence_parallel"] = False
+        if found.tensor_parallel.tp_overlap_comm is not None:
+            keys["overlap_tensor"] = found.tensor_parallel.tp_overlap_comm
+    if zero.overlap_comm is not None:
+        keys["overlap_gradients"] = zero.overlap_comm
+    bucket = {
+        "gradients": zero.reduce_bucket_size if zero.stage else None,
+        "parameters": zero.allgather_bucket_size if zero.stage in {1, 2} else None,
+    }
+    if sizes := {name: f"{size * width} B" for name, size in bucket.items() if size is not None}:
+        keys["bucket"] = sizes
+    if offload := _offload(zero):
+        keys["offload"] = offload
+    return keys
+
+
+def _offload(zero: ZeroSpec) -> dict[str, str]:
+    places = {
+        "optimizer": (zero.offload_optimizer, zero.cpu_offload),
+        "parameters": (zero.offload_param, zero.cpu_offload_param),
+    }
+    found = {
+        name: "host"
+        for name, (section, old) in places.items()
+        if old or (section is not None and section.device == "cpu")
+    }
+    # ZeRO-3 that offloads parameters updates them where they lie.
+    return found | ({"optimizer": "host"} if "parameters" in found else {})
+
+
+def precision_of(found: ZeroJson) -> str:
+    """Return the number format of a JSON; without a section it is fp32."""
+    if found.torch_autocast.enabled:
+        return "amp"
+    return "bf16" if found.bf16.enabled else "fp16" if found.fp16.enabled else "fp32"
+
+
+def optimizer_of(found: OptimizerSpec) -> str | None:
+    """Return the optimizer that a JSON names, as a job says it; None for one that none here is."""
+    kind, params = found.type.lower(), found.params
+    if kind == "adam" and params.get("adam_w_mode", True):
+        return "adamw"  # DeepSpeed's Adam decouples weight decay unless it is told otherwise
+    if kind == "sgd" and params.get("momentum"):
+        return "momentum"
+    return next(
+        (name for name, (written, _) in OPTIMIZERS.items() if written.lower() == kind), None
+    )
+
+
+def read_zero_json(
+    values: Mapping[str, Any], problems: Problems, *, place: str = ""
+) -> Found | None:
+    """Return what DeepSpeed's JSON says.
+
+    Args:
+        values: As read from a file.
+        problems: Where its faults go.
+        place: Of the JSON in the file that names it.
+    """
+    plain, automatic = without_automatic(values)
+    if isinstance(plain.get("zero_optimization"), bool):  # an old way to say stage 1
+        plain["zero_optimization"] = {"stage": int(plain["zero_optimization"])}
+    if "bfloat16" in plain:
+        plain["bf16"] = plain.pop("bfloat16")
+    plain, _ = without(plain, IGNORED)
+    plain, left_out = without(plain, _LISTS["left_out"])
+    known, unknown = known_of(ZeroJson, plain)
+    found = problems.read(ZeroJson, known, place)
+    if found is None:
+        return None
+    precision = precision_of(found)
+    optimizer, rate = None, None
+    if found.optimizer is not None:
+        optimizer, rate = optimizer_of(found.optimizer), found.optimizer.params.get("lr")
+        if optimizer is None:
+            names = ", ".join(sorted({written for written, _ in OPTIMIZERS.values()}))
+            problems.add(
+                "optimizer.type", f"found '{found.optimizer.type}', expected one of {names}"
+            )
+    return Found(
+        global_batch=found.train_batch_size,
+        micro_batch=found.train_micro_batch_size_per_gpu,
+        accumulation=found.gradient_accumulation_steps,
+        precision=precision,
+        optimizer=optimizer,
+        learning_rate=rate if isinstance(rate, float) else None,
+        strategy=strategy_keys(found, precision),
+        assumed=notes_of(automatic, left_out),
+        not_understood=tuple(unknown),
+    )

@@ -1,0 +1,166 @@
+"""Two processes train two steps from the exported files, started by the exported command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.cli.main import run
+
+MODEL = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+}
+SHIM = Path(__file__).with_name("as_gpus.py")
+#: Longest start of two processes; DeepSpeed compiles its collectives at the first. [s]
+LIMIT_S = 280
+CPUS = {"node": "2x-epyc-7742", "nodes": 1}
+GPUS = {"node": "workstation-rtx-4090", "nodes": 2, "fabric": "datacenter-ethernet"}
+
+
+def exported_folder(tmp_path: Path, framework: str, cluster: dict[str, Any], **keys: Any) -> Path:
+    """Return the folder that `wattree export` writes."""
+    (tmp_path / "model.json").write_text(json.dumps(MODEL))
+    job = tmp_path / "job.yaml"
+    text = {
+        "model": "model.json",
+        "data": {"sequence_length": 32, "global_batch": 8},
+        "precision": "fp32",
+        "cluster": cluster,
+        "software": framework,
+        "strategy": {"micro_batch": 2, **keys},
+    }
+    job.write_text(json.dumps(text))
+    assert run(["export", str(job), "--to", framework, str(tmp_path / "out")]) == 0
+    return tmp_path / "out"
+
+
+def command_of(folder: Path, *, on_one_node: bool = False) -> str:
+    """Return the exported command with this interpreter's launchers, for two steps."""
+    line = " ".join((folder / "launch.sh").read_text().replace("\\\n", " ").split())
+    line = line.replace("torchrun ", f"{sys.executable} -m torch.distributed.run ")
+    line = line.replace("accelerate launch", f"{sys.executable} -m accelerate.commands.launch")
+    line = re.sub(r"#![^\n]*?bash( set -euo pipefail)?", "", line)
+    if on_one_node:  # two processes here in place of one on each of two nodes
+        line = re.sub(
+            r"--nnodes .*? --rdzv-id wattree --nproc-per-node 1",
+            "--standalone --nproc-per-node 2",
+            line,
+        )
+        line = re.sub(
+            r"--machine_rank RANK --main_process_ip HOST --main_process_port 29500",
+            "--num_machines 1 --main_process_port 0",
+            line,
+        )
+        line = line.replace(" train.py", f" {SHIM} train.py")
+    elif "accelerate.commands.launch" in line:
+        line = line.replace(".launch ", ".launch --main_process_port 0 ")
+    if (settings := folder / "trainer.yaml").exists():
+        settings.write_text(settings.read_text().replace("max_steps: 10", "max_steps: 2"))
+        return line
+    return f"{line} --max_steps 2"
+
+
+def output_of(command: str, folder: Path) -> str:
+    """Return what a command prints; all that it started is ended after the limit."""
+    quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "PYTEST_CURRENT_TEST": ""}
+    process = subprocess.Popen(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={**os.environ, **quiet},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        text, _ = process.communicate(timeout=LIMIT_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 0, text[-3000:]
+    return text
+
+
+def losses(text: str) -> list[float]:
+    """Return the losses that a run prints."""
+    return [float(found) for found in re.findall(r"'?loss'?:? '?([0-9.]+)", text)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_accelerate_trains_replicas(tmp_path: Path, recompute: str) -> None:
+    """DDP on two CPU processes, as the exported command starts it."""
+    pytest.importorskip("accelerate")
+    folder = exported_folder(tmp_path, "accelerate", CPUS, recompute=recompute)
+
+    assert len(losses(output_of(command_of(folder), folder))) == 2
+
+
+@pytest.mark.slow
+def test_accelerate_trains_shards(tmp_path: Path) -> None:
+    """FSDP2, with processes that Accelerate takes for GPUs."""
+    pytest.importorskip("accelerate")
+    folder = exported_folder(tmp_path, "accelerate", GPUS, sharding="zero3", recompute="full")
+    command = f"ACCELERATE_TORCH_DEVICE=cpu {command_of(folder, on_one_node=True)}"
+
+    assert len(losses(output_of(command, folder))) == 2
+
+
+@pytest.mark.slow
+def test_the_trainer_trains_replicas(tmp_path: Path) -> None:
+    """DDP on two CPU processes, as the exported command starts it."""
+    pytest.importorskip("accelerate")
+    folder = exported_folder(tmp_path, "hf-trainer", CPUS, recompute="full")
+
+    assert len(losses(output_of(command_of(folder), folder))) >= 2
+
+
+@pytest.mark.slow
+def test_the_trainer_trains_shards(tmp_path: Path) -> None:
+    """FSDP2, with processes that Accelerate takes for GPUs."""
+    pytest.importorskip("accelerate")
+    folder = exported_folder(tmp_path, "hf-trainer", GPUS, sharding="zero3", recompute="full")
+    command = f"ACCELERATE_TORCH_DEVICE=cpu {command_of(folder, on_one_node=True)}"
+
+    assert len(losses(output_of(command, folder))) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
+def test_deepspeed_trains_every_stage(tmp_path: Path, sharding: str) -> None:
+    """ZeRO on two CPU processes with gloo, as the exported command starts it."""
+    pytest.importorskip("deepspeed")
+    if shutil.which("c++") is None or shutil.which("ninja") is None:
+        pytest.skip("DeepSpeed compiles its collectives of CPUs: needs c++ and ninja")
+    folder = exported_folder(tmp_path, "deepspeed", CPUS, sharding=sharding, recompute="full")
+
+    assert len(losses(output_of(command_of(folder), folder))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["accelerate", "hf-trainer"])
+def test_deepspeed_shards_for_accelerate_and_the_trainer(tmp_path: Path, framework: str) -> None:
+    """ZeRO-2 by the JSON that their own files name."""
+    pytest.importorskip("accelerate")
+    pytest.importorskip("deepspeed")
+    folder = exported_folder(tmp_path, framework, CPUS, sharding="zero2", recompute="full")
+
+    assert len(losses(output_of(command_of(folder), folder))) >= 2
