@@ -119,12 +119,15 @@ def _merged(found: Found, settings: Settings) -> Found:
 
 def _with_ranks(found: Found, settings: Settings) -> Found:
     """Return it with the ranks that a batch asks for, where neither file nor user says how many."""
-    samples = (found.global_batch, found.micro_batch, found.accumulation)
-    if found.devices is not None or settings.devices is not None or None in samples:
+    batch, micro = found.global_batch, found.micro_batch
+    if found.devices is not None or settings.devices is not None or None in {batch, micro}:
         return found
-    batch, micro, steps = (each or 1 for each in samples)
+    if found.accumulation is None:
+        settings.assume("one micro-batch per step: the file does not say how many")
+    steps = found.accumulation or 1
     sharing = math.prod(found.strategy.get(axis, 1) for axis in ("tp", "cp", "pp"))
-    return replace(found, devices=max(1, batch // (micro * steps)) * sharing)
+    replicas = max(1, (batch or 1) // ((micro or 1) * steps))
+    return replace(found, devices=replicas * sharing, accumulation=steps)
 
 
 def _spread(found: Found, strategy: dict[str, Any], settings: Settings) -> None:
