@@ -125,10 +125,8 @@ def maxtext(folder: Path) -> dict[str, Any]:
     found = pyconfig.initialize(
         ["", str(folder / "maxtext.yml")],
         skip_jax_distributed_system=True,
-        hardware="cpu",
         internal_compile=True,
         internal_compile_num_devices=int((folder / "ranks").read_text()),
-        num_slices=-1,
     )
     return {
         "global_batch": found.global_batch_size_to_train_on,

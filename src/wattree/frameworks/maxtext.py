@@ -180,6 +180,10 @@ def _mesh_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
             "strategy.context",
             f"found '{options.parallelism.context}'; expected {' or '.join(CONTEXTS)}",
         )
+    elif (
+        options.cp > 1 and options.parallelism.context == "ring" and _device_kind(concrete) == "tpu"
+    ):
+        yield "strategy.context", "found ring on TPUs, where it needs other attention; use gather"
     splits = options.tp > 1 and concrete.shape is not None and concrete.shape.experts > 0
     if options.value("expert_over_tensor") is splits and options.tp > 1:
         why = "found true: it splits experts over tp" if splits else "found false: there are none"
