@@ -11,16 +11,17 @@ How wide the classes are is fitted to rows left out (`validation/coverage.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from wattree.accounts import shares as names
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.executed import ExecutedStep
-from wattree.accounts.known import EvidenceClass, JobFacts, KnownRows, measured_of
+from wattree.accounts.known import LEVELS, EvidenceClass, JobFacts, KnownRows, measured_of
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
+from wattree.cost.observations import Observation, untold
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device
 from wattree.lowering.setting import Setting
@@ -54,24 +55,24 @@ def constants_of(
     def of_family(item: str) -> FoundConstant | None:
         return calibration.found_for_family(software, item)
 
-    def general(item: str) -> FoundConstant | None:
-        return calibration.found(f"general.{item}")
+    def learned(item: str) -> FoundConstant | None:
+        return calibration.found_learned(device, item)
 
     # Without a factor of its own, a family has that of the reference, which is 1 by definition.
     own = calibration.found(f"family.{software}.math")
     math_factor = () if own is None else (own,)
     by_library = setting.software.library_kernels
-    bandwidth = of_device("library_bandwidth") if by_library else general("memory_efficiency")
+    bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor),
         names.ATTENTION: (of_device("attention"),),
         names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
         names.MEMORY: (bandwidth, of_family("elementwise")),
         names.LINKS: (of_device("bus_efficiency"),),
-        names.NETWORK: (general("network_efficiency"),),
-        names.EXPERTS: (general("moe_exchange_factor"),),
+        names.NETWORK: (learned("network_efficiency"),),
+        names.EXPERTS: (learned("moe_exchange_factor"),),
         names.HOST: (of_family("launch_s"),),
-        names.STRAGGLING: (general("straggling_per_doubling"),),
+        names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family("step_overhead_s"),),
         names.LOADING: (None,),
     }
@@ -153,12 +154,74 @@ def interval_parts(
     """
     residuals = setting.calibration.residuals
     measured, spreads = measured_of(residuals), residuals.spreads
-    found = constant_parts(shares, constants, facts.device, measured, spreads)
     known = facts.known(measured, shares, constants)
+    found = constant_parts(shares, constants, facts.device, measured, spreads)
     found[RESIDUAL] = IntervalPart(share=1.0, spread=known.residual(spreads))
+    own = own_observations(setting, facts)
+    if own:
+        known = replace(known, observed=True)
+        told = told_parts(setting, found, constants, facts.device, measured)
+        left = observed_parts(told, known, own, spreads)
+        found = min(left, found, key=deviation)  # what runs told takes nothing from what was known
     if alternatives := left_open_spreads(setting.job.assumed):
         found[LEFT_OPEN] = IntervalPart(share=1.0, spread=math.hypot(*alternatives))
     return found, known
+
+
+def own_observations(setting: Setting, facts: JobFacts) -> tuple[Observation, ...]:
+    """Return what the calibration has of the user's own runs of such jobs."""
+    alike = (facts.device, facts.software, facts.kind, precision_class(setting.precision))
+    return tuple(each for each in setting.calibration.observations if each.concerns(*alike))
+
+
+def told_parts(
+    setting: Setting,
+    parts: Mapping[str, IntervalPart],
+    constants: Mapping[str, tuple[FoundConstant | None, ...]],
+    device: str,
+    measured: KnownRows,
+) -> dict[str, IntervalPart]:
+    """Return what a time rests on, as its constants are sure together rather than one by one.
+
+    What rows determine is the rate of products in training; that of products alone, as they were
+    measured, is less sure. Where a device has rows, the first counts.
+    """
+    found = {name: part for name, part in parts.items() if name != RESIDUAL}
+    products = constants[names.PRODUCTS][0]
+    if names.PRODUCTS not in found or products is None:
+        return found
+    item = products.name.rpartition(".matmul.")[2]
+    pools = setting.job.cluster.pools
+    mine = next(pool.node.device for pool in pools if pool.node.device.name == device)
+    training = setting.calibration.found_for_device(mine, f"training.{item}")
+    if training is None or training.constant.evidence != "fitted":
+        return found
+    if device not in measured.devices or training.level == LEVELS[-1]:
+        return found
+    own = [training, *constants[names.PRODUCTS][1:]]
+    spread = math.hypot(*(spread_of(each, device, measured, {}) for each in own))
+    return {**found, names.PRODUCTS: replace(found[names.PRODUCTS], spread=spread)}
+
+
+def observed_parts(
+    parts: Mapping[str, IntervalPart],
+    known: EvidenceClass,
+    observations: Sequence[Observation],
+    spreads: Mapping[str, float],
+) -> dict[str, IntervalPart]:
+    """Return what an interval still rests on beside what runs of such jobs told.
+
+    Args:
+        parts: What it rests on without them.
+        known: What is known of the job.
+        observations: Of the runs.
+        spreads: Residuals by class.
+    """
+    alike = IntervalPart(share=1.0, spread=known.alike(spreads))
+    left, noise = untold(observations, {**parts, RESIDUAL: alike})
+    rest = left[RESIDUAL].deviation
+    spread = math.hypot(rest, noise, known.noise(spreads))
+    return {**left, RESIDUAL: IntervalPart(share=1.0, spread=spread)}
 
 
 def deviation(parts: Mapping[str, IntervalPart]) -> float:

@@ -17,6 +17,8 @@ LEVELS = ("device", "die", "architecture", "pooled")
 _PADDING = 0.05
 #: A job up to this many times as large as any measured one is within their sizes.
 _WITHIN = 1.5
+#: No step is told better than this by another: runs vary, and no model is without error.
+_LEAST_NOISE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,7 @@ class EvidenceClass:
         software: `measured` or `generic`.
         model: `known` if a model of its kind and vocabulary has rows, else `new`.
         size: `within` that of measured jobs, or `beyond`, in devices.
+        observed: Whether the constants rest on the user's own runs of such jobs.
     """
 
     kind: str
@@ -36,6 +39,7 @@ class EvidenceClass:
     software: str
     model: str = "known"
     size: str = "within"
+    observed: bool = False
 
     @property
     def label(self) -> str:
@@ -43,6 +47,7 @@ class EvidenceClass:
         words = [self.kind, self.level, self.software]
         words += ["new model"] if self.model == "new" else []
         words += ["larger"] if self.size == "beyond" else []
+        words += ["own runs"] if self.observed else []
         return ", ".join(words)
 
     def residual(self, spreads: Mapping[str, float]) -> float:
@@ -51,6 +56,16 @@ class EvidenceClass:
         return math.hypot(
             *(spreads.get(f"step_time_s.{name}.{getattr(self, name)}", 0.0) for name in classes)
         )
+
+    def noise(self, spreads: Mapping[str, float]) -> float:
+        """Return the part of the residual that no run tells of another: what is left of one."""
+        least = spreads.get(f"step_time_s.observed.{self.kind}", _LEAST_NOISE)
+        return max(least, _LEAST_NOISE)
+
+    def alike(self, spreads: Mapping[str, float]) -> float:
+        """Return the part of the residual by which such predictions err alike."""
+        whole, noise = self.residual(spreads), self.noise(spreads)
+        return math.sqrt(max(whole**2 - noise**2, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

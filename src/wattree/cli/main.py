@@ -25,8 +25,9 @@ DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 #: Commands in the order of the help, each in a module of its name.
 _COMMANDS = (
-    *("init", "plan", "design", "simulate", "compare", "check", "profile", "train", "validate"),
-    *("serve", "catalog", "schema", "export", "import", "replay", "energy", "launch", "measure"),
+    *("init", "plan", "design", "simulate", "compare", "check", "profile", "calibrate"),
+    *("explain", "train", "validate", "serve", "catalog", "schema", "export", "import"),
+    *("replay", "energy", "launch", "measure"),
 )
 #: What follows the options of these is the command that they run, with options of its own.
 _RUNNING_OTHERS = ("launch", "measure")

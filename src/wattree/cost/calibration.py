@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from wattree.cost.observations import Observation
 from wattree.errors import CostError
 from wattree.hardware import Device, Precision
 
@@ -43,16 +44,25 @@ PROFILED_ITEMS = (
     "update_bandwidth.sgd",
 )
 
+#: Constants that hold for all devices, and that a device has for itself where runs on it told them.
+LEARNED_ITEMS = (
+    "memory_efficiency",
+    "moe_exchange_factor",
+    "network_efficiency",
+    "straggling_per_doubling",
+)
 
 #: Classes of evidence that have a residual, by quantity: what is known of the kind of model, of the
 #: software, of the device (by the level at which its constants are found), of two strategies of one
-#: job, and of memory by the tool that reads it.
+#: job, of what runs of the user's own do not tell of others, and of memory by the tool that reads
+#: it.
 RESIDUAL_NAMES = (
     *(f"step_time_s.kind.{kind}" for kind in ("language", "experts", "network")),
     *(f"step_time_s.level.{level}" for level in ("device", "die", "architecture", "pooled")),
     *(f"step_time_s.software.{known}" for known in ("measured", "generic")),
     *(f"step_time_s.model.{known}" for known in ("known", "new")),
     *(f"step_time_s.size.{known}" for known in ("within", "beyond")),
+    *(f"step_time_s.observed.{kind}" for kind in ("language", "experts", "network")),
     "step_time_s.pair",
     *(f"memory.peak_bytes.{kind}" for kind in ("allocated", "reserved", "process")),
     *(f"memory.peak_bytes.software.{known}" for known in ("measured", "generic")),
@@ -128,12 +138,14 @@ class Calibration:
         left_out: Quantity → source → mean absolute error on that source's measured rows when the
             fit never saw them.
         residuals: What the constants leave of the errors, by class of evidence.
+        observations: Of the user's own runs, which the constants were moved by.
     """
 
     constants: Mapping[str, Constant]
     source: str
     left_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     residuals: Residuals = field(default_factory=Residuals)
+    observations: tuple[Observation, ...] = ()
 
     def device(self, device: Device, item: str) -> float:
         """Return constant `item` of a device type; of its die, architecture or all if it has none.
@@ -152,6 +164,10 @@ class Calibration:
             if name in self.constants:
                 return self.constants[name].value
         return default
+
+    def learned(self, device: Device, item: str) -> float:
+        """Return a constant that holds for all, as runs on a device told it where there are any."""
+        return self.own(device, item, self.general(item))
 
     def family(self, family: str, item: str) -> float:
         """Return constant `item` of a software family, pooled if it has none of its own."""
@@ -177,6 +193,10 @@ class Calibration:
     def found_for_device(self, device: Device, item: str) -> FoundConstant | None:
         """Return where the constant `item` of a device type is found."""
         return self.found(*device_names(device, item))
+
+    def found_learned(self, device: Device, item: str) -> FoundConstant | None:
+        """Return where a constant that holds for all, or for a device by its runs, is found."""
+        return self.found(*device_names(device, item)[:-1], f"general.{item}")
 
     def found_for_family(self, family: str, item: str) -> FoundConstant | None:
         """Return where the constant `item` of a software family is found.

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from wattree.cost.calibration import (
+    LEARNED_ITEMS,
     PROFILED_ITEMS,
     RESIDUAL_NAMES,
     Calibration,
     Constant,
     Residuals,
 )
+from wattree.cost.observation_file import observations_of
 from wattree.cost.software import SOFTWARE
 from wattree.errors import JobError, nearest
 from wattree.files import read_yaml, refusal
@@ -21,7 +23,7 @@ from wattree.files import read_yaml, refusal
 #: Value of `base` of a file that holds only what differs from the calibration that ships.
 SHIPPED_BASE = "shipped"
 _SHIPPED = Path(__file__).with_name("calibration.yaml")
-_KEYS = ("base", "constants", "left_out", "profile", "residuals")
+_KEYS = ("base", "constants", "left_out", "observations", "profile", "residuals")
 _RESIDUAL_KEYS = ("command", "rows", "spreads")
 _ENTRY_KEYS = ("value", "evidence", "source", "spread")
 _EVIDENCE = ("measured", "fitted", "pooled", "chosen")
@@ -57,6 +59,7 @@ def load_calibration(path: Path | None = None) -> Calibration:
     known = _Names(shipped)
     problems += [fault for name in constants if (fault := known.fault(name))]
     residuals = _residuals(raw, problems)
+    observations = observations_of(raw, problems)
     if base is None and not problems:
         problems += _missing(constants, shipped)
     if problems:
@@ -66,6 +69,7 @@ def load_calibration(path: Path | None = None) -> Calibration:
         source=str(path),
         left_out=_left_out(raw),
         residuals=_over(residuals, _shipped().residuals),
+        observations=observations,
     )
 
 
@@ -194,7 +198,7 @@ class _Names:
     """
 
     def __init__(self, shipped: Iterable[str]) -> None:
-        of_device, general = set(PROFILED_ITEMS), set()
+        of_device, general = {*PROFILED_ITEMS, *LEARNED_ITEMS}, set()
         for name in shipped:
             scope, _, rest = name.partition(".")
             if scope == "general":

@@ -230,7 +230,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         compute_units=device.compute_units,
         **_products(device, software, precision, plain, calibration),
         attention_ramp_tokens=calibration.device(device, "attention_ramp_tokens"),
-        memory_bytes_per_s=bandwidth * calibration.general("memory_efficiency"),
+        memory_bytes_per_s=bandwidth * calibration.learned(device, "memory_efficiency"),
         stream_bytes_per_s=stream,
         cached_bytes=calibration.own(device, "cached_bytes", 0.0),
         cached_bytes_per_s=calibration.own(device, "cached_bandwidth", 0.0) * bandwidth or stream,
@@ -253,9 +253,9 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         tensor_exposed_share=calibration.general("tensor_exposed_share"),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),
-        **_experts(software, calibration),
+        **_experts(device, software, calibration),
         step_overhead_s=calibration.family(software.name, "step_overhead_s"),
-        straggling=calibration.general("straggling_per_doubling"),
+        straggling=calibration.learned(device, "straggling_per_doubling"),
         convolution=convolution_rates(
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
         ),
@@ -305,14 +305,14 @@ def _product_rate(device: Device, precision: Precision, calibration: Calibration
     )
 
 
-def _experts(software: Software, calibration: Calibration) -> dict[str, Any]:
+def _experts(device: Device, software: Software, calibration: Calibration) -> dict[str, Any]:
     """Return the fields of `Rates` for layers of experts."""
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
     host = "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
     return {
         "moe_host_s": calibration.general(host) if software.moe_dropless else 0.0,
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
-        "moe_exchange_factor": calibration.general("moe_exchange_factor") * fused,
+        "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,
     }
 
 
@@ -373,7 +373,7 @@ def _links(cluster: Cluster, pool: Pool, calibration: Calibration) -> LinkRates:
     scale_up = node.scale_up.bandwidth_bytes_per_s
     # Without adapters nothing is reached: one byte a second keeps the arithmetic finite.
     adapters = max(node.nics * node.nic_bandwidth_bytes_per_s / node.devices, 1.0)
-    network = adapters * calibration.general("network_efficiency")
+    network = adapters * calibration.learned(device, "network_efficiency")
     oversubscription = _oversubscription(cluster)
     return LinkRates(
         scale_up_bytes_per_s=scale_up * calibration.device(device, "bus_efficiency"),

@@ -34,7 +34,8 @@ class IntervalPart:
     """What one class of constants adds to the interval of the step time.
 
     Attributes:
-        share: Of the step time, that the constants set.
+        share: Of the step time, that the constants set; where runs of the user's told some of it,
+            what is left, negative where those rested on the constants more.
         spread: Standard deviation of their logarithm.
     """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.accounts.interval import constant_parts, constants_of
+from wattree.accounts.interval import constant_parts, constants_of, told_parts
 from wattree.accounts.known import EvidenceClass, JobFacts, KnownRows
 from wattree.cost import Calibration
 from wattree.trace import IntervalPart
@@ -27,6 +27,7 @@ class LeftOutError:
         group: Which one of the kind.
         error: Logarithm of predicted over measured step time.
         parts: What the interval of the prediction rests on, without residuals and levels.
+        told: The same with levels, as runs of a user's own see it (`told_parts`).
         levels: Class of constants → level at which the look-up found them.
         known: Class of evidence.
     """
@@ -37,6 +38,7 @@ class LeftOutError:
     group: str
     error: float
     parts: Mapping[str, IntervalPart]
+    told: Mapping[str, IntervalPart]
     levels: Mapping[str, str]
     known: EvidenceClass
 
@@ -71,6 +73,13 @@ def left_out_errors(
         progress("holding rows out", done + 1, len(cases))
 
 
+def seen_errors(fitted: FittedRows) -> Iterator[LeftOutError]:
+    """Yield the error of every row under the fit that saw it: nothing is held out."""
+    measured = measured_by(fitted.facts)
+    for index in range(len(fitted.rows)):
+        yield _error(fitted, index, ("nothing", "all"), fitted.full.calibration, measured)
+
+
 def measured_by(facts: Iterable[JobFacts]) -> KnownRows:
     """Return what has rows, of the jobs that were measured."""
     jobs = list(facts)
@@ -93,13 +102,17 @@ def _error(
     setting = row.setting(without)
     constants = constants_of(setting, row.expressed.job.cluster.node.device)
     shares = {n: p.share for n, p in fitted.parts[index].items() if n in constants}
+    parts = constant_parts(shares, constants, facts.device, measured, {})
+    spreads = without.residuals.spreads
+    levels = constant_parts(shares, constants, facts.device, measured, spreads)
     return LeftOutError(
         row=row,
         facts=facts,
         hold_out=case[0],
         group=case[1],
         error=math.log(row.estimate_s(without) / row.measured_s),
-        parts=constant_parts(shares, constants, facts.device, measured, {}),
+        parts=parts,
+        told=told_parts(setting, levels, constants, facts.device, measured),
         levels={
             name: measured.level(found[0], facts.device)
             for name in shares

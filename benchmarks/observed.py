@@ -1,0 +1,124 @@
+"""How well one run of a user's own tells others: rows anchor the other rows of their group in turn.
+
+    python -m benchmarks.observed [DIR] [--calibration P] [--fit P] [--json P]
+
+DIR holds `throughput_llm.csv`; without it the bundled rows are used. A group has one source,
+device, software and precision, and three rows or more. `nothing` of the hold-outs is the constants
+that ship; of the others, rows are predicted by a fit that saw nothing of their source, device or
+model family.
+`--fit P` writes the calibration with spreads that put 80 % of anchored rows inside their intervals.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.frame import plain_table, report_parser, show_report
+from wattree.cost import load_calibration
+from wattree.validation.calibration_file import write_calibration
+from wattree.validation.fitting import fitted_groups
+from wattree.validation.left_out import left_out_errors, seen_errors
+from wattree.validation.observed import ObservedError, fitted_noise, observed_errors
+from wattree.validation.rows import bundled_rows, read_rows
+
+FILE = "throughput_llm.csv"
+HOLD_OUTS = ("nothing", "source", "device", "model family")
+HEAD = ("", "rows", "before", "median", "anchored", "median", "inside", "width")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables; write JSON and a calibration on request."""
+    parser = report_parser(__doc__)
+    parser.add_argument("dir", nargs="?", type=Path, help="folder of measured rows")
+    parser.add_argument("--calibration", type=Path, help="constants; those that ship if left out")
+    parser.add_argument("--fit", type=Path, help="file to write constants and spreads to")
+    options = parser.parse_args(arguments)
+    rows = bundled_rows() if options.dir is None else read_rows(options.dir / FILE)
+    constants = load_calibration(options.calibration)
+    errors = []
+    for fitted in fitted_groups(rows, constants, progress=_progress):
+        errors += [*seen_errors(fitted), *left_out_errors(fitted, _progress)]
+    errors = [each for each in errors if each.hold_out in HOLD_OUTS]
+    spreads = dict(constants.residuals.spreads)
+    if options.fit is not None:
+        spreads |= fitted_noise(errors, spreads)
+        residuals = replace(constants.residuals, spreads=spreads)
+        fit = replace(constants, residuals=residuals)
+        write_calibration(options.fit, fit, constants.left_out)
+    found = list(observed_errors(errors, spreads))
+    tables = [
+        plain_table(title, (first, *HEAD[1:]), lines(found, key), left=1)
+        for title, first, key in (
+            ("One row anchors the others of its group", "held out", _hold_out),
+            ("The same by group, nothing held out", "group", _group("nothing")),
+            ("The same by group, device held out", "group", _group("device")),
+        )
+    ]
+    show_report(summary(found), options.json_path, *tables, width=110)
+    return 0
+
+
+def _progress(stage: str, done: int, total: int) -> None:
+    if total and done * 10 // total != (done - 1) * 10 // total:
+        print(f"{stage}: {done} of {total}", file=sys.stderr, flush=True)
+
+
+def _hold_out(each: ObservedError) -> str:
+    return each.hold_out
+
+
+def _group(hold_out: str) -> Callable[[ObservedError], str]:
+    return lambda each: ", ".join(each.group) if each.hold_out == hold_out else ""
+
+
+def lines(
+    found: Sequence[ObservedError], key: Callable[[ObservedError], str]
+) -> list[tuple[str, ...]]:
+    """Return a line for each value of `key` but the empty one."""
+    groups: dict[str, list[ObservedError]] = defaultdict(list)
+    for each in found:
+        if name := key(each):
+            groups[name].append(each)
+    return [(name, *_cells(groups[name])) for name in sorted(groups)]
+
+
+def figures(members: Sequence[ObservedError]) -> dict[str, float]:
+    """Return mean and median errors, coverage and width; each anchor with each row counts once."""
+    before = np.abs(np.expm1([each.before for each in members]))
+    after = np.abs(np.expm1([each.after for each in members]))
+    return {
+        "rows": len({each.row for each in members}),
+        "mean_before": float(before.mean()),
+        "median_before": float(np.median(before)),
+        "mean": float(after.mean()),
+        "median": float(np.median(after)),
+        "inside": float(np.mean([each.inside for each in members])),
+        "width": float(np.mean([each.spread / each.spread_before for each in members])),
+    }
+
+
+def _cells(members: Sequence[ObservedError]) -> list[str]:
+    found = figures(members)
+    errors = [f"{100 * found[name]:.1f} %" for name in list(found)[1:5]]
+    return [
+        str(int(found["rows"])),
+        *errors,
+        f"{100 * found['inside']:.0f} %",
+        f"{found['width']:.2f}",
+    ]
+
+
+def summary(found: Sequence[ObservedError]) -> dict[str, dict[str, float]]:
+    """Return hold-out → figures."""
+    kinds = dict.fromkeys(each.hold_out for each in found)
+    return {kind: figures([e for e in found if e.hold_out == kind]) for kind in kinds}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""`wattree calibrate`: constants of your machine and software, from steps that you measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattree.cli.output import (
+    Calibration,
+    JsonPath,
+    announce_compilation,
+    check_outputs,
+    deliver,
+    progress_bars,
+    tell,
+)
+from wattree.cli.request import option, request_command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateRequest:
+    """What `wattree calibrate` is asked."""
+
+    job: Annotated[
+        Path,
+        typer.Argument(
+            metavar="JOB",
+            help="Job file (YAML) of what was run, or a list of several: 'runs:' with entries of "
+            "'job' and 'step_time' or 'run'.",
+            show_default=False,
+        ),
+    ]
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH",
+            help="File of constants to write, for --calibration.",
+            show_default=False,
+        ),
+    ]
+    step_time: Annotated[
+        list[str] | None,
+        option("TIME", "Measured step time, such as '12.3 s'. May be repeated."),
+    ] = None
+    run: Annotated[
+        list[Path] | None,
+        option("PATH", "Measured run (run.json, or its folder). May be repeated."),
+    ] = None
+    calibration: Calibration = None
+    json_path: JsonPath = None
+
+
+@request_command
+def calibrate(request: CalibrateRequest) -> None:
+    """Learn from your own runs how far your machine is from the constants that ship.
+
+    What is learned belongs to the device and the software of the job. All
+    commands with --calibration use it, with narrower intervals.
+
+    Example: wattree calibrate job.yaml --step-time '12.3 s' --out mine.yaml
+    """
+    from wattree.learn.calibrate import calibrate as learn
+    from wattree.learn.own_steps import own_steps
+    from wattree.report.learned_text import show_learned
+
+    check_outputs(request.out, request.json_path, source=request.job)
+    steps = own_steps(
+        request.job, step_times=request.step_time or (), runs=tuple(request.run or ())
+    )
+    announce_compilation()
+    with progress_bars() as progress:
+        found = learn(steps, out=request.out, base=request.calibration, progress=progress)
+    for warning in found.warnings:
+        tell(f"wattree: warning: {warning}")
+    deliver(found.as_json(), request.json_path, lambda console: show_learned(found, console))

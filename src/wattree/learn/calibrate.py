@@ -1,0 +1,359 @@
+"""Learn constants of a device and its software from steps that a user measured.
+
+The measured error moves constants by share x spread^2 (`cost.observations`): a single step time
+tells one direction, that in which the prediction is least sure. Steps are predicted anew with the moved
+constants until these stand still, as shares are those of a straight line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wattree.accounts.interval import (
+    DEVIATIONS,
+    RESIDUAL,
+    constants_of,
+    deviation,
+    facts_of,
+    told_parts,
+)
+from wattree.accounts.known import measured_of
+from wattree.cost import (
+    SHIPPED_BASE,
+    Calibration,
+    constant_lines,
+    load_calibration,
+    residual_lines,
+)
+from wattree.cost.observation_file import observation_lines
+from wattree.cost.observations import Observation, moved, untold
+from wattree.cost.precisions import precision_class
+from wattree.errors import RunError
+from wattree.files import write_atomic
+from wattree.learn.constants import moved_constants
+from wattree.learn.own_steps import OwnStep, refuse_contradictions
+from wattree.lowering.setting import Setting, setting_of
+from wattree.predict.left_open import decided
+from wattree.predict.simulate import predicted
+from wattree.trace import IntervalPart, Result
+
+#: Rounds until the moves stand still, and how still.
+_ROUNDS, _STILL = 8, 1e-4
+#: Deviations of the prediction beyond which a run is doubted: one of a thousand is there by chance.
+_DOUBTFUL = 3.3
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedStep:
+    """A measured step before and after.
+
+    Attributes:
+        job: File of the job.
+        measured_s: The step, or the mean of several of one job. [s]
+        before_s, after_s: Predicted without and with the run. [s]
+        before, after: What the predictions lie between with 80 % probability. [s]
+    """
+
+    job: str
+    measured_s: float
+    before_s: float
+    after_s: float
+    before: tuple[float, float]
+    after: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedMove:
+    """How the time that a class of constants sets moved.
+
+    Attributes:
+        name: The class; `residual` of what all of the step errs by alike.
+        factor: Of its time.
+        spread_before, spread: Standard deviation of its logarithm.
+    """
+
+    name: str
+    factor: float
+    spread_before: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedCalibration:
+    """What runs taught.
+
+    Attributes:
+        device, software: What the constants are of.
+        moves: Largest first.
+        steps: The runs.
+        written: The file of constants.
+        warnings: Runs that say more of a fault than of a machine.
+    """
+
+    device: str
+    software: str
+    moves: tuple[LearnedMove, ...]
+    steps: tuple[LearnedStep, ...]
+    written: Path
+    warnings: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {**asdict(self), "written": str(self.written)}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Case:
+    """Runs of one job on their way."""
+
+    setting: Callable[[Calibration], Setting]
+    job: str
+    measured_s: float
+    base: Result
+    now: Result
+    observation: Observation
+
+    def predict(self, constants: Calibration) -> Result:
+        setting = self.setting(constants)
+        assert not isinstance(setting.job.strategy, str)
+        return predicted(setting, setting.job.strategy, detail=False).result
+
+
+def calibrate(
+    steps: Sequence[OwnStep], *, out: Path, base: Path | None = None, progress: Progress
+) -> LearnedCalibration:
+    """Learn from measured steps, and write a file of constants.
+
+    Args:
+        steps: Of one kind of device and one software family.
+        out: The file.
+        base: Constants to begin with; those that ship if None.
+        progress: Called with (stage, done, total).
+
+    Raises:
+        RunError: Runs contradict their jobs, or are of several devices or families.
+        WattreeError: A job cannot be predicted.
+        OutputError: `out` cannot be written.
+    """
+    first = load_calibration(base)
+    if first.observations:
+        raise RunError(
+            str(base),
+            ["rests on runs of your own already; give all runs at once, from the constants before"],
+        )
+    _refuse_mixed(steps)
+    groups: dict[str, list[OwnStep]] = defaultdict(list)
+    for step in steps:
+        groups[step.job.source].append(step)
+    cases = []
+    for done, members in enumerate(groups.values()):
+        progress("predicting runs", done, len(groups))
+        cases.append(_case(members, first))
+    learned, moves = _learned(cases, first, progress)
+    _write(out, learned, first)
+    return _told(cases, learned, moves, out)
+
+
+def _refuse_mixed(steps: Sequence[OwnStep]) -> None:
+    """Refuse runs whose constants are not the same."""
+    devices = {pool.node.device.name for step in steps for pool in step.job.cluster.pools}
+    families = {step.job.software for step in steps}
+    problems = []
+    if len(devices) > 1:
+        problems.append(f"runs on {', '.join(sorted(devices))}; expected one kind of device")
+    if len(families) > 1:
+        problems.append(f"runs by {', '.join(sorted(families))}; expected one software family")
+    problems += [
+        f"{step.job.source}: has neighbours, whose part in the step no one knows"
+        for step in steps
+        if step.job.neighbours
+    ]
+    if problems:
+        raise RunError("calibrate", problems)
+
+
+def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
+    """Return the runs of one job with its prediction; several count as their mean."""
+    job = members[0].job
+    first = decided(setting_of(job, base))
+    whole = replace(first.job, left_open=())
+
+    def setting(constants: Calibration) -> Setting:
+        return setting_of(whole, constants, model=first.model)
+
+    chosen = first.job.strategy
+    if isinstance(chosen, str):
+        raise RunError(
+            job.source, ["strategy: is 'auto', expected what was run; 'wattree plan' finds one"]
+        )
+    result = predicted(first, chosen, detail=False).result
+    for each in members:
+        refuse_contradictions(each, result)
+    logs = [math.log(each.step_s) for each in members]
+    measured_s = math.exp(math.fsum(logs) / len(logs))
+    return _Case(
+        setting=setting,
+        job=job.source,
+        measured_s=measured_s,
+        base=result,
+        now=result,
+        observation=_observation(first, result, measured_s),
+    )
+
+
+def _observation(setting: Setting, result: Result, measured_s: float) -> Observation:
+    """Return what a measured step says of the constants that its prediction rests on."""
+    device = setting.job.cluster.pools[0].node.device
+    facts, constants = facts_of(setting, device, result.ranks), constants_of(setting, device)
+    residuals = setting.calibration.residuals
+    measured, spreads = measured_of(residuals), residuals.spreads
+    parts = {name: part for name, part in result.interval_parts.items() if name in constants}
+    shares = {name: part.share for name, part in parts.items()}
+    known = facts.known(measured, shares, constants)
+    told = told_parts(setting, parts, constants, device.name, measured)
+    return Observation(
+        what="step",
+        job=Path(setting.job.source).name,
+        device=device.name,
+        software=facts.software,
+        kind=facts.kind,
+        precision=precision_class(setting.precision),
+        measured_s=measured_s,
+        predicted_s=result.step_time_s,
+        parts={**told, RESIDUAL: IntervalPart(share=1.0, spread=known.alike(spreads))},
+        noise=known.noise(spreads),
+    )
+
+
+def _learned(
+    cases: Sequence[_Case], base: Calibration, progress: Progress
+) -> tuple[Calibration, dict[str, float]]:
+    """Return constants under which the runs err as little as their spreads allow, and the moves."""
+    observations = tuple(case.observation for case in cases)
+    moves: dict[str, float] = {}
+    learned = base
+    for done in range(_ROUNDS):
+        progress("learning", done, _ROUNDS)
+        before, moves = moves, moved([_around(case, moves) for case in cases])
+        learned = _with(base, cases[0], observations, moves)
+        for case in cases:
+            case.now = case.predict(learned)
+        if max(abs(moves[name] - before.get(name, 0.0)) for name in moves) < _STILL:
+            break
+    progress("learning", _ROUNDS, _ROUNDS)
+    return learned, moves
+
+
+def _around(case: _Case, moves: Mapping[str, float]) -> Observation:
+    """Return an observation as a straight line through the latest prediction has it."""
+    done = math.fsum(
+        part.share * moves.get(name, 0.0) for name, part in case.observation.parts.items()
+    )
+    return replace(case.observation, predicted_s=case.now.step_time_s * math.exp(-done))
+
+
+def _with(
+    base: Calibration,
+    case: _Case,
+    observations: tuple[Observation, ...],
+    moves: Mapping[str, float],
+) -> Calibration:
+    """Return the constants with their moves, and the observations that these rest on."""
+    setting = case.setting(base)
+    device = setting.job.cluster.pools[0].node.device
+    count = len(observations)
+    constants = moved_constants(
+        base,
+        device,
+        setting.software.name,
+        precision_class(setting.precision),
+        moves=moves,
+        spreads={name: spread for name, (_, spread) in _spreads(observations).items()},
+        source=f"{count} run{'s' if count > 1 else ''} of your own (wattree calibrate)",
+    )
+    return replace(base, constants={**base.constants, **constants}, observations=observations)
+
+
+def _spreads(observations: Sequence[Observation]) -> dict[str, tuple[float, float]]:
+    """Return class → its spread before the observations, and what they leave of it."""
+    found = {}
+    for each in observations:
+        for name, part in each.parts.items():
+            alone = {name: IntervalPart(share=1.0, spread=part.spread)}
+            left, noise = untold(observations, alone)
+            found[name] = (part.spread, math.hypot(deviation(left), noise))
+    return found
+
+
+def _write(out: Path, learned: Calibration, base: Calibration) -> None:
+    shipped = load_calibration()
+    own = {
+        name: constant
+        for name, constant in learned.constants.items()
+        if shipped.constants.get(name) != constant
+    }
+    head = [
+        "# Constants learned from your own runs by `wattree calibrate`.",
+        f"base: {SHIPPED_BASE}",
+        "",
+    ]
+    lines = [*head, *constant_lines(own), *observation_lines(learned.observations)]
+    if base.residuals != shipped.residuals:
+        lines += residual_lines(base.residuals)
+    write_atomic(out, "\n".join(lines) + "\n")
+
+
+def _told(
+    cases: Sequence[_Case], learned: Calibration, moves: Mapping[str, float], out: Path
+) -> LearnedCalibration:
+    spreads = _spreads(learned.observations)
+    found = [
+        LearnedMove(
+            name=name,
+            factor=math.exp(move),
+            spread_before=spreads[name][0],
+            spread=spreads[name][1],
+        )
+        for name, move in moves.items()
+    ]
+    first = learned.observations[0]
+    return LearnedCalibration(
+        device=first.device,
+        software=first.software,
+        moves=tuple(sorted(found, key=lambda each: -abs(math.log(each.factor)))),
+        steps=tuple(
+            LearnedStep(
+                job=case.job,
+                measured_s=case.measured_s,
+                before_s=case.base.step_time_s,
+                after_s=case.now.step_time_s,
+                before=case.base.interval["step_time_s"],
+                after=case.now.interval["step_time_s"],
+            )
+            for case in cases
+        ),
+        written=out,
+        warnings=tuple(_doubts(cases)),
+    )
+
+
+def _doubts(cases: Sequence[_Case]) -> Iterator[str]:
+    """Yield which runs are farther from their predictions than machines are from each other."""
+    for case in cases:
+        low, high = case.base.interval["step_time_s"]
+        width = math.log(high / low) / (2 * DEVIATIONS)
+        off = case.observation.error
+        if abs(off) > _DOUBTFUL * width:
+            yield (
+                f"{case.job}: the run is {abs(math.expm1(off)):.0%} "
+                f"{'slower' if off > 0 else 'faster'} than predicted, far outside the interval: a "
+                "fault of the run, or of the job's description, would be learned as a property of "
+                "the machine; wattree explain says where the time goes"
+            )

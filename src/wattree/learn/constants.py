@@ -1,0 +1,118 @@
+"""Which constants a class of them stands for, and how they move when its time does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from wattree.accounts import shares as names
+from wattree.accounts.interval import RESIDUAL
+from wattree.cost import Calibration, Constant
+from wattree.cost.calibration import LEARNED_ITEMS
+from wattree.hardware import Device
+
+#: Class → items of a device whose rates fall as its time grows; `{width}` is that of products.
+_RATES: Mapping[str, tuple[str, ...]] = {
+    names.PRODUCTS: ("training.{width}",),
+    names.ATTENTION: ("attention",),
+    names.CONVOLUTION: ("convolution.{width}",),
+    names.MEMORY: ("memory_efficiency", "library_bandwidth"),
+    names.LINKS: ("bus_efficiency", "bus_reduce_efficiency"),
+    names.NETWORK: ("network_efficiency",),
+}
+#: The same of items that only profiled devices have.
+_OWN_RATES: Mapping[str, tuple[str, ...]] = {
+    names.PRODUCTS: ("product_bandwidth",),
+    names.MEMORY: (
+        "cached_bandwidth",
+        "update_bandwidth.sgd",
+        "update_bandwidth.momentum",
+        "update_bandwidth.adamw",
+    ),
+}
+#: Class → items of a device that grow with its time.
+_TIMES: Mapping[str, tuple[str, ...]] = {
+    names.EXPERTS: ("moe_exchange_factor",),
+    names.STRAGGLING: ("straggling_per_doubling",),
+}
+_OWN_TIMES: Mapping[str, tuple[str, ...]] = {
+    names.HOST: ("dispatch_s",),
+    names.LINKS: ("alpha_s", "alpha_reduce_s"),
+    names.MEMORY: ("fresh_s_per_byte",),
+}
+#: Class → item of the software family, a time.
+_FAMILY: Mapping[str, str] = {names.HOST: "launch_s", names.OVERHEAD: "step_overhead_s"}
+#: Classes whose time is a multiple of another's, which all that a run errs by moves already.
+_FACTORS = (names.EXPERTS, names.STRAGGLING)
+
+
+def moved_constants(
+    base: Calibration,
+    device: Device,
+    software: str,
+    width: str,
+    *,
+    moves: Mapping[str, float],
+    spreads: Mapping[str, float],
+    source: str,
+) -> dict[str, Constant]:
+    """Return the constants of a device and its software whose times moved.
+
+    Args:
+        base: That they move from.
+        device: Of the runs.
+        software: Family of the runs.
+        width: Class of the precision of products.
+        moves: Class → how far the logarithm of its time moves; `residual` moves all alike.
+        spreads: Class → standard deviation that is left.
+        source: What they rest on.
+    """
+    found: dict[str, Constant] = {}
+    alike = moves.get(RESIDUAL, 0.0)
+    for name in {*_RATES, *_TIMES, *_FAMILY}:
+        own = moves.get(name, 0.0) + (0.0 if name in _FACTORS else alike)
+        if abs(own) < 1e-12:
+            continue
+        for place, sign in _places(base, device, software, width, name):
+            value, old = _value(base, device, software, place)
+            found[place] = replace(
+                old,
+                value=value * math.exp(sign * own),
+                evidence="fitted",
+                spread=spreads.get(name, old.spread),
+                source=f"{source}: times x {math.exp(own):.4g}",
+            )
+    return found
+
+
+def _places(
+    base: Calibration, device: Device, software: str, width: str, name: str
+) -> Iterator[tuple[str, float]]:
+    """Yield the names of a class's constants, with the sign by which they follow its time."""
+    for items, own, sign in ((_RATES, _OWN_RATES, -1.0), (_TIMES, _OWN_TIMES, 1.0)):
+        for item in items.get(name, ()):
+            yield f"device.{device.name}.{item.format(width=width)}", sign
+        for item in own.get(name, ()):
+            if base.own(device, item, 0.0) > 0:
+                yield f"device.{device.name}.{item}", sign
+    if name in _FAMILY:
+        yield f"family.{software}.{_FAMILY[name]}", 1.0
+
+
+def _value(base: Calibration, device: Device, software: str, place: str) -> tuple[float, Constant]:
+    """Return what a constant is before it moves, for this very device, and where that is from."""
+    scope, _, rest = place.partition(".")
+    if scope == "family":
+        item = rest.removeprefix(f"{software}.")
+        held = base.found(f"family.{software}.{item}", f"pooled.{item}")
+        assert held is not None
+        return base.family(software, item), held.constant
+    item = rest.removeprefix(f"{device.name}.")
+    if item in LEARNED_ITEMS:
+        general = base.found_learned(device, item)
+        assert general is not None
+        return base.learned(device, item), general.constant
+    held = base.found_for_device(device, item)
+    assert held is not None
+    return base.device(device, item), held.constant

@@ -1,0 +1,176 @@
+"""Measured steps of a user's own runs, with their jobs; what contradicts these is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattree.errors import RunError
+from wattree.files import read_yaml
+from wattree.job import Job, load_job
+from wattree.trace import Result
+from wattree.trace.run import Activity, Run, RunOrigin
+from wattree.trace.run_file import read_run
+from wattree.units import parse_quantity
+
+#: Key of a file that lists several runs, and those of an entry.
+LIST_KEY = "runs"
+_ENTRY_KEYS = ("job", "step_time", "run")
+_MOST_RUNS = 100
+#: Counts of a run and of its job are the same figures, written once more.
+_SAME = 1e-3
+#: Executed FLOP, where a run counts those, are up to so many times the model's.
+_EXECUTED = 1.4
+#: What a step may be above or below its prediction before the job is not what was run.
+_MOST = 20.0
+#: Clocks and units of whole seconds: a step at the very peak is one. No step is faster.
+_ROUNDING = 0.999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStep:
+    """One measured step time.
+
+    Attributes:
+        job: What was run.
+        step_s: Measured. [s]
+        source: Where the figure is from, for messages.
+        run: File of the run; None where only a time was given.
+    """
+
+    job: Job
+    step_s: float
+    source: str
+    run: Run | None = None
+
+
+def own_steps(
+    path: Path, *, step_times: Sequence[str] = (), runs: Sequence[Path] = ()
+) -> tuple[OwnStep, ...]:
+    """Return the measured steps that a command names.
+
+    Args:
+        path: Of the job, or of a file that lists runs.
+        step_times: Of the job, as a user writes them.
+        runs: Files, or folders with `run.json`, of runs of the job.
+
+    Raises:
+        JobError: A job or the list cannot be read.
+        RunError: A measurement is missing, or is none; every fault is listed.
+        UnitError: A step time is no time.
+    """
+    entries = _entries(path)
+    if entries is None:
+        job = load_job(path)
+        found = [_of_time(job, each, "--step-time") for each in step_times]
+        found += [_of_run(job, each) for each in runs]
+        if not found:
+            raise RunError(
+                str(path),
+                ["nothing was measured; add --step-time '12.3 s', --run run.json or --trace FILE"],
+            )
+        return tuple(found)
+    if step_times or runs:
+        raise RunError(
+            str(path), [f"lists its runs under '{LIST_KEY}'; leave out --step-time and --run"]
+        )
+    return tuple(_listed(path, entries))
+
+
+def _entries(path: Path) -> list[object] | None:
+    """Return the runs that a file lists; None of a job."""
+    found = read_yaml(path)
+    if LIST_KEY not in found:
+        return None
+    entries, problems = found[LIST_KEY], []
+    problems += [f"{key}: is unknown; known: {LIST_KEY}" for key in found if key != LIST_KEY]
+    if not isinstance(entries, list) or not 0 < len(entries) <= _MOST_RUNS:
+        problems.append(f"{LIST_KEY}: expected a list of 1 to {_MOST_RUNS} runs")
+    if problems:
+        raise RunError(str(path), problems)
+    return list(entries)
+
+
+def _listed(path: Path, entries: Sequence[object]) -> Iterator[OwnStep]:
+    problems = [fault for i, each in enumerate(entries) for fault in _entry_faults(i, each)]
+    if problems:
+        raise RunError(str(path), problems)
+    for each in entries:
+        assert isinstance(each, dict)
+        job = load_job(path.parent / str(each["job"]))
+        if "run" in each:
+            yield _of_run(job, path.parent / str(each["run"]))
+        else:
+            yield _of_time(job, str(each["step_time"]), f"{path}: step_time")
+
+
+def _entry_faults(number: int, entry: object) -> Iterator[str]:
+    where = f"{LIST_KEY}[{number}]"
+    if not isinstance(entry, dict):
+        yield f"{where}: expected job, and step_time or run"
+        return
+    for key in sorted(map(str, entry.keys() - set(_ENTRY_KEYS))):
+        yield f"{where}.{key}: is unknown; known: {', '.join(_ENTRY_KEYS)}"
+    if not isinstance(entry.get("job"), str):
+        yield f"{where}.job: expected the path of a job file"
+    if ("run" in entry) == ("step_time" in entry):
+        yield f"{where}: expected step_time or run, one of them"
+
+
+def _of_time(job: Job, text: str, source: str) -> OwnStep:
+    return OwnStep(job=job, step_s=parse_quantity(text, "s"), source=f"{source} {text}")
+
+
+def _of_run(job: Job, path: Path) -> OwnStep:
+    file = path / "run.json" if path.is_dir() else path
+    run = read_run(file)
+    problems = []
+    if run.origin is RunOrigin.SIMULATED:
+        problems.append("origin: found 'simulated', expected a run that was measured")
+    if run.activity is not Activity.TRAINING:
+        problems.append(f"activity: found '{run.activity}', expected 'training'")
+    if run.iterations < 1:
+        problems.append("iterations: found 0, expected the steps that the run made")
+    if problems:
+        raise RunError(str(file), problems)
+    return OwnStep(job=job, step_s=run.wall_s / run.iterations, source=str(file), run=run)
+
+
+def refuse_contradictions(step: OwnStep, predicted: Result) -> None:
+    """Refuse a measurement that cannot be of the job, every contradiction listed.
+
+    Raises:
+        RunError: The run says other devices, batch or model; or the step is faster than the peak
+            of its devices allows, or so far from the prediction that it is of something else.
+    """
+    problems = [] if step.run is None else list(_other(step.run, step.job, predicted))
+    least_s = predicted.step_time_s * predicted.mfu * _ROUNDING
+    if step.step_s < least_s:
+        problems.append(
+            f"step time: found {step.step_s:.4g} s, but the model's "
+            f"{predicted.model_flop_per_step:.4g} FLOP take {least_s:.4g} s at the "
+            f"{predicted.mfu_precision} peak of {predicted.ranks} devices; is it the time of one "
+            "micro-batch, or of other devices?"
+        )
+    elif not 1 / _MOST < step.step_s / predicted.step_time_s < _MOST:
+        problems.append(
+            f"step time: found {step.step_s:.4g} s, {step.step_s / predicted.step_time_s:.3g} "
+            f"times the predicted {predicted.step_time_s:.4g} s; expected a run of this very job "
+            f"within a factor of {_MOST:g}: check batch, model and cluster"
+        )
+    if problems:
+        raise RunError(f"{step.source} ({step.job.source})", problems)
+
+
+def _other(run: Run, job: Job, predicted: Result) -> Iterator[str]:
+    """Yield what a run says of itself that its job denies."""
+    ranks = run.nodes * (run.ranks_per_node or run.devices_per_node or 1)
+    if ranks != predicted.ranks:
+        yield f"nodes: found {ranks} ranks in all, but the job has {predicted.ranks}"
+    samples, batch = run.work.samples, job.data.global_batch
+    if samples is not None and abs(samples - batch) > _SAME * batch:
+        yield f"work.samples: found {samples:g}, but the job's global_batch is {batch}"
+    flop, needed = run.work.flop, predicted.model_flop_per_step
+    if flop and not needed / _EXECUTED < flop < needed * _EXECUTED:
+        yield f"work.flop: found {flop:.5g}, but the job's model and batch take {needed:.5g}"

@@ -1,0 +1,59 @@
+"""What runs of a user's own taught, as text."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from wattree.units import format_time
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from wattree.learn.calibrate import LearnedCalibration
+
+#: Moves that are too small to be read off a run. Of a logarithm.
+_NOTHING = 5e-4
+
+
+def show_learned(found: LearnedCalibration, console: Console) -> None:
+    """Print each run before and after, what moved, and where the constants are."""
+    steps = _table("job", "measured", "predicted", "80 % interval", "with your runs", "interval")
+    for step in found.steps:
+        steps.add_row(
+            Path(step.job).name,
+            format_time(step.measured_s),
+            format_time(step.before_s),
+            _between(step.before),
+            format_time(step.after_s),
+            _between(step.after),
+        )
+    console.print(steps)
+    console.print()
+    moves = _table(f"{found.device}, {found.software}", "time", "sure to before", "after")
+    for move in found.moves:
+        if abs(math.log(move.factor)) >= _NOTHING:
+            name = "all alike" if move.name == "residual" else move.name.replace("_", " ")
+            moves.add_row(
+                name,
+                f"x {move.factor:.3f}",
+                f"± {100 * move.spread_before:.1f} %",
+                f"± {100 * move.spread:.1f} %",
+            )
+    console.print(moves)
+    console.print()
+    console.print(f"wrote {found.written}; use it with --calibration", soft_wrap=True)
+
+
+def _between(span: tuple[float, float]) -> str:
+    return f"{format_time(span[0])} to {format_time(span[1])}"
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place == 0 else "right")
+    return table

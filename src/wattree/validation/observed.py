@@ -1,0 +1,155 @@
+"""How well one run of a user's own tells others: each row of a group anchors all its others.
+
+A group has one source, device, software and precision. What is done with a row is what `wattree
+calibrate` does with a run: its error moves constants by share x spread^2 (`cost.observations`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattree.accounts.interval import DEVIATIONS, PROBABILITY, RESIDUAL, deviation, observed_parts
+from wattree.cost import matrix_precision
+from wattree.cost.observations import Observation, told
+from wattree.cost.precisions import precision_class
+from wattree.trace import IntervalPart
+from wattree.validation.coverage import deviation_of
+from wattree.validation.left_out import LeftOutError
+
+#: Rows that a group needs: one anchors, and two show how far others lie apart.
+LEAST_ROWS = 3
+_KEY = "step_time_s.observed"
+#: Where the spread of a kind of models is sought, and how finely: to a hundredth of itself.
+_LEAST, _MOST, _HALVINGS = 0.01, 0.5, 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedError:
+    """A row as it is predicted with another row of its group as a run of the user's own.
+
+    Attributes:
+        hold_out: What the fit had not seen; `nothing` of the constants that ship.
+        group: Source, device, software and precision.
+        anchor, row: Row ids.
+        kind: Of the predicted row's model.
+        before, after: Logarithm of predicted over measured, without and with the anchor.
+        spread_before, spread: Standard deviations that were foretold.
+    """
+
+    hold_out: str
+    group: tuple[str, ...]
+    anchor: str
+    row: str
+    kind: str
+    before: float
+    after: float
+    spread_before: float
+    spread: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the row lies in its 80 % interval."""
+        return abs(self.after) <= DEVIATIONS * self.spread
+
+
+def groups_of(
+    errors: Iterable[LeftOutError],
+) -> dict[tuple[str, tuple[str, ...]], list[LeftOutError]]:
+    """Return (hold-out, group) → its rows, of groups that are large enough."""
+    found: dict[tuple[str, tuple[str, ...]], list[LeftOutError]] = defaultdict(list)
+    for each in errors:
+        row, job = each.row.expressed.row, each.row.expressed.job
+        group = (row.source_id, each.facts.device, each.facts.software, str(job.precision))
+        found[each.hold_out, group].append(each)
+    return {key: rows for key, rows in found.items() if len(rows) >= LEAST_ROWS}
+
+
+def observation_of(
+    each: LeftOutError, spreads: Mapping[str, float], *, job: str = ""
+) -> Observation:
+    """Return what a row says as a run of the user's own."""
+    parts, known = each.told, each.known
+    return Observation(
+        what="step",
+        job=job,
+        device=each.facts.device,
+        software=each.facts.software,
+        kind=each.facts.kind,
+        precision=precision_class(matrix_precision(each.row.expressed.job.precision)),
+        measured_s=each.row.measured_s,
+        predicted_s=each.row.measured_s * math.exp(each.error),
+        parts={**parts, RESIDUAL: IntervalPart(share=1.0, spread=known.alike(spreads))},
+        noise=known.noise(spreads),
+    )
+
+
+def observed_errors(
+    errors: Iterable[LeftOutError], spreads: Mapping[str, float]
+) -> Iterator[ObservedError]:
+    """Yield the error of each row of each group with each other row of it as the anchor."""
+    for (_, group), rows in groups_of(errors).items():
+        for anchor in rows:
+            run = observation_of(anchor, spreads, job=anchor.row.expressed.row.row_id)
+            for row in rows:
+                if row is not anchor:
+                    yield _error(group, run, row, spreads)
+
+
+def _error(
+    group: tuple[str, ...], run: Observation, row: LeftOutError, spreads: Mapping[str, float]
+) -> ObservedError:
+    without = deviation_of(row, spreads)
+    same = run.kind == row.facts.kind
+    moved = told([run], observation_of(row, spreads).parts if same else row.told)
+    left = deviation(observed_parts(row.told, row.known, [run], spreads)) if same else without
+    return ObservedError(
+        hold_out=row.hold_out,
+        group=group,
+        anchor=run.job,
+        row=row.row.expressed.row.row_id,
+        kind=row.facts.kind,
+        before=row.error,
+        after=row.error + float(moved[0]) * run.error,
+        spread_before=without,
+        spread=min(left, without),
+    )
+
+
+def fitted_noise(errors: Sequence[LeftOutError], spreads: Mapping[str, float]) -> dict[str, float]:
+    """Return the spreads of what one run does not tell of others, by kind of model.
+
+    With them 80 % of the rows lie inside their intervals where another row of their group and kind
+    anchors them; all hold-outs count alike.
+    """
+    kinds = sorted({each.facts.kind for each in errors})
+    return {
+        f"{_KEY}.{kind}": _noise(
+            [each for each in errors if each.facts.kind == kind], spreads, f"{_KEY}.{kind}"
+        )
+        for kind in kinds
+    }
+
+
+def _noise(errors: Sequence[LeftOutError], spreads: Mapping[str, float], name: str) -> float:
+    # The anchors' weights follow the noise, so each trial spread predicts all rows anew.
+    low, high = _LEAST, _MOST
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        if coverage(list(observed_errors(errors, {**spreads, name: middle}))) >= PROBABILITY:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def coverage(rows: Sequence[ObservedError]) -> float:
+    """Return how many rows lie inside their intervals, all hold-outs alike; 1 without rows."""
+    by: dict[str, list[bool]] = defaultdict(list)
+    for each in rows:
+        by[each.hold_out].append(each.inside)
+    return float(np.mean([np.mean(inside) for inside in by.values()])) if by else 1.0

@@ -1,0 +1,211 @@
+"""`wattree calibrate`: constants follow measured steps, and contradictions are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wattree
+from wattree.cli.main import run
+from wattree.cost import load_calibration
+from wattree.job.written import yaml_text
+from wattree.predict import predicted, run_of, setting_of
+from wattree.trace.run import RunOrigin
+from wattree.trace.run_file import write_run
+
+
+def job(path: Path, **changes: Any) -> Path:
+    """Write a small job whose software has no measured rows, so that a run tells much."""
+    found = {
+        "model": "gpt2",
+        "data": {"sequence_length": 1024, "global_batch": 64},
+        "precision": "bf16",
+        "cluster": {"node": "dgx-h100", "nodes": 1},
+        "software": "accelerate",
+        "strategy": {"preset": "fsdp", "dp": 8, "micro_batch": 8},
+        **changes,
+    }
+    path.write_text(yaml_text(found), encoding="utf-8")
+    return path
+
+
+def step_s(path: Path, calibration: Path | None = None) -> tuple[float, tuple[float, float]]:
+    """Return the predicted step time and its interval."""
+    result = wattree.simulate(wattree.load_job(path), calibration=calibration).result
+    return result.step_time_s, result.interval["step_time_s"]
+
+
+def calibrated(path: Path, out: Path, factor: float) -> Path:
+    """Return constants learned from a step that takes so many times as long as predicted."""
+    measured, _ = step_s(path)
+    words = ["calibrate", str(path), "--step-time", f"{factor * measured:.6f} s"]
+    assert run([*words, "--out", str(out)]) == 0
+    return out
+
+
+def test_a_measured_step_corrects_it_and_its_like(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job and one of another batch move toward the run, and their intervals narrow."""
+    one = job(tmp_path / "one.yaml")
+    other = job(tmp_path / "other.yaml", data={"sequence_length": 1024, "global_batch": 256})
+    mine = calibrated(one, tmp_path / "mine.yaml", 1.15)
+    capsys.readouterr()
+
+    for path in (one, other):
+        before, span_before = step_s(path)
+        after, span = step_s(path, mine)
+        assert 1.05 < after / before < 1.15
+        width = math.log(span[1] / span[0])
+        assert width < 0.8 * math.log(span_before[1] / span_before[0])
+
+
+def test_other_software_and_devices_stay(tmp_path: Path) -> None:
+    """What belongs to a device and a family moves nothing else."""
+    mine = calibrated(job(tmp_path / "one.yaml"), tmp_path / "mine.yaml", 1.15)
+    elsewhere = job(
+        tmp_path / "a100.yaml",
+        cluster={"node": "dgx-a100", "nodes": 1},
+        data={"sequence_length": 1024, "global_batch": 1024},
+    )
+
+    before, span_before = step_s(elsewhere)
+    after, span = step_s(elsewhere, mine)
+
+    # Of the family alone (launches, step overhead), which the same software keeps elsewhere.
+    assert after == pytest.approx(before, rel=0.03)
+    assert math.log(span[1] / span[0]) == pytest.approx(
+        math.log(span_before[1] / span_before[0]), rel=0.05
+    )
+
+
+def test_several_runs_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list of runs; two of one job count as their mean."""
+    job(tmp_path / "one.yaml")
+    job(tmp_path / "two.yaml", data={"sequence_length": 512, "global_batch": 64})
+    times = {name: step_s(tmp_path / f"{name}.yaml")[0] for name in ("one", "two")}
+    entries = [
+        {"job": "one.yaml", "step_time": f"{1.2 * times['one']:.6f} s"},
+        {"job": "one.yaml", "step_time": f"{1.1 * times['one']:.6f} s"},
+        {"job": "two.yaml", "step_time": f"{1.1 * times['two']:.6f} s"},
+    ]
+    listed = tmp_path / "runs.yaml"
+    listed.write_text(yaml_text({"runs": entries}), encoding="utf-8")
+    capsys.readouterr()
+
+    assert run(["calibrate", str(listed), "--out", str(tmp_path / "m.yaml"), "--json", "-"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["steps"]) == 2
+    mean = math.sqrt(1.2 * 1.1) * times["one"]
+    assert found["steps"][0]["measured_s"] == pytest.approx(mean, rel=1e-4)
+    for step in found["steps"]:
+        assert step["before_s"] < step["after_s"] < step["measured_s"] * 1.03
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        ("0 s", "0 s"),
+        ("-3 s", "-3 s"),
+        ("3 kg", "3 kg"),
+        ("1 us", "at the bf16 peak of 8 devices"),
+        ("9 h", "times the predicted"),
+    ],
+)
+def test_impossible_times_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], time: str, said: str
+) -> None:
+    """Nothing is written."""
+    path, out = job(tmp_path / "one.yaml"), tmp_path / "mine.yaml"
+
+    assert run(["calibrate", str(path), f"--step-time={time}", "--out", str(out)]) == 2
+
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_run_that_contradicts_its_job_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Devices, batch and model of the run, all at once."""
+    path, out = job(tmp_path / "one.yaml"), tmp_path / "mine.yaml"
+    loaded = wattree.load_job(path)
+    assert not isinstance(loaded.strategy, str)
+    prediction = predicted(setting_of(loaded, load_calibration()), loaded.strategy)
+    measured = replace(run_of(loaded, prediction, steps=5, name="run"), origin=RunOrigin.MEASURED)
+    write_run(measured, tmp_path / "run.json")
+    work = replace(measured.work, samples=32.0, flop=1e15)
+    write_run(replace(measured, nodes=2, work=work), tmp_path / "other.json")
+    words = ["calibrate", str(path), "--out", str(out), "--run"]
+
+    assert run([*words, str(tmp_path / "other.json")]) == 2
+    said = capsys.readouterr().err
+    assert "nodes: found 16 ranks in all, but the job has 8" in said
+    assert "work.samples: found 32, but the job's global_batch is 64" in said
+    assert "work.flop: found 1e+15" in said
+    assert not out.exists()
+    assert run([*words, str(tmp_path / "run.json")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ([], "expected a list of 1 to 100 runs"),
+        ([{"job": "one.yaml"}], "runs[0]: expected step_time or run"),
+        ([{"step_time": "1 s"}], "runs[0].job: expected the path of a job file"),
+        ([{"job": "one.yaml", "step_tim": "1 s"}], "runs[0].step_tim: is unknown"),
+    ],
+)
+def test_lists_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], entries: list[Any], said: str
+) -> None:
+    """Each fault with its place."""
+    listed, out = tmp_path / "runs.yaml", tmp_path / "mine.yaml"
+    listed.write_text(yaml_text({"runs": entries}), encoding="utf-8")
+
+    assert run(["calibrate", str(listed), "--out", str(out)]) == 2
+
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_nothing_measured_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message names the options."""
+    assert run(["calibrate", str(job(tmp_path / "a.yaml")), "--out", str(tmp_path / "m")]) == 2
+    assert "--step-time '12.3 s'" in capsys.readouterr().err
+
+
+def test_runs_upon_runs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They would count twice."""
+    one = job(tmp_path / "one.yaml")
+    mine = calibrated(one, tmp_path / "mine.yaml", 1.1)
+    words = ["calibrate", str(one), "--step-time", "1 s", "--calibration", str(mine)]
+
+    assert run([*words, "--out", str(tmp_path / "again.yaml")]) == 2
+
+    assert "give all runs at once" in capsys.readouterr().err
+
+
+def test_damaged_observations_are_refused(tmp_path: Path) -> None:
+    """Every fault with its key."""
+    mine = calibrated(job(tmp_path / "one.yaml"), tmp_path / "mine.yaml", 1.1)
+    text = mine.read_text(encoding="utf-8")
+    mine.write_text(text.replace('"noise": ', '"noise": -'), encoding="utf-8")
+
+    with pytest.raises(wattree.WattreeError, match=r"observations\[0\].noise: found -"):
+        load_calibration(mine)
+
+
+def test_a_fault_is_not_taken_for_a_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step far outside the interval is learned with a warning."""
+    calibrated(job(tmp_path / "one.yaml"), tmp_path / "mine.yaml", 4.0)
+
+    assert "far outside the interval" in capsys.readouterr().err

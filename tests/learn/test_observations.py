@@ -1,0 +1,85 @@
+"""Constants after observations are those of the exact posterior, and what is left is right."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattree.cost.observations import Observation, moved, told, untold
+from wattree.trace import IntervalPart
+
+CLASSES = ("products", "memory", "links", "residual")
+
+
+def observation(shares: dict[str, float], **changes: Any) -> Observation:
+    """Return a step that rests on constants of equal spread."""
+    given_values: dict[str, Any] = {
+        "what": "step",
+        "job": "a.yaml",
+        "device": "h100-sxm-80gb",
+        "software": "torchtitan",
+        "kind": "language",
+        "precision": "bf16",
+        "measured_s": 11.0,
+        "predicted_s": 10.0,
+        "parts": {
+            name: IntervalPart(share=share, spread=changes.pop("spread", 0.1))
+            for name, share in shares.items()
+        },
+        "noise": 0.05,
+    }
+    return Observation(**{**given_values, **changes})
+
+
+def test_one_step_moves_what_matters_most_and_is_least_sure() -> None:
+    """By share x spread^2: a step time alone tells that direction."""
+    run = observation({"products": 0.8, "memory": 0.2}, noise=1e-6)
+
+    found = moved([run])
+
+    assert found["products"] == pytest.approx(4 * found["memory"])
+    explained = 0.8 * found["products"] + 0.2 * found["memory"]
+    assert explained == pytest.approx(math.log(1.1))
+
+
+def test_a_run_like_another_is_as_sure_as_its_noise() -> None:
+    """What both rest on alike drops out."""
+    run = observation({"products": 0.8, "memory": 0.2}, noise=1e-6)
+
+    left, noise = untold([run], run.parts)
+
+    assert all(abs(part.share) < 1e-6 for part in left.values())
+    assert noise < 1e-5
+
+
+@given(
+    shares=st.lists(st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4), min_size=2, max_size=5),
+    errors=st.lists(st.floats(-0.3, 0.3), min_size=5, max_size=5),
+)
+def test_it_is_the_posterior_of_a_normal_distribution(
+    shares: list[list[float]], errors: list[float]
+) -> None:
+    """Against the normal equations, which this does not solve."""
+    *seen, asked = shares
+    runs = [
+        observation(dict(zip(CLASSES, row, strict=True)), measured_s=10 * math.exp(error))
+        for row, error in zip(seen, errors, strict=False)
+    ]
+    rows, spread, noise = np.array(seen), 0.1, 0.05
+    posterior = np.linalg.inv(np.eye(4) / spread**2 + rows.T @ rows / noise**2)
+    means = posterior @ rows.T @ np.array(errors[: len(seen)]) / noise**2
+    target = {n: IntervalPart(share=s, spread=spread) for n, s in zip(CLASSES, asked, strict=True)}
+
+    left, of_runs = untold(runs, target)
+    variance = of_runs**2 + math.fsum(part.deviation**2 for part in left.values())
+    correction = float(told(runs, target) @ np.array([run.error for run in runs]))
+
+    found = moved(runs)
+    assert [found[name] for name in CLASSES] == pytest.approx(means.tolist(), abs=1e-9)
+    assert correction == pytest.approx(float(means @ np.array(asked)), abs=1e-9)
+    assert variance == pytest.approx(float(np.array(asked) @ posterior @ np.array(asked)), abs=1e-9)
