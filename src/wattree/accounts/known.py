@@ -58,9 +58,12 @@ class EvidenceClass:
         )
 
     def noise(self, spreads: Mapping[str, float]) -> float:
-        """Return the part of the residual that no run tells of another: what is left of one."""
-        least = spreads.get(f"step_time_s.observed.{self.kind}", _LEAST_NOISE)
-        return max(least, _LEAST_NOISE)
+        """Return what one run does not tell of another, beside what both rest on alike.
+
+        Where no rows were anchored by each other, all that constants leave counts as such.
+        """
+        whole = spreads.get(f"step_time_s.kind.{self.kind}", _LEAST_NOISE)
+        return max(spreads.get(f"step_time_s.observed.{self.kind}", whole), _LEAST_NOISE)
 
     def alike(self, spreads: Mapping[str, float]) -> float:
         """Return the part of the residual by which such predictions err alike."""

@@ -1,8 +1,8 @@
 """Learn constants of a device and its software from steps that a user measured.
 
 The measured error moves constants by share x spread^2 (`cost.observations`): a single step time
-tells one direction, that in which the prediction is least sure. Steps are predicted anew with the moved
-constants until these stand still, as shares are those of a straight line.
+tells one direction, that in which the prediction is least sure. Steps are predicted anew with the
+moved constants until these stand still, as shares are those of a straight line.
 """
 
 from __future__ import annotations
