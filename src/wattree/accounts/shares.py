@@ -44,7 +44,7 @@ def time_shares(step: ExecutedStep, parts: TimeParts, slowest: int) -> dict[str,
     """
     computing = parts.compute + parts.recomputation
     found: dict[str, float] = defaultdict(float)
-    for name, share in _computing(step).items():
+    for name, share in computing_shares(step).items():
         found[name] += computing * share
     found[MEMORY] += parts.optimizer
     for name, share in _communication(step, slowest).items():
@@ -67,7 +67,7 @@ def _straggle(step: ExecutedStep, found: dict[str, float]) -> None:
             found[name] *= 1.0 - share
 
 
-def _computing(step: ExecutedStep) -> Mapping[str, float]:
+def computing_shares(step: ExecutedStep) -> Mapping[str, float]:
     """Return class of constants → share of the computing of all blocks."""
     seconds: dict[str, float] = defaultdict(float)
     for number, count in Counter(step.compilation.program.instances).items():

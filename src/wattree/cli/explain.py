@@ -1,0 +1,66 @@
+"""`wattree explain`: why a run is not as fast as predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattree.cli.job_file import read_job
+from wattree.cli.output import (
+    Calibration,
+    JobPath,
+    JsonPath,
+    announce_compilation,
+    check_outputs,
+    deliver,
+    tell,
+)
+from wattree.cli.request import option, request_command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainRequest:
+    """What `wattree explain` is asked."""
+
+    job: JobPath
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="More traces, as a pattern gives them.", show_default=False),
+    ] = None
+    trace: Annotated[
+        list[Path] | None,
+        option("FILE...", "Traces of torch.profiler (.json, .json.gz), one for each rank."),
+    ] = None
+    calibration: Calibration = None
+    json_path: JsonPath = None
+
+
+@request_command
+def explain(request: ExplainRequest) -> None:
+    """Say why a run is not as fast as predicted, from traces of torch.profiler.
+
+    Predicted and measured time by class, the largest differences first, and what
+    usually causes each. Steps are told by the profiler's step(); the traces of
+    all ranks tell who waits for whom.
+
+    Example: wattree explain job.yaml --trace traces/rank*.json.gz
+    """
+    from wattree.kineto.ranks import read_ranks
+    from wattree.learn.explain import explain as explained
+    from wattree.learn.explain import trace_paths
+    from wattree.learn.predicted_step import predicted_step
+    from wattree.report.explained_text import show_explanation
+
+    paths = list(trace_paths(request.trace or (), request.more or ()))
+    for path in (request.job, *paths):
+        check_outputs(request.json_path, source=path)
+    job = read_job(request.job)
+    traced = read_ranks(paths)
+    announce_compilation()
+    found = explained(job, traced, predicted_step(job, request.calibration))
+    for note in found.notes:
+        tell(f"wattree: {note}")
+    deliver(found.as_json(), request.json_path, lambda console: show_explanation(found, console))

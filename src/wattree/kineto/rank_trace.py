@@ -1,0 +1,251 @@
+"""What one rank did, as its trace has it: steps, work by class, collectives. Times in seconds."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.errors import RunError
+from wattree.kineto.op_classes import COMMUNICATION, COPIES, op_classes
+from wattree.kineto.stream import TraceFile
+
+Floats = NDArray[np.float64]
+
+_STEP = re.compile(r"ProfilerStep#(\d+)$")
+_DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_MARK_CATEGORY, _OP_CATEGORY = "user_annotation", "cpu_op"
+#: Versions of Kineto's format that are known.
+_SCHEMA = 1
+#: Bytes of an element by the name that collectives carry.
+_WIDTHS: Mapping[str, int] = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
+    **dict.fromkeys(("Half", "BFloat16"), 2),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Double", "Long"), 8),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedCollective:
+    """One collective on one rank.
+
+    Attributes:
+        kind: `all_reduce`, `all_gather`, ….
+        group: Of ranks; empty where the trace does not say.
+        sequence: Its number in the group; None where the trace does not say.
+        start_s, end_s: When it was in flight there. [s]
+        size_bytes: What the rank put in; None where the trace does not say. [B]
+    """
+
+    kind: str
+    group: str
+    sequence: int | None
+    start_s: float
+    end_s: float
+    size_bytes: float | None = None
+
+
+@dataclass(slots=True)
+class Spans:
+    """Events of one kind, in compact columns."""
+
+    start_s: array[float] = field(default_factory=lambda: array("d"))
+    end_s: array[float] = field(default_factory=lambda: array("d"))
+    name: array[int] = field(default_factory=lambda: array("l"))
+
+    def add(self, start_s: float, duration_s: float, name: int) -> None:
+        """Append one event."""
+        self.start_s.append(start_s)
+        self.end_s.append(start_s + duration_s)
+        self.name.append(name)
+
+    def columns(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
+        """Return start, end and name."""
+        return (
+            np.frombuffer(self.start_s, dtype=np.float64) if self.start_s else np.zeros(0),
+            np.frombuffer(self.end_s, dtype=np.float64) if self.end_s else np.zeros(0),
+            np.array(self.name, dtype=np.int64),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTrace:
+    """The trace of one rank.
+
+    Attributes:
+        source: File.
+        rank, world: As the trace says; None where it does not.
+        on_device: Whether a device computed; else the training thread did.
+        steps: Number of each step → when it began and ended on the host. [s]
+        kernels: Of the device.
+        host_ops, marks: Of the thread that trains, marks of steps and collectives left out.
+        names: Of all spans.
+        collectives: In the order of their start.
+    """
+
+    source: str
+    rank: int | None
+    world: int | None
+    on_device: bool
+    steps: Mapping[int, tuple[float, float]]
+    kernels: Spans
+    host_ops: Spans
+    marks: Spans
+    names: tuple[str, ...]
+    collectives: tuple[TracedCollective, ...]
+
+
+def read_rank_trace(path: Path) -> RankTrace:
+    """Return what the trace of one rank holds.
+
+    Args:
+        path: Written by `torch.profiler`'s `export_chrome_trace`, packed or not.
+
+    Raises:
+        RunError: It is no such trace, is cut, or has no marks of steps.
+    """
+    file = TraceFile(path)
+    _check_version(path, file.head)
+    found = _Reading(file.head)
+    for event in file.events():
+        found.take(event)
+    return found.rank_trace(path)
+
+
+def _check_version(path: Path, head: Mapping[str, Any]) -> None:
+    version = head.get("schemaVersion")
+    if version != _SCHEMA:
+        raise RunError(
+            str(path),
+            [
+                f"schemaVersion: found {version!r}, expected {_SCHEMA}: a trace that "
+                "torch.profiler's export_chrome_trace wrote"
+            ],
+        )
+
+
+class _Reading:
+    """Takes event after event, and keeps what counts."""
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        self.info = head.get("distributedInfo") or {}
+        self.on_device = bool(head.get("deviceProperties"))
+        self.numbers: dict[str, int] = {}
+        self.steps: dict[int, tuple[float, float]] = {}
+        self.thread: object = None
+        self.kernels = Spans()
+        self.ops: dict[object, Spans] = {}
+        self.marks: dict[object, Spans] = {}
+        self.collectives: list[TracedCollective] = []
+        self.rules = op_classes()
+        self.of_kernel: dict[str, str | None] = {}
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Keep an event if it says what a rank does."""
+        start, duration = event.get("ts"), event.get("dur")
+        if event.get("ph") != "X" or not _is_time(start) or not _is_time(duration):
+            return
+        assert isinstance(start, int | float)
+        assert isinstance(duration, int | float)
+        span = (start * 1e-6, max(duration, 0.0) * 1e-6)
+        category, name = event.get("cat"), str(event.get("name"))
+        if category in _DEVICE_CATEGORIES:
+            self.on_device = True
+            self._kernel(name, span, event)
+        elif category == _MARK_CATEGORY:
+            self._mark(name, span, event)
+        elif category == _OP_CATEGORY and not self.on_device:
+            self.ops.setdefault(event.get("tid"), Spans()).add(*span, self._number(name))
+
+    def _kernel(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
+        if name not in self.of_kernel:
+            is_copy = event.get("cat") != "kernel"
+            self.of_kernel[name] = COPIES if is_copy else self.rules.of("kernels", name)
+        if self.of_kernel[name] == COMMUNICATION:
+            self.collectives.append(_device_collective(name, span, event.get("args") or {}))
+        else:
+            self.kernels.add(*span, self._number(name))
+
+    def _mark(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
+        if match := _STEP.match(name):
+            self.steps[int(match[1])] = (span[0], span[0] + span[1])
+            self.thread = event.get("tid")
+        elif match := self.rules.collectives.match(name):
+            own = TracedCollective(
+                kind=match["kind"],
+                group="",
+                sequence=None,
+                start_s=span[0],
+                end_s=span[0] + span[1],
+            )
+            self.collectives.append(own)
+        else:
+            self.marks.setdefault(event.get("tid"), Spans()).add(*span, self._number(name))
+
+    def _number(self, name: str) -> int:
+        return self.numbers.setdefault(name, len(self.numbers))
+
+    def rank_trace(self, path: Path) -> RankTrace:
+        """Return what was kept."""
+        if not self.steps:
+            raise RunError(
+                str(path),
+                [
+                    "no step is marked: expected 'ProfilerStep#…'; give torch.profiler a schedule "
+                    "and call its step() after each step of training"
+                ],
+            )
+        rank, world = self.info.get("rank"), self.info.get("world_size")
+        return RankTrace(
+            source=str(path),
+            rank=rank if isinstance(rank, int) else None,
+            world=world if isinstance(world, int) else None,
+            on_device=self.on_device,
+            steps=dict(sorted(self.steps.items())),
+            kernels=self.kernels,
+            host_ops=self.ops.get(self.thread, Spans()),
+            marks=self.marks.get(self.thread, Spans()),
+            names=tuple(self.numbers),
+            collectives=tuple(sorted(self.collectives, key=lambda each: each.start_s)),
+        )
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18
+
+
+def _device_collective(
+    name: str, span: tuple[float, float], given: Mapping[str, Any]
+) -> TracedCollective:
+    """Return a collective's kernel, with what it says of itself."""
+    elements, width = given.get("In msg nelems"), _WIDTHS.get(str(given.get("dtype")))
+    sequence = given.get("Seq")
+    known = isinstance(elements, int) and width is not None
+    return TracedCollective(
+        kind=_kind(str(given.get("Collective name") or name)),
+        group=str(given.get("Process Group Name", "")),
+        sequence=sequence if isinstance(sequence, int) else None,
+        start_s=span[0],
+        end_s=span[0] + span[1],
+        size_bytes=float(elements * width) if known else None,  # type: ignore[operator]
+    )
+
+
+def _kind(name: str) -> str:
+    """Return the usual name of a collective: `ncclDevKernel_AllReduce_…` is an `all_reduce`."""
+    plain = re.sub(r"[^a-z]", "", name.lower())
+    for words in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"):
+        if words.replace("_", "") in plain:
+            return words
+    for words in ("send", "recv", "reduce", "gather", "scatter", "barrier"):
+        if words in plain:
+            return words
+    return "other"
+

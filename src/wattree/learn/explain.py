@@ -1,0 +1,238 @@
+"""Why a run is not as fast as predicted: its classes beside the prediction's, and what is amiss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wattree.errors import RunError
+from wattree.files import read_yaml
+from wattree.job import Job
+from wattree.kineto.op_classes import COMMUNICATION, WAITING
+from wattree.kineto.ranks import TracedRanks
+from wattree.learn.measured_steps import CLASSES, MeasuredRank, measured_ranks
+from wattree.learn.predicted_step import PredictedStep
+from wattree.units import format_bytes, format_time
+
+_CAUSES = Path(__file__).with_name("causes.yaml")
+SLOW_RANK, SMALL_BUCKETS = "slow_rank", "small_buckets"
+#: Share of the step below which a difference is not worth a line.
+_LEAST = 0.01
+#: Share of the step that a rank must take more than the others, and of the collectives that it must
+#: begin last, to be called slow.
+_SLOWER, _LATE = 0.05, 0.5
+#: Collectives over predicted ones from which buckets are called small.
+_MANY = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTime:
+    """One class of a step, predicted and measured on average over the ranks. [s]"""
+
+    name: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """Measured less predicted. [s]"""
+        return self.measured_s - self.predicted_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFault:
+    """Something that takes longer than predicted.
+
+    Attributes:
+        fault: A class, `slow_rank` or `small_buckets`.
+        title: In words.
+        lost_s: Of each step. [s]
+        evidence: What says so.
+        causes: What it usually is, likeliest first.
+    """
+
+    fault: str
+    title: str
+    lost_s: float
+    evidence: str
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A run beside its prediction.
+
+    Attributes:
+        predicted_s, measured_s: The step; measured on average over the ranks. [s]
+        classes: Largest difference first.
+        hidden_s: Communication behind work, predicted and measured. [s]
+        collectives: In a step, predicted and measured.
+        faults: Most time first.
+        ranks: Each rank's own step.
+        notes: What the traces cannot tell.
+    """
+
+    predicted_s: float
+    measured_s: float
+    classes: tuple[ClassTime, ...]
+    hidden_s: tuple[float, float]
+    collectives: tuple[float, float]
+    faults: tuple[StepFault, ...]
+    ranks: tuple[MeasuredRank, ...]
+    notes: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        found = asdict(self)
+        for plain, own in zip(found["classes"], self.classes, strict=True):
+            plain["difference_s"] = own.difference_s
+        return found
+
+
+def explain(job: Job, traced: TracedRanks, predicted: PredictedStep) -> Explanation:
+    """Return why a traced run takes as long as it does.
+
+    Args:
+        job: What was run.
+        traced: Its traces.
+        predicted: Its step, predicted.
+
+    Raises:
+        RunError: The traces are of another run than the job.
+    """
+    refuse_other_job(job, traced, predicted.ranks)
+    ranks = measured_ranks(traced)
+    classes = [
+        ClassTime(
+            name=name,
+            predicted_s=predicted.classes_s[name],
+            measured_s=float(np.mean([each.classes_s[name] for each in ranks])),
+        )
+        for name in CLASSES
+    ]
+    return Explanation(
+        predicted_s=predicted.step_s,
+        measured_s=float(np.mean([each.step_s for each in ranks])),
+        classes=tuple(sorted(classes, key=lambda each: -abs(each.difference_s))),
+        hidden_s=(predicted.hidden_s, float(np.mean([each.hidden_s for each in ranks]))),
+        collectives=(predicted.collectives, float(np.mean([each.collectives for each in ranks]))),
+        faults=tuple(_faults(predicted, ranks, traced)),
+        ranks=ranks,
+        notes=traced.notes,
+    )
+
+
+def refuse_other_job(job: Job, traced: TracedRanks, ranks: int) -> None:
+    """Refuse traces of a run with another number of ranks than the job's.
+
+    Raises:
+        RunError: They are.
+    """
+    worlds = {each.world for each in traced.ranks if each.world is not None}
+    world = max(worlds, default=None)
+    if world is not None and world != ranks:
+        raise RunError(
+            "--trace", [f"found traces of a run of {world} ranks, but {job.source} has {ranks}"]
+        )
+
+
+def _faults(
+    predicted: PredictedStep, ranks: Sequence[MeasuredRank], traced: TracedRanks
+) -> list[StepFault]:
+    """Return what takes longer than predicted, most time first."""
+    step_s = float(np.mean([each.step_s for each in ranks]))
+    texts = read_yaml(_CAUSES)
+    slow = _slow_rank(ranks, traced)
+    others = [each for index, each in enumerate(ranks) if slow is None or index != slow]
+    over = {
+        name: float(np.mean([each.classes_s[name] for each in others]))
+        - predicted.classes_s[name]
+        for name in CLASSES
+    }
+    found: list[tuple[str, float, str]] = []
+    if slow is not None:
+        excess_s = _excess_s(ranks, slow)
+        found.append((SLOW_RANK, excess_s, _of_slow(ranks, slow, traced)))
+        over[WAITING] -= excess_s
+    count = float(np.mean([each.collectives for each in ranks]))
+    if count > _MANY * max(predicted.collectives, 1):
+        lost_s = over.pop(COMMUNICATION) + max(over.pop(WAITING), 0.0)
+        found.append((SMALL_BUCKETS, lost_s, _of_buckets(predicted, ranks, count)))
+    found += [
+        (
+            name,
+            lost_s,
+            f"{format_time(lost_s + predicted.classes_s[name])} a step, "
+            f"{format_time(predicted.classes_s[name])} predicted",
+        )
+        for name, lost_s in over.items()
+    ]
+    return [
+        StepFault(
+            fault=name,
+            title=texts[name]["title"],
+            lost_s=lost_s,
+            evidence=evidence,
+            causes=tuple(texts[name]["causes"]),
+        )
+        for name, lost_s, evidence in sorted(found, key=lambda each: -each[1])
+        if lost_s > _LEAST * step_s
+    ]
+
+
+def _excess_s(ranks: Sequence[MeasuredRank], slow: int) -> float:
+    others = [each.own_s for index, each in enumerate(ranks) if index != slow]
+    return ranks[slow].own_s - float(np.median(others))
+
+
+def _slow_rank(ranks: Sequence[MeasuredRank], traced: TracedRanks) -> int | None:
+    """Return the index of a rank that is slower by itself, and that others wait for."""
+    if len(ranks) < 2:
+        return None
+    slow = max(range(len(ranks)), key=lambda index: ranks[index].own_s)
+    if _excess_s(ranks, slow) < _SLOWER * ranks[slow].step_s:
+        return None
+    late, matched = traced.late(), len(traced.matched)
+    return slow if not matched or late[slow] >= _LATE * matched else None
+
+
+def _of_slow(ranks: Sequence[MeasuredRank], slow: int, traced: TracedRanks) -> str:
+    mine = ranks[slow]
+    rest = [each for index, each in enumerate(ranks) if index != slow]
+    more: Mapping[str, float] = {
+        name: mine.classes_s[name] - float(np.median([each.classes_s[name] for each in rest]))
+        for name in CLASSES
+        if name != WAITING
+    }
+    most = max(more, key=lambda name: more[name])
+    words = (
+        f"rank {mine.rank} works {format_time(mine.own_s)} of a step, the others "
+        f"{format_time(float(np.median([each.own_s for each in rest])))}; it has "
+        f"{format_time(more[most])} more of {most}"
+    )
+    if not traced.matched:
+        return words
+    share = traced.late()[slow] / len(traced.matched)
+    return f"{words}, and begins {share:.0%} of the collectives last"
+
+
+def _of_buckets(predicted: PredictedStep, ranks: Sequence[MeasuredRank], count: float) -> str:
+    sizes = [each.sizes_bytes for each in ranks if each.sizes_bytes is not None]
+    of_size = f" of {format_bytes(float(np.mean(sizes)))} each" if sizes else ""
+    return f"{count:.0f} exchanges a step{of_size}, {predicted.collectives} predicted"
+
+
+def trace_paths(first: Sequence[Path], more: Sequence[Path]) -> Iterator[Path]:
+    """Yield the files that a command names by `--trace` and behind it.
+
+    Raises:
+        RunError: None is named.
+    """
+    if not first:
+        raise RunError("--trace", ["expected the traces of the ranks, one file for each"])
+    yield from first
+    yield from more

@@ -1,0 +1,191 @@
+"""Where the steps of traced ranks go: every instant under one class, so that classes add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.accounts.breakdown import covered_s
+from wattree.kineto.op_classes import (
+    ATTENTION,
+    COMMUNICATION,
+    COPIES,
+    DATA,
+    ELEMENTWISE,
+    HOST,
+    OPTIMIZER,
+    PRODUCTS,
+    WAITING,
+    op_classes,
+)
+from wattree.kineto.rank_trace import RankTrace, Spans
+from wattree.kineto.ranks import TracedRanks
+
+Floats = NDArray[np.float64]
+Rows = list[tuple[float, float]]
+
+#: Classes of a step in the order in which an instant is given to the first that fits: work of the
+#: device or the training thread, then what is in flight, then what the host does meanwhile.
+WORK = (PRODUCTS, ATTENTION, ELEMENTWISE, OPTIMIZER, COPIES)
+CLASSES = (*WORK, COMMUNICATION, WAITING, DATA, HOST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRank:
+    """The average step of one rank.
+
+    Attributes:
+        rank: Its number; its place among the files where the trace does not say.
+        step_s: Measured. [s]
+        classes_s: Class → its time; they add up to the step. [s]
+        hidden_s: Communication behind work. [s]
+        collectives: In a step.
+        sizes_bytes: Mean of those that say their size; None where none does. [B]
+    """
+
+    rank: int
+    step_s: float
+    classes_s: Mapping[str, float]
+    hidden_s: float
+    collectives: float
+    sizes_bytes: float | None
+
+    @property
+    def own_s(self) -> float:
+        """What the rank itself takes of a step: all but waiting for others. [s]"""
+        return self.step_s - self.classes_s[WAITING]
+
+
+def measured_ranks(traced: TracedRanks) -> tuple[MeasuredRank, ...]:
+    """Return the average step of each rank."""
+    waits = traced.waits()
+    return tuple(
+        _measured(index, trace, waits[index]) for index, trace in enumerate(traced.ranks)
+    )
+
+
+def _measured(index: int, trace: RankTrace, waits: Rows) -> MeasuredRank:
+    """Return a rank's average step, over all that are marked."""
+    rows = _rows(trace)
+    flying = _rows_of([(each.start_s, each.end_s) for each in trace.collectives])
+    rows[COMMUNICATION] = np.concatenate([rows[COMMUNICATION], flying])
+    spans = [*trace.steps.values()]
+    sums = {name: 0.0 for name in CLASSES}
+    hidden_s = 0.0
+    for begin, end in spans:
+        inside = {name: _within(own, begin, end) for name, own in rows.items()}
+        waiting = _within(_rows_of(waits), begin, end)
+        found, hidden = _account(inside, waiting, end - begin)
+        hidden_s += hidden
+        for name, seconds in found.items():
+            sums[name] += seconds
+    count = len(spans)
+    mine = [each for each in trace.collectives if _in_steps(each.start_s, spans)]
+    sizes = [each.size_bytes for each in mine if each.size_bytes is not None]
+    return MeasuredRank(
+        rank=index if trace.rank is None else trace.rank,
+        step_s=sum(end - begin for begin, end in spans) / count,
+        classes_s={name: seconds / count for name, seconds in sums.items()},
+        hidden_s=hidden_s / count,
+        collectives=len(mine) / count,
+        sizes_bytes=float(np.mean(sizes)) if sizes else None,
+    )
+
+
+def _in_steps(at_s: float, spans: Sequence[tuple[float, float]]) -> bool:
+    return any(begin <= at_s < end for begin, end in spans)
+
+
+def _account(
+    rows: Mapping[str, Floats], waiting: Floats, step_s: float
+) -> tuple[dict[str, float], float]:
+    """Return class → its time of one step, and communication behind work. [s]"""
+    # Host operators run the framework: what a device or a collective does meanwhile comes first.
+    layers = [*(rows[name] for name in WORK), waiting, rows[COMMUNICATION], rows[DATA]]
+    reached = covered_s(layers)
+    parts = np.diff([0.0, *reached])
+    found = dict(zip((*WORK, WAITING, COMMUNICATION, DATA), parts.tolist(), strict=True))
+    found[HOST] = max(step_s - float(reached[-1]), 0.0)
+    flying = covered_s([rows[COMMUNICATION]])[0]
+    return found, max(float(flying) - found[WAITING] - found[COMMUNICATION], 0.0)
+
+
+def _rows(trace: RankTrace) -> dict[str, Floats]:
+    """Return class → when a rank was at it: rows (start, end). [s]"""
+    found: dict[str, Rows] = {name: [] for name in CLASSES}
+    for begin, end, name in _own_time(trace):
+        found[name].append((begin, end))
+    rules = op_classes()
+    of_name: dict[int, str | None] = {}
+    for begin, end, name in zip(*(each.tolist() for each in trace.kernels.columns()), strict=True):
+        if name not in of_name:
+            of_name[name] = rules.of("kernels", trace.names[name])
+        found[of_name[name] or ELEMENTWISE].append((begin, end))
+    return {name: _rows_of(own) for name, own in found.items()}
+
+
+@dataclass(slots=True)
+class _Open:
+    """An operator or mark that has begun."""
+
+    end_s: float
+    own: str | None
+    inside: str | None
+
+
+def _own_time(trace: RankTrace) -> Iterator[tuple[float, float, str]]:
+    """Yield when the training thread was at what: each instant belongs to the innermost event.
+
+    On a device only marks count (loading data); without one, operators are the work.
+    """
+    stack: list[_Open] = []
+    at_s = -np.inf
+    for begin, end, own, inside in _nested(trace):
+        while stack and stack[-1].end_s <= begin:
+            yield from _segment(at_s, stack[-1].end_s, stack[-1])
+            at_s = max(at_s, stack.pop().end_s)
+        if stack:
+            yield from _segment(at_s, begin, stack[-1])
+            end = min(end, stack[-1].end_s)
+        at_s = max(at_s, begin)
+        outer = stack[-1].inside if stack else None
+        stack.append(_Open(end_s=end, own=own, inside=outer or inside))
+    while stack:
+        yield from _segment(at_s, stack[-1].end_s, stack[-1])
+        at_s = max(at_s, stack.pop().end_s)
+
+
+def _segment(begin: float, end: float, event: _Open) -> Iterator[tuple[float, float, str]]:
+    name = event.inside or event.own
+    if name is not None and name != HOST and end > begin:
+        yield begin, end, name
+
+
+def _nested(trace: RankTrace) -> list[tuple[float, float, str | None, str | None]]:
+    """Return start, end, own class and class of all inside, outer events first."""
+    rules = op_classes()
+    found: list[tuple[float, float, str | None, str | None]] = []
+    sections: tuple[tuple[Spans, str], ...] = ((trace.marks, "marks"),)
+    if not trace.on_device:
+        sections = (*sections, (trace.host_ops, "host_ops"))
+    for spans, section in sections:
+        classes = [rules.of(section, name) for name in trace.names]
+        is_mark = section == "marks"
+        for begin, end, name in zip(*(each.tolist() for each in spans.columns()), strict=True):
+            own = classes[name]
+            inside = own if is_mark and (own == DATA or not trace.on_device) else None
+            found.append((begin, end, None if is_mark else own, inside))
+    return sorted(found, key=lambda each: (each[0], -each[1]))
+
+
+def _rows_of(rows: Sequence[tuple[float, float]]) -> Floats:
+    return np.array(rows, dtype=np.float64).reshape(-1, 2)
+
+
+def _within(rows: Floats, begin: float, end: float) -> Floats:
+    """Return what of the rows lies between two times."""
+    cut = np.clip(rows, begin, end)
+    return np.asarray(cut[cut[:, 1] > cut[:, 0]])

@@ -1,0 +1,105 @@
+"""A predicted step under the classes that traces are read by: same words for the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from wattree.accounts import shares as names
+from wattree.accounts.breakdown import tasks_of, time_parts
+from wattree.accounts.class_sums import class_sums
+from wattree.accounts.fabric import Rules
+from wattree.accounts.shares import computing_shares
+from wattree.cost import Calibration, load_calibration
+from wattree.errors import JobError
+from wattree.graph import StageLabel, TaskKind
+from wattree.job import Job
+from wattree.kineto.op_classes import (
+    ATTENTION,
+    COMMUNICATION,
+    DATA,
+    ELEMENTWISE,
+    HOST,
+    OPTIMIZER,
+    PRODUCTS,
+    WAITING,
+)
+from wattree.learn.measured_steps import CLASSES
+from wattree.lowering.setting import Setting, setting_of
+from wattree.predict.execute import executed, written_out
+from wattree.predict.left_open import decided
+
+#: Class of constants of computing → class of a trace.
+_COMPUTING = {
+    names.PRODUCTS: PRODUCTS,
+    names.CONVOLUTION: PRODUCTS,
+    names.ATTENTION: ATTENTION,
+    names.MEMORY: ELEMENTWISE,
+    names.HOST: HOST,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedStep:
+    """The step of the slowest rank class.
+
+    Attributes:
+        setting: What it was predicted with.
+        step_s: Predicted. [s]
+        ranks: Of the job.
+        classes_s: Class → its time; they add up to the step. [s]
+        hidden_s: Communication behind work. [s]
+        collectives: In a step.
+    """
+
+    setting: Setting
+    step_s: float
+    ranks: int
+    classes_s: Mapping[str, float]
+    hidden_s: float
+    collectives: int
+
+
+def predicted_step(job: Job, calibration: Path | None = None) -> PredictedStep:
+    """Return the predicted step of a job by class.
+
+    Raises:
+        WattreeError: The job cannot be predicted.
+    """
+    return step_under(job, load_calibration(calibration))
+
+
+def step_under(job: Job, constants: Calibration) -> PredictedStep:
+    """Return the predicted step under constants; arguments else as above."""
+    setting = decided(setting_of(job, constants))
+    chosen = setting.job.strategy
+    if isinstance(chosen, str):
+        raise JobError(job.source, ["strategy: is 'auto', expected what was run"])
+    rules = Rules(sharing="max-min", mutual_slowdown=True)
+    step = executed(setting, written_out(setting, chosen), fold=True, detail=True, rules=rules)
+    slowest = class_sums(step.trace).slowest
+    parts = time_parts(step.trace, slowest)
+    found = dict.fromkeys(CLASSES, 0.0)
+    for name, share in computing_shares(step).items():
+        found[_COMPUTING[name]] += share * (parts.compute + parts.recomputation)
+    found[OPTIMIZER] += parts.optimizer
+    found[COMMUNICATION] += parts.exposed_communication
+    found[WAITING] += parts.bubble
+    found[DATA] += parts.exposed_materials
+    found[HOST] += parts.other
+    graph = step.trace.graph
+    mine = tasks_of(step.trace, slowest)
+    moves = np.isin(graph.kind[mine], (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
+    mine = mine[moves & (graph.stage[mine] == StageLabel.COMMUNICATING)]
+    busy_s = float((step.trace.end_s[mine] - step.trace.start_s[mine]).sum())
+    return PredictedStep(
+        setting=setting,
+        step_s=step.step_s,
+        ranks=step.ranks,
+        classes_s=found,
+        hidden_s=max(busy_s - parts.exposed_communication, 0.0),
+        collectives=len(mine),
+    )

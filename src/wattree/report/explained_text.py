@@ -1,0 +1,69 @@
+"""A run beside its prediction, as text: classes, then what is amiss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from wattree.units import format_time
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from wattree.learn.explain import Explanation
+
+#: Faults that are told with their causes; the others are in the table.
+_TOLD = 4
+
+
+def show_explanation(found: Explanation, console: Console) -> None:
+    """Print step and classes, predicted and measured, then the faults with their causes."""
+    slower = found.measured_s / found.predicted_s - 1.0
+    console.print(
+        Text(
+            f"Step {format_time(found.measured_s)} measured, {format_time(found.predicted_s)} "
+            f"predicted: {abs(slower):.0%} {'slower' if slower > 0 else 'faster'}",
+            style="bold",
+        )
+    )
+    console.print()
+    console.print(_classes(found))
+    for number, fault in enumerate(found.faults[:_TOLD], start=1):
+        console.print()
+        lost = f"{number}. {format_time(fault.lost_s)} a step: {fault.title}"
+        console.print(Text(lost, style="bold"))
+        for line in (fault.evidence, *(f"- {cause}" for cause in fault.causes)):
+            console.print(Padding(Text(line), (0, 0, 0, 3)))
+    if not found.faults:
+        console.print("\nNothing takes longer than predicted by 1 % of the step.")
+
+
+def _classes(found: Explanation) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for place, head in enumerate(("", "predicted", "measured", "difference", "of the step")):
+        table.add_column(head, justify="left" if place == 0 else "right", no_wrap=True)
+    for each in found.classes:
+        if max(each.predicted_s, each.measured_s) > 0:
+            share = each.difference_s / found.measured_s
+            table.add_row(
+                each.name,
+                format_time(each.predicted_s),
+                format_time(each.measured_s),
+                _signed(each.difference_s),
+                f"{100 * share:+.1f} %",
+            )
+    total = found.measured_s - found.predicted_s
+    table.add_row(
+        "step", format_time(found.predicted_s), format_time(found.measured_s), _signed(total), ""
+    )
+    table.add_row(
+        "hidden communication", *(format_time(each) for each in found.hidden_s), "", "", style="dim"
+    )
+    return table
+
+
+def _signed(time_s: float) -> str:
+    return f"{'-' if time_s < 0 else '+'}{format_time(abs(time_s))}"
