@@ -33,6 +33,12 @@ class CalibrateRequest:
             show_default=False,
         ),
     ]
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE...", help="More traces, as a pattern gives them.", show_default=False
+        ),
+    ] = None
     out: Annotated[
         Path,
         typer.Option(
@@ -48,6 +54,10 @@ class CalibrateRequest:
     run: Annotated[
         list[Path] | None,
         option("PATH", "Measured run (run.json, or its folder). May be repeated."),
+    ] = None
+    trace: Annotated[
+        list[Path] | None,
+        option("FILE...", "Traces of torch.profiler of one run of the job, one for each rank."),
     ] = None
     calibration: Calibration = None
     json_path: JsonPath = None
@@ -68,7 +78,10 @@ def calibrate(request: CalibrateRequest) -> None:
 
     check_outputs(request.out, request.json_path, source=request.job)
     steps = own_steps(
-        request.job, step_times=request.step_time or (), runs=tuple(request.run or ())
+        request.job,
+        step_times=request.step_time or (),
+        runs=request.run or (),
+        traces=(*(request.trace or ()), *(request.more or ())),
     )
     announce_compilation()
     with progress_bars() as progress:

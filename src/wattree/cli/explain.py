@@ -28,7 +28,9 @@ class ExplainRequest:
     job: JobPath
     more: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="More traces, as a pattern gives them.", show_default=False),
+        typer.Argument(
+            metavar="FILE...", help="More traces, as a pattern gives them.", show_default=False
+        ),
     ] = None
     trace: Annotated[
         list[Path] | None,

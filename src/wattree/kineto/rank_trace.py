@@ -248,4 +248,3 @@ def _kind(name: str) -> str:
         if words in plain:
             return words
     return "other"
-

@@ -87,9 +87,7 @@ def read_ranks(paths: Sequence[Path]) -> TracedRanks:
             "one rank alone: waiting for others cannot be told from communicating, both are "
             "shown as communication"
         )
-    return TracedRanks(
-        ranks=tuple(ranks), matched=matched, offsets_s=offsets, notes=tuple(notes)
-    )
+    return TracedRanks(ranks=tuple(ranks), matched=matched, offsets_s=offsets, notes=tuple(notes))
 
 
 def _refuse_mixed(ranks: Sequence[RankTrace]) -> None:
@@ -120,9 +118,7 @@ def _matched(ranks: Sequence[RankTrace]) -> Iterator[dict[int, TracedCollective]
         for key, each in _numbered(trace):
             if not pairwise.search(each.kind):
                 found[key][rank] = each
-    for each in found.values():
-        if len(each) > 1:
-            yield each
+    yield from (of_ranks for of_ranks in found.values() if len(of_ranks) > 1)
 
 
 def _numbered(trace: RankTrace) -> Iterator[tuple[object, TracedCollective]]:

@@ -16,7 +16,7 @@ from typing import IO, Any, NoReturn
 
 from wattree.errors import RunError
 
-#: Read at once, and the most that is kept of what has no end yet: a head, or one event. [characters]
+#: Read at once, and the most that is kept of what has no end yet: a head, or an event. [characters]
 _CHUNK, _MOST_OPEN = 1 << 20, 1 << 25
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")

@@ -14,15 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wattree.accounts.interval import (
-    DEVIATIONS,
-    RESIDUAL,
-    constants_of,
-    deviation,
-    facts_of,
-    told_parts,
-)
-from wattree.accounts.known import measured_of
+from wattree.accounts.interval import DEVIATIONS, deviation
 from wattree.cost import (
     SHIPPED_BASE,
     Calibration,
@@ -32,11 +24,12 @@ from wattree.cost import (
 )
 from wattree.cost.observation_file import observation_lines
 from wattree.cost.observations import Observation, moved, untold
-from wattree.cost.precisions import precision_class
 from wattree.errors import RunError
 from wattree.files import write_atomic
 from wattree.learn.constants import moved_constants
+from wattree.learn.observe import STEP, class_observations, mean, mean_classes, step_observation
 from wattree.learn.own_steps import OwnStep, refuse_contradictions
+from wattree.learn.predicted_step import step_of
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.left_open import decided
 from wattree.predict.simulate import predicted
@@ -44,6 +37,10 @@ from wattree.trace import IntervalPart, Result
 
 #: Rounds until the moves stand still, and how still.
 _ROUNDS, _STILL = 8, 1e-4
+#: No machine is so many times as fast or slow as its like.
+_MOST = 50.0
+#: A class whose time vanishes behind others (overlap) is taken to keep this share of it.
+_TRACE = 1e-2
 #: Deviations of the prediction beyond which a run is doubted: one of a thousand is there by chance.
 _DOUBTFUL = 3.3
 
@@ -111,19 +108,37 @@ class LearnedCalibration:
 
 @dataclass(slots=True, kw_only=True)
 class _Case:
-    """Runs of one job on their way."""
+    """Runs of one job on their way.
+
+    Attributes:
+        setting: For any constants.
+        job: File.
+        measured_s: The step. [s]
+        base, now: Predicted with the constants before, and with those of the last round.
+        times_s: What was observed → as it is predicted now. [s]
+        observations: Of the step, or of its classes where a trace tells them.
+    """
 
     setting: Callable[[Calibration], Setting]
     job: str
     measured_s: float
     base: Result
     now: Result
-    observation: Observation
+    times_s: Mapping[str, float]
+    observations: tuple[Observation, ...]
 
-    def predict(self, constants: Calibration) -> Result:
+    @property
+    def error(self) -> float:
+        """Logarithm of measured over first predicted step time."""
+        return math.log(self.measured_s / self.base.step_time_s)
+
+    def predict(self, constants: Calibration) -> None:
         setting = self.setting(constants)
         assert not isinstance(setting.job.strategy, str)
-        return predicted(setting, setting.job.strategy, detail=False).result
+        self.now = predicted(setting, setting.job.strategy, detail=False).result
+        self.times_s = {STEP: self.now.step_time_s}
+        if self.observations[0].what != STEP:
+            self.times_s = step_of(setting).classes_s
 
 
 def calibrate(
@@ -196,39 +211,22 @@ def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
     result = predicted(first, chosen, detail=False).result
     for each in members:
         refuse_contradictions(each, result)
-    logs = [math.log(each.step_s) for each in members]
-    measured_s = math.exp(math.fsum(logs) / len(logs))
+    classes = mean_classes(members)
+    measured_s = mean([each.step_s for each in members])
+    whole_step = step_observation(first, result, measured_s)
+    observations: tuple[Observation, ...] = (whole_step,)
+    times_s: Mapping[str, float] = {STEP: result.step_time_s}
+    if classes is not None:
+        times_s = step_of(first).classes_s
+        observations = class_observations(whole_step, result, classes, times_s)
     return _Case(
         setting=setting,
         job=job.source,
         measured_s=measured_s,
         base=result,
         now=result,
-        observation=_observation(first, result, measured_s),
-    )
-
-
-def _observation(setting: Setting, result: Result, measured_s: float) -> Observation:
-    """Return what a measured step says of the constants that its prediction rests on."""
-    device = setting.job.cluster.pools[0].node.device
-    facts, constants = facts_of(setting, device, result.ranks), constants_of(setting, device)
-    residuals = setting.calibration.residuals
-    measured, spreads = measured_of(residuals), residuals.spreads
-    parts = {name: part for name, part in result.interval_parts.items() if name in constants}
-    shares = {name: part.share for name, part in parts.items()}
-    known = facts.known(measured, shares, constants)
-    told = told_parts(setting, parts, constants, device.name, measured)
-    return Observation(
-        what="step",
-        job=Path(setting.job.source).name,
-        device=device.name,
-        software=facts.software,
-        kind=facts.kind,
-        precision=precision_class(setting.precision),
-        measured_s=measured_s,
-        predicted_s=result.step_time_s,
-        parts={**told, RESIDUAL: IntervalPart(share=1.0, spread=known.alike(spreads))},
-        noise=known.noise(spreads),
+        times_s=times_s,
+        observations=observations,
     )
 
 
@@ -236,27 +234,44 @@ def _learned(
     cases: Sequence[_Case], base: Calibration, progress: Progress
 ) -> tuple[Calibration, dict[str, float]]:
     """Return constants under which the runs err as little as their spreads allow, and the moves."""
-    observations = tuple(case.observation for case in cases)
+    observations = tuple(each for case in cases for each in case.observations)
     moves: dict[str, float] = {}
     learned = base
     for done in range(_ROUNDS):
         progress("learning", done, _ROUNDS)
-        before, moves = moves, moved([_around(case, moves) for case in cases])
+        before, moves = moves, moved([each for case in cases for each in _around(case, moves)])
+        _refuse_far(cases, moves)
         learned = _with(base, cases[0], observations, moves)
         for case in cases:
-            case.now = case.predict(learned)
+            case.predict(learned)
         if max(abs(moves[name] - before.get(name, 0.0)) for name in moves) < _STILL:
             break
     progress("learning", _ROUNDS, _ROUNDS)
     return learned, moves
 
 
-def _around(case: _Case, moves: Mapping[str, float]) -> Observation:
-    """Return an observation as a straight line through the latest prediction has it."""
-    done = math.fsum(
-        part.share * moves.get(name, 0.0) for name, part in case.observation.parts.items()
-    )
-    return replace(case.observation, predicted_s=case.now.step_time_s * math.exp(-done))
+def _refuse_far(cases: Sequence[_Case], moves: Mapping[str, float]) -> None:
+    """Refuse constants that no machine has: the job is not what was run.
+
+    Raises:
+        RunError: A class moved that far.
+    """
+    far = [
+        f"{name}: {math.exp(move):.3g} times as long as the constants say; the job is not what was "
+        "run, or its cluster is not the machine of the run"
+        for name, move in moves.items()
+        if abs(move) > math.log(_MOST)
+    ]
+    if far:
+        raise RunError(", ".join(case.job for case in cases), far)
+
+
+def _around(case: _Case, moves: Mapping[str, float]) -> Iterator[Observation]:
+    """Yield observations as straight lines through the latest prediction have them."""
+    for each in case.observations:
+        done = math.fsum(part.share * moves.get(name, 0.0) for name, part in each.parts.items())
+        latest_s = max(case.times_s[each.what], _TRACE * each.predicted_s)
+        yield replace(each, predicted_s=latest_s * math.exp(-done))
 
 
 def _with(
@@ -266,14 +281,10 @@ def _with(
     moves: Mapping[str, float],
 ) -> Calibration:
     """Return the constants with their moves, and the observations that these rest on."""
-    setting = case.setting(base)
-    device = setting.job.cluster.pools[0].node.device
-    count = len(observations)
+    count = len({each.job for each in observations})
     constants = moved_constants(
         base,
-        device,
-        setting.software.name,
-        precision_class(setting.precision),
+        case.setting(base),
         moves=moves,
         spreads={name: spread for name, (_, spread) in _spreads(observations).items()},
         source=f"{count} run{'s' if count > 1 else ''} of your own (wattree calibrate)",
@@ -349,7 +360,7 @@ def _doubts(cases: Sequence[_Case]) -> Iterator[str]:
     for case in cases:
         low, high = case.base.interval["step_time_s"]
         width = math.log(high / low) / (2 * DEVIATIONS)
-        off = case.observation.error
+        off = case.error
         if abs(off) > _DOUBTFUL * width:
             yield (
                 f"{case.job}: the run is {abs(math.expm1(off)):.0%} "

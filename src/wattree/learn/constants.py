@@ -10,13 +10,16 @@ from wattree.accounts import shares as names
 from wattree.accounts.interval import RESIDUAL
 from wattree.cost import Calibration, Constant
 from wattree.cost.calibration import LEARNED_ITEMS
-from wattree.hardware import Device
+from wattree.cost.precisions import precision_class
+from wattree.hardware import Device, Precision
+from wattree.lowering.setting import Setting
 
-#: Class → items of a device whose rates fall as its time grows; `{width}` is that of products.
+#: Class → items of a device whose rates fall as its time grows; `{width}` is that of products,
+#: `{units}` that of a library's kernels.
 _RATES: Mapping[str, tuple[str, ...]] = {
     names.PRODUCTS: ("training.{width}",),
     names.ATTENTION: ("attention",),
-    names.CONVOLUTION: ("convolution.{width}",),
+    names.CONVOLUTION: ("convolution.{units}",),
     names.MEMORY: ("memory_efficiency", "library_bandwidth"),
     names.LINKS: ("bus_efficiency", "bus_reduce_efficiency"),
     names.NETWORK: ("network_efficiency",),
@@ -49,9 +52,7 @@ _FACTORS = (names.EXPERTS, names.STRAGGLING)
 
 def moved_constants(
     base: Calibration,
-    device: Device,
-    software: str,
-    width: str,
+    setting: Setting,
     *,
     moves: Mapping[str, float],
     spreads: Mapping[str, float],
@@ -61,20 +62,20 @@ def moved_constants(
 
     Args:
         base: That they move from.
-        device: Of the runs.
-        software: Family of the runs.
-        width: Class of the precision of products.
+        setting: Of a run: its device, software and precision.
         moves: Class → how far the logarithm of its time moves; `residual` moves all alike.
         spreads: Class → standard deviation that is left.
         source: What they rest on.
     """
     found: dict[str, Constant] = {}
     alike = moves.get(RESIDUAL, 0.0)
+    device, software = setting.job.cluster.pools[0].node.device, setting.software.name
+    moves = _of_library(moves, base, setting, device)
     for name in {*_RATES, *_TIMES, *_FAMILY}:
         own = moves.get(name, 0.0) + (0.0 if name in _FACTORS else alike)
         if abs(own) < 1e-12:
             continue
-        for place, sign in _places(base, device, software, width, name):
+        for place, sign in _places(base, setting, device, name):
             value, old = _value(base, device, software, place)
             found[place] = replace(
                 old,
@@ -86,18 +87,34 @@ def moved_constants(
     return found
 
 
+def _of_library(
+    moves: Mapping[str, float], base: Calibration, setting: Setting, device: Device
+) -> Mapping[str, float]:
+    """Return the moves as they are of constants: libraries run products as convolutions."""
+    profiled = base.own(device, "product_ramp", -1.0) >= 0
+    if not (setting.software.library_kernels or profiled):
+        return moves
+    both = (names.PRODUCTS, names.CONVOLUTION)
+    most = max((moves.get(name, 0.0) for name in both), key=abs)
+    return {**moves, names.PRODUCTS: most, names.CONVOLUTION: most}
+
+
 def _places(
-    base: Calibration, device: Device, software: str, width: str, name: str
+    base: Calibration, setting: Setting, device: Device, name: str
 ) -> Iterator[tuple[str, float]]:
     """Yield the names of a class's constants, with the sign by which they follow its time."""
+    width = precision_class(setting.precision)
+    units = "tf32" if setting.precision is Precision.TF32 else width
     for items, own, sign in ((_RATES, _OWN_RATES, -1.0), (_TIMES, _OWN_TIMES, 1.0)):
         for item in items.get(name, ()):
-            yield f"device.{device.name}.{item.format(width=width)}", sign
+            place = item.format(width=width, units=units)
+            if base.found_for_device(device, place) or place in LEARNED_ITEMS:
+                yield f"device.{device.name}.{place}", sign
         for item in own.get(name, ()):
             if base.own(device, item, 0.0) > 0:
                 yield f"device.{device.name}.{item}", sign
     if name in _FAMILY:
-        yield f"family.{software}.{_FAMILY[name]}", 1.0
+        yield f"family.{setting.software.name}.{_FAMILY[name]}", 1.0
 
 
 def _value(base: Calibration, device: Device, software: str, place: str) -> tuple[float, Constant]:

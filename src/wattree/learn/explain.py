@@ -149,8 +149,7 @@ def _faults(
     slow = _slow_rank(ranks, traced)
     others = [each for index, each in enumerate(ranks) if slow is None or index != slow]
     over = {
-        name: float(np.mean([each.classes_s[name] for each in others]))
-        - predicted.classes_s[name]
+        name: float(np.mean([each.classes_s[name] for each in others])) - predicted.classes_s[name]
         for name in CLASSES
     }
     found: list[tuple[str, float, str]] = []

@@ -62,9 +62,7 @@ class MeasuredRank:
 def measured_ranks(traced: TracedRanks) -> tuple[MeasuredRank, ...]:
     """Return the average step of each rank."""
     waits = traced.waits()
-    return tuple(
-        _measured(index, trace, waits[index]) for index, trace in enumerate(traced.ranks)
-    )
+    return tuple(_measured(index, trace, waits[index]) for index, trace in enumerate(traced.ranks))
 
 
 def _measured(index: int, trace: RankTrace, waits: Rows) -> MeasuredRank:
@@ -73,7 +71,7 @@ def _measured(index: int, trace: RankTrace, waits: Rows) -> MeasuredRank:
     flying = _rows_of([(each.start_s, each.end_s) for each in trace.collectives])
     rows[COMMUNICATION] = np.concatenate([rows[COMMUNICATION], flying])
     spans = [*trace.steps.values()]
-    sums = {name: 0.0 for name in CLASSES}
+    sums = dict.fromkeys(CLASSES, 0.0)
     hidden_s = 0.0
     for begin, end in spans:
         inside = {name: _within(own, begin, end) for name, own in rows.items()}
@@ -149,10 +147,9 @@ def _own_time(trace: RankTrace) -> Iterator[tuple[float, float, str]]:
             at_s = max(at_s, stack.pop().end_s)
         if stack:
             yield from _segment(at_s, begin, stack[-1])
-            end = min(end, stack[-1].end_s)
         at_s = max(at_s, begin)
-        outer = stack[-1].inside if stack else None
-        stack.append(_Open(end_s=end, own=own, inside=outer or inside))
+        outer = stack[-1] if stack else _Open(end_s=np.inf, own=None, inside=None)
+        stack.append(_Open(end_s=min(end, outer.end_s), own=own, inside=outer.inside or inside))
     while stack:
         yield from _segment(at_s, stack[-1].end_s, stack[-1])
         at_s = max(at_s, stack.pop().end_s)

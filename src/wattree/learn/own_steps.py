@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from wattree.errors import RunError
 from wattree.files import read_yaml
 from wattree.job import Job, load_job
+from wattree.kineto.ranks import read_ranks
+from wattree.learn.measured_steps import CLASSES, measured_ranks
 from wattree.trace import Result
 from wattree.trace.run import Activity, Run, RunOrigin
 from wattree.trace.run_file import read_run
@@ -16,7 +20,8 @@ from wattree.units import parse_quantity
 
 #: Key of a file that lists several runs, and those of an entry.
 LIST_KEY = "runs"
-_ENTRY_KEYS = ("job", "step_time", "run")
+_MEASURED_KEYS = ("step_time", "run", "trace")
+_ENTRY_KEYS = ("job", *_MEASURED_KEYS)
 _MOST_RUNS = 100
 #: Counts of a run and of its job are the same figures, written once more.
 _SAME = 1e-3
@@ -37,16 +42,24 @@ class OwnStep:
         step_s: Measured. [s]
         source: Where the figure is from, for messages.
         run: File of the run; None where only a time was given.
+        classes_s: Class of a trace → its time of the step; None where no trace was given. [s]
+        world: Ranks that a trace says the run had; None where it does not say.
     """
 
     job: Job
     step_s: float
     source: str
     run: Run | None = None
+    classes_s: Mapping[str, float] | None = None
+    world: int | None = None
 
 
 def own_steps(
-    path: Path, *, step_times: Sequence[str] = (), runs: Sequence[Path] = ()
+    path: Path,
+    *,
+    step_times: Sequence[str] = (),
+    runs: Sequence[Path] = (),
+    traces: Sequence[Path] = (),
 ) -> tuple[OwnStep, ...]:
     """Return the measured steps that a command names.
 
@@ -54,6 +67,7 @@ def own_steps(
         path: Of the job, or of a file that lists runs.
         step_times: Of the job, as a user writes them.
         runs: Files, or folders with `run.json`, of runs of the job.
+        traces: Of the ranks of one run of the job.
 
     Raises:
         JobError: A job or the list cannot be read.
@@ -65,15 +79,17 @@ def own_steps(
         job = load_job(path)
         found = [_of_time(job, each, "--step-time") for each in step_times]
         found += [_of_run(job, each) for each in runs]
+        found += [_of_traces(job, traces)] if traces else []
         if not found:
             raise RunError(
                 str(path),
                 ["nothing was measured; add --step-time '12.3 s', --run run.json or --trace FILE"],
             )
         return tuple(found)
-    if step_times or runs:
+    if step_times or runs or traces:
         raise RunError(
-            str(path), [f"lists its runs under '{LIST_KEY}'; leave out --step-time and --run"]
+            str(path),
+            [f"lists its runs under '{LIST_KEY}'; leave out --step-time, --run and --trace"],
         )
     return tuple(_listed(path, entries))
 
@@ -99,7 +115,9 @@ def _listed(path: Path, entries: Sequence[object]) -> Iterator[OwnStep]:
     for each in entries:
         assert isinstance(each, dict)
         job = load_job(path.parent / str(each["job"]))
-        if "run" in each:
+        if "trace" in each:
+            yield _of_traces(job, [path.parent / str(one) for one in each["trace"]])
+        elif "run" in each:
             yield _of_run(job, path.parent / str(each["run"]))
         else:
             yield _of_time(job, str(each["step_time"]), f"{path}: step_time")
@@ -108,14 +126,16 @@ def _listed(path: Path, entries: Sequence[object]) -> Iterator[OwnStep]:
 def _entry_faults(number: int, entry: object) -> Iterator[str]:
     where = f"{LIST_KEY}[{number}]"
     if not isinstance(entry, dict):
-        yield f"{where}: expected job, and step_time or run"
+        yield f"{where}: expected job, and one of {', '.join(_MEASURED_KEYS)}"
         return
     for key in sorted(map(str, entry.keys() - set(_ENTRY_KEYS))):
         yield f"{where}.{key}: is unknown; known: {', '.join(_ENTRY_KEYS)}"
     if not isinstance(entry.get("job"), str):
         yield f"{where}.job: expected the path of a job file"
-    if ("run" in entry) == ("step_time" in entry):
-        yield f"{where}: expected step_time or run, one of them"
+    if sum(key in entry for key in _MEASURED_KEYS) != 1:
+        yield f"{where}: expected one of {', '.join(_MEASURED_KEYS)}"
+    if not isinstance(entry.get("trace", []), list):
+        yield f"{where}.trace: expected a list of files, one for each rank"
 
 
 def _of_time(job: Job, text: str, source: str) -> OwnStep:
@@ -137,6 +157,22 @@ def _of_run(job: Job, path: Path) -> OwnStep:
     return OwnStep(job=job, step_s=run.wall_s / run.iterations, source=str(file), run=run)
 
 
+def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
+    """Return the average step of traced ranks, those that others wait for not counted twice."""
+    traced = read_ranks(paths)
+    ranks = measured_ranks(traced)
+    worlds = {trace.world for trace in traced.ranks if trace.world is not None}
+    return OwnStep(
+        job=job,
+        step_s=float(np.mean([each.step_s for each in ranks])),
+        source=", ".join(map(str, paths)),
+        classes_s={
+            name: float(np.mean([each.classes_s[name] for each in ranks])) for name in CLASSES
+        },
+        world=max(worlds, default=None),
+    )
+
+
 def refuse_contradictions(step: OwnStep, predicted: Result) -> None:
     """Refuse a measurement that cannot be of the job, every contradiction listed.
 
@@ -145,6 +181,8 @@ def refuse_contradictions(step: OwnStep, predicted: Result) -> None:
             of its devices allows, or so far from the prediction that it is of something else.
     """
     problems = [] if step.run is None else list(_other(step.run, step.job, predicted))
+    if step.world is not None and step.world != predicted.ranks:
+        problems.append(f"found a run of {step.world} ranks, but the job has {predicted.ranks}")
     least_s = predicted.step_time_s * predicted.mfu * _ROUNDING
     if step.step_s < least_s:
         problems.append(

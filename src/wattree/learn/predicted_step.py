@@ -13,7 +13,7 @@ from wattree.accounts.breakdown import tasks_of, time_parts
 from wattree.accounts.class_sums import class_sums
 from wattree.accounts.fabric import Rules
 from wattree.accounts.shares import computing_shares
-from wattree.cost import Calibration, load_calibration
+from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.graph import StageLabel, TaskKind
 from wattree.job import Job
@@ -69,15 +69,16 @@ def predicted_step(job: Job, calibration: Path | None = None) -> PredictedStep:
     Raises:
         WattreeError: The job cannot be predicted.
     """
-    return step_under(job, load_calibration(calibration))
-
-
-def step_under(job: Job, constants: Calibration) -> PredictedStep:
-    """Return the predicted step under constants; arguments else as above."""
-    setting = decided(setting_of(job, constants))
-    chosen = setting.job.strategy
-    if isinstance(chosen, str):
+    setting = decided(setting_of(job, load_calibration(calibration)))
+    if isinstance(setting.job.strategy, str):
         raise JobError(job.source, ["strategy: is 'auto', expected what was run"])
+    return step_of(setting)
+
+
+def step_of(setting: Setting) -> PredictedStep:
+    """Return the predicted step of a setting whose job has a strategy."""
+    chosen = setting.job.strategy
+    assert not isinstance(chosen, str)
     rules = Rules(sharing="max-min", mutual_slowdown=True)
     step = executed(setting, written_out(setting, chosen), fold=True, detail=True, rules=rules)
     slowest = class_sums(step.trace).slowest

@@ -1,0 +1,121 @@
+"""What a measured step, or the classes of a traced one, say of the constants behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from wattree.accounts import shares as names
+from wattree.accounts.interval import RESIDUAL, constants_of, facts_of, told_parts
+from wattree.accounts.known import measured_of
+from wattree.cost.observations import Observation
+from wattree.cost.precisions import precision_class
+from wattree.kineto.op_classes import (
+    ATTENTION,
+    COMMUNICATION,
+    ELEMENTWISE,
+    HOST,
+    OPTIMIZER,
+    PRODUCTS,
+)
+from wattree.learn.own_steps import OwnStep
+from wattree.lowering.setting import Setting
+from wattree.trace import IntervalPart, Result
+
+#: What is observed where no trace tells more.
+STEP = "step"
+#: Class of a trace → classes of constants that set its time. The others no constant sets.
+_SET_BY: Mapping[str, tuple[str, ...]] = {
+    PRODUCTS: (names.PRODUCTS, names.CONVOLUTION),
+    ATTENTION: (names.ATTENTION,),
+    ELEMENTWISE: (names.MEMORY,),
+    OPTIMIZER: (names.MEMORY,),
+    COMMUNICATION: (names.LINKS, names.NETWORK, names.EXPERTS),
+    HOST: (names.HOST, names.OVERHEAD),
+}
+#: Share of the step below which a class says nothing of its constants.
+_LEAST = 0.02
+
+
+def step_observation(setting: Setting, result: Result, measured_s: float) -> Observation:
+    """Return what a measured step says of the constants that its prediction rests on."""
+    device = setting.job.cluster.pools[0].node.device
+    facts, constants = facts_of(setting, device, result.ranks), constants_of(setting, device)
+    residuals = setting.calibration.residuals
+    measured, spreads = measured_of(residuals), residuals.spreads
+    parts = {name: part for name, part in result.interval_parts.items() if name in constants}
+    shares = {name: part.share for name, part in parts.items()}
+    known = facts.known(measured, shares, constants)
+    told = told_parts(setting, parts, constants, device.name, measured)
+    return Observation(
+        what=STEP,
+        job=Path(setting.job.source).name,
+        device=device.name,
+        software=facts.software,
+        kind=facts.kind,
+        precision=precision_class(setting.precision),
+        measured_s=measured_s,
+        predicted_s=result.step_time_s,
+        parts={**told, RESIDUAL: IntervalPart(share=1.0, spread=known.alike(spreads))},
+        noise=known.noise(spreads),
+    )
+
+
+def class_observations(
+    step: Observation,
+    result: Result,
+    measured_s: Mapping[str, float],
+    predicted_s: Mapping[str, float],
+) -> tuple[Observation, ...]:
+    """Return what the classes of a traced step say; the step itself where none says anything.
+
+    The noise of the classes adds up to that of the step.
+
+    Args:
+        step: What the step as a whole says.
+        result: Its prediction.
+        measured_s, predicted_s: Class → its time. [s]
+    """
+    least_s = _LEAST * result.step_time_s
+    told = [
+        name
+        for name, behind in _SET_BY.items()
+        if min(measured_s[name], predicted_s[name]) > least_s
+        and any(each in step.parts for each in behind)
+    ]
+    found = []
+    for name in told:
+        behind = {each: step.parts[each] for each in _SET_BY[name] if each in step.parts}
+        whole = math.fsum(part.share for part in behind.values())
+        own = {
+            each: replace(part, share=part.share / whole if whole > 0 else 1.0 / len(behind))
+            for each, part in behind.items()
+        }
+        share = predicted_s[name] / result.step_time_s
+        found.append(
+            replace(
+                step,
+                what=name,
+                measured_s=measured_s[name],
+                predicted_s=predicted_s[name],
+                parts={**own, RESIDUAL: step.parts[RESIDUAL]},
+                noise=min(step.noise / (share * math.sqrt(len(told))), 1.0),
+            )
+        )
+    return tuple(found) or (step,)
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the geometric mean."""
+    logs = [math.log(value) for value in values]
+    return math.exp(math.fsum(logs) / len(logs))
+
+
+def mean_classes(steps: Sequence[OwnStep]) -> Mapping[str, float] | None:
+    """Return class → its time on average over the steps that were traced; None without one. [s]"""
+    traced = [each.classes_s for each in steps if each.classes_s is not None]
+    if not traced:
+        return None
+    return {name: math.fsum(each[name] for each in traced) / len(traced) for name in traced[0]}
