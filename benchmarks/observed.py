@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ("The same by group, device held out", "group", _group("device")),
         )
     ]
+    tables.insert(
+        1,
+        plain_table("Each group counts once", ("held out", *HEAD[1:]), group_lines(found), left=1),
+    )
     show_report(summary(found), options.json_path, *tables, width=110)
     return 0
 
@@ -85,7 +89,7 @@ def lines(
     for each in found:
         if name := key(each):
             groups[name].append(each)
-    return [(name, *_cells(groups[name])) for name in sorted(groups)]
+    return [(name, *_cells(figures(groups[name]))) for name in sorted(groups)]
 
 
 def figures(members: Sequence[ObservedError]) -> dict[str, float]:
@@ -103,8 +107,24 @@ def figures(members: Sequence[ObservedError]) -> dict[str, float]:
     }
 
 
-def _cells(members: Sequence[ObservedError]) -> list[str]:
-    found = figures(members)
+def by_group(members: Sequence[ObservedError]) -> dict[str, float]:
+    """Return the same with each group counted once, however many rows it has."""
+    groups: dict[tuple[str, ...], list[ObservedError]] = defaultdict(list)
+    for each in members:
+        groups[each.group].append(each)
+    found = [figures(own) for own in groups.values()]
+    names = [name for name in found[0] if name != "rows"]
+    means = {name: float(np.mean([each[name] for each in found])) for name in names}
+    return {"rows": sum(each["rows"] for each in found), **means}
+
+
+def group_lines(found: Sequence[ObservedError]) -> list[tuple[str, ...]]:
+    """Return a line for each hold-out, in which each group counts once."""
+    kinds = sorted({each.hold_out for each in found})
+    return [(kind, *_cells(by_group([e for e in found if e.hold_out == kind]))) for kind in kinds]
+
+
+def _cells(found: Mapping[str, float]) -> list[str]:
     errors = [f"{100 * found[name]:.1f} %" for name in list(found)[1:5]]
     return [
         str(int(found["rows"])),

@@ -12,7 +12,7 @@ import numpy as np
 from wattree.errors import RunError
 from wattree.files import read_yaml
 from wattree.job import Job
-from wattree.kineto.op_classes import COMMUNICATION, WAITING
+from wattree.kineto.op_classes import COMMUNICATION, WAITING, op_classes
 from wattree.kineto.ranks import TracedRanks
 from wattree.learn.measured_steps import CLASSES, MeasuredRank, measured_ranks
 from wattree.learn.predicted_step import PredictedStep
@@ -157,6 +157,8 @@ def _faults(
         excess_s = _excess_s(ranks, slow)
         found.append((SLOW_RANK, excess_s, _of_slow(ranks, slow, traced)))
         over[WAITING] -= excess_s
+    if any(op_classes().pairwise.search(each.kind) for each in traced.ranks[0].collectives):
+        over[WAITING] -= _others_excess_s(predicted, others)
     count = float(np.mean([each.collectives for each in ranks]))
     if count > _MANY * max(predicted.collectives, 1):
         lost_s = over.pop(COMMUNICATION) + max(over.pop(WAITING), 0.0)
@@ -183,6 +185,14 @@ def _faults(
     ]
 
 
+def _others_excess_s(predicted: PredictedStep, ranks: Sequence[MeasuredRank]) -> float:
+    """Return how long a stage waits because all others work longer than predicted: no own cause."""
+    shared = {WAITING, COMMUNICATION}
+    work_s = sum(time for name, time in predicted.classes_s.items() if name not in shared)
+    excess_s = sum(max(each.own_s - work_s, 0.0) for each in ranks)
+    return excess_s * (len(ranks) - 1) / len(ranks)
+
+
 def _excess_s(ranks: Sequence[MeasuredRank], slow: int) -> float:
     others = [each.own_s for index, each in enumerate(ranks) if index != slow]
     return ranks[slow].own_s - float(np.median(others))
@@ -205,7 +215,7 @@ def _of_slow(ranks: Sequence[MeasuredRank], slow: int, traced: TracedRanks) -> s
     more: Mapping[str, float] = {
         name: mine.classes_s[name] - float(np.median([each.classes_s[name] for each in rest]))
         for name in CLASSES
-        if name != WAITING
+        if name not in {WAITING, COMMUNICATION}
     }
     most = max(more, key=lambda name: more[name])
     words = (

@@ -55,8 +55,8 @@ class MeasuredRank:
 
     @property
     def own_s(self) -> float:
-        """What the rank itself takes of a step: all but waiting for others. [s]"""
-        return self.step_s - self.classes_s[WAITING]
+        """What the rank itself takes of a step: all but what it shares with others. [s]"""
+        return self.step_s - self.classes_s[WAITING] - self.classes_s[COMMUNICATION]
 
 
 def measured_ranks(traced: TracedRanks) -> tuple[MeasuredRank, ...]:

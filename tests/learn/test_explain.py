@@ -1,0 +1,169 @@
+"""`wattree explain` on real runs of two ranks: classes add up, and injected faults come first."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wattree
+from wattree.cli.main import run
+from wattree.job.written import yaml_text
+from wattree.kineto.ranks import read_ranks
+from wattree.learn.explain import Explanation, explain
+from wattree.learn.predicted_step import predicted_step
+
+pytest.importorskip("torch")
+
+SCRIPT = Path(__file__).with_name("traced_training.py")
+WORLD, TIMEOUT_S = 2, 240
+FAULTS = {
+    "ddp": ("slow_rank", "small_buckets", "data", "copies"),
+    "fsdp": ("slow_rank", "data", "copies"),
+    "pipeline": ("slow_rank", "data", "copies"),
+}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ddp": {"preset": "ddp", "dp": 2},
+    "fsdp": {"preset": "fsdp", "dp": 2},
+    "pipeline": {"pp": 2, "dp": 1, "schedule": "gpipe", "micro_batch": 8},
+}
+CASES = [(kind, fault) for kind, faults in FAULTS.items() for fault in faults]
+
+
+@contextmanager
+def ended(children: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """End what is left of the children, whatever happens."""
+    try:
+        yield
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+
+
+@pytest.fixture(scope="module", params=list(FAULTS))
+def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the traces of one kind of training, sound and with each fault."""
+    kind = str(request.param)
+    folder = tmp_path_factory.mktemp(kind)
+    words = [str(WORLD), str(folder / "meeting"), kind, str(folder), *FAULTS[kind]]
+    children: list[subprocess.Popen[bytes]] = []
+    with ended(children):
+        children += [
+            subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(rank), *words],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stderr=subprocess.PIPE,
+            )
+            for rank in range(WORLD)
+        ]
+        for child in children:
+            _, errors = child.communicate(timeout=TIMEOUT_S)
+            assert child.returncode == 0, errors.decode()
+    job = {
+        "model": {"ffn": {"width": 32, "depth": 24, "inputs": 32, "outputs": 32}},
+        "data": {"global_batch": 16 if kind == "pipeline" else 32},
+        "precision": "fp32",
+        "software": "pytorch",
+        "optimizer": "sgd",
+        "cluster": {"node": "2x-epyc-7742"},
+        "strategy": STRATEGIES[kind],
+    }
+    (folder / "job.yaml").write_text(yaml_text(job), encoding="utf-8")
+    return folder
+
+
+def explained(folder: Path, fault: str, calibration: Path | None = None) -> Explanation:
+    """Return why a run is as long as it is."""
+    job = wattree.load_job(folder / "job.yaml")
+    ranks = read_ranks([folder / f"{fault}-{rank}.json" for rank in range(WORLD)])
+    return explain(job, ranks, predicted_step(job, calibration))
+
+
+@pytest.mark.slow
+def test_classes_add_up_and_faults_are_named_first(traced: Path) -> None:
+    """Of every rank to 1 %; each fault before all that differs anyway on a busy machine."""
+    kind = next(name for name in FAULTS if traced.name.startswith(name))
+    first = {}
+    for fault in FAULTS[kind]:
+        found = explained(traced, fault)
+        for each in found.ranks:
+            assert sum(each.classes_s.values()) == pytest.approx(each.step_s, rel=0.01)
+        assert sum(each.measured_s for each in found.classes) == pytest.approx(
+            found.measured_s, rel=0.01
+        )
+        assert sum(each.predicted_s for each in found.classes) == pytest.approx(
+            found.predicted_s, rel=0.01
+        )
+        first[fault] = found.faults[0].fault
+
+    assert first == {fault: fault for fault in FAULTS[kind]}
+
+
+@pytest.mark.slow
+def test_the_command_says_so(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files behind --trace are ranks too; the text tells the largest loss and its causes."""
+    files = [str(traced / f"data-{rank}.json") for rank in range(WORLD)]
+
+    assert run(["explain", str(traced / "job.yaml"), "--trace", *files]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "a step: the step waits for its input" in said
+    assert "num_workers of the DataLoader" in said
+
+    assert run(["explain", str(traced / "job.yaml"), "--trace", *files, "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["faults"][0]["fault"] == "data"
+
+
+@pytest.mark.slow
+def test_one_rank_says_what_it_cannot_tell(
+    traced: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Waiting for others is then communication."""
+    words = ["explain", str(traced / "job.yaml"), "--trace", str(traced / "sound-0.json")]
+
+    assert run(words) == 0
+
+    said = capsys.readouterr().err
+    assert "1 of 2 ranks" in said
+    assert "waiting for others cannot be told from communicating" in said
+
+
+@pytest.mark.slow
+def test_traces_of_a_sound_run_calibrate(
+    traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Several classes are told at once, and the prediction comes nearer."""
+    out, job = tmp_path / "mine.yaml", traced / "job.yaml"
+    files = [str(traced / f"sound-{rank}.json") for rank in range(WORLD)]
+    words = ["calibrate", str(job), "--trace", *files, "--out", str(out)]
+
+    before = explained(traced, "sound")
+    assert run(words) == 0
+    capsys.readouterr()
+    after = explained(traced, "sound", out)
+
+    told = {
+        each.name
+        for each in before.classes
+        if min(each.measured_s, each.predicted_s) > 0.02 * before.predicted_s
+    } & {"products", "elementwise", "host", "optimizer"}
+    off = [
+        sum(
+            abs(math.log(each.measured_s / each.predicted_s))
+            for each in found.classes
+            if each.name in told
+        )
+        for found in (before, after)
+    ]
+    assert told
+    assert off[1] < 0.9 * off[0]
