@@ -111,11 +111,11 @@ def read_rank_trace(path: Path) -> RankTrace:
     Raises:
         RunError: It is no such trace, is cut, or has no marks of steps.
     """
-    file = TraceFile(path)
-    _check_version(path, file.head)
-    found = _Reading(file.head)
-    for event in file.events():
-        found.take(event)
+    with TraceFile(path) as file:
+        _check_version(path, file.head)
+        found = _Reading(file.head)
+        for event in file.events():
+            found.take(event)
     return found.rank_trace(path)
 
 

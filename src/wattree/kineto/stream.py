@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -38,12 +39,22 @@ class TraceFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._file: IO[str] = _opened(path)
-            self._open, self._at = "", 0
-            self.head = self._head()
-        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-            self._refuse(_reason(error))
+        self._open, self._at = "", 0
+        with ExitStack() as opened:
+            try:
+                self._file: IO[str] = opened.enter_context(_opened(path))
+                self.head = self._head()
+            except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+                self._refuse(_reason(error))
+            self._closing = opened.pop_all()
+
+    def __enter__(self) -> TraceFile:
+        """Return the trace, which is closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self._closing.close()
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events in the order of the file.
@@ -53,10 +64,9 @@ class TraceFile:
         """
         decoder, found = json.JSONDecoder(), 0
         try:
-            with self._file:
-                while (event := self._next(decoder, found)) is not None:
-                    found += 1
-                    yield event
+            while (event := self._next(decoder, found)) is not None:
+                found += 1
+                yield event
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             self._refuse(f"{_reason(error)}, after {found} events")
 

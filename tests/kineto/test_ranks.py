@@ -1,0 +1,207 @@
+"""Traces of devices: classes, hidden and exposed communication, clocks, and what cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kineto.traces import device_rank, event, write
+from wattree.errors import RunError
+from wattree.kineto.op_classes import op_classes
+from wattree.kineto.rank_trace import read_rank_trace
+from wattree.kineto.ranks import read_ranks
+from wattree.learn.measured_steps import measured_ranks
+
+
+def test_every_instant_of_a_device_has_one_class(tmp_path: Path) -> None:
+    """Work first, then what is in flight, then loading; the host has what is left."""
+    path = write(tmp_path / "rank0.json.gz", device_rank(), world=1)
+
+    (rank,) = measured_ranks(read_ranks([path]))
+
+    found = {name: round(1e6 * seconds, 3) for name, seconds in rank.classes_s.items()}
+    assert found == {
+        "products": 400.0,
+        "attention": 100.0,
+        "elementwise": 50.0,
+        "optimizer": 100.0,
+        "copies": 0.0,
+        "communication": 200.0,
+        "waiting": 0.0,
+        "data": 60.0,
+        "host": 90.0,
+    }
+    assert rank.hidden_s == pytest.approx(100e-6)
+    assert rank.collectives == 1.0
+    assert rank.sizes_bytes == 2000.0
+
+
+def test_waiting_for_a_slow_rank_is_no_communication(tmp_path: Path) -> None:
+    """Until the last has begun; clocks that are apart change nothing, and are named."""
+    paths = [
+        write(tmp_path / "a.json", device_rank(ahead_us=5e6), rank=1),
+        write(tmp_path / "b.json", device_rank(late_us=120.0), rank=0),
+    ]
+    # Three collectives in common set a clock.
+    for path, late, ahead, rank in zip(paths, (0.0, 120.0), (5e6, 0.0), (1, 0), strict=True):
+        events = device_rank(late_us=late, ahead_us=ahead)
+        third = [dict(each, ts=each["ts"] + 2000.0) for each in events[:8]]
+        third[0]["name"] = "ProfilerStep#7"
+        write(path, [*events, *third], rank=rank)
+
+    traced = read_ranks(paths)
+    slow, waiting = measured_ranks(traced)
+
+    assert traced.offsets_s == pytest.approx((0.0, 5.0))
+    assert "its clock is 5 s ahead; set by 3 collectives" in traced.notes[0]
+    assert traced.late() == {0: 3}
+    assert slow.classes_s["waiting"] == pytest.approx(0.0, abs=1e-9)
+    assert waiting.classes_s["waiting"] == pytest.approx(120e-6)
+    assert waiting.classes_s["communication"] == pytest.approx(80e-6)
+
+
+def test_numbers_of_collectives_match_them_whatever_the_order(tmp_path: Path) -> None:
+    """Where a trace has them, nothing is counted."""
+    paths = []
+    for rank, order in enumerate(((1, 2, 3), (3, 1, 2))):
+        events = [event("ProfilerStep#1", "user_annotation", 0.0, 1000.0)]
+        events += [
+            event(
+                "ncclDevKernel_AllGather_RING_LL",
+                "kernel",
+                100.0 * place,
+                50.0,
+                tid=20,
+                Seq=number,
+            )
+            for place, number in enumerate(order, start=1)
+        ]
+        paths.append(write(tmp_path / f"{rank}.json", events, rank=rank))
+
+    matched = read_ranks(paths).matched
+
+    assert len(matched) == 3
+    assert all({own.sequence for own in each.values()} == {each[0].sequence} for each in matched)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "expected"),
+    [
+        ("kernels", "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "products"),
+        ("kernels", "Cijk_Ailk_Bljk_BBS_BH_MT128x128x64", "products"),
+        ("kernels", "void cudnn::cnn::conv2d_grouped_direct_kernel", "products"),
+        ("kernels", "fmha_cutlassF_bf16_aligned_64x128_rf_sm80", "attention"),
+        ("kernels", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop", "attention"),
+        ("kernels", "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "communication"),
+        ("kernels", "triton_poi_fused_add_mul_3", "elementwise"),
+        ("kernels", "Memcpy HtoD (Pinned -> Device)", "copies"),
+        ("host_ops", "aten::addmm", "products"),
+        ("host_ops", "aten::linear", "host"),
+        ("host_ops", "aten::gelu_backward", "elementwise"),
+        ("host_ops", "AddmmBackward0", "host"),
+        ("host_ops", "c10d::allreduce_", "communication"),
+        ("host_ops", "aten::_scaled_dot_product_flash_attention_for_cpu", "attention"),
+        ("marks", "Optimizer.step#AdamW.step", "optimizer"),
+        ("marks", "DistributedDataParallel.forward", None),
+    ],
+)
+def test_names_have_their_classes(section: str, name: str, expected: str | None) -> None:
+    """Of the libraries that PyTorch calls."""
+    assert op_classes().of(section, name) == expected
+
+
+def _bad(tmp_path: Path) -> dict[str, tuple[Path, str]]:
+    """Return what is no trace, each with a part of its message."""
+    good = write(tmp_path / "good.json", device_rank())
+    packed = write(tmp_path / "packed.json.gz", device_rank())
+    files = {
+        "cut": (good.read_bytes()[:-900], "it is cut, or was still being written"),
+        "packed-cut": (packed.read_bytes()[:-40], "the compressed file is cut or damaged"),
+        "binary": (bytes(range(256)) * 9, "is no text"),
+        "list": (b"[1, 2]", "found no JSON object"),
+        "other": (b'{"a": 1}', "has no key 'traceEvents'"),
+        "empty": (b"", "has no key 'traceEvents'"),
+        "number": (b'{"schemaVersion": 1, "traceEvents": [3]}', "event 1 is no object"),
+        "deep": (b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 99_999, "nested too deep"),
+        "version": (b'{"schemaVersion": 9, "traceEvents": []}', "found 9, expected 1"),
+        "no-steps": (b'{"schemaVersion": 1, "traceEvents": []}', "no step is marked"),
+    }
+    for name, (content, _) in files.items():
+        (tmp_path / name).write_bytes(content)
+    return {name: (tmp_path / name, said) for name, (_, said) in files.items()}
+
+
+def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    """With the file and what is wrong with it, never with a defect."""
+    for path, said in _bad(tmp_path).values():
+        with pytest.raises(RunError) as refused:
+            read_rank_trace(path)
+        assert str(path) in str(refused.value)
+        assert said in str(refused.value)
+    with pytest.raises(RunError, match="cannot be read"):
+        read_rank_trace(tmp_path / "missing.json")
+
+
+def test_traces_of_different_runs_are_refused(tmp_path: Path) -> None:
+    """All that is wrong at once."""
+    other = [
+        dict(each, name=str(each["name"]).replace("Step#", "Step#9")) for each in device_rank()
+    ]
+    paths = [
+        write(tmp_path / "a.json", device_rank(), rank=0, world=2),
+        write(tmp_path / "b.json", other, rank=0, world=4),
+    ]
+
+    with pytest.raises(RunError) as refused:
+        read_ranks(paths)
+
+    said = str(refused.value)
+    assert "rank 0 is in 2 files" in said
+    assert "of different runs: of 2, 4 ranks" in said
+    assert "no step is in all of them" in said
+
+
+def test_one_rank_of_several_says_what_is_not_known(tmp_path: Path) -> None:
+    """Nothing is guessed of the others."""
+    notes = read_ranks([write(tmp_path / "a.json", device_rank(), world=8)]).notes
+
+    assert any("1 of 8 ranks" in note for note in notes)
+    assert any("waiting for others cannot be told" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"ts": "soon"}, {"ts": None}, {"dur": True}, {"args": None}, {"ph": 3}, {"name": 5}],
+)
+def test_odd_events_are_left_out(tmp_path: Path, damage: dict[str, Any]) -> None:
+    """A field of another type is no reason to lose the rest."""
+    odd = event("gemm", "kernel", 10.0, 5.0) | damage
+    path = write(tmp_path / "a.json", [*device_rank(), odd], world=1)
+
+    (rank,) = measured_ranks(read_ranks([path]))
+
+    assert rank.classes_s["products"] == pytest.approx(400e-6)
+
+
+def test_large_traces_are_read_in_pieces(tmp_path: Path) -> None:
+    """Memory follows what is kept of the events (24 B each), not the file."""
+    path, many = tmp_path / "large.json.gz", 60_000
+    kernel = b'{"ph":"X","cat":"kernel","name":"gemm","tid":7,"ts":%d,"dur":1,"args":{"a":"%s"}},'
+    step = b'{"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","tid":1,"ts":0,"dur":99}'
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b'{"schemaVersion": 1, "traceEvents": [')
+        for number in range(many):
+            file.write(kernel % (number, b"x" * 400))
+        file.write(step + b"]}")
+
+    tracemalloc.start()
+    found = read_rank_trace(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert len(found.kernels.name) == many
+    assert peak < 12e6 < many * 450
