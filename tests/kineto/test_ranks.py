@@ -12,8 +12,8 @@ import pytest
 from tests.kineto.traces import device_rank, event, write
 from wattree.errors import RunError
 from wattree.kineto.op_classes import op_classes
-from wattree.kineto.rank_trace import read_rank_trace
 from wattree.kineto.ranks import read_ranks
+from wattree.kineto.traced_rank import read_traced_rank
 from wattree.learn.measured_steps import measured_ranks
 
 
@@ -139,11 +139,11 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     """With the file and what is wrong with it, never with a defect."""
     for path, said in _bad(tmp_path).values():
         with pytest.raises(RunError) as refused:
-            read_rank_trace(path)
+            read_traced_rank(path)
         assert str(path) in str(refused.value)
         assert said in str(refused.value)
     with pytest.raises(RunError, match="cannot be read"):
-        read_rank_trace(tmp_path / "missing.json")
+        read_traced_rank(tmp_path / "missing.json")
 
 
 def test_traces_of_different_runs_are_refused(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_large_traces_are_read_in_pieces(tmp_path: Path) -> None:
         file.write(step + b"]}")
 
     tracemalloc.start()
-    found = read_rank_trace(path)
+    found = read_traced_rank(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 

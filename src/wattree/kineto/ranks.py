@@ -11,7 +11,7 @@ import numpy as np
 
 from wattree.errors import RunError
 from wattree.kineto.op_classes import op_classes
-from wattree.kineto.rank_trace import RankTrace, TracedCollective, read_rank_trace
+from wattree.kineto.traced_rank import TracedCollective, TracedRank, read_traced_rank
 
 #: Collectives that tell the offset of two clocks: fewer say too little of their scatter.
 _LEAST_MATCHED = 3
@@ -30,7 +30,7 @@ class TracedRanks:
         notes: What the traces cannot tell.
     """
 
-    ranks: tuple[RankTrace, ...]
+    ranks: tuple[TracedRank, ...]
     matched: tuple[Mapping[int, TracedCollective], ...]
     offsets_s: tuple[float, ...]
     notes: tuple[str, ...]
@@ -71,7 +71,7 @@ def read_ranks(paths: Sequence[Path]) -> TracedRanks:
     Raises:
         RunError: A file is no trace, or two are of one rank or of different runs.
     """
-    ranks = [read_rank_trace(path) for path in paths]
+    ranks = [read_traced_rank(path) for path in paths]
     _refuse_mixed(ranks)
     ranks.sort(key=lambda each: each.rank if each.rank is not None else 0)
     matched = tuple(_matched(ranks))
@@ -90,7 +90,7 @@ def read_ranks(paths: Sequence[Path]) -> TracedRanks:
     return TracedRanks(ranks=tuple(ranks), matched=matched, offsets_s=offsets, notes=tuple(notes))
 
 
-def _refuse_mixed(ranks: Sequence[RankTrace]) -> None:
+def _refuse_mixed(ranks: Sequence[TracedRank]) -> None:
     problems = []
     numbers = Counter(each.rank for each in ranks if each.rank is not None)
     for number, count in sorted(numbers.items()):
@@ -108,7 +108,7 @@ def _refuse_mixed(ranks: Sequence[RankTrace]) -> None:
         raise RunError("--trace", problems)
 
 
-def _matched(ranks: Sequence[RankTrace]) -> Iterator[dict[int, TracedCollective]]:
+def _matched(ranks: Sequence[TracedRank]) -> Iterator[dict[int, TracedCollective]]:
     """Yield collectives that several ranks have, by group and number."""
     if len(ranks) < 2:
         return
@@ -121,7 +121,7 @@ def _matched(ranks: Sequence[RankTrace]) -> Iterator[dict[int, TracedCollective]
     yield from (of_ranks for of_ranks in found.values() if len(of_ranks) > 1)
 
 
-def _numbered(trace: RankTrace) -> Iterator[tuple[object, TracedCollective]]:
+def _numbered(trace: TracedRank) -> Iterator[tuple[object, TracedCollective]]:
     """Yield collectives with a key that is the same on all ranks of their group.
 
     Without numbers of their own they are counted, from the begin of each step on.
@@ -141,7 +141,7 @@ def _numbered(trace: RankTrace) -> Iterator[tuple[object, TracedCollective]]:
 
 
 def _offsets(
-    ranks: Sequence[RankTrace], matched: Sequence[Mapping[int, TracedCollective]]
+    ranks: Sequence[TracedRank], matched: Sequence[Mapping[int, TracedCollective]]
 ) -> tuple[tuple[float, ...], list[str]]:
     """Return what each clock is ahead of the first, and what is to be said of it.
 

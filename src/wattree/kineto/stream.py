@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, Self
 
 from wattree.errors import RunError
 
@@ -48,7 +48,7 @@ class TraceFile:
                 self._refuse(_reason(error))
             self._closing = opened.pop_all()
 
-    def __enter__(self) -> TraceFile:
+    def __enter__(self) -> Self:
         """Return the trace, which is closed at the end of the block."""
         return self
 

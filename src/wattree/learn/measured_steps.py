@@ -21,8 +21,8 @@ from wattree.kineto.op_classes import (
     WAITING,
     op_classes,
 )
-from wattree.kineto.rank_trace import RankTrace, Spans
 from wattree.kineto.ranks import TracedRanks
+from wattree.kineto.traced_rank import Spans, TracedRank
 
 Floats = NDArray[np.float64]
 Rows = list[tuple[float, float]]
@@ -65,7 +65,7 @@ def measured_ranks(traced: TracedRanks) -> tuple[MeasuredRank, ...]:
     return tuple(_measured(index, trace, waits[index]) for index, trace in enumerate(traced.ranks))
 
 
-def _measured(index: int, trace: RankTrace, waits: Rows) -> MeasuredRank:
+def _measured(index: int, trace: TracedRank, waits: Rows) -> MeasuredRank:
     """Return a rank's average step, over all that are marked."""
     rows = _rows(trace)
     flying = _rows_of([(each.start_s, each.end_s) for each in trace.collectives])
@@ -111,7 +111,7 @@ def _account(
     return found, max(float(flying) - found[WAITING] - found[COMMUNICATION], 0.0)
 
 
-def _rows(trace: RankTrace) -> dict[str, Floats]:
+def _rows(trace: TracedRank) -> dict[str, Floats]:
     """Return class → when a rank was at it: rows (start, end). [s]"""
     found: dict[str, Rows] = {name: [] for name in CLASSES}
     for begin, end, name in _own_time(trace):
@@ -134,7 +134,7 @@ class _Open:
     inside: str | None
 
 
-def _own_time(trace: RankTrace) -> Iterator[tuple[float, float, str]]:
+def _own_time(trace: TracedRank) -> Iterator[tuple[float, float, str]]:
     """Yield when the training thread was at what: each instant belongs to the innermost event.
 
     On a device only marks count (loading data); without one, operators are the work.
@@ -161,7 +161,7 @@ def _segment(begin: float, end: float, event: _Open) -> Iterator[tuple[float, fl
         yield begin, end, name
 
 
-def _nested(trace: RankTrace) -> list[tuple[float, float, str | None, str | None]]:
+def _nested(trace: TracedRank) -> list[tuple[float, float, str | None, str | None]]:
     """Return start, end, own class and class of all inside, outer events first."""
     rules = op_classes()
     found: list[tuple[float, float, str | None, str | None]] = []

@@ -76,7 +76,7 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankTrace:
+class TracedRank:
     """The trace of one rank.
 
     Attributes:
@@ -102,7 +102,7 @@ class RankTrace:
     collectives: tuple[TracedCollective, ...]
 
 
-def read_rank_trace(path: Path) -> RankTrace:
+def read_traced_rank(path: Path) -> TracedRank:
     """Return what the trace of one rank holds.
 
     Args:
@@ -116,7 +116,7 @@ def read_rank_trace(path: Path) -> RankTrace:
         found = _Reading(file.head)
         for event in file.events():
             found.take(event)
-    return found.rank_trace(path)
+    return found.traced_rank(path)
 
 
 def _check_version(path: Path, head: Mapping[str, Any]) -> None:
@@ -192,7 +192,7 @@ class _Reading:
     def _number(self, name: str) -> int:
         return self.numbers.setdefault(name, len(self.numbers))
 
-    def rank_trace(self, path: Path) -> RankTrace:
+    def traced_rank(self, path: Path) -> TracedRank:
         """Return what was kept."""
         if not self.steps:
             raise RunError(
@@ -203,7 +203,7 @@ class _Reading:
                 ],
             )
         rank, world = self.info.get("rank"), self.info.get("world_size")
-        return RankTrace(
+        return TracedRank(
             source=str(path),
             rank=rank if isinstance(rank, int) else None,
             world=world if isinstance(world, int) else None,
