@@ -180,6 +180,8 @@ def random_jobs(name: str, seed: int) -> Iterator[Job]:
     drawn, choose = DRAWN[name], random.Random(seed)
     for _ in range(MOST_DRAWN):
         strategy = {key: choose.choice(values) for key, values in drawn.values.items()}
+        if strategy.get("sharding") not in {"zero3", "hybrid"}:
+            strategy.pop("reshard_after_forward", None)  # has no effect, and need not come back
         ranks = 1
         for axis in ("dp", "fsdp", "tp", "cp", "pp", "ep"):
             ranks *= strategy.get(axis, 1)
