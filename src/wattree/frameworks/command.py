@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from wattree.files import read_json, read_text
 from wattree.frameworks.accelerate_read import named_beside, read_accelerate
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of
+from wattree.frameworks.shell_flags import shell_flags
 from wattree.job.problems import Problems
 from wattree.job.section import Section
 from wattree.job.values import Rate, Samples, Tokens
@@ -37,38 +37,20 @@ class FlagsSpec(Section):
 _OF_LAUNCHERS: Final = {"config_file", "machine_rank", "main_process_ip", "main_process_port"}
 
 
-def flags_of(text: str) -> dict[str, Any]:
-    """Return the flags of a command: `--name value`, `--name=value`, or `--name` alone (true).
-
-    Raises:
-        ValueError: Its quotes are not closed.
-    """
-    words = [word for word in shlex.split(text, comments=True) if word != "$@"]
-    found: dict[str, Any] = {}
-    for index, word in enumerate(words):
-        if not word.startswith("--"):
-            continue
-        name, equals, value = word[2:].partition("=")
-        if not equals:
-            after = words[index + 1] if index + 1 < len(words) else "--"
-            value = after
-        found[name.replace("-", "_")] = (
-            scalar(value) if equals or not value.startswith("--") else True
-        )
+def read_flags(path: Path) -> dict[str, Any]:
+    """Return the flags of the command in a file: one value each, or true for none."""
+    found = {}
+    for name, value in shell_flags(read_text(path)).items():
+        # Behind the value of the last flag of a launcher stand the script, or further flags.
+        first = value[0] if isinstance(value, list) else value
+        found[name] = True if first == "$@" else scalar(first)
     return found
 
 
-def read_flags(path: Path, problems: Problems) -> dict[str, Any]:
-    """Return the flags of the command in a file; none after noting that it is no command."""
-    try:
-        return flags_of(read_text(path).replace("\\\n", " "))
-    except ValueError as error:
-        problems.add("", f"{error}; expected a command of the shell")
-        return {}
-
-
-def scalar(text: str) -> object:
+def scalar(text: str | bool) -> object:  # noqa: FBT001 - a flag without a value is true
     """Return a number, true or false, or else the text."""
+    if isinstance(text, bool):
+        return text
     for kind in (int, float):
         try:
             return kind(text)
@@ -84,7 +66,7 @@ def read_command(path: Path, problems: Problems) -> Found | None:
         path: A file with the command, on one line or continued.
         problems: Where its faults go.
     """
-    flags = read_flags(path, problems)
+    flags = read_flags(path)
     if "config_file" not in flags:
         problems.add("--config_file", "is missing, expected 'accelerate launch --config_file …'")
         return None

@@ -5,6 +5,7 @@ Facts are those of transformers 5.23 (`src/transformers/training_args.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -108,13 +109,14 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     """
     path, devices = settings.path, None
     if path.suffix not in {".yaml", ".yml", ".json"}:
-        flags = read_flags(path, problems)
+        flags = read_flags(path)
         named = [word for word in read_text(path).split() if word.endswith((".yaml", ".json"))]
-        if not named or "nproc_per_node" not in flags:
+        counts = [flags.get("nproc_per_node"), flags.get("nnodes", 1)]
+        if not named or not all(isinstance(count, int) and count > 0 for count in counts):
             problems.add("", "found no 'torchrun --nproc_per_node=… SCRIPT ARGUMENTS.yaml'")
             return None
         path = named_beside(path, named[-1])
-        devices = int(flags["nproc_per_node"]) * int(flags.get("nnodes", 1))
+        devices = math.prod(counts)
     values = parsed(path)
     if not values.keys() & TrainerSpec.model_fields.keys():
         problems.add("", "found no argument of the Trainer, expected its YAML or JSON")
