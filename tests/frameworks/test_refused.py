@@ -1,0 +1,160 @@
+"""What is wrong with a configuration, or cannot be expressed, is said at once and in full."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.cli.main import run
+from wattree.errors import WattreeError
+from wattree.frameworks import Given, export_recipe, import_recipe
+from wattree.job import job_from_mapping
+
+GIVEN = Given(model="llama-3.1-8b", sequence_length=2048)
+
+
+def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) -> str:
+    """Return why a configuration is refused."""
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(WattreeError) as caught:
+        import_recipe(path, framework, node="dgx-h100", nodes=1, given=Given(**given))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "text", "words"),
+    [
+        ("deepspeed", "a.json", "{", "expected valid JSON"),
+        ("deepspeed", "a.json", '{"zero_optimization": {"stage": -1}}', "found -1, expected 0"),
+        ("deepspeed", "a.json", '{"train_batch_size": -4}', "found -4, expected a whole number"),
+        ("deepspeed", "a.json", '{"optimizer": {"type": "Lamb"}}', "found 'Lamb', expected one of"),
+        ("accelerate", "a.yaml", "fsdp_config: [", "expected valid YAML"),
+        ("accelerate", "a.yaml", "a: 1", "no configuration of Accelerate"),
+        (
+            "accelerate",
+            "a.yaml",
+            "distributed_type: FSDP\nnum_processes: 0\nmixed_precision: int4",
+            "mixed_precision: found 'int4'",
+        ),
+        ("hf-trainer", "a.yaml", "seed: 1", "found no argument of the Trainer"),
+        ("hf-trainer", "a.yaml", "per_device_train_batch_size: -1", "found -1"),
+        ("maxtext", "a.yml", "ici_tensor_parallelism: 0", "found 0, expected"),
+        ("maxtext", "a.yml", "remat_policy: custom", "found 'custom', expected one of"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_reason(
+    tmp_path: Path, framework: str, name: str, text: str, words: str
+) -> None:
+    """The message names the setting, what was found and what was expected."""
+    assert words in refusal(tmp_path, framework, name, text)
+
+
+def test_a_batch_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    """DeepSpeed refuses it too, but only when it starts."""
+    batch = {
+        "train_batch_size": 100,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+    }
+    told = refusal(tmp_path, "deepspeed", "a.json", json.dumps(batch), model="llama-3.1-8b")
+
+    assert "a step of 100 samples is not 4 micro-batches of 2 on each of 8 replicas" in told
+
+
+def test_what_a_file_does_not_say_is_asked_for(tmp_path: Path) -> None:
+    """All of it in one message, with the options that add it."""
+    told = refusal(tmp_path, "accelerate", "a.yaml", "distributed_type: MULTI_GPU")
+
+    assert all(f"--{name}" in told for name in ("model", "sequence-length", "micro-batch"))
+
+
+def test_an_option_does_not_replace_what_a_file_says(tmp_path: Path) -> None:
+    """One of them is wrong, and no one knows which."""
+    text = '{"train_micro_batch_size_per_gpu": 2}'
+
+    assert "says micro_batch 2" in refusal(tmp_path, "deepspeed", "a.json", text, micro_batch=4)
+
+
+def test_auto_is_left_to_the_framework_and_unknown_settings_are_named(tmp_path: Path) -> None:
+    """Neither is an error: published configurations are full of both."""
+    path = tmp_path / "ds.json"
+    text = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": "auto",
+        "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto", "new_switch": True},
+        "steps_per_print": 10,
+    }
+    path.write_text(json.dumps(text))
+    found = import_recipe(path, "deepspeed", node="dgx-h100", nodes=1, given=GIVEN)
+
+    assert found.not_understood == ("zero_optimization.new_switch",)
+    assert any("gradient_accumulation_steps" in line for line in found.assumed)
+
+
+@pytest.mark.parametrize(
+    ("framework", "strategy", "keys"),
+    [
+        (
+            "deepspeed",
+            {"sharding": "hybrid", "dp": 2, "fsdp": 4, "recompute": "block_2"},
+            ("strategy.sharding", "strategy.recompute"),
+        ),
+        (
+            "accelerate",
+            {"sharding": "none", "dp": 2, "tp": 2, "pp": 2, "sequence_parallel": True},
+            ("strategy.pp", "strategy.tp", "strategy.sequence_parallel"),
+        ),
+        (
+            "hf-trainer",
+            {"sharding": "zero3", "cp": 2, "dp": 4, "context": "overlapped", "bucket": "25 MiB"},
+            ("strategy.context", "strategy.bucket"),
+        ),
+        (
+            "maxtext",
+            {"sharding": "zero2", "dp": 4, "cp": 2, "context": "ulysses", "bucket": "25 MiB"},
+            ("strategy.sharding", "strategy.context", "strategy.cp", "strategy.bucket"),
+        ),
+    ],
+)
+def test_every_misfit_is_listed_and_nothing_is_written(
+    tmp_path: Path, framework: str, strategy: dict[str, Any], keys: tuple[str, ...]
+) -> None:
+    """A user mends a job once, not once for each message."""
+    job = job_from_mapping(
+        {
+            "model": "llama-3.1-8b",
+            "data": {"sequence_length": 2048, "global_batch": 64},
+            "cluster": {"node": "dgx-h100"},
+            "software": framework,
+            "strategy": strategy,
+        }
+    )
+    with pytest.raises(WattreeError) as caught:
+        export_recipe(job, framework, tmp_path / "out")
+
+    assert [key for key in keys if f"{key}: " not in str(caught.value)] == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_something_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An export never mixes with what is there."""
+    job, out = tmp_path / "job.yaml", tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("x")
+    text = {
+        "model": "llama-3.1-8b",
+        "data": {"sequence_length": 2048, "global_batch": 64},
+        "cluster": {"node": "dgx-h100"},
+        "strategy": {"sharding": "zero3"},
+    }
+    job.write_text(json.dumps(text))
+
+    assert run(["export", str(job), "--to", "accelerate", str(out)]) == 2
+    assert "expected an empty folder" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["mine"]
