@@ -157,7 +157,7 @@ def test_a_run_that_contradicts_its_job_is_refused(
     ("entries", "said"),
     [
         ([], "expected a list of 1 to 100 runs"),
-        ([{"job": "one.yaml"}], "runs[0]: expected step_time or run"),
+        ([{"job": "one.yaml"}], "runs[0]: expected one of step_time, run, trace"),
         ([{"step_time": "1 s"}], "runs[0].job: expected the path of a job file"),
         ([{"job": "one.yaml", "step_tim": "1 s"}], "runs[0].step_tim: is unknown"),
     ],

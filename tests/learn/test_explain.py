@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -82,11 +81,11 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def explained(folder: Path, fault: str, calibration: Path | None = None) -> Explanation:
+def explained(folder: Path, fault: str) -> Explanation:
     """Return why a run is as long as it is."""
     job = wattree.load_job(folder / "job.yaml")
     ranks = read_ranks([folder / f"{fault}-{rank}.json" for rank in range(WORLD)])
-    return explain(job, ranks, predicted_step(job, calibration))
+    return explain(job, ranks, predicted_step(job))
 
 
 @pytest.mark.slow
@@ -136,34 +135,3 @@ def test_one_rank_says_what_it_cannot_tell(
     said = capsys.readouterr().err
     assert "1 of 2 ranks" in said
     assert "waiting for others cannot be told from communicating" in said
-
-
-@pytest.mark.slow
-def test_traces_of_a_sound_run_calibrate(
-    traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Several classes are told at once, and the prediction comes nearer."""
-    out, job = tmp_path / "mine.yaml", traced / "job.yaml"
-    files = [str(traced / f"sound-{rank}.json") for rank in range(WORLD)]
-    words = ["calibrate", str(job), "--trace", *files, "--out", str(out)]
-
-    before = explained(traced, "sound")
-    assert run(words) == 0
-    capsys.readouterr()
-    after = explained(traced, "sound", out)
-
-    told = {
-        each.name
-        for each in before.classes
-        if min(each.measured_s, each.predicted_s) > 0.02 * before.predicted_s
-    } & {"products", "elementwise", "host", "optimizer"}
-    off = [
-        sum(
-            abs(math.log(each.measured_s / each.predicted_s))
-            for each in found.classes
-            if each.name in told
-        )
-        for found in (before, after)
-    ]
-    assert told
-    assert off[1] < 0.9 * off[0]

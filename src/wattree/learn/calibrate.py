@@ -217,8 +217,9 @@ def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
     observations: tuple[Observation, ...] = (whole_step,)
     times_s: Mapping[str, float] = {STEP: result.step_time_s}
     if classes is not None:
-        times_s = step_of(first).classes_s
-        observations = class_observations(whole_step, result, classes, times_s)
+        of_classes_s = step_of(first).classes_s
+        observations = class_observations(whole_step, result, classes, of_classes_s)
+        times_s = {**times_s, **of_classes_s}
     return _Case(
         setting=setting,
         job=job.source,

@@ -37,6 +37,10 @@ _SET_BY: Mapping[str, tuple[str, ...]] = {
 }
 #: Share of the step below which a class says nothing of its constants.
 _LEAST = 0.02
+#: Share of the step, measured and predicted, that classes must cover to stand for it.
+_COVERED = 0.6
+#: Least spread of a class by itself: rows of whole steps determine the sum of classes, not each.
+_CLASS_SPREAD = 0.1
 
 
 def step_observation(setting: Setting, result: Result, measured_s: float) -> Observation:
@@ -69,9 +73,9 @@ def class_observations(
     measured_s: Mapping[str, float],
     predicted_s: Mapping[str, float],
 ) -> tuple[Observation, ...]:
-    """Return what the classes of a traced step say; the step itself where none says anything.
+    """Return what the classes of a traced step say; the step itself where they are little of it.
 
-    The noise of the classes adds up to that of the step.
+    Each is told as well as a step is.
 
     Args:
         step: What the step as a whole says.
@@ -85,15 +89,23 @@ def class_observations(
         if min(measured_s[name], predicted_s[name]) > least_s
         and any(each in step.parts for each in behind)
     ]
+    covered = min(
+        math.fsum(times_s[name] for name in told) / math.fsum(times_s.values())
+        for times_s in (measured_s, predicted_s)
+    )
+    if covered < _COVERED:
+        return (step,)
     found = []
     for name in told:
         behind = {each: step.parts[each] for each in _SET_BY[name] if each in step.parts}
         whole = math.fsum(part.share for part in behind.values())
         own = {
-            each: replace(part, share=part.share / whole if whole > 0 else 1.0 / len(behind))
+            each: IntervalPart(
+                share=part.share / whole if whole > 0 else 1.0 / len(behind),
+                spread=max(part.spread, _CLASS_SPREAD),
+            )
             for each, part in behind.items()
         }
-        share = predicted_s[name] / result.step_time_s
         found.append(
             replace(
                 step,
@@ -101,10 +113,9 @@ def class_observations(
                 measured_s=measured_s[name],
                 predicted_s=predicted_s[name],
                 parts={**own, RESIDUAL: step.parts[RESIDUAL]},
-                noise=min(step.noise / (share * math.sqrt(len(told))), 1.0),
             )
         )
-    return tuple(found) or (step,)
+    return tuple(found)
 
 
 def mean(values: Iterable[float]) -> float:

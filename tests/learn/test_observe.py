@@ -1,0 +1,66 @@
+"""Classes of a traced step tell constants apart that a step time cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import wattree
+from wattree.job.written import yaml_text
+from wattree.learn.calibrate import calibrate
+from wattree.learn.measured_steps import CLASSES
+from wattree.learn.own_steps import OwnStep
+from wattree.learn.predicted_step import predicted_step
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Return a job in which several classes matter."""
+    path = tmp_path / "job.yaml"
+    found = {
+        "model": "llama-3.1-8b",
+        "data": {"sequence_length": 8192, "global_batch": 32},
+        "precision": "bf16",
+        "cluster": {"node": "dgx-h100", "nodes": 1},
+        "software": "accelerate",
+        "strategy": {"preset": "fsdp", "dp": 8},
+    }
+    path.write_text(yaml_text(found), encoding="utf-8")
+    return path
+
+
+def learned(path: Path, out: Path, scales: Mapping[str, float]) -> dict[str, float]:
+    """Return class → its predicted time after a trace whose classes take so much longer. [s]"""
+    loaded = wattree.load_job(path)
+    before = predicted_step(loaded).classes_s
+    classes = {name: scales.get(name, 1.0) * before[name] for name in CLASSES}
+    step = OwnStep(
+        job=loaded, step_s=sum(classes.values()), source="trace", classes_s=classes, world=8
+    )
+    calibrate([step], out=out, progress=lambda *_: None)
+    after = predicted_step(loaded, out).classes_s
+    return {name: after[name] / before[name] for name in CLASSES if before[name] > 0}
+
+
+def test_what_is_slow_is_learned_and_the_rest_is_not(job: Path, tmp_path: Path) -> None:
+    """Attention takes 1.5 times as long, products what was predicted."""
+    found = learned(job, tmp_path / "mine.yaml", {"attention": 1.5})
+
+    assert found["attention"] > 1.08
+    assert found["products"] == pytest.approx(1.0, abs=0.03)
+    assert found["attention"] > found["products"] + 0.05
+
+
+def test_classes_that_are_little_of_the_step_leave_it_whole(job: Path, tmp_path: Path) -> None:
+    """A step that mostly waits for data says nothing of products by their class."""
+    loaded, out = wattree.load_job(job), tmp_path / "mine.yaml"
+    before = predicted_step(loaded)
+    classes = {name: 0.2 * before.classes_s[name] for name in CLASSES}
+    classes["data"] = before.step_s - sum(classes.values())
+    step = OwnStep(job=loaded, step_s=1.1 * before.step_s, source="trace", classes_s=classes)
+
+    found = calibrate([step], out=out, progress=lambda *_: None)
+
+    assert before.step_s < found.steps[0].after_s < 1.1 * before.step_s
