@@ -5,6 +5,7 @@ Strategies are drawn at random from what a framework can express: what it refuse
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.framework import ConcreteJob
 from wattree.job import Job, job_from_mapping
+from wattree.strategy import AXES
 from wattree.strategy.described import describe_options
 
 #: Strategies for each framework.
@@ -36,16 +38,20 @@ class Drawn:
         models: Names in the catalog.
         values: Key of a strategy → values.
         precisions, optimizers: Of the job.
+        compiled: Of the job.
         file: Of the exported folder, which is imported.
         given: What it does not say, and the user adds.
+        least_ranks: Fewer are left out where the file does not say how many there are.
     """
 
     models: tuple[str, ...]
     values: dict[str, tuple[Any, ...]]
     precisions: tuple[str, ...] = ("bf16",)
     optimizers: tuple[str, ...] = ("adamw",)
+    compiled: tuple[bool, ...] = (True, False)
     file: str
     given: tuple[str, ...] = ()
+    least_ranks: int = 1
 
 
 DEGREES: Final[dict[str, tuple[Any, ...]]] = {
@@ -75,6 +81,27 @@ ENGINES: Final[dict[str, tuple[Any, ...]]] = {
     "overlap_gradients": (None, None, None, True, False),
     "bucket": (None, None, None, "25 MiB"),
     "pp": (1,),
+}
+#: What Megatron-LM and Megatron-Bridge say alike.
+MEGATRON: Final[dict[str, tuple[Any, ...]]] = {
+    **DEGREES,
+    "ep": (1, 1, 2, 4),
+    "sharding": ("none", "zero1", "zero1", "zero2", "zero3", "hybrid"),
+    "recompute": ("none", "full", "selective", "block_2", "block_4"),
+    "schedule": ("1f1b",),
+    "virtual_stages": (1, 2, 4),
+    "context": ("gather", "ring", "ulysses"),
+    "sequence_parallel": (True, True, False),
+    "expert_over_tensor": (True, False),
+    "overlap_gradients": (None, True, False),
+    "overlap_parameters": (None, True, False),
+    "overlap_tensor": (None, True, False),
+    "overlap_pipeline": (None, True, False),
+    "offload": (
+        None,
+        {"optimizer": "host"},
+        {"activations": {"layers": 2, "to": "host", "prefetch": 1}},
+    ),
 }
 DRAWN: Final[dict[str, Drawn]] = {
     "deepspeed": Drawn(
@@ -148,29 +175,20 @@ DRAWN: Final[dict[str, Drawn]] = {
     ),
     "megatron-lm": Drawn(
         models=("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "gpt3-175b", "llama-3.1-405b"),
-        values={
-            **DEGREES,
-            "ep": (1, 1, 2, 4),
-            "sharding": ("none", "zero1", "zero1", "zero2", "zero3", "hybrid"),
-            "recompute": ("none", "full", "selective", "block_2", "block_4"),
-            "schedule": ("1f1b",),
-            "virtual_stages": (1, 2, 4),
-            "context": ("gather", "ring", "ulysses"),
-            "sequence_parallel": (True, True, False),
-            "expert_over_tensor": (True, False),
-            "overlap_gradients": (None, True, False),
-            "overlap_parameters": (None, True, False),
-            "overlap_tensor": (None, True, False),
-            "overlap_pipeline": (None, True, False),
-            "offload": (
-                None,
-                {"optimizer": "host"},
-                {"activations": {"layers": 2, "to": "host", "prefetch": 1}},
-            ),
-        },
+        values=MEGATRON,
         precisions=("bf16", "fp8", "mxfp8", "nvfp4", "fp16"),
         optimizers=("adamw", "momentum"),
+        compiled=(False,),
         file="launch.sh",
+    ),
+    "megatron-bridge": Drawn(
+        models=("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "gpt3-175b", "llama-3.1-405b"),
+        values=MEGATRON,
+        precisions=("bf16", "fp8", "mxfp8", "nvfp4", "fp16"),
+        optimizers=("adamw", "momentum"),
+        compiled=(False,),
+        file="overrides.yaml",
+        least_ranks=8,
     ),
 }
 
@@ -182,9 +200,10 @@ def random_jobs(name: str, seed: int) -> Iterator[Job]:
         strategy = {key: choose.choice(values) for key, values in drawn.values.items()}
         if strategy.get("sharding") not in {"zero3", "hybrid"}:
             strategy.pop("reshard_after_forward", None)  # has no effect, and need not come back
-        ranks = 1
-        for axis in ("dp", "fsdp", "tp", "cp", "pp", "ep"):
-            ranks *= strategy.get(axis, 1)
+        strategy |= _sound(strategy)
+        ranks = math.prod(strategy.get(axis, 1) for axis in AXES)
+        if ranks < drawn.least_ranks:
+            continue
         place: dict[str, Any] = {}
         if ranks < 8:
             place = {"place": {"devices": f"0-{ranks - 1}" if ranks > 1 else "0"}}
@@ -199,7 +218,7 @@ def random_jobs(name: str, seed: int) -> Iterator[Job]:
                     "cluster": {"node": "dgx-b200", "nodes": max(1, ranks // 8)},
                     "precision": choose.choice(drawn.precisions),
                     "optimizer": choose.choice(drawn.optimizers),
-                    "compile": choose.choice((True, False)),
+                    "compile": choose.choice(drawn.compiled),
                     "software": FRAMEWORKS[name].software[0],
                     "strategy": {k: v for k, v in strategy.items() if v is not None},
                     **place,
@@ -208,6 +227,20 @@ def random_jobs(name: str, seed: int) -> Iterator[Job]:
             )
         except WattreeError:
             continue
+
+
+def _sound(strategy: dict[str, Any]) -> dict[str, Any]:
+    """Return what most draws have to have otherwise: no framework has them, nor has Wattree."""
+    found: dict[str, Any] = {}
+    if strategy["pp"] == 1:
+        found |= {"schedule": "1f1b", "virtual_stages": 1}
+    elif strategy["schedule"] in ("zb-v", "dualpipev"):
+        found |= {"virtual_stages": 2}
+    if strategy["sharding"] == "hybrid":
+        found |= {"fsdp": 2, "cp": 1, "ep": 1}
+    if strategy["pp"] > 1 and "activations" in (strategy.get("offload") or {}):
+        found |= {"offload": None}
+    return found
 
 
 @pytest.mark.parametrize("name", sorted(DRAWN))
@@ -254,7 +287,10 @@ def _sizes(shape: TransformerShape | None) -> dict[str, object]:
     aside = {"name", "architecture", "sources", "activation", "vocab", "unread_parameters"}
     if shape.positions != "learned":
         aside |= {"max_positions", "position_rows"}
-    return {key: value for key, value in asdict(shape).items() if key not in aside}
+    found = {key: value for key, value in asdict(shape).items() if key not in aside}
+    if found["moe_layers"] == tuple(range(shape.layers)):
+        found["moe_layers"] = None  # all of them, as without
+    return found
 
 
 def _given(name: str, concrete: ConcreteJob) -> Given:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 #: Traces; every other format is a framework.
 CHAKRA: Final = "chakra"
 #: For help, which loads no framework.
-FRAMEWORK_NAMES: Final = "torchtitan, deepspeed, accelerate, hf-trainer, maxtext"
+FRAMEWORK_NAMES: Final = (
+    "torchtitan, megatron-lm, megatron-bridge, deepspeed, accelerate, hf-trainer, maxtext"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from wattree.frameworks import accelerate as _accelerate  # noqa: F401  register
 from wattree.frameworks import deepspeed as _deepspeed  # noqa: F401
 from wattree.frameworks import hf_trainer as _hf_trainer  # noqa: F401
 from wattree.frameworks import maxtext as _maxtext  # noqa: F401
+from wattree.frameworks import megatron_bridge as _megatron_bridge  # noqa: F401
 from wattree.frameworks import megatron_lm as _megatron_lm  # noqa: F401
 from wattree.frameworks import torchtitan as _torchtitan  # noqa: F401
 from wattree.frameworks.export import ExportedRecipe, export_recipe

@@ -102,6 +102,8 @@ def normal_options(
         chosen = options.value(key)
         if knob.default is None and chosen is not None and chosen == getattr(software, key, None):
             changes[key] = None
+    if not present["shards"]:
+        changes["reshard_after_forward"] = True
     if options.memory.recompute == "block_1":
         changes["recompute"] = "full"
     return options.changed(**{**changes, **_pipeline(options, model.layers)})

@@ -21,7 +21,7 @@ from wattree.frameworks.megatron import (
 )
 from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
 from wattree.frameworks.models import catalog_vocabularies, named_by_sizes
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.settings import Settings, flattened
 from wattree.frameworks.shell_flags import shell_flags
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 
@@ -162,7 +162,7 @@ def parse(path: Path) -> dict[str, Any]:
     if path.suffix in (".yaml", ".yml"):
         whole = read_yaml(path)
         whole = whole.get("MODEL_ARGS", whole)
-        given = {str(key).rsplit(".", 1)[-1]: value for key, value in _leaves(whole)}
+        given = {str(key).rsplit(".", 1)[-1]: value for key, value in flattened(whole)}
     else:
         given = shell_flags(read_text(path))
     if not given:
@@ -175,16 +175,6 @@ def parse(path: Path) -> dict[str, Any]:
             found[_NEGATED[name]] = not value
         else:
             found[name] = value
-    return found
-
-
-def _leaves(mapping: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in mapping.items():
-        if isinstance(value, Mapping):
-            found += _leaves(value, f"{prefix}{key}.")
-        else:
-            found.append((f"{prefix}{key}", value))
     return found
 
 

@@ -109,11 +109,18 @@ def model_misfits(shape: TransformerShape) -> dict[str, str]:
     lost = [
         f"{field.name} {getattr(shape, field.name)}"
         for field in fields(TransformerShape)
-        if field.name not in _ASIDE and getattr(shape, field.name) != getattr(back, field.name)
+        if field.name not in _ASIDE
+        and getattr(shape, field.name) != getattr(back, field.name)
+        and not (field.name == "moe_layers" and _mixtures(shape) == _mixtures(back))
     ]
     if shape.gated and shape.activation.lower() not in _SWIGLU:
         lost.append(f"gates with {shape.activation}")
     return {"model": f"Megatron's GPT model has no {', '.join(lost)}"} if lost else {}
+
+
+def _mixtures(shape: TransformerShape) -> tuple[int, ...]:
+    """Return the layers that have experts."""
+    return tuple(range(shape.layers)) if shape.moe_layers is None else shape.moe_layers
 
 
 def model_block(settings: Settings, *, sequence: int) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Settings:
         self.given = given or Given()
         self.notes: list[str] = []
         self.problems: list[str] = []
-        self._settings = dict(_flattened(settings))
+        self._settings = dict(flattened(settings))
         self._read: set[str] = set()
 
     @classmethod
@@ -173,11 +173,12 @@ class Settings:
             raise refusal(str(self.path), self.problems, most=MOST_PROBLEMS) from None
 
 
-def _flattened(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def flattened(settings: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return dotted key and value of every setting, groups within groups included."""
     found: list[tuple[str, Any]] = []
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found += _flattened(value, f"{prefix}{key}.")
+            found += flattened(value, f"{prefix}{key}.")
         else:
             found.append((f"{prefix}{key}", value))
     return found

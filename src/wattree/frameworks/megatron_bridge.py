@@ -1,0 +1,256 @@
+"""Megatron-Bridge: overrides of a recipe in YAML, and the script that applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.errors import JobError
+from wattree.files import read_yaml
+from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
+from wattree.frameworks.megatron import (
+    FACTS,
+    KNOBS,
+    optimizer_of,
+    read_strategy,
+    strategy_arguments,
+    strategy_misfits,
+)
+from wattree.frameworks.models import catalog_vocabularies, named_by_sizes, shape_of
+from wattree.frameworks.settings import Settings, flattened
+from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
+from wattree.job.written import yaml_text
+
+_FILE: Final = "overrides.yaml"
+_SCRIPT: Final = "train.py"
+_RECIPES: Final[dict[str, str]] = FACTS["recipes"]
+#: Key of the configuration → argument. Of several keys the first is written.
+_KEYS: Final[dict[str, str]] = {**FACTS["bridge"], **FACTS["bridge_sizes"]}
+_PRECISIONS: Final[dict[str, str]] = FACTS["mixed_precision"]
+#: Sizes by which a model is recognized: argument → field of its shape.
+_SIZES: Final = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+    "ffn_hidden_size": "ffn",
+    "num_experts": "experts",
+    "moe_router_topk": "top_k",
+    "moe_ffn_hidden_size": "expert_ffn",
+}
+#: What recipes have where a file of overrides says nothing.
+_DEFAULTS: Final = {
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "sequence_parallel": True,
+    "data_parallel_sharding_strategy": "optim_grads_params",
+}
+_SCRIPT_TEXT: Final = '''"""Train with a recipe of Megatron-Bridge and its overrides."""
+
+import sys
+from pathlib import Path
+
+from megatron.bridge import recipes
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.pretrain import pretrain
+from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+if __name__ == "__main__":
+    config = recipes.{recipe}()
+    config.comm_overlap = None  # the overrides say what overlaps
+    config = process_config_with_overrides(
+        config,
+        config_filepath=str(Path(__file__).with_name("{file}")),
+        cli_overrides=sys.argv[1:] or None,
+    )
+    pretrain(config=config, forward_step_func=forward_step)
+'''
+
+
+def write(concrete: ConcreteJob) -> Written:
+    """Return the files that start a job with Megatron-Bridge."""
+    found = strategy_misfits(concrete)
+    recipe = _RECIPES.get(concrete.model_name)
+    if recipe is None or concrete.shape is None:
+        found["model"] = (
+            f"found {concrete.model_name or concrete.model.name}, expected a model that "
+            f"Megatron-Bridge has a recipe of: {', '.join(_RECIPES)}"
+        )
+        return Written(misfits=found)
+    if found:
+        return Written(misfits=found)
+    text = yaml_text(_nested(_overrides(concrete)), head="Written by `wattree export`.")
+    return Written(
+        files={_FILE: text, _SCRIPT: _SCRIPT_TEXT.format(recipe=recipe, file=_FILE)},
+        launch='here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
+        + torchrun(concrete, f'"$here/{_SCRIPT}" "$@"'),
+        fill_in=(
+            f"`dataset` and `tokenizer` in {_FILE}: the recipe's are mock data and the model's own "
+            "tokenizer.",
+            f"`checkpoint.save` and `checkpoint.load` in {_FILE}: folders of checkpoints.",
+            f"`scheduler` in {_FILE}: how the learning rate changes over training.",
+            *hosts_to_fill_in(concrete),
+        ),
+        assumed=(f"all that {_FILE} does not say is as in the recipe {recipe}",),
+    )
+
+
+def _overrides(concrete: ConcreteJob) -> dict[str, Any]:
+    """Return dotted key → value."""
+    shape, training = concrete.shape, concrete.job.training
+    assert shape is not None
+    arguments = strategy_arguments(concrete)
+    arguments |= {name: value for name, field in _SIZES.items() if (value := getattr(shape, field))}
+    words = {meaning: word for word, meaning in reversed(_PRECISIONS.items())}
+    arguments["mixed_precision"] = words.get(concrete.job.precision, "bf16_mixed")
+    arguments["train_iters"] = training.steps if training.steps > 1 else 100
+    found: dict[str, Any] = {}
+    for key, argument in _KEYS.items():
+        if argument in arguments and argument not in found.values():
+            found[key] = argument
+    found = {key: arguments[argument] for key, argument in found.items()}
+    # Recipes have a pipeline of their own: what this job does not have is undone.
+    for key in ("virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"):
+        found.setdefault(f"model.{key}", None)
+    for key in ("granularity", "method", "num_layers", "modules"):
+        found.setdefault(f"model.recompute_{key}", None)
+    found["dataset.sequence_length"] = concrete.job.data.sequence_length
+    return found
+
+
+def _nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as groups of keys."""
+    whole: dict[str, Any] = {}
+    for key, value in dotted.items():
+        group, _, name = key.rpartition(".")
+        (whole.setdefault(group, {}) if group else whole)[name] = value
+    return whole
+
+
+# ---------------------------------------------------------------- and back
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """Return a configuration with its keys as Megatron's arguments where they mean the same."""
+    whole = read_yaml(path)
+    if not any(isinstance(value, Mapping) for value in whole.values()) and "recipe" not in whole:
+        expected = "expected groups of keys such as model, train and ddp"
+        raise JobError(str(path), [f"found no group of keys, {expected}"])
+    found: dict[str, Any] = {}
+    for key, value in flattened(whole):
+        name = _KEYS.get(key, key)
+        if value is not None or name not in found:
+            found[name] = value
+    return found
+
+
+def read(settings: Settings) -> Imported:
+    """Return what a configuration of Megatron-Bridge says."""
+    model = _model(settings)
+    settings.check()
+    shape = shape_of(model)
+    assert shape is not None
+    devices = settings.count("num_gpus", 0, least=0)
+    if devices and settings.devices is None:
+        settings.devices = devices
+    if "sequence_parallel" not in settings and settings.count("tensor_model_parallel_size", 1) > 1:
+        settings.assume("sequence_parallel: as recipes have it beside tensor parallelism")
+    strategy = read_strategy(
+        settings, layers=shape.layers, has_experts=bool(shape.experts), defaults=_DEFAULTS
+    )
+    replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"]
+    training: dict[str, Any] = {}
+    if "train_iters" in settings:
+        training["steps"] = settings.count("train_iters", 1)
+    if "lr" in settings:
+        training["learning_rate"] = settings.number("lr", 3e-4)
+    traits: dict[str, Any] = {}
+    if (graphs := settings.value("cuda_graph_impl")) not in (None, "none"):
+        traits["cuda_graphs"] = "partial"
+        settings.assume(f"cuda_graph_impl {graphs}: kernels of layers are replayed from graphs")
+    return Imported(
+        model=model,
+        data={
+            "sequence_length": _stated(settings, "seq_length", 8192),
+            "global_batch": _stated(
+                settings, "global_batch_size", strategy["micro_batch"] * replicas
+            ),
+        },
+        strategy=strategy,
+        precision=settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS),
+        optimizer=optimizer_of(settings),
+        traits=traits,
+        training=training,
+    )
+
+
+def _stated(settings: Settings, key: str, default: int) -> int:
+    if key not in settings:
+        settings.assume(f"{key} {default}: the file leaves it to its recipe")
+    return settings.count(key, default)
+
+
+def _model(settings: Settings) -> str | dict[str, Any]:
+    """Return the model that a recipe is of, or that has the sizes that are given."""
+    recipe = settings.text("recipe")
+    named = {name: model for model, name in _RECIPES.items()}
+    if recipe:
+        if recipe in named:
+            return named[recipe]
+        settings.problem("recipe", f"found {recipe}, of which no model is known")
+        return ""
+    if "num_layers" not in settings or "hidden_size" not in settings:
+        settings.problem(
+            "model",
+            "has no num_layers and hidden_size, and the file names no recipe: add the key "
+            "`recipe`, such as recipe: llama3_8b_pretrain_config",
+        )
+        return ""
+    return _by_sizes(settings)
+
+
+def _by_sizes(settings: Settings) -> str | dict[str, Any]:
+    """Return the model with the sizes that are given; of a recipe if one has them."""
+    given = {
+        field: settings.count(name, 0, least=0)
+        for name, field in _SIZES.items()
+        if name in settings
+    }
+    for name in ("num_query_groups", "kv_channels", "moe_shared_expert_intermediate_size"):
+        settings.value(name)
+    for model in _RECIPES:
+        shape = shape_of(model)
+        if shape is not None and all(getattr(shape, k) == v for k, v in given.items()):
+            return model
+    block: dict[str, Any] = {**given, "gated": True, "activation": "silu", "norm": "rms"}
+    if "num_query_groups" in settings:
+        block["kv_heads"] = settings.count("num_query_groups", 1)
+    if "kv_channels" in settings:
+        block["head_dim"] = settings.count("kv_channels", 1)
+    vocab = settings.count("padded_vocab_size", 0, least=0)
+    for rows in (vocab,) if vocab else catalog_vocabularies():
+        if isinstance(found := named_by_sizes({**block, "vocab": rows}), str):
+            return found
+    settings.assume(
+        "a decoder with gates, RMS norms and rotary positions: the file says sizes only"
+    )
+    return {"transformer": {**block, "vocab": vocab or 32000}}
+
+
+MEGATRON_BRIDGE: Final = FRAMEWORKS.register("megatron-bridge")(
+    Framework(
+        name="megatron-bridge",
+        title="Megatron-Bridge",
+        versions="Megatron-Bridge 0.3",
+        source="github:NVIDIA-NeMo/Megatron-Bridge at v0.3.1, megatron/bridge/training/config.py",
+        software=("megatron-core",),
+        knobs=KNOBS,
+        precisions=tuple(dict.fromkeys(_PRECISIONS.values())),
+        optimizers=("adamw", "momentum"),
+        ignored=(*FACTS["ignored"], *FACTS["bridge_ignored"]),
+        write=write,
+        parse=parse,
+        read=read,
+    )
+)
