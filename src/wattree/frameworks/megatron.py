@@ -70,9 +70,12 @@ def strategy_misfits(concrete: ConcreteJob) -> dict[str, str]:
 
 def _overlap_misfits(concrete: ConcreteJob) -> dict[str, str]:
     overlaps = _overlaps(concrete)
+    found: dict[str, str] = {}
     if overlaps.get("overlap_param_gather") and not overlaps["overlap_grad_reduce"]:
-        return {"strategy.overlap_parameters": "true needs overlap_gradients: true"}
-    return {}
+        found["strategy.overlap_parameters"] = "true needs overlap_gradients: true"
+    if overlaps.get("tp_comm_overlap") and not concrete.options.parallelism.sequence_parallel:
+        found["strategy.overlap_tensor"] = "true needs sequence_parallel: true"
+    return found
 
 
 def _overlaps(concrete: ConcreteJob) -> dict[str, bool]:
@@ -122,7 +125,8 @@ def strategy_arguments(concrete: ConcreteJob) -> dict[str, Any]:
         found |= _pipeline(concrete)
     offload = options.traffic.offload
     if offload.optimizer:
-        found["optimizer_cpu_offload"] = True
+        # The offloading optimizer takes the path of that one.
+        found |= {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
     if offload.activations:
         found |= {"cpu_offloading": True, "cpu_offloading_num_layers": offload.layers}
     if job.training.steps > 1:
@@ -393,6 +397,7 @@ def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: in
 def _read_offload(settings: Settings) -> dict[str, Any]:
     offload: dict[str, Any] = {}
     settings.number("optimizer_offload_fraction", 1.0)
+    settings.value("use_precision_aware_optimizer")
     if settings.flag("optimizer_cpu_offload"):
         offload["optimizer"] = "host"
     layers = settings.count("cpu_offloading_num_layers", 0, least=0)

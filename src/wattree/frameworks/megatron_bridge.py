@@ -38,6 +38,7 @@ _SIZES: Final = {
     "moe_router_topk": "top_k",
     "moe_ffn_hidden_size": "expert_ffn",
 }
+_OF_EXPERTS: Final = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
 #: What recipes have where a file of overrides says nothing.
 _DEFAULTS: Final = {
     "use_distributed_optimizer": True,
@@ -101,7 +102,11 @@ def _overrides(concrete: ConcreteJob) -> dict[str, Any]:
     shape, training = concrete.shape, concrete.job.training
     assert shape is not None
     arguments = strategy_arguments(concrete)
-    arguments |= {name: value for name, field in _SIZES.items() if (value := getattr(shape, field))}
+    arguments |= {
+        name: value
+        for name, field in _SIZES.items()
+        if (value := getattr(shape, field)) and (shape.experts or name not in _OF_EXPERTS)
+    }
     words = {meaning: word for word, meaning in reversed(_PRECISIONS.items())}
     arguments["mixed_precision"] = words.get(concrete.job.precision, "bf16_mixed")
     arguments["train_iters"] = training.steps if training.steps > 1 else 100
@@ -243,7 +248,7 @@ MEGATRON_BRIDGE: Final = FRAMEWORKS.register("megatron-bridge")(
         name="megatron-bridge",
         title="Megatron-Bridge",
         versions="Megatron-Bridge 0.3",
-        source="github:NVIDIA-NeMo/Megatron-Bridge at v0.3.1, megatron/bridge/training/config.py",
+        source="github:NVIDIA-NeMo/Megatron-Bridge v0.3.1, src/megatron/bridge/training/config.py",
         software=("megatron-core",),
         knobs=KNOBS,
         precisions=tuple(dict.fromkeys(_PRECISIONS.values())),

@@ -1,0 +1,184 @@
+"""Reads exported folders with the parsers of torchtitan or Megatron; prints what they say.
+
+Run as a program, in a process of its own: `titan_parsers.py FRAMEWORK FOLDER...`. The file `ranks`
+of a folder says how many ranks there are.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: In place of `torchrun`: prints a variable of its environment, and its words.
+_TORCHRUN = """#!/usr/bin/env bash
+printf "%s\\0" "${CUDA_DEVICE_MAX_CONNECTIONS:-}" "$@"
+"""
+
+
+def torchtitan(folder: Path) -> dict[str, Any]:
+    """Return what `ConfigManager` and `ParallelDims` understand."""
+    from torchtitan.config import ConfigManager
+    from torchtitan.distributed import ParallelDims
+    from torchtitan.protocols.train_spec import get_train_spec
+
+    config = ConfigManager().parse_args(["--job.config_file", str(folder / "train.toml")])
+    layout = config.parallelism
+    dims = ParallelDims(
+        dp_replicate=layout.data_parallel_replicate_degree,
+        dp_shard=layout.data_parallel_shard_degree,
+        cp=layout.context_parallel_degree,
+        tp=layout.tensor_parallel_degree,
+        pp=layout.pipeline_parallel_degree,
+        ep=layout.expert_parallel_degree,
+        etp=layout.expert_tensor_parallel_degree,
+        world_size=int((folder / "ranks").read_text()),
+    )
+    model = get_train_spec(config.model.name).model_args[config.model.flavor]
+    return {
+        "degrees": [dims.dp_replicate * dims.dp_shard, dims.tp, dims.cp, dims.pp],
+        "layers": model.n_layers,
+        "hidden": model.dim,
+        "global_batch": config.training.global_batch_size,
+        "optimizer": config.optimizer.name.lower(),
+    }
+
+
+def words_of(folder: Path) -> list[str]:
+    """Return the words that `launch.sh` gives to `torchrun`, run by a shell."""
+    tools = folder / "bin"
+    tools.mkdir()
+    (tools / "torchrun").write_text(_TORCHRUN)
+    (tools / "torchrun").chmod(0o755)
+    settings = {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "MASTER_ADDR": "localhost",
+        "MEGATRON_LM": str(folder),
+    }
+    found = subprocess.run(
+        ["bash", str(folder / "launch.sh")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=settings,
+    )
+    return found.stdout.rstrip("\0").split("\0")
+
+
+def megatron_lm(folder: Path) -> dict[str, Any]:
+    """Return what `parse_args`, `validate_args` and `TransformerConfig` understand."""
+    words = words_of(folder)
+    os.environ["WORLD_SIZE"], os.environ["RANK"] = (folder / "ranks").read_text(), "0"
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = words[0]
+    # Fused rotary embeddings need Transformer Engine.
+    sys.argv = [*words[words.index("pretrain_gpt.py") :], "--no-rope-fusion"]
+    import torch
+    from megatron.training import arguments
+
+    from megatron.core import utils
+    from packaging.version import Version
+
+    # Checks ask for the architecture of a device and for a library that are not there.
+    utils.get_te_version = lambda: Version("2.10")
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    torch.cuda.get_device_properties = lambda *_: type("H100", (), {"major": 9, "minor": 0})()
+    args = arguments.parse_args()
+    arguments.validate_args(args)
+    config = arguments.core_transformer_config_from_args(args)
+    return {
+        "degrees": [
+            *(args.data_parallel_size, args.tensor_model_parallel_size),
+            *(args.context_parallel_size, args.pipeline_model_parallel_size),
+        ],
+        "layers": config.num_layers,
+        "hidden": config.hidden_size,
+        "global_batch": args.global_batch_size,
+        "optimizer": args.optimizer,
+    }
+
+
+def megatron_bridge(folder: Path) -> dict[str, Any]:
+    """Return what the configuration classes of Megatron-Core understand of the overrides.
+
+    Megatron-Bridge itself cannot be imported without Transformer Engine. Its own classes are read
+    as text: every key has to be a field of its class, and the recipe a function.
+    """
+    import megatron.core
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    bridge = Path(megatron.core.__file__).parents[1] / "bridge"
+    whole = yaml.safe_load((folder / "overrides.yaml").read_text())
+    classes = _fields(bridge / "training" / "config.py")
+    for section, name in (("train", "TrainingConfig"), ("dataset", "GPTDatasetConfig")):
+        unknown = set(whole.get(section, {})) - classes[name] - {"sequence_length"}
+        assert not unknown, (section, unknown)
+    _check_fields(whole)
+    named = {
+        node.name
+        for node in _tree(bridge / "training" / "mixed_precision.py").body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert whole["mixed_precision"] in named
+    script = (folder / "train.py").read_text()
+    recipe = script.partition("recipes.")[2].partition("(")[0]
+    assert any(f"def {recipe}(" in path.read_text() for path in bridge.rglob("recipes/*/*.py"))
+    model = {key: value for key, value in whole["model"].items() if value is not None}
+    config = TransformerConfig(
+        **{key: value for key, value in model.items() if key != "seq_length"},
+        pipeline_dtype="bf16",
+    )
+    ranks = int((folder / "ranks").read_text())
+    shape = [config.tensor_model_parallel_size, config.context_parallel_size]
+    shape.append(config.pipeline_model_parallel_size)
+    return {
+        "degrees": [ranks // (shape[0] * shape[1] * shape[2]), *shape],
+        "layers": config.num_layers,
+        "hidden": config.hidden_size,
+        "global_batch": whole["train"]["global_batch_size"],
+        "optimizer": whole["optimizer"]["optimizer"],
+    }
+
+
+def _check_fields(whole: dict[str, Any]) -> None:
+    from dataclasses import fields
+
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig
+
+    for section, kind in (("ddp", DistributedDataParallelConfig), ("optimizer", OptimizerConfig)):
+        unknown = set(whole.get(section, {})) - {field.name for field in fields(kind)}
+        assert not unknown, (section, unknown)
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _fields(path: Path) -> dict[str, set[str]]:
+    """Return class → its annotated names."""
+    return {
+        node.name: {
+            line.target.id
+            for line in node.body
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+        }
+        for node in _tree(path).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+if __name__ == "__main__":
+    reader = {
+        "torchtitan": torchtitan,
+        "megatron-lm": megatron_lm,
+        "megatron-bridge": megatron_bridge,
+    }[sys.argv[1]]
+    found = [reader(Path(folder)) for folder in list(sys.argv[2:])]
+    sys.stdout.write(f"\nPARSED {json.dumps(found)}\n")
