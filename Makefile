@@ -12,11 +12,12 @@ PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help lock plan test soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs docs-serve figures gpu clean
+.PHONY: help lock plan test frameworks soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs docs-serve figures gpu clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
 	@echo 'make test     set up, then run every check that CI runs'
+	@echo 'make frameworks  try exported files with the parsers and launchers of frameworks'
 	@echo 'make soak     run the tests with all examples of properties and larger samples, then an'
 	@echo '              hour of drawn inputs, jobs, kills and attacks (SOAK_ARGS="--seed 2 --minutes 9")'
 	@echo 'make format   rewrite the code as the format check wants it'
@@ -56,6 +57,11 @@ test: format-check lint types layers
 
 # The same tests with all examples of properties and the larger samples: an hour of a core. Then
 # drawn inputs, jobs, kills and attacks; the same seed goes on where it was (docs/how-it-is-tested.md).
+# Exported files with the frameworks' own parsers and launchers; needs their packages.
+frameworks: $(VENV)/.test-torch-installed
+	$(PIP) '.[test-frameworks]'
+	$(BIN)/python -m pytest --frameworks tests/frameworks $(PYTEST_ARGS)
+
 soak: $(VENV)/.test-torch-installed
 	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile soak $(PYTEST_ARGS)
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)

@@ -41,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the golden files instead of comparing with them; review the difference",
     )
 
+    parser.addoption(
+        "--frameworks",
+        action="store_true",
+        help="also try exported files with the packages of test-frameworks (make frameworks)",
+    )
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what reads the reference data, and leave out what this run or machine does not do."""
@@ -49,6 +55,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    if not config.getoption("--frameworks"):
+        left_out = [item for item in items if item.get_closest_marker("frameworks")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("frameworks")]
     for item in items:
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker("shared")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.frameworks
+
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^<!-- journey: trainer -->\n```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -20,6 +20,8 @@ from wattree.frameworks.export import recipe_files
 from wattree.frameworks.hf_trainer_read import OPTIMIZERS
 from wattree.frameworks.zero_json import STAGES
 
+pytestmark = pytest.mark.frameworks
+
 PROGRAM = Path(__file__).with_name("parsers.py")
 COUNT = 12
 

@@ -17,6 +17,8 @@ import pytest
 
 from wattree.cli.main import run
 
+pytestmark = pytest.mark.frameworks
+
 MODEL = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],

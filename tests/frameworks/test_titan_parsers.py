@@ -18,6 +18,8 @@ from wattree.frameworks import FRAMEWORKS, ConcreteJob
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 
+pytestmark = pytest.mark.frameworks
+
 PROGRAM: Final = Path(__file__).with_name("titan_parsers.py")
 COUNT: Final = 25
 #: Folder of a checkout of Megatron-LM (branch core_r0.16.0): its parser is in no wheel.

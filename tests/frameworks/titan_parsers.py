@@ -80,9 +80,8 @@ def megatron_lm(folder: Path) -> dict[str, Any]:
     # Fused rotary embeddings need Transformer Engine.
     sys.argv = [*words[words.index("pretrain_gpt.py") :], "--no-rope-fusion"]
     import torch
-    from megatron.training import arguments
-
     from megatron.core import utils
+    from megatron.training import arguments
     from packaging.version import Version
 
     # Checks ask for the architecture of a device and for a library that are not there.
