@@ -219,7 +219,7 @@ def read_strategy(
     elif cp > 1:
         settings.problem("cp_comm_type", f"found {way!r}, expected one of p2p, all_gather, a2a")
     strategy |= _read_overlap(settings, strategy, defaults)
-    strategy |= read_pipeline(settings, pp, layers)
+    strategy |= read_pipeline(settings, pp, layers, recipe_cuts=bool(defaults.get("recipe_cuts")))
     strategy["recompute"] = _read_recomputation(settings, strategy, layers)
     return strategy | _read_offload(settings)
 
@@ -315,8 +315,17 @@ def _read_overlap(
     return {key: value for key, value in switches.items() if needed[key]}
 
 
-def read_pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
-    """Return schedule, virtual stages and layers by chunk."""
+def read_pipeline(
+    settings: Settings, pp: int, layers: int, *, recipe_cuts: bool = False
+) -> dict[str, Any]:
+    """Return schedule, virtual stages and layers by chunk.
+
+    Args:
+        settings: Arguments by the name of their destination.
+        pp: Pipeline degree.
+        layers: Of the model.
+        recipe_cuts: What does not divide is cut by a recipe that is not read.
+    """
     text = settings.value("pipeline_model_parallel_layout")
     virtual = settings.count("virtual_pipeline_model_parallel_size", 1)
     virtual = settings.count("num_virtual_stages_per_pipeline_rank", virtual)
@@ -340,6 +349,9 @@ def read_pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
         for at, is_counted in ((0, counted[0]), (-1, counted[1])):
             if counts:
                 counts[at] -= is_counted
+    if not counts and recipe_cuts:
+        counts = list(chunk_layers(layers, pp * virtual))
+        settings.assume("layers are cut as evenly as can be: the recipe has a layout of its own")
     if not counts or len(counts) % pp or sum(counts) != layers or min(counts) < 0:
         settings.problem(
             "pipeline_model_parallel_size",

@@ -46,6 +46,7 @@ _DEFAULTS: Final = {
     "overlap_param_gather": True,
     "sequence_parallel": True,
     "data_parallel_sharding_strategy": "optim_grads_params",
+    "recipe_cuts": True,
 }
 _SCRIPT_TEXT: Final = '''"""Train with a recipe of Megatron-Bridge and its overrides."""
 
