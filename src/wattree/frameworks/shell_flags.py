@@ -17,6 +17,7 @@ _ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?!\
 _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?[-=]([^{}]*))?\})")
 #: `$(( 8 * 2 ))` with whole numbers.
 _SUM: Final = re.compile(r"\$\(\(\s*(\d{1,9})\s*([*+/-])\s*(\d{1,9})\s*\)\)")
+_ARITHMETIC: Final = re.compile(r"\$\(\([^()]*\)\)")
 _FLAG: Final = re.compile(r"--[A-Za-z]")
 #: Ends of a command.
 _ENDS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "2>&1", ")", "fi", "then", "done"})
@@ -70,7 +71,8 @@ def _lines(text: str) -> Iterator[str]:
             depth = max(0, depth - 1)
             continue
         if not skipped:
-            yield re.sub(r"(^|\s)#.*$", "", line)
+            plain = re.sub(r"(^|\s)#.*$", "", line)
+            yield _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), plain)
 
 
 def _words(line: str) -> list[str]:
@@ -84,13 +86,12 @@ def _words(line: str) -> list[str]:
 def _flag_words(line: str, variables: dict[str, str]) -> Iterator[str]:
     assigned = _ASSIGNMENT.match(line)
     for word in _words(line if assigned is None else assigned[2]):
-        filled = _filled(word, variables)
-        pieces = _words(filled) if _FLAG.match(filled.strip("( ")) and " " in filled else [filled]
+        filled = re.sub(r"^[A-Za-z_]\w*\+?=\(|^\(", "", _filled(word, variables))
+        pieces = _words(filled) if _FLAG.match(filled) and " " in filled else [filled]
         for piece in pieces:
-            plain = re.sub(r"^[A-Za-z_]\w*\+?=\(|^\(", "", piece)
-            yield plain.rstrip(")") if not plain.count("(") else plain
-            if plain.endswith(")") and not plain.count("("):
-                yield ""
+            yield piece if "(" in piece else piece.rstrip(")")
+            if piece.endswith(")") and "(" not in piece:
+                yield ""  # the array ends, and with it what belongs to its last flag
 
 
 def _filled(word: str, variables: dict[str, str]) -> str:

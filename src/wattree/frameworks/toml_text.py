@@ -19,10 +19,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         JobError: It cannot be read, or is no TOML.
     """
     try:
-        return tomllib.loads(read_text(path))
+        found = tomllib.loads(read_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         what = str(error) or "nested too deeply"
         raise JobError(str(path), [f"{what}; expected TOML"]) from error
+    if not found:
+        raise JobError(str(path), ["the file holds nothing, expected TOML"])
+    return found
 
 
 def toml_text(sections: Mapping[str, Mapping[str, object]], *, head: str = "") -> str:

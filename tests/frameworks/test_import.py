@@ -1,0 +1,215 @@
+"""What configurations become, and what is refused: formats, unknown settings, impossible values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wattree.errors import JobError, UnknownNameError
+from wattree.frameworks import FRAMEWORKS, import_recipe
+from wattree.frameworks.megatron_layout import layout, layout_layers
+from wattree.frameworks.megatron_model import expanded
+from wattree.frameworks.shell_flags import shell_flags
+from wattree.job import job_from_mapping
+
+TOML = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 8192
+[parallelism]
+{parallelism}
+[activation_checkpoint]
+mode = "full"
+"""
+SIZES = """
+--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
+--group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm
+--position-embedding-type rope --untie-embeddings-and-output-weights --disable-bias-linear
+--vocab-size 128256 --make-vocab-size-divisible-by 1 --seq-length 8192 --bf16
+"""
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    """Return a file with a text."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_leftover_devices_shard(tmp_path: Path) -> None:
+    """-1 is the default there, so that most published recipes have it."""
+    path = written(tmp_path, "a.toml", TOML.format(parallelism="tensor_parallel_degree = 4"))
+
+    found = import_recipe(path, "torchtitan", node="dgx-h100", nodes=2)
+
+    assert found.job["model"] == "llama-3.1-8b"
+    assert found.job["strategy"]["dp"] == 4
+    assert found.job["strategy"]["sharding"] == "zero3"
+    assert found.job["data"] == {"sequence_length": 8192, "global_batch": 8}
+
+
+def test_what_is_assumed_stands_in_the_job(tmp_path: Path) -> None:
+    """A reader of the job alone must know that no one said what it runs on."""
+    path = written(tmp_path, "a.toml", TOML.format(parallelism="tensor_parallel_degree = 4"))
+
+    text = import_recipe(path, "torchtitan").text()
+
+    assert "# assumed: nodes are dgx-h100" in text
+    assert "# assumed: 8 devices" in text
+
+
+def test_fewer_ranks_than_a_node_has_take_a_part_of_it(tmp_path: Path) -> None:
+    """Degrees say how many there are; what is left of the node is no one's."""
+    path = written(tmp_path, "a.toml", TOML.format(parallelism="data_parallel_shard_degree = 2"))
+
+    found = import_recipe(path, "torchtitan")
+
+    assert found.job["place"] == {"devices": "0-1"}
+    assert len(job_from_mapping(found.job, "a").devices or ()) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("tensor_parallel_degree = 3", "multiple of 3 devices, found 8"),
+        ("tensor_parallel_degree = -2", "found -2, expected a whole number from 1"),
+        ("data_parallel_shard_degree = 0", "found 0, expected -1 or above 0"),
+        ('pipeline_parallel_schedule = "Fast"\npipeline_parallel_degree = 2', "one of GPipe, 1F1B"),
+        ("data_parallel_shard_degree = 64", "the degrees multiply to 64 ranks"),
+        ("tensor_parallel_degree = 16\ndata_parallel_shard_degree = 1", "do not divide over axis"),
+    ],
+)
+def test_impossible_values_are_refused(tmp_path: Path, setting: str, message: str) -> None:
+    """A job that cannot be would be refused later, of a file that its user never wrote."""
+    path = written(tmp_path, "a.toml", TOML.format(parallelism=setting))
+    nodes = 2 if "16" in setting else 1
+
+    with pytest.raises(JobError, match=message):
+        import_recipe(path, "torchtitan", node="dgx-h100", nodes=nodes)
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    """A user mends them in one go."""
+    text = '[model]\nname = "llama9"\nflavor = "8B"\n'
+
+    with pytest.raises(JobError, match=r"llama9 8B, of which no sizes are known.*llama3 8B"):
+        import_recipe(written(tmp_path, "a.toml", text), "torchtitan")
+
+
+def test_unknown_settings_are_named(tmp_path: Path) -> None:
+    """A setting that is dropped silently is a wrong prediction that no one can explain."""
+    text = TOML.format(parallelism="sharding_of_next_year = 4") + "[metrics]\nlog_freq = 1\n"
+
+    found = import_recipe(written(tmp_path, "a.toml", text), "torchtitan")
+
+    assert found.not_understood == ("parallelism.sharding_of_next_year",)
+    assert "# not understood: parallelism.sharding_of_next_year" in found.text()
+
+
+@pytest.mark.parametrize("name", sorted(FRAMEWORKS))
+@pytest.mark.parametrize("text", ["", "\0\1\2", "{" * 5000, "just words\n", "[a]\nb = = 1\n"])
+def test_what_is_no_configuration_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    """Any file can be named by mistake."""
+    for ending in ("toml", "yaml", "json", "sh"):
+        with pytest.raises(JobError):
+            import_recipe(written(tmp_path, f"a.{ending}", text), name)
+
+
+def test_a_framework_that_is_none_is_refused(tmp_path: Path) -> None:
+    """The nearest name helps."""
+    with pytest.raises(UnknownNameError, match="did you mean 'torchtitan'"):
+        import_recipe(tmp_path / "a.toml", "torchtitn")
+
+
+def test_a_script_is_read_without_being_run(tmp_path: Path) -> None:
+    """Variables are filled in, comments and what stands after `else` are left out."""
+    script = f"""#!/bin/bash
+TP=2
+NODES=${{NNODES:-1}}
+SIZES=({SIZES})
+ARGS=(
+    --tensor-model-parallel-size $TP   # not --tensor-model-parallel-size 8
+    --micro-batch-size 1 --global-batch-size $((8 * 16))
+    --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
+)
+if [ "$FAST" = 1 ]; then
+    ARGS+=("--fp8-format hybrid")
+else
+    ARGS+=(--sequence-parallel)
+fi
+touch {tmp_path}/run
+torchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py ${{SIZES[@]}} ${{ARGS[@]}} && rm -rf x
+"""
+
+    found = import_recipe(written(tmp_path, "a.sh", script), "megatron-lm")
+
+    assert found.job["model"] == "llama-3-8b"
+    assert found.job["strategy"]["dp"] == 4
+    assert found.job["strategy"]["tp"] == 2
+    assert found.job["strategy"]["sequence_parallel"] is False
+    assert found.job["data"]["global_batch"] == 128
+    assert found.job["precision"] == "fp8"
+    assert found.not_understood == ()
+    assert not (tmp_path / "run").exists()
+
+
+def test_yaml_of_arguments_says_the_same_as_flags(tmp_path: Path) -> None:
+    """Megatron-LM's own tests are written so."""
+    flags = import_recipe(written(tmp_path, "a.txt", SIZES), "megatron-lm").job
+    lines = []
+    for name, value in shell_flags(SIZES).items():
+        lines.append(f"  --{name.replace('_', '-')}: {'true' if value is True else value}")
+    path = written(tmp_path, "a.yaml", "\n".join(["ENV_VARS: {A: 1}", "MODEL_ARGS:", *lines]))
+
+    assert import_recipe(path, "megatron-lm").job == flags
+
+
+def test_a_bridge_file_without_sizes_needs_its_recipe(tmp_path: Path) -> None:
+    """Overrides alone say nothing of the model."""
+    overrides = "model: {tensor_model_parallel_size: 2}\ntrain: {global_batch_size: 64}\n"
+
+    with pytest.raises(JobError, match="recipe: llama3_8b_pretrain_config"):
+        import_recipe(written(tmp_path, "a.yaml", overrides), "megatron-bridge")
+
+    named = written(tmp_path, "b.yaml", f"recipe: qwen3_8b_pretrain_config\n{overrides}")
+    assert import_recipe(named, "megatron-bridge").job["model"] == "qwen3-8b"
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("Et*3|(tt|)*2t|L", [3, 2, 2, 1, 0]),
+        ("E,t*2|(t|)*2,m|L", [2, 1, 1, 0, 0]),
+        ("Ett|ttL", [2, 2]),
+        ("E" + "t*9999" * 9, []),
+        ("what", []),
+    ],
+)
+def test_layouts_of_pipelines_are_read(text: str, layers: list[int]) -> None:
+    """Megatron's parser unrolls groups first, then single letters."""
+    assert layout_layers(text) == layers
+
+
+def test_a_layout_comes_back() -> None:
+    """What is written is what is read."""
+    assert layout_layers(layout((3, 4, 4, 2))) == [3, 4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ("[0]*3+[1]*2", [0, 0, 0, 1, 1]),
+        ("([1]*2+[0]*1)*2", [1, 1, 0, 1, 1, 0]),
+        ("([0]+[1]*2)", [0, 1, 1]),
+        ("[1,0,1]", [1, 0, 1]),
+        ("__import__('os')", None),
+        ("([1]*9999)*9999", None),
+    ],
+)
+def test_patterns_of_layers_are_read_not_run(text: str, flags: list[int] | None) -> None:
+    """Megatron evaluates them as Python, which nothing here does."""
+    assert expanded(text) == flags
