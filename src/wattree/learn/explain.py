@@ -157,7 +157,7 @@ def _faults(
         excess_s = _excess_s(ranks, slow)
         found.append((SLOW_RANK, excess_s, _of_slow(ranks, slow, traced)))
         over[WAITING] -= excess_s
-    if any(op_classes().pairwise.search(each.kind) for each in traced.ranks[0].collectives):
+    if _has_stages(traced):
         over[WAITING] -= _others_excess_s(predicted, others)
     count = float(np.mean([each.collectives for each in ranks]))
     if count > _MANY * max(predicted.collectives, 1):
@@ -185,6 +185,12 @@ def _faults(
     ]
 
 
+def _has_stages(traced: TracedRanks) -> bool:
+    """Whether ranks send to each other, as stages of a pipeline do."""
+    pairwise = op_classes().pairwise
+    return any(pairwise.search(each.kind) for each in traced.ranks[0].collectives)
+
+
 def _others_excess_s(predicted: PredictedStep, ranks: Sequence[MeasuredRank]) -> float:
     """Return how long a stage waits because all others work longer than predicted: no own cause."""
     shared = {WAITING, COMMUNICATION}
@@ -205,8 +211,9 @@ def _slow_rank(ranks: Sequence[MeasuredRank], traced: TracedRanks) -> int | None
     slow = max(range(len(ranks)), key=lambda index: ranks[index].own_s)
     if _excess_s(ranks, slow) < _SLOWER * ranks[slow].step_s:
         return None
-    late, matched = traced.late(), len(traced.matched)
-    return slow if not matched or late[slow] >= _LATE * matched else None
+    # Stages wait where they receive, not in the few collectives that all ranks take part in.
+    matched = 0 if _has_stages(traced) else len(traced.matched)
+    return slow if traced.late()[slow] >= _LATE * matched else None
 
 
 def _of_slow(ranks: Sequence[MeasuredRank], slow: int, traced: TracedRanks) -> str:
@@ -223,7 +230,7 @@ def _of_slow(ranks: Sequence[MeasuredRank], slow: int, traced: TracedRanks) -> s
         f"{format_time(float(np.median([each.own_s for each in rest])))}; it has "
         f"{format_time(more[most])} more of {most}"
     )
-    if not traced.matched:
+    if not traced.matched or _has_stages(traced):
         return words
     share = traced.late()[slow] / len(traced.matched)
     return f"{words}, and begins {share:.0%} of the collectives last"

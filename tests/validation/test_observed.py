@@ -1,0 +1,103 @@
+"""One row of a group as a run of the user's own: what it tells of the others, and what not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wattree.accounts.known import EvidenceClass, JobFacts
+from wattree.trace import IntervalPart
+from wattree.validation.left_out import LeftOutError
+from wattree.validation.observed import coverage, fitted_noise, groups_of, observed_errors
+
+#: Residuals under which what a group errs by alike is wide.
+SPREADS = {
+    "step_time_s.kind.language": 0.1,
+    "step_time_s.software.generic": 0.1,
+    "step_time_s.observed.language": 0.05,
+}
+
+
+def left_out(error: float, *, number: int = 0, source: str = "one", **changes: Any) -> LeftOutError:
+    """Return a row with software that has no rows."""
+    expressed = SimpleNamespace(
+        row=SimpleNamespace(source_id=source, row_id=f"{source}-{number}"),
+        job=SimpleNamespace(precision="bf16"),
+    )
+    facts = JobFacts(
+        kind=changes.pop("kind", "language"),
+        vocabulary=32000.0,
+        software="accelerate",
+        device="h100-sxm-80gb",
+        devices=8.0,
+    )
+    parts = {"products": IntervalPart(share=0.9, spread=0.02)}
+    found: dict[str, Any] = {
+        "row": SimpleNamespace(expressed=expressed, measured_s=10.0),
+        "facts": facts,
+        "hold_out": "source",
+        "group": source,
+        "error": error,
+        "parts": parts,
+        "told": parts,
+        "levels": {"products": "device"},
+        "known": EvidenceClass(kind=facts.kind, level="device", software="generic"),
+    }
+    return LeftOutError(**{**found, **changes})
+
+
+def drawn(groups: int, rows: int, *, alike: float, noise: float) -> list[LeftOutError]:
+    """Return groups whose rows err by something in common, and by something of their own."""
+    random = np.random.default_rng(4)
+    common = alike * random.standard_normal(groups)
+    own = noise * random.standard_normal((groups, rows))
+    return [
+        left_out(float(common[group] + own[group, row]), number=row, source=f"group {group}")
+        for group in range(groups)
+        for row in range(rows)
+    ]
+
+
+def test_what_a_group_errs_by_alike_goes() -> None:
+    """Each row with each other one as the anchor; the error of both is left with noise alone."""
+    rows = [left_out(0.2, number=number) for number in range(4)]
+
+    found = list(observed_errors(rows, SPREADS))
+
+    assert len(found) == 4 * 3
+    for each in found:
+        assert each.before == 0.2
+        assert 0.0 < each.after < 0.05
+        assert each.spread < 0.6 * each.spread_before
+
+
+def test_groups_of_two_rows_say_nothing() -> None:
+    """Nor do rows that were left out by something else count with them."""
+    rows = [left_out(0.1, number=number) for number in range(2)]
+    rows += [left_out(0.1, number=number, hold_out="device") for number in range(2)]
+
+    assert groups_of(rows) == {}
+
+
+def test_another_kind_of_model_keeps_its_interval() -> None:
+    """A dense model's run tells constants, not what mixtures of experts err by."""
+    rows = [left_out(0.2, number=number) for number in range(2)]
+    rows += [left_out(0.2, number=2, kind="experts")]
+
+    experts = [each for each in observed_errors(rows, SPREADS) if each.kind == "experts"]
+
+    assert experts
+    assert all(each.spread == each.spread_before for each in experts)
+
+
+def test_fitted_noise_covers_and_finds_what_was_drawn() -> None:
+    """80 % of the rows lie inside, with the noise of the rows and not what they have in common."""
+    rows = drawn(40, 5, alike=0.12, noise=0.04)
+
+    spreads = {**SPREADS, **fitted_noise(rows, SPREADS)}
+
+    assert spreads["step_time_s.observed.language"] == pytest.approx(0.04, rel=0.25)
+    assert coverage(list(observed_errors(rows, spreads))) == pytest.approx(0.8, abs=0.02)
