@@ -23,13 +23,20 @@ from benchmarks.frame import plain_table, report_parser, show_report
 from wattree.cost import load_calibration
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.fitting import fitted_groups
-from wattree.validation.left_out import left_out_errors, seen_errors
-from wattree.validation.observed import ObservedError, fitted_noise, observed_errors
+from wattree.validation.left_out import LeftOutError, left_out_errors, seen_errors
+from wattree.validation.observed import (
+    ObservedError,
+    fitted_noise,
+    observed_errors,
+    several_errors,
+)
 from wattree.validation.rows import bundled_rows, read_rows
 
 FILE = "throughput_llm.csv"
 HOLD_OUTS = ("nothing", "source", "device", "model family")
+RUNS = (1, 2, 4, 8)
 HEAD = ("", "rows", "before", "median", "anchored", "median", "inside", "width")
+_SEVERAL = ("held out", "anchors", *HEAD[1:])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,8 +71,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         1,
         plain_table("Each group counts once", ("held out", *HEAD[1:]), group_lines(found), left=1),
     )
+    tables.insert(
+        2, plain_table("Several rows anchor each", _SEVERAL, several(errors, spreads), left=2)
+    )
     show_report(summary(found), options.json_path, *tables, width=110)
     return 0
+
+
+def several(errors: Sequence[LeftOutError], spreads: Mapping[str, float]) -> list[tuple[str, ...]]:
+    """Return a line for each hold-out and number of anchors, each row predicted once."""
+    found = []
+    for kind in sorted({each.hold_out for each in errors}):
+        own = [each for each in errors if each.hold_out == kind]
+        for runs in RUNS:
+            cells = _cells(figures(list(several_errors(own, spreads, runs))))
+            found.append((kind, str(runs), *cells))
+    return found
 
 
 def _progress(stage: str, done: int, total: int) -> None:

@@ -11,7 +11,13 @@ import pytest
 from wattree.accounts.known import EvidenceClass, JobFacts
 from wattree.trace import IntervalPart
 from wattree.validation.left_out import LeftOutError
-from wattree.validation.observed import coverage, fitted_noise, groups_of, observed_errors
+from wattree.validation.observed import (
+    coverage,
+    fitted_noise,
+    groups_of,
+    observed_errors,
+    several_errors,
+)
 
 #: Residuals under which what a group errs by alike is wide.
 SPREADS = {
@@ -101,3 +107,16 @@ def test_fitted_noise_covers_and_finds_what_was_drawn() -> None:
 
     assert spreads["step_time_s.observed.language"] == pytest.approx(0.04, rel=0.25)
     assert coverage(list(observed_errors(rows, spreads))) == pytest.approx(0.8, abs=0.02)
+
+
+def test_several_runs_tell_more_than_one() -> None:
+    """What each errs by itself is averaged out; groups with too few rows are left out."""
+    rows = drawn(30, 6, alike=0.12, noise=0.05)
+
+    mean = {
+        runs: np.mean([abs(each.after) for each in several_errors(rows, SPREADS, runs)])
+        for runs in (1, 4)
+    }
+
+    assert mean[4] < 0.9 * mean[1]
+    assert list(several_errors(rows, SPREADS, 6)) == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from wattree.validation.left_out import LeftOutError
 #: Rows that a group needs: one anchors, and two show how far others lie apart.
 LEAST_ROWS = 3
 _KEY = "step_time_s.observed"
+#: Of the anchors that are drawn.
+_SEED = 19
 #: Where the spread of a kind of models is sought, and how finely: to a hundredth of itself.
 _LEAST, _MOST, _HALVINGS = 0.01, 0.5, 9
 
@@ -97,27 +99,52 @@ def observed_errors(
             run = observation_of(anchor, spreads, job=anchor.row.expressed.row.row_id)
             for row in rows:
                 if row is not anchor:
-                    yield _error(group, run, row, spreads)
+                    yield _error(group, [run], row, spreads)
+
+
+def several_errors(
+    errors: Iterable[LeftOutError], spreads: Mapping[str, float], runs: int
+) -> Iterator[ObservedError]:
+    """Yield the error of each row with so many others of its group as anchors, drawn at random."""
+    draw = np.random.default_rng(_SEED)
+    for (_, group), rows in groups_of(errors).items():
+        observed = [observation_of(row, spreads) for row in rows]
+        for index, row in enumerate(rows):
+            others = [other for other in range(len(rows)) if other != index]
+            if len(others) >= runs:
+                chosen = draw.choice(others, runs, replace=False).tolist()
+                yield _error(group, [observed[other] for other in chosen], row, spreads)
 
 
 def _error(
-    group: tuple[str, ...], run: Observation, row: LeftOutError, spreads: Mapping[str, float]
+    group: tuple[str, ...],
+    runs: Sequence[Observation],
+    row: LeftOutError,
+    spreads: Mapping[str, float],
 ) -> ObservedError:
+    mine = observation_of(row, spreads)
+    alike = [run if run.kind == mine.kind else _of_another_kind(run) for run in runs]
+    own = [run for run in runs if run.kind == mine.kind]
+    errors = np.array([run.error for run in runs])
     without = deviation_of(row, spreads)
-    same = run.kind == row.facts.kind
-    moved = told([run], observation_of(row, spreads).parts if same else row.told)
-    left = deviation(observed_parts(row.told, row.known, [run], spreads)) if same else without
+    left = deviation(observed_parts(row.told, row.known, own, spreads)) if own else without
     return ObservedError(
         hold_out=row.hold_out,
         group=group,
-        anchor=run.job,
+        anchor=", ".join(run.job for run in runs),
         row=row.row.expressed.row.row_id,
         kind=row.facts.kind,
         before=row.error,
-        after=row.error + float(moved[0]) * run.error,
+        after=row.error + float(told(alike, mine.parts) @ errors),
         spread_before=without,
         spread=min(left, without),
     )
+
+
+def _of_another_kind(run: Observation) -> Observation:
+    """Return a run whose kind of model errs by something of its own."""
+    parts = {name: part for name, part in run.parts.items() if name != RESIDUAL}
+    return replace(run, parts=parts, noise=math.hypot(run.noise, run.parts[RESIDUAL].spread))
 
 
 def fitted_noise(errors: Sequence[LeftOutError], spreads: Mapping[str, float]) -> dict[str, float]:
