@@ -173,6 +173,10 @@ class InfeasibleError(WattreeError):
         super().__init__(message)
 
 
+class SearchCancelledError(WattreeError):
+    """The user cancelled a search, or the page that it was for was closed."""
+
+
 class MissingExtraError(WattreeError):
     """An optional dependency is needed and absent."""
 

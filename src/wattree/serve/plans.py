@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import wattree
-from wattree.errors import WattreeError
+from wattree.errors import SearchCancelledError, WattreeError
 from wattree.job import Job
 from wattree.search import Plan
 
@@ -20,10 +20,6 @@ _MOST: Final = 2
 PATIENCE_S: Final = 20.0
 #: Finished searches that are remembered.
 _KEPT: Final = 20
-
-
-class SearchCancelledError(WattreeError):
-    """The user cancelled a search, or its page was closed."""
 
 
 @dataclass(slots=True)
