@@ -157,6 +157,15 @@ torchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py ${{SIZES[@]}} ${{ARG
     assert not (tmp_path / "run").exists()
 
 
+def test_flags_may_stand_in_a_text(tmp_path: Path) -> None:
+    """Megatron-LM's configurations of models are written so."""
+    flags = import_recipe(written(tmp_path, "a.txt", SIZES), "megatron-lm").job
+    lines = " \\\n".join(SIZES.strip().splitlines())
+    script = f'MODEL_ARGS=" \\\n{lines} \\\n"\n'
+
+    assert import_recipe(written(tmp_path, "a.sh", script), "megatron-lm").job == flags
+
+
 def test_yaml_of_arguments_says_the_same_as_flags(tmp_path: Path) -> None:
     """Megatron-LM's own tests are written so."""
     flags = import_recipe(written(tmp_path, "a.txt", SIZES), "megatron-lm").job

@@ -86,7 +86,7 @@ def _words(line: str) -> list[str]:
 def _flag_words(line: str, variables: dict[str, str]) -> Iterator[str]:
     assigned = _ASSIGNMENT.match(line)
     for word in _words(line if assigned is None else assigned[2]):
-        filled = re.sub(r"^[A-Za-z_]\w*\+?=\(|^\(", "", _filled(word, variables))
+        filled = re.sub(r"^[A-Za-z_]\w*\+?=\(|^\(", "", _filled(word, variables).strip())
         pieces = _words(filled) if _FLAG.match(filled) and " " in filled else [filled]
         for piece in pieces:
             yield piece if "(" in piece else piece.rstrip(")")
