@@ -28,7 +28,7 @@ from wattree.hardware.load import device_names, fabric_names, node_names, site_n
 COMMANDS = (
     *("plan", "design", "simulate", "profile", "train", "launch", "validate", "measure"),
     *("calibrate", "explain"),
-    *("catalog", "schema", "export", "replay"),
+    *("catalog", "schema", "export", "import", "replay"),
 )
 JOB = "examples/llama-3.1-8b-dgx-h100.yaml"
 
