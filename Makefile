@@ -60,6 +60,7 @@ test: format-check lint types layers
 # Exported files with the frameworks' own parsers and launchers; needs their packages.
 frameworks: $(VENV)/.test-torch-installed
 	$(PIP) '.[test-frameworks]'
+	$(PIP) --no-deps --requirement tests/frameworks/no-deps.txt
 	$(BIN)/python -m pytest --frameworks tests/frameworks $(PYTEST_ARGS)
 
 soak: $(VENV)/.test-torch-installed

@@ -37,7 +37,7 @@ def installed(package: str, *, below: str = "") -> None:
     try:
         found = version(package)
     except PackageNotFoundError:
-        pytest.skip(f"{package} is not installed: it is in the extra test-frameworks")
+        pytest.skip(f"{package} is not installed: `make frameworks` installs it")
     if below and tuple(map(int, found.split(".")[:2])) >= tuple(map(int, below.split("."))):
         pytest.skip(f"{package} {found} is installed, expected one below {below}")
 
