@@ -55,14 +55,14 @@ test: format-check lint types layers
 	@$(MAKE) --no-print-directory $(VENV)/.test-torch-installed
 	$(BIN)/python -m pytest $(PARALLEL) --durations 30 --durations-min 1 $(PYTEST_ARGS)
 
-# The same tests with all examples of properties and the larger samples: an hour of a core. Then
-# drawn inputs, jobs, kills and attacks; the same seed goes on where it was (docs/how-it-is-tested.md).
 # Exported files with the frameworks' own parsers and launchers; needs their packages.
 frameworks: $(VENV)/.test-torch-installed
 	$(PIP) '.[test-frameworks]'
 	$(PIP) --no-deps --requirement tests/frameworks/no-deps.txt
 	$(BIN)/python -m pytest --frameworks tests/frameworks $(PYTEST_ARGS)
 
+# The same tests with all examples of properties and the larger samples: an hour of a core. Then
+# drawn inputs, jobs, kills and attacks; the same seed goes on where it was (docs/how-it-is-tested.md).
 soak: $(VENV)/.test-torch-installed
 	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile soak $(PYTEST_ARGS)
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)

@@ -16,6 +16,7 @@ from wattree.strategy import Offload
 _FILE: Final = "train.toml"
 #: Named parts of `module_fqns_per_model_part` around the layers.
 _FIRST, _LAST = ["tok_embeddings"], ["norm", "output"]
+_OPTIMIZERS: Final = {"adamw": "AdamW", "adam": "Adam"}
 _CONVERTERS: Final = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
 
 
@@ -127,7 +128,7 @@ def _sections(concrete: ConcreteJob, model: str, flavor: str) -> dict[str, dict[
     found: dict[str, dict[str, Any]] = {
         "job": {"description": f"{concrete.model.name}, planned by Wattree"},
         "model": {"name": model, "flavor": flavor, "hf_assets_path": f"./assets/hf/{flavor}"},
-        "optimizer": {"name": {"adamw": "AdamW", "adam": "Adam"}[job.optimizer]},
+        "optimizer": {"name": _OPTIMIZERS.get(job.optimizer, "")},
         "training": {
             "local_batch_size": share if options.pp > 1 else micro_batch,
             "global_batch_size": job.data.global_batch,
@@ -230,7 +231,7 @@ TORCHTITAN: Final = FRAMEWORKS.register("torchtitan")(
             }
         ),
         precisions=("bf16", "fp8", "mxfp8", "tf32"),
-        optimizers=("adamw", "adam"),
+        optimizers=tuple(_OPTIMIZERS),
         ignored=tuple(FACTS["ignored"]),
         write=write,
         parse=read_toml,

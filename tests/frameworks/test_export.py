@@ -1,0 +1,144 @@
+"""What is written for torchtitan and Megatron, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.errors import JobError, WattreeError
+from wattree.frameworks import FRAMEWORKS, export_recipe
+from wattree.frameworks.concrete import concrete_job
+from wattree.frameworks.export import recipe_files
+from wattree.frameworks.toml_text import read_toml
+from wattree.job import Job, job_from_mapping
+from wattree.strategy import RECOMPUTATIONS, SHARDINGS
+
+OURS = ("megatron-bridge", "megatron-lm", "torchtitan")
+
+
+def job(strategy: Any, **changes: Any) -> Job:
+    """Return a job of 16 devices."""
+    return job_from_mapping(
+        {
+            "model": "llama-3.1-8b",
+            "data": {"sequence_length": 8192, "global_batch": 128},
+            "cluster": {"node": "dgx-h100", "nodes": 2},
+            "strategy": strategy,
+            **changes,
+        },
+        "job.yaml",
+    )
+
+
+def test_a_strategy_to_be_planned_is_refused(tmp_path: Path) -> None:
+    """The message names the command that finds one."""
+    with pytest.raises(JobError, match=r"`wattree plan --out best.yaml` writes a job that has one"):
+        export_recipe(job("auto"), "torchtitan", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("torchtitan", ("strategy.sharding", "strategy.context", "strategy.prefetch", "optimizer")),
+        ("megatron-lm", ("strategy.context", "strategy.prefetch", "optimizer", "compile")),
+        ("megatron-bridge", ("strategy.context", "strategy.prefetch", "optimizer", "compile")),
+    ],
+)
+def test_every_misfit_is_listed(tmp_path: Path, name: str, keys: tuple[str, ...]) -> None:
+    """A user mends a job once, not once for each message."""
+    strategy = {"dp": 8, "cp": 2, "sharding": "zero1", "prefetch": {"forward": 2, "backward": 2}}
+    changes = {"optimizer": "lion", "compile": True, "precision": "fp16"}
+
+    with pytest.raises(JobError) as caught:
+        export_recipe(job(strategy, **changes), name, tmp_path / "run")
+
+    assert [key for key in keys if f"{key}: " not in str(caught.value)] == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_models_without_a_recipe_are_refused(tmp_path: Path) -> None:
+    """Two know models by name, Megatron-LM by its arguments."""
+    other = job(
+        {"dp": 16, "sharding": "zero1"},
+        model="falcon-7b",
+        data={"sequence_length": 2048, "global_batch": 128},
+    )
+    messages = {}
+    for name in OURS:
+        with pytest.raises(JobError) as caught:
+            export_recipe(other, name, tmp_path / name)
+        messages[name] = str(caught.value)
+
+    assert "expected a model of torchtitan's registry" in messages["torchtitan"]
+    assert "expected a model that Megatron-Bridge has a recipe of" in messages["megatron-bridge"]
+    assert "Megatron's GPT model has no parallel True" in messages["megatron-lm"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_folder_starts_the_job(tmp_path: Path, name: str) -> None:
+    """It holds what starts it and says what is left to do."""
+    done = export_recipe(
+        job(
+            {
+                "dp": 8,
+                "tp": 2,
+                "sharding": "none" if name == "megatron-lm" else "zero3",
+                "sequence_parallel": True,
+            }
+        ),
+        name,
+        tmp_path / "run",
+    )
+    launch, readme = tmp_path / "run" / "launch.sh", (tmp_path / "run" / "README.md").read_text()
+
+    assert sorted(path.name for path in launch.parent.iterdir()) == sorted(done.files)
+    assert os.access(launch, os.X_OK)
+    assert "torchrun --nnodes=2 --nproc_per_node=8" in launch.read_text()
+    assert all(line in readme for line in (*done.fill_in, *done.assumed))
+    assert FRAMEWORKS[name].versions in readme
+
+
+def test_axes_of_the_same_meaning_are_written_alike(tmp_path: Path) -> None:
+    """Sharding over all replicas asks for no axis by name."""
+    for name, degrees in (("a", {"dp": 16}), ("b", {"fsdp": 16}), ("c", {"dp": 2, "fsdp": 8})):
+        export_recipe(job({**degrees, "sharding": "zero3"}), "torchtitan", tmp_path / name)
+
+    found = [read_toml(tmp_path / name / "train.toml")["parallelism"] for name in "abc"]
+    assert found[0]["data_parallel_shard_degree"] == 16
+    assert found[0] == found[1] == found[2]
+
+
+def test_uneven_stages_are_written_layer_by_layer(tmp_path: Path) -> None:
+    """Both take the layers of each chunk, in words of their own."""
+    cut = {"dp": 4, "pp": 4, "stage_layers": [7, 9, 9, 7], "sharding": "zero1"}
+    export_recipe(job(cut), "megatron-lm", tmp_path / "lm")
+    export_recipe(job({**cut, "sharding": "zero3"}), "torchtitan", tmp_path / "titan")
+
+    parts = read_toml(tmp_path / "titan" / "train.toml")["parallelism"][
+        "module_fqns_per_model_part"
+    ]
+    assert [sum(name.startswith("layers.") for name in part) for part in parts] == [7, 9, 9, 7]
+    assert parts[0][0] == "tok_embeddings"
+    assert parts[-1][-2:] == ["norm", "output"]
+    script = (tmp_path / "lm" / "launch.sh").read_text()
+    assert "--pipeline-model-parallel-layout 'Ettttttt|ttttttttt|ttttttttt|tttttttL'" in script
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_whatever_is_asked_is_written_or_refused(name: str) -> None:
+    """A setting that a writer does not know is a message, never a defect."""
+    optimizers = ("adamw", "lion", "adafactor", "sgd")
+    for sharding, recompute, optimizer, precision in itertools.product(
+        SHARDINGS, (*RECOMPUTATIONS, "block_3"), optimizers, ("bf16", "amp", "fp16")
+    ):
+        asked = {"dp": 2, "fsdp": 8, "sharding": sharding, "recompute": recompute}
+        try:
+            concrete = concrete_job(job(asked, optimizer=optimizer, precision=precision))
+            files, _ = recipe_files(FRAMEWORKS[name], concrete)
+        except WattreeError:
+            continue
+        assert files["launch.sh"]
