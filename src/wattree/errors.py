@@ -19,6 +19,7 @@
     ├── DamagedRowError         a row of a store that does not hold what was written
     ├── MeterError              a meter that is absent, not permitted or not to be believed
     ├── InfeasibleError         nothing fits the constraints: exit code 3
+    ├── SearchCancelledError    a search that someone ended
     ├── OutputError             a result that cannot be written
     └── MissingExtraError       an optional dependency that is not installed
 
@@ -48,6 +49,7 @@ __all__ = [
     "OutputError",
     "RowError",
     "RunError",
+    "SearchCancelledError",
     "SimulationError",
     "StrategyError",
     "UnitError",
