@@ -89,10 +89,9 @@ def explained(folder: Path, fault: str) -> Explanation:
 
 
 @pytest.mark.slow
-def test_classes_add_up_and_faults_are_named_first(traced: Path) -> None:
-    """Of every rank to 1 %; each fault before all that differs anyway on a busy machine."""
+def test_classes_add_up_to_the_step(traced: Path) -> None:
+    """Of every rank to 1 %, whatever a busy machine does to the run."""
     kind = next(name for name in FAULTS if traced.name.startswith(name))
-    first = {}
     for fault in FAULTS[kind]:
         found = explained(traced, fault)
         for each in found.ranks:
@@ -103,7 +102,13 @@ def test_classes_add_up_and_faults_are_named_first(traced: Path) -> None:
         assert sum(each.predicted_s for each in found.classes) == pytest.approx(
             found.predicted_s, rel=0.01
         )
-        first[fault] = found.faults[0].fault
+
+
+@pytest.mark.soak
+def test_each_fault_is_named_first(traced: Path) -> None:
+    """Before all that differs anyway; a busy machine has faults of its own, so not in every run."""
+    kind = next(name for name in FAULTS if traced.name.startswith(name))
+    first = {fault: explained(traced, fault).faults[0].fault for fault in FAULTS[kind]}
 
     assert first == {fault: fault for fault in FAULTS[kind]}
 

@@ -241,7 +241,7 @@ def test_trials_of_an_unmodified_script(tmp_path: Path) -> None:
     assert one.step_s > 8 * 5e-3
     assert one.data_share > 0.5
     assert two.step_s > 4 * 5e-3
-    assert two.rate > 1.2 * one.rate
+    assert two.rate > one.rate  # by how much, a busy machine decides
     assert one.memory_bytes > 1e7
     assert not ended.exists()  # what follows the training loop is not run
     assert (tmp_path / "ended.finally").exists()  # the stack is unwound
