@@ -12,11 +12,10 @@ from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imp
 from wattree.frameworks.megatron import (
     FACTS,
     KNOBS,
-    optimizer_of,
-    read_strategy,
     strategy_arguments,
     strategy_misfits,
 )
+from wattree.frameworks.megatron_read import optimizer_of, read_strategy
 from wattree.frameworks.models import catalog_vocabularies, named_by_sizes, shape_of
 from wattree.frameworks.settings import Settings, flattened
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun

@@ -14,12 +14,11 @@ from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imp
 from wattree.frameworks.megatron import (
     FACTS,
     KNOBS,
-    optimizer_of,
-    read_strategy,
     strategy_arguments,
     strategy_misfits,
 )
 from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
+from wattree.frameworks.megatron_read import optimizer_of, read_strategy
 from wattree.frameworks.models import catalog_vocabularies, named_by_sizes
 from wattree.frameworks.settings import Settings, flattened
 from wattree.frameworks.shell_flags import shell_flags

@@ -1,0 +1,263 @@
+"""Strategy and optimizer of a job from Megatron's arguments, by names of its argument parser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wattree.frameworks.megatron import FACTS, OPTIMIZERS
+from wattree.frameworks.megatron_layout import layout_layers
+from wattree.frameworks.settings import Settings
+from wattree.strategy import chunk_layers
+
+_SHARDINGS: Final = {
+    "no_shard": "none",
+    "optim": "zero1",
+    "optim_grads": "zero2",
+    "optim_grads_params": "zero3",
+}
+
+
+def read_strategy(
+    settings: Settings, *, layers: int, has_experts: bool, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the strategy that arguments describe.
+
+    Args:
+        settings: Arguments by the name of their destination.
+        layers: Of the model.
+        has_experts: The model has layers of experts.
+        defaults: Of switches that one of the programs has on.
+    """
+    tp, pp, cp = (
+        settings.count(f"{kind}_parallel_size", 1)
+        for kind in ("tensor_model", "pipeline_model", "context")
+    )
+    experts = _expert_ranks(settings, tp) if has_experts else 1
+    replicas = settings.replicas(tp * pp * cp, multiple=experts // math.gcd(experts, tp))
+    settings.check()
+    strategy: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "sequence_parallel": settings.flag(
+            "sequence_parallel", default=defaults.get("sequence_parallel", False)
+        )
+        and tp > 1,
+        "micro_batch": settings.count("micro_batch_size", 1),
+    }
+    ep = _experts(settings, strategy, replicas) if has_experts else _no_experts(settings)
+    strategy |= {"ep": ep, "dp": replicas // ep}
+    strategy |= _read_sharding(settings, strategy, replicas, defaults)
+    way = _first(settings.value("cp_comm_type", "p2p"))
+    if cp > 1 and way in FACTS["context"]:
+        strategy["context"] = FACTS["context"][way]
+        if way == "a2a+p2p":
+            settings.assume("cp_comm_type a2a+p2p is taken as p2p: ring attention")
+    elif cp > 1:
+        settings.problem("cp_comm_type", f"found {way!r}, expected one of p2p, all_gather, a2a")
+    strategy |= _read_overlap(settings, strategy, defaults)
+    strategy |= read_pipeline(settings, pp, layers, recipe_cuts=bool(defaults.get("recipe_cuts")))
+    strategy["recompute"] = _read_recomputation(settings, strategy, layers)
+    return strategy | _read_offload(settings)
+
+
+def _first(value: object) -> str:
+    return str(value[0] if isinstance(value, list) and value else value).lower()
+
+
+def _expert_ranks(settings: Settings, tp: int) -> int:
+    """Return the ranks that hold the experts of a layer."""
+    return settings.count("expert_model_parallel_size", 1) * settings.count(
+        "expert_tensor_parallel_size", tp
+    )
+
+
+def _no_experts(settings: Settings) -> int:
+    settings.value("expert_model_parallel_size")
+    settings.value("expert_tensor_parallel_size")
+    return 1
+
+
+def _experts(settings: Settings, strategy: dict[str, Any], replicas: int) -> int:
+    """Return the expert-parallel degree among replicas; `tp` ranks may hold experts as well."""
+    tp = strategy["tp"]
+    degree = settings.count("expert_model_parallel_size", 1)
+    within = settings.count("expert_tensor_parallel_size", tp)
+    if within not in (1, tp):
+        settings.problem(
+            "expert_tensor_parallel_size", f"found {within}, expected 1 or the tensor degree {tp}"
+        )
+    over_tensor = within == 1 and tp > 1
+    if tp > 1:
+        strategy["expert_over_tensor"] = over_tensor
+    ep, rest = divmod(degree, tp) if over_tensor else (degree, 0)
+    if rest or not ep or replicas % ep:
+        settings.problem(
+            "expert_model_parallel_size",
+            f"found {degree}, expected {f'{tp} (tp) times ' if over_tensor else ''}a divisor of "
+            f"the {replicas} data-parallel replicas",
+        )
+        return 1
+    return ep
+
+
+def _read_sharding(
+    settings: Settings, strategy: dict[str, Any], replicas: int, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    is_sharded = settings.flag(
+        "use_distributed_optimizer", default=defaults.get("use_distributed_optimizer", False)
+    )
+    copies = settings.count("num_distributed_optimizer_instances", 1)
+    kind = settings.choice(
+        "data_parallel_sharding_strategy",
+        defaults.get("data_parallel_sharding_strategy", "no_shard"),
+        _SHARDINGS,
+    )
+    if not settings.flag("use_megatron_fsdp") and not settings.flag("use_torch_fsdp2"):
+        if copies > 1:
+            settings.assume("the distributed optimizer shards over all replicas, not a part")
+        return {"sharding": "zero1" if is_sharded else "none"}
+    if settings.flag("use_torch_fsdp2"):
+        kind = "zero3"
+    if copies > 1 and kind == "zero3":
+        if strategy["ep"] > 1 or replicas % copies:
+            settings.problem(
+                "num_distributed_optimizer_instances",
+                f"found {copies}, expected a divisor of {replicas} replicas, without experts",
+            )
+            return {}
+        return {"sharding": "hybrid", "dp": copies, "fsdp": replicas // copies}
+    return {"sharding": kind}
+
+
+def _read_overlap(
+    settings: Settings, strategy: dict[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    switches = {
+        key: settings.flag(name, default=defaults.get(name, False))
+        for key, name in (
+            ("overlap_gradients", "overlap_grad_reduce"),
+            ("overlap_parameters", "overlap_param_gather"),
+            ("overlap_tensor", "tp_comm_overlap"),
+        )
+    }
+    switches["overlap_pipeline"] = settings.flag("overlap_p2p_comm", default=True)
+    holders = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"] * strategy["cp"]
+    needed = {
+        "overlap_gradients": holders * strategy["tp"] > 1,
+        "overlap_parameters": holders > 1 and strategy["sharding"] != "none",
+        "overlap_tensor": strategy["tp"] > 1,
+        "overlap_pipeline": strategy["pp"] > 1,
+    }
+    return {key: value for key, value in switches.items() if needed[key]}
+
+
+def read_pipeline(
+    settings: Settings, pp: int, layers: int, *, recipe_cuts: bool = False
+) -> dict[str, Any]:
+    """Return schedule, virtual stages and layers by chunk.
+
+    Args:
+        settings: Arguments by the name of their destination.
+        pp: Pipeline degree.
+        layers: Of the model.
+        recipe_cuts: What does not divide is cut by a recipe that is not read.
+    """
+    text = settings.value("pipeline_model_parallel_layout")
+    virtual = settings.count("virtual_pipeline_model_parallel_size", 1)
+    virtual = settings.count("num_virtual_stages_per_pipeline_rank", virtual)
+    per_chunk = settings.count("num_layers_per_virtual_pipeline_stage", 0, least=0)
+    ends = [
+        settings.count(f"decoder_{end}_pipeline_num_layers", 0, least=0)
+        for end in ("first", "last")
+    ]
+    counted = [
+        settings.flag(f"account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")
+    ]
+    if pp == 1:
+        return {}
+    if text is not None:
+        counts = layout_layers(text)
+    else:
+        slots = layers + sum(counted)
+        if per_chunk:
+            virtual = max(1, slots // (pp * per_chunk))
+        counts = _cut(slots, pp, virtual, ends)
+        for at, is_counted in ((0, counted[0]), (-1, counted[1])):
+            if counts:
+                counts[at] -= is_counted
+    if not counts and recipe_cuts:
+        counts = list(chunk_layers(layers, pp * virtual))
+        settings.assume("layers are cut as evenly as can be: the recipe has a layout of its own")
+    if not counts or len(counts) % pp or sum(counts) != layers or min(counts) < 0:
+        settings.problem(
+            "pipeline_model_parallel_size",
+            f"{layers} layers do not divide into {pp} stages of {virtual} chunks as the arguments "
+            "say",
+        )
+        return {}
+    virtual = len(counts) // pp
+    found: dict[str, Any] = {
+        "schedule": "interleaved" if virtual > 1 else "1f1b",
+        "virtual_stages": virtual,
+    }
+    if tuple(counts) != chunk_layers(layers, len(counts)):
+        found["stage_layers"] = counts
+    return found
+
+
+def _cut(slots: int, pp: int, virtual: int, ends: list[int]) -> list[int]:
+    """Return layers by chunk: even but for first and last stage, whose layers may be given."""
+    given = [end for end in ends if end]
+    middle, rest = divmod(slots - sum(given), max(1, pp - len(given)))
+    stages = [ends[0] or middle, *[middle] * (pp - 2), ends[1] or middle]
+    if rest or any(stage % virtual for stage in stages):
+        return []
+    return [stage // virtual for _ in range(virtual) for stage in stages]
+
+
+def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: int) -> str:
+    kind = settings.value("recompute_granularity")
+    if settings.flag("recompute_activations"):
+        kind = "selective"
+    method = settings.value("recompute_method", "uniform")
+    count = settings.count("recompute_num_layers", 1)
+    modules = settings.value("recompute_modules", ["core_attn"])
+    if kind is None:
+        return "none"
+    if kind == "selective":
+        names = modules if isinstance(modules, list) else str(modules).split()
+        if others := [str(name) for name in names if name != "core_attn"]:
+            settings.assume(f"recomputation of {', '.join(others)} is left out")
+        return "selective" if "core_attn" in names else "none"
+    if kind != "full":
+        settings.problem("recompute_granularity", f"found {kind!r}, expected full or selective")
+        return "none"
+    if method != "block":
+        return "full"
+    chunks = strategy["pp"] * strategy.get("virtual_stages", 1)
+    per_chunk = layers // chunks
+    every = max(1, round(per_chunk / count))
+    if every * count != per_chunk:
+        settings.assume(f"block_{every} for recomputation of {count} of {per_chunk} layers")
+    return "full" if every == 1 else f"block_{every}"
+
+
+def _read_offload(settings: Settings) -> dict[str, Any]:
+    offload: dict[str, Any] = {}
+    settings.number("optimizer_offload_fraction", 1.0)
+    settings.value("use_precision_aware_optimizer")
+    if settings.flag("optimizer_cpu_offload"):
+        offload["optimizer"] = "host"
+    layers = settings.count("cpu_offloading_num_layers", 0, least=0)
+    if layers and settings.flag("cpu_offloading", default=True):
+        offload["activations"] = {"layers": layers, "to": "host", "prefetch": 1}
+    return {"offload": offload} if offload else {}
+
+
+def optimizer_of(settings: Settings) -> str:
+    """Return the optimizer of a job."""
+    words = {word: meaning for meaning, word in OPTIMIZERS.items()}
+    return settings.choice("optimizer", "adam", words)
