@@ -14,6 +14,7 @@ from wattree.frameworks.engines import (
     FSDP,
     engine_misfits,
     engine_of,
+    engine_zero_json,
     parallelism_of,
 )
 from wattree.frameworks.found import Found, reader
@@ -21,6 +22,7 @@ from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Wri
 from wattree.frameworks.launch import (
     ENTER,
     LEARNING_RATE,
+    SAMPLES,
     as_json,
     as_yaml,
     assumed_rate,
@@ -32,7 +34,7 @@ from wattree.frameworks.launch import (
 )
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.torchrun import hosts_to_fill_in
-from wattree.frameworks.zero_json import CPU, zero_json
+from wattree.frameworks.zero_json import CPU
 from wattree.job.problems import Problems
 
 #: Precision → word of Accelerate.
@@ -60,15 +62,13 @@ def write(concrete: ConcreteJob) -> Written:
             "train_micro_batch_size_per_gpu": options.pipeline.micro_batch,
             "gradient_accumulation_steps": concrete.micro_batches,
         }
-        json = batch | zero_json(options, concrete.job.precision)
-        json.pop("sequence_parallel_size", None)  # Accelerate has groups of its own for it
-        files[ZERO_FILE] = as_json(json)
+        files[ZERO_FILE] = as_json(batch | engine_zero_json(concrete))
     ranks = ("`NODE_RANK` in the environment of `launch.sh`: number of the host, from 0.",)
     return Written(
         files={FILE: as_yaml(_settings(concrete)), "train.py": script("accelerate"), **files},
         launch=ENTER + _command(concrete),
         fill_in=(
-            "`samples` in train.py: the data; as written it trains on random tokens.",
+            SAMPLES,
             *missing,
             *hosts_to_fill_in(concrete),
             *(ranks if concrete.nodes > 1 else ()),

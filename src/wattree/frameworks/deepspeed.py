@@ -10,6 +10,7 @@ from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Wri
 from wattree.frameworks.launch import (
     ENTER,
     LEARNING_RATE,
+    SAMPLES,
     as_json,
     assumed_rate,
     first_of,
@@ -72,11 +73,10 @@ def _optimizer(concrete: ConcreteJob) -> dict[str, Any]:
 
 
 def _fill_in(concrete: ConcreteJob) -> tuple[str, ...]:
-    data = "`samples` in train.py: the data; as written it trains on random tokens."
     if concrete.options.pp == 1:
-        return (data,)
+        return (SAMPLES,)
     return (
-        data,
+        SAMPLES,
         "`pipeline_layers` in train.py: the model as a list of layers, from which DeepSpeed cuts "
         "stages; it takes no model of the transformers library apart.",
     )

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from wattree.frameworks.framework import ConcreteJob
 from wattree.frameworks.launch import on_cpus, recompute_misfits, unexpressed
-from wattree.frameworks.zero_json import ZERO_KEYS, zero_misfits
+from wattree.frameworks.zero_json import ZERO_KEYS, zero_json, zero_misfits
 from wattree.strategy import ULYSSES, StrategyOptions
 
 #: Way of context parallelism → word of PyTorch's, which FSDP2 needs.
@@ -69,6 +69,13 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
         yield "strategy.cp", "above 1 without sharding; expected zero3, or context ulysses"
     elif options.tp > 1 and options.dp > 1:
         yield "strategy.tp", "above 1 beside whole replicas; expected sharding zero3 or hybrid"
+
+
+def engine_zero_json(concrete: ConcreteJob) -> dict[str, Any]:
+    """Return DeepSpeed's settings where it is the engine, batch and optimizer aside."""
+    found = zero_json(concrete.options, concrete.job.precision)
+    found.pop("sequence_parallel_size", None)  # Accelerate has groups of its own for it
+    return found
 
 
 def _fsdp_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from wattree.frameworks.engines import (
     FSDP,
     engine_misfits,
     engine_of,
+    engine_zero_json,
     parallelism_of,
 )
 from wattree.frameworks.found import reader
@@ -26,6 +27,7 @@ from wattree.frameworks.hf_trainer_read import (
 from wattree.frameworks.launch import (
     ENTER,
     LEARNING_RATE,
+    SAMPLES,
     as_json,
     as_yaml,
     assumed_rate,
@@ -36,7 +38,7 @@ from wattree.frameworks.launch import (
     script,
 )
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
-from wattree.frameworks.zero_json import CPU, zero_json
+from wattree.frameworks.zero_json import CPU
 
 FILE: Final = "trainer.yaml"
 #: Filled in by the Trainer, from its own arguments.
@@ -52,16 +54,14 @@ def write(concrete: ConcreteJob) -> Written:
     files, missing = model_files(concrete)
     is_deepspeed = engine_of(concrete.options) == DEEPSPEED
     if is_deepspeed:
-        json = zero_json(concrete.options, job.precision)
-        json.pop("sequence_parallel_size", None)  # Accelerate has groups of its own for it
-        json |= dict.fromkeys(_AUTOMATIC, "auto") | {"zero_allow_untested_optimizer": True}
-        files[ZERO_FILE] = as_json(json)
+        own = dict.fromkeys(_AUTOMATIC, "auto") | {"zero_allow_untested_optimizer": True}
+        files[ZERO_FILE] = as_json(engine_zero_json(concrete) | own)
     start = f"{CPU} " if on_cpus(concrete) and is_deepspeed else ""
     return Written(
         files={FILE: as_yaml(_arguments(concrete)), "train.py": script("hf_trainer"), **files},
         launch=f"{ENTER}{start}{torchrun(concrete, f'train.py {FILE}')}",
         fill_in=(
-            "`samples` in train.py: the data; as written it trains on random tokens.",
+            SAMPLES,
             f"`max_steps` and `save_strategy` in {FILE}: how long, and what is saved.",
             *missing,
             *hosts_to_fill_in(concrete),

@@ -20,6 +20,8 @@ ENTER: Final = 'cd "$(dirname "${BASH_SOURCE[0]}")"\n'
 CONFIG: Final = "config.json"
 #: What scripts use where the job does not say.
 LEARNING_RATE: Final = 1e-4
+#: What every script leaves to its user.
+SAMPLES: Final = "`samples` in train.py: the data; as written it trains on random tokens."
 
 
 def as_json(values: Mapping[str, Any]) -> str:
