@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 
 from wattree.printable import printable
 
@@ -56,6 +57,7 @@ __all__ = [
     "UnknownNameError",
     "ValuesNeededError",
     "WattreeError",
+    "check_packages",
     "nearest",
 ]
 
@@ -188,6 +190,22 @@ class MissingExtraError(WattreeError):
             f"{needed_for} needs the package '{package}', which is not installed; "
             f"install it with: pip install 'wattree[{extra}]'"
         )
+
+
+def check_packages(*packages: str, needed_for: str, extra: str) -> None:
+    """Refuse before any work where an optional dependency is absent.
+
+    Args:
+        packages: As they are imported.
+        needed_for: What needs them.
+        extra: Of Wattree, that has them.
+
+    Raises:
+        MissingExtraError: The first of them that is not installed.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingExtraError(needed_for=needed_for, package=package, extra=extra)
 
 
 class UnknownNameError(WattreeError):

@@ -252,7 +252,7 @@ def test_without_the_library_the_extra_is_named(
     """The message is the command to type."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(small("vit")))
-    monkeypatch.setattr(configuration, "find_spec", lambda _: None)
+    monkeypatch.setattr("wattree.errors.find_spec", lambda _: None)
 
     with pytest.raises(MissingExtraError, match=r"pip install 'wattree\[hf\]'"):
         load_model(path)

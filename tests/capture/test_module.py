@@ -286,7 +286,7 @@ def test_a_missing_file_or_package_is_named(tmp_path: Path) -> None:
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Everything else works without it."""
-    monkeypatch.setattr("wattree.capture.module.find_spec", lambda _: None)
+    monkeypatch.setattr("wattree.errors.find_spec", lambda _: None)
 
     with pytest.raises(MissingExtraError, match=r"needs the package 'torch'.*wattree\[torch\]"):
         record_source(module_source("mine.py:build", tmp_path))

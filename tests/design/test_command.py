@@ -10,7 +10,6 @@ import pytest
 
 from tests.design.studies import small_study
 from wattree.cli.main import run
-from wattree.design import export
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_a_missing_package_is_said_before_the_study_runs(
     study_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not after an hour."""
-    monkeypatch.setattr(export.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("wattree.errors.find_spec", lambda _: None)
     code = run(["design", str(study_file), "--parquet", str(study_file.with_suffix(".parquet"))])
     assert code == 2
     assert "pip install 'wattree[report]'" in capsys.readouterr().err

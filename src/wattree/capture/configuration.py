@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Final
 
 from wattree.capture.huggingface import readable_model_types, transformer_from_config
 from wattree.capture.library_types import check_model_type, library_model_types
-from wattree.errors import MissingExtraError
+from wattree.errors import check_packages
 from wattree.graph import ModelGraph
 
 _GRAPHS: Final[dict[tuple[str, str, int | None], ModelGraph]] = {}
@@ -64,10 +63,8 @@ def captured_from_config(
         ModelError: It cannot be built or recorded.
         MissingExtraError: Torch or transformers are missing.
     """
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            needed_for = f"{where} (model_type '{config.get('model_type')}')"
-            raise MissingExtraError(needed_for=needed_for, package=package, extra="hf")
+    needed_for = f"{where} (model_type '{config.get('model_type')}')"
+    check_packages("torch", "transformers", needed_for=needed_for, extra="hf")
     check_model_type(config, where, library_model_types())
     key = (json.dumps(config, sort_keys=True, default=repr), where, sequence)
     if key not in _GRAPHS:

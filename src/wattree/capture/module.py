@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from wattree.capture.recording import Recording, TensorSource
-from wattree.errors import MissingExtraError, ModelError
+from wattree.errors import ModelError, check_packages
 from wattree.graph import ModelGraph
 from wattree.job import InputDeclaration, ModuleSource, module_source, read_declaration
 
@@ -226,8 +225,7 @@ def check_torch(name: str) -> None:
     Raises:
         MissingExtraError: It is not installed.
     """
-    if find_spec("torch") is None:
-        raise MissingExtraError(needed_for=f"model {name}", package="torch", extra="torch")
+    check_packages("torch", needed_for=f"model {name}", extra="torch")
 
 
 def _declared(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,7 +11,7 @@ import typer
 
 from wattree.cli.output import announce_compilation, tell
 from wattree.cli.request import request_command
-from wattree.errors import MissingExtraError, OutputError
+from wattree.errors import OutputError, check_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,9 +41,8 @@ def serve(request: ServeRequest) -> None:
 
     Example: wattree serve
     """
-    for package in ("starlette", "uvicorn", "jinja2", "matplotlib"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(needed_for="wattree serve", package=package, extra="serve")
+    packages = ("starlette", "uvicorn", "jinja2", "matplotlib")
+    check_packages(*packages, needed_for="wattree serve", extra="serve")
     listening = _listening(request.host, request.port)
     port = listening.getsockname()[1]
     import uvicorn

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from wattree.cli.request import request_command
 from wattree.cli.train_colocated import launch_processes, say_of_mps, share_asked
 from wattree.cli.train_request import TrainRequest
 from wattree.cli.train_result import deliver_trained
-from wattree.errors import MissingExtraError, OutputError, RunError
+from wattree.errors import OutputError, RunError, check_packages
 from wattree.json_text import parsed_object
 
 if TYPE_CHECKING:
@@ -86,8 +85,7 @@ def _need_torch() -> None:
     Raises:
         MissingExtraError: It is.
     """
-    if find_spec("torch") is None:
-        raise MissingExtraError(needed_for="wattree train", package="torch", extra="torch")
+    check_packages("torch", needed_for="wattree train", extra="torch")
 
 
 def _job(request: TrainRequest, *, warn: bool) -> Job:

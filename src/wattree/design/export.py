@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from wattree.design.answers.sweep import is_number
 from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome
 from wattree.design.results import Results
 from wattree.design.study import Axis, Workload
-from wattree.errors import MissingExtraError
+from wattree.errors import check_packages
 from wattree.files import write_atomic
 from wattree.units import si_unit
 
@@ -118,8 +117,7 @@ def check_parquet() -> None:
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
-    if importlib.util.find_spec("pyarrow") is None:
-        raise MissingExtraError(needed_for="Writing Parquet", package="pyarrow", extra="report")
+    check_packages("pyarrow", needed_for="Writing Parquet", extra="report")
 
 
 def write_parquet(results: Results, path: str | Path) -> None:

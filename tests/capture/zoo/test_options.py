@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from wattree.capture import dense_forward_flop, load_model
-from wattree.capture.zoo import graph as zoo_graph
 from wattree.errors import JobError, MissingExtraError, ModelError
 from wattree.job import load_job
 
@@ -25,7 +24,7 @@ def written(folder: Path, model: str) -> Path:
 
 def test_options_of_the_entry_give_the_graph_that_ships(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saying what is so anyway must not need torch."""
-    monkeypatch.setattr(zoo_graph, "find_spec", lambda _: None)
+    monkeypatch.setattr("wattree.errors.find_spec", lambda _: None)
 
     assert load_model("resnet18", arguments={"layers": 18}) == load_model("resnet-18")
 
@@ -42,7 +41,7 @@ def test_other_options_are_recorded() -> None:
 
 def test_other_options_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names what to install."""
-    monkeypatch.setattr(zoo_graph, "find_spec", lambda _: None)
+    monkeypatch.setattr("wattree.errors.find_spec", lambda _: None)
 
     with pytest.raises(MissingExtraError, match=r"resnet-18 with other image_size.*torch"):
         load_model("resnet-18", arguments={"image_size": 448})

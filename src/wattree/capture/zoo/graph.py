@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
 from wattree.capture.recording import Recording, TensorSource
 from wattree.capture.zoo.entry import BuiltInModel, built_in_models
 from wattree.capture.zoo.shipped import Shipped, shipped_graph
-from wattree.errors import MissingExtraError
+from wattree.errors import check_packages
 from wattree.graph import Extent, ModelGraph
 
 
@@ -32,12 +31,8 @@ def built_in_graph(name: str, options: Mapping[str, Any]) -> ModelGraph:
     model = built_in_models()[name]
     if all(key in model.options and model.options[key] == options[key] for key in options):
         return shipped_graph(name)
-    if find_spec("torch") is None:
-        raise MissingExtraError(
-            needed_for=f"model {name} with other {', '.join(options)}",
-            package="torch",
-            extra="torch",
-        )
+    needed_for = f"model {name} with other {', '.join(options)}"
+    check_packages("torch", needed_for=needed_for, extra="torch")
     return _recorded(name, json.dumps(options, sort_keys=True))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from wattree import __version__
 from wattree.design import Results
 from wattree.design.answers import StudySummary, summarize
 from wattree.design.results import OBJECTIVE_TOTALS
-from wattree.errors import MissingExtraError
+from wattree.errors import check_packages
 from wattree.files import write_atomic
 from wattree.report.design.basis import axis_rows, identity, marks, source_rows, workload_rows
 from wattree.report.design.payload import payload, script_json
@@ -48,11 +47,7 @@ def check_report() -> None:
     Raises:
         MissingExtraError: jinja2 or plotly is not installed.
     """
-    for package in ("jinja2", "plotly"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(
-                needed_for="The report of a study", package=package, extra="report"
-            )
+    check_packages("jinja2", "plotly", needed_for="The report of a study", extra="report")
 
 
 def write_design_page(results: Results, path: str | Path) -> None:

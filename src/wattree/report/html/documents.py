@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattree import __version__
-from wattree.errors import MissingExtraError
+from wattree.errors import check_packages
 from wattree.files import write_atomic
 from wattree.report.words import strategy_in_words
 
@@ -21,15 +20,14 @@ _FOLDER = Path(__file__).parent
 _BASIS = "Intervals hold with 80 % probability; docs/accuracy.md says how they are made."
 
 
-def check_report(path: Path | None, *, needed_for: str = "A report (--report)") -> None:
+def check_report(path: Path | None) -> None:
     """Refuse a report before any work where what draws it is missing.
 
     Raises:
         MissingExtraError: jinja2 or matplotlib is not installed.
     """
-    for package in ("jinja2", "matplotlib"):
-        if path is not None and importlib.util.find_spec(package) is None:
-            raise MissingExtraError(needed_for=needed_for, package=package, extra="report")
+    if path is not None:
+        check_packages("jinja2", "matplotlib", needed_for="A report (--report)", extra="report")
 
 
 def write_step_report(path: Path, prediction: Prediction) -> None:
