@@ -11,14 +11,20 @@ from rich.padding import Padding
 from rich.text import Text
 
 from wattree.report.parts import INDENT, headed_table
-from wattree.report.words import NOT_APPLICABLE, count, money, percent, quantity
+from wattree.report.words import (
+    NOT_APPLICABLE,
+    SHOWN_SHARE,
+    count,
+    grams,
+    joules,
+    money,
+    percent,
+    watts,
+)
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from wattree.search.compared import RunComparison
-
-#: Parts of the step below this share in every run have no row.
-_SHOWN_SHARE = 5e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +44,10 @@ _ROWS = (
     _Row("MFU", ("mfu",), percent),
     _Row("memory", ("memory", "peak_bytes"), format_bytes, related=True),
     _Row("of", ("memory", "capacity_bytes"), format_bytes),
-    _Row("energy", ("energy_j", "total"), lambda value: quantity(value, "J"), related=True),
-    _Row("power", ("average_power_w",), lambda value: quantity(value, "W")),
+    _Row("energy", ("energy_j", "total"), joules, related=True),
+    _Row("power", ("average_power_w",), watts),
     _Row("cost", ("cost_usd",), money, related=True),
-    _Row("carbon", ("carbon_gco2e",), lambda value: quantity(value, "g CO2e")),
+    _Row("carbon", ("carbon_gco2e",), grams),
 )
 
 
@@ -79,7 +85,7 @@ def _rows(figures: list[Mapping[str, Any]]) -> Iterator[_Row]:
     yield first
     for name in dict.fromkeys(part for each in figures for part in each["time_s"]):
         if any(
-            each["time_s"].get(name, 0.0) >= _SHOWN_SHARE * each["step_time_s"] for each in figures
+            each["time_s"].get(name, 0.0) >= SHOWN_SHARE * each["step_time_s"] for each in figures
         ):
             yield _Row(f"  {name.replace('_', ' ')}", ("time_s", name), _time)
     yield from rest

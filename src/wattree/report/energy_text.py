@@ -13,6 +13,7 @@ from wattree.report.words import (
     COMPONENT_WORDS,
     NOT_APPLICABLE,
     count,
+    grams,
     money,
     percent,
     quantity,
@@ -22,7 +23,6 @@ from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift,
 from wattree.units import format_time
 
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
-_GRAMS_PER_TONNE = 1e6
 #: Components that follow work, and those that follow all others of a node or site alike, whose
 #: shares they leave as they are; what is in neither flows whatever runs.
 _BY_WORK = {"device_dynamic", "host_loading", "storage"}
@@ -98,7 +98,7 @@ def waiting_table(energy: EnergyUse) -> Table | None:
                 format_time(found.time_s),
                 quantity(found.energy_j, "J"),
                 money(found.cost_usd),
-                _grams(found.carbon_gco2e),
+                grams(found.carbon_gco2e),
             )
     return table if table.row_count else None
 
@@ -125,10 +125,10 @@ def run_facts(run: RunBill) -> list[tuple[str, str]]:
         ("Time", f"{format_time(run.time_s)} without interruptions"),
         ("Energy", f"{quantity(run.energy_j, 'J')} = {quantity(run.energy_j / 3600, 'Wh')}"),
         ("Cost", money(run.cost_usd)),
-        ("Carbon", _grams(run.carbon_gco2e)),
+        ("Carbon", grams(run.carbon_gco2e)),
     ]
     if run.embodied_gco2e is not None:
-        facts.append(("Embodied", _grams(run.embodied_gco2e)))
+        facts.append(("Embodied", grams(run.embodied_gco2e)))
     return facts
 
 
@@ -144,9 +144,7 @@ def shift_table(shift: ScheduleShift) -> Table:
     ]
     for name, start in rows:
         if start is not None:
-            table.add_row(
-                name, start.hour, _grams(start.carbon_gco2e), money(start.energy_cost_usd)
-            )
+            table.add_row(name, start.hour, grams(start.carbon_gco2e), money(start.energy_cost_usd))
     return table
 
 
@@ -158,14 +156,6 @@ def efficiency(result: Result) -> str:
         per = f"{significant(result.tokens_per_j)} tokens"
     product = quantity(result.energy_delay_product_js, "J s")
     return f"{per} per joule, energy-delay product {product}"
-
-
-def _grams(mass: float | None) -> str:
-    if mass is None:
-        return NOT_APPLICABLE
-    if mass >= _GRAMS_PER_TONNE:
-        return f"{significant(mass / _GRAMS_PER_TONNE)} t CO2e"
-    return f"{quantity(mass, 'g')} CO2e"
 
 
 def _table(heads: Sequence[str]) -> Table:

@@ -35,19 +35,20 @@ from wattree.report.parts import (
 )
 from wattree.report.pools_text import pool_table
 from wattree.report.words import (
+    SHOWN_SHARE,
     changed_function,
     count,
+    grams,
+    joules,
     likely,
     money,
     percent,
     quantity,
     strategy_in_words,
+    watts,
 )
 from wattree.trace import Evidence, PoolUse, Result, TierUse
 from wattree.units import format_bytes, format_time
-
-#: Smaller parts of the step would be shown as 0.0 %.
-_SHOWN_SHARE = 5e-4
 
 
 def show_result(
@@ -138,7 +139,7 @@ def summary_rows(result: Result) -> list[tuple[str, Text | str]]:
         (
             "Energy",
             f"{quantity(result.energy_j.total, 'J')}"
-            f"{likely(result.interval.get('energy_j'), _joules)} per step, "
+            f"{likely(result.interval.get('energy_j'), joules)} per step, "
             f"{quantity(result.average_power_w, 'W')} on average",
         ),
         *_bill_rows(result),
@@ -197,7 +198,7 @@ def _time_table(result: Result, console: Console) -> Table:
     parts = {
         name: part
         for name, part in asdict(result.time_s).items()
-        if part >= _SHOWN_SHARE * result.step_time_s
+        if part >= SHOWN_SHARE * result.step_time_s
     }
     names = {name: name.replace("_", " ") for name in parts}
     return shares_table(
@@ -263,7 +264,7 @@ def _energy(result: Result, console: Console) -> Table:
     energy = result.energy_j
     rows = [(stage, part, quantity(part, "J")) for stage, part in energy.by_stage.items()]
     table = shares_table(rows, total=energy.total, console=console)
-    span = likely(result.interval.get("energy_j"), _joules)
+    span = likely(result.interval.get("energy_j"), joules)
     table.add_row("total", quantity(energy.total, "J"), "", span.strip())
     table.add_row("of it static", quantity(energy.static, "J"), share(energy.static, energy.total))
     table.add_row(
@@ -286,34 +287,26 @@ def _energy_sections(result: Result, console: Console) -> None:
         section("What waiting costs (in the above; a rank on average)", waiting, console)
 
 
-def _watts(value: float) -> str:
-    return quantity(value, "W")
-
-
-def _joules(value: float) -> str:
-    return quantity(value, "J")
-
-
 def _bill(result: Result, console: Console) -> Table:
     facts = facts_table()
     facts.add_row(
         "Power",
         f"{quantity(result.average_power_w, 'W')}"
-        f"{likely(result.interval.get('average_power_w'), _watts)} on average, "
+        f"{likely(result.interval.get('average_power_w'), watts)} on average, "
         f"{quantity(result.peak_power_w, 'W')} at the peak, before PUE",
     )
     if result.power is not None:
         facts.add_row("", sparkline(result.power.total_w, console))
     facts.add_row("Efficiency", efficiency(result))
     if result.embodied_gco2e is not None:
-        facts.add_row("Embodied", f"{quantity(result.embodied_gco2e, 'g')} CO2e per step")
+        facts.add_row("Embodied", f"{grams(result.embodied_gco2e)} per step")
     return facts
 
 
 def _bill_rows(result: Result) -> list[tuple[str, Text | str]]:
     span = likely(result.interval.get("cost_usd"), money)
     cost = f"{money(result.cost_usd)}{span} per step{_per_unit(result)}"
-    carbon = f"{quantity(result.carbon_gco2e, 'g')} CO2e per step"
+    carbon = f"{grams(result.carbon_gco2e)} per step"
     is_priced, is_located = result.cost_usd is not None, result.carbon_gco2e is not None
     return [
         ("Cost", cost if is_priced else "no price is known for these nodes"),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 NOT_APPLICABLE = "–"
+#: Parts below this share of their whole are not shown.
+SHOWN_SHARE = 5e-4
 #: Component of power or energy → what people call it.
 COMPONENT_WORDS = {
     "device_static": "devices at rest",
@@ -26,6 +28,7 @@ _DECIMAL = (
     *((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")),
     *((1e-3, "m"), (1e-6, "µ"), (1e-9, "n")),
 )
+_GRAMS_PER_TONNE = 1e6
 _BINARY = ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"), (1.0, ""))
 
 
@@ -48,6 +51,23 @@ def quantity(value: float | None, unit: str) -> str:
     size = abs(value)
     scale, prefix = next(((s, p) for s, p in _DECIMAL if size >= s), (1.0, ""))
     return f"{significant(value / scale)} {prefix}{unit}"
+
+
+def watts(power_w: float | None) -> str:
+    """Return a power."""
+    return quantity(power_w, "W")
+
+
+def joules(energy_j: float | None) -> str:
+    """Return an energy."""
+    return quantity(energy_j, "J")
+
+
+def grams(mass_gco2e: float | None) -> str:
+    """Return a mass of carbon, in tonnes where it is one or more."""
+    if mass_gco2e is not None and mass_gco2e >= _GRAMS_PER_TONNE:
+        return f"{significant(mass_gco2e / _GRAMS_PER_TONNE)} t CO2e"
+    return quantity(mass_gco2e, "g CO2e")
 
 
 def percent(share: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from wattree.report.compare_text import compared_rows
 from wattree.report.plan_text import ranking_rows, strategy_label
@@ -12,16 +12,22 @@ from wattree.report.plots import Plot, plots_of
 from wattree.report.plots.of_plan import front_plot
 from wattree.report.plots.of_step import steps_plot
 from wattree.report.result_text import evidence_rows
-from wattree.report.words import COMPONENT_WORDS, likely, money, percent, quantity
+from wattree.report.words import (
+    COMPONENT_WORDS,
+    SHOWN_SHARE,
+    grams,
+    joules,
+    likely,
+    money,
+    percent,
+    watts,
+)
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from wattree.predict import Prediction
     from wattree.search import Plan
     from wattree.search.compared import RunComparison
-
-#: Shares below this have no row.
-_SHOWN_SHARE: Final = 5e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +120,13 @@ def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
             note=fits + likely(spans.get("memory.peak_bytes"), format_bytes),
             bad=not memory["fits"],
         ),
-        _card("Energy per step", figures["energy_j"]["total"], _joules, spans.get("energy_j")),
-        _card("Power", figures["average_power_w"], _watts, spans.get("average_power_w")),
+        _card("Energy per step", figures["energy_j"]["total"], joules, spans.get("energy_j")),
+        _card("Power", figures["average_power_w"], watts, spans.get("average_power_w")),
     ]
     if cost is not None:
         cards.append(_card("Cost per step", cost, money, spans.get("cost_usd")))
     if carbon is not None:
-        cards.append(_card("Carbon per step", carbon, _grams, spans.get("carbon_gco2e")))
+        cards.append(_card("Carbon per step", carbon, grams, spans.get("carbon_gco2e")))
     return tuple(cards)
 
 
@@ -131,11 +137,11 @@ def step_view(prediction: Prediction) -> StepView:
     tables = [
         _parts("Where the step goes, on the slowest rank", asdict(result.time_s), format_time),
         _parts("Memory of the fullest device", memory.by_category, format_bytes),
-        _parts("Energy of the step by stage, PUE included", energy.by_stage, _joules),
+        _parts("Energy of the step by stage, PUE included", energy.by_stage, joules),
         _parts(
             "Energy of the step by component",
             {COMPONENT_WORDS.get(name, name): part for name, part in energy.by_component.items()},
-            _joules,
+            joules,
         ),
         TableView(
             caption="What the figures rest on",
@@ -219,7 +225,7 @@ def _parts(caption: str, parts: Mapping[str, float], shown: Any) -> TableView:
     rows = [
         (name.replace("_", " "), part)
         for name, part in sorted(parts.items(), key=lambda item: -item[1])
-        if total and part >= _SHOWN_SHARE * total
+        if total and part >= SHOWN_SHARE * total
     ]
     return TableView(
         caption=caption,
@@ -228,15 +234,3 @@ def _parts(caption: str, parts: Mapping[str, float], shown: Any) -> TableView:
         numbers=(1, 2),
         shares=[part / total for _, part in rows],
     )
-
-
-def _joules(value: float) -> str:
-    return quantity(value, "J")
-
-
-def _watts(value: float) -> str:
-    return quantity(value, "W")
-
-
-def _grams(value: float) -> str:
-    return quantity(value, "g CO2e")
