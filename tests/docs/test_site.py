@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import threading
@@ -11,12 +10,14 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from tests.browser import needs_chromium
+
 ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 #: What a stranger types → the page that answers, which must be one of the first three.
 QUESTIONS = {
     "zero bubble": "Strategies",
@@ -116,26 +117,22 @@ def address(site: Path) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-def test_the_search_finds_the_page_that_answers(address: str, site: Path) -> None:
+@needs_chromium
+def test_the_search_finds_the_page_that_answers(browser: Any, address: str, site: Path) -> None:
     """A page that is not found is not read; from disk the search of Sphinx answers."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.set_default_timeout(60_000)  # ms; of a machine that does other things, too
-        missed = {}
-        for question, answer in QUESTIONS.items():
-            page.goto(f"{address}/search.html?q={quote(question)}")
-            titles = page.locator(".pagefind-ui__result-inner > .pagefind-ui__result-title")
-            titles.first.wait_for()
-            page.wait_for_function("!document.querySelector('.pagefind-ui__loading')")
-            first = [title.inner_text().strip() for title in titles.all()[:3]]
-            if answer not in first:
-                missed[question] = first
-        page.goto(f"{(site / 'search.html').as_uri()}?q=carbon")
-        page.locator("#search-results li").first.wait_for()
-        browser.close()
+    page = browser.new_page()
+    page.set_default_timeout(60_000)  # ms; of a machine that does other things, too
+    missed = {}
+    for question, answer in QUESTIONS.items():
+        page.goto(f"{address}/search.html?q={quote(question)}")
+        titles = page.locator(".pagefind-ui__result-inner > .pagefind-ui__result-title")
+        titles.first.wait_for()
+        page.wait_for_function("!document.querySelector('.pagefind-ui__loading')")
+        first = [title.inner_text().strip() for title in titles.all()[:3]]
+        if answer not in first:
+            missed[question] = first
+    page.goto(f"{(site / 'search.html').as_uri()}?q=carbon")
+    page.locator("#search-results li").first.wait_for()
+    page.close()
 
     assert missed == {}

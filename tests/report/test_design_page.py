@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.browser import needs_chromium
 from tests.design.synthetic import NASTY, axis, expansion_results, large_results, outcome, study
 from wattree.design import Outcome, Results
 from wattree.design.answers import NoAnswer, pareto, sweep_of
@@ -18,23 +18,9 @@ from wattree.design.points import point_of
 from wattree.design.results import Results as AllResults
 from wattree.design.study import Change
 from wattree.report.design.page import design_page, write_design_page
-from wattree.report.html import documents
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+from wattree.report.html import templates
 
 Opened = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return the system's Chromium, driven from here."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture
@@ -320,7 +306,7 @@ def test_marks_say_what_the_figures_rest_on() -> None:
 @pytest.mark.parametrize("theme", [":root {", ':root[data-theme="dark"] {'])
 def test_texts_stand_out_from_the_page(theme: str) -> None:
     """Contrast of 4.5 for text (WCAG 2.2, 1.4.3) and 3 for what is drawn (1.4.11)."""
-    style = documents.style()
+    style = templates.style()
     rule = style[style.index(theme) :].split("}")[0]
     colors = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", rule))
     for name, least in {"ink": 7, "quiet": 4.5, "accent": 4.5, "warn": 4.5, "mark": 3}.items():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 import wattree
+from tests.browser import needs_chromium
 from tests.report.test_energy_text import accounted
 from wattree.cli.main import run
 from wattree.errors import OutputError
@@ -28,8 +28,6 @@ from wattree.report.plots import PLOTS, plots_of, write_plot
 from wattree.report.plots.bars import link_shares
 from wattree.report.plots.over_time import busy_shares, fullest_memory
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 #: A name that would be markup or a script if it were not escaped.
 NASTY = "<img src=x onerror=alert(1)>"
 
@@ -125,17 +123,6 @@ def test_reports_are_small_load_nothing_and_run_no_script(reports: dict[str, Pat
         assert "<script" not in text
         assert not re.findall(r'(?:src|href)="(?!#|data:)', text)
         assert NASTY not in text
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return the system's Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @needs_chromium

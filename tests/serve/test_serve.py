@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,13 +23,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wattree
+from tests.browser import needs_chromium
 from wattree.errors import JobError, WattreeError
 from wattree.search import Plan
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState, choices
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 SMALL = {"model": "gpt2", "node": "dgx-a100", "sequence_length": "1024", "global_batch": "64"}
 NONE: dict[str, Path] = {}
 
@@ -87,17 +85,6 @@ def server() -> Iterator[Server]:
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) in {0, -signal.SIGINT, 130}
     process.stderr.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return the system's Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

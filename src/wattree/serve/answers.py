@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 import wattree
 from wattree.errors import JobError, StrategyError, WattreeError
-from wattree.report.html.documents import fragment
+from wattree.report.html.templates import rendered
 from wattree.report.html.views import Card, plan_view, step_cards, step_view
 from wattree.serve.state import PageState, choices, suggestions
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from wattree.predict import Prediction
     from wattree.serve.plans import RunningPlan
 
+#: Files of the page, and a part of it as HTML.
+PAGE: Final = Path(__file__).with_name("page")
+fragment: Final = partial(rendered, folder=PAGE)
 #: Predictions that are remembered, for the report of a step that was just shown.
 _REMEMBERED: Final = 4
 

@@ -19,13 +19,13 @@ from starlette.routing import Route
 from wattree.errors import JobError, WattreeError
 from wattree.files import yaml_of
 from wattree.json_text import parsed_object
-from wattree.report.html.documents import fragment, style, write_step_report
-from wattree.serve.answers import Answers, problems_of
+from wattree.report.html.documents import write_step_report
+from wattree.report.html.templates import style
+from wattree.serve.answers import PAGE, Answers, fragment, problems_of
 from wattree.serve.guard import Guard
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState
 
-_PAGE: Final = Path(__file__).with_name("page")
 #: States that are laid side by side.
 _MOST_COMPARED: Final = 4
 #: Files that one server takes.
@@ -178,12 +178,12 @@ class _Served:
     async def script(self, request: Request) -> Response:
         """Answer with the page's script."""
         del request
-        return Response((_PAGE / "page.js").read_text("utf-8"), media_type="text/javascript")
+        return Response((PAGE / "page.js").read_text("utf-8"), media_type="text/javascript")
 
     async def style(self, request: Request) -> Response:
         """Answer with the style of all pages, then what this one adds."""
         del request
-        return Response(style() + (_PAGE / "page.css").read_text("utf-8"), media_type="text/css")
+        return Response(style() + (PAGE / "page.css").read_text("utf-8"), media_type="text/css")
 
 
 def _query(request: Request) -> dict[str, str]:

@@ -26,7 +26,7 @@ from wattree.report.design.sections import (
     worth_sections,
 )
 from wattree.report.design.words import MEASURES, bottleneck_sentence
-from wattree.report.html.documents import style
+from wattree.report.html.templates import rendered, style
 
 _FOLDER = Path(__file__).with_name("page")
 _SECTIONS = (
@@ -70,19 +70,13 @@ def design_page(results: Results) -> str:
         MissingExtraError: jinja2 or plotly is not installed.
     """
     check_report()
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     summary = summarize(results)
     plotly, script = _plotly(), _script()
-    return environment.get_template("page.html.j2").render(
+    return rendered(
+        "page.html.j2",
+        folder=_FOLDER,
         **_context(results, summary),
         policy=_policy(plotly, script),
         version=__version__,

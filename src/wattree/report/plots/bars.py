@@ -7,15 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from wattree.report.plots.figure import INK, SERIES
-from wattree.report.plots.over_time import legend
+from wattree.report.plots.figure import INK, SERIES, legend, time_unit
 from wattree.trace import Trace
 
 #: Links that are drawn, those that carry most.
 _LINKS: Final = 10
 #: Parts below this share of the longest step are not drawn.
 _SHOWN_SHARE: Final = 1e-3
-_SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def draw_steps(axes: Any, steps: Mapping[str, Mapping[str, float]]) -> None:
@@ -26,7 +24,7 @@ def draw_steps(axes: Any, steps: Mapping[str, Mapping[str, float]]) -> None:
         steps: Name of a step → part → time [s].
     """
     longest = max((sum(parts.values()) for parts in steps.values()), default=1.0)
-    scale, unit = next(((s, u) for s, u in _SCALES if longest >= s), _SCALES[-1])
+    scale, unit = time_unit(longest)
     names = list(steps)
     parts = list(dict.fromkeys(part for each in steps.values() for part in each))
     left = np.zeros(len(names))
@@ -45,9 +43,8 @@ def draw_steps(axes: Any, steps: Mapping[str, Mapping[str, float]]) -> None:
     legend(axes)
 
 
-def draw_links(axes: Any, trace: Trace) -> None:
+def draw_links(axes: Any, names: Sequence[str], shares: Any) -> None:
     """Draw how busy links are over the step: what they carry over what they could."""
-    names, shares = link_shares(trace)
     axes.barh(names, 100 * shares, color=SERIES[0], height=0.6)
     for row, share in enumerate(shares):
         axes.annotate(f" {100 * share:.1f} %", (100 * share, row), va="center", fontsize=9)

@@ -23,6 +23,8 @@ INK, _LINE = "#1b1f24", "#c9d1d9"
 #: Ending of a file → format.
 _FORMATS: Final = {".svg": "svg", ".png": "png"}
 _WIDTH_IN: Final = 9.0
+#: Units of an axis of times: seconds, name.
+_TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,3 +132,14 @@ def _figure_class() -> Any:
             needed_for="a picture", package="matplotlib", extra="report"
         ) from error
     return Figure
+
+
+def legend(axes: Any) -> None:
+    """List the series beside the axes, in the order in which they are stacked."""
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def time_unit(largest_s: float) -> tuple[float, str]:
+    """Return the unit of an axis of times up to the largest: its seconds, and its name."""
+    return next(((scale, unit) for scale, unit in _TIMES if largest_s >= scale), _TIMES[-1])

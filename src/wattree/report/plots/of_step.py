@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from wattree.report.plots.bars import draw_links, draw_steps, link_shares
 from wattree.report.plots.figure import Plot
@@ -33,8 +35,9 @@ def plots_of(prediction: Prediction) -> dict[str, Plot]:
     found = [step_plot({"step": result}), _timeline(trace), _memory(result, trace)]
     if result.power is not None:
         found.append(_power(result))
-    if len(link_shares(trace)[0]):
-        found.append(_links(trace))
+    links, shares = link_shares(trace)
+    if links:
+        found.append(_links(links, shares.tolist()))
     return {plot.name: plot for plot in found}
 
 
@@ -100,15 +103,12 @@ def _power(result: Result) -> Plot:
     )
 
 
-def _links(trace: Trace) -> Plot:
-    names, shares = link_shares(trace)
-    words = ", ".join(
-        f"{name} {percent(share)}" for name, share in zip(names, shares.tolist(), strict=True)
-    )
+def _links(names: Sequence[str], shares: Sequence[float]) -> Plot:
+    words = ", ".join(f"{name} {percent(share)}" for name, share in zip(names, shares, strict=True))
     return Plot(
         name="links",
         title=PLOTS["links"],
         summary=words,
-        draw=partial(draw_links, trace=trace),
+        draw=partial(draw_links, names=names, shares=np.asarray(shares)),
         height_in=1.0 + 0.32 * len(names),
     )

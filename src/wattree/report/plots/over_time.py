@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import Phase, StreamKind
-from wattree.report.plots.figure import INK, SERIES
+from wattree.report.plots.figure import INK, SERIES, legend, time_unit
 from wattree.report.trace_counters import memory_levels
 from wattree.report.words import COMPONENT_WORDS
 from wattree.trace import COMPONENTS, PowerOverTime, Trace
@@ -28,7 +28,6 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "optimizer": Phase.OPTIMIZER,
 }
 _COMMUNICATION: Final = "communication"
-_SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def draw_memory(axes: Any, trace: Trace, capacity_bytes: float) -> None:
@@ -157,11 +156,5 @@ def _filled(trace: Trace, tasks: NDArray[np.int64], edges: Floats) -> Floats:
 
 def _times(edges_s: NDArray[Any]) -> tuple[Floats, str]:
     last = float(edges_s[-1]) if len(edges_s) else 0.0
-    scale, unit = next(((s, u) for s, u in _SCALES if last >= s), _SCALES[-1])
+    scale, unit = time_unit(last)
     return edges_s / scale, unit
-
-
-def legend(axes: Any) -> None:
-    """List the series beside the axes, in the order in which they are stacked."""
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))

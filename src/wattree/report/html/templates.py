@@ -1,0 +1,38 @@
+"""Templates of pages, rendered; texts of their context are escaped."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_SHARED = Path(__file__).parent
+
+
+def rendered(template: str, *, folder: Path = _SHARED, **context: Any) -> str:
+    """Return a template as HTML.
+
+    Args:
+        template: Name of the file.
+        folder: Where it lies; what it includes lies there or beside this module.
+        **context: Its values. One that it names and that is missing is an error.
+    """
+    return str(_environment(folder).get_template(template).render(**context))
+
+
+def style() -> str:
+    """Return the style of all pages."""
+    return (_SHARED / "style.css").read_text(encoding="utf-8")
+
+
+@cache
+def _environment(folder: Path) -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader([folder, _SHARED]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
