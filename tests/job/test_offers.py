@@ -47,7 +47,11 @@ def test_families_offer_what_their_users_have(name: str) -> None:
     [
         ("torchtitan", {"dp": 8, "sharding": "zero1"}, ["sharding zero1"]),
         ("torchtitan", {"dp": 8, "sharding": "zero3"}, []),
-        ("torchtitan", {"cp": 2, "context": "ulysses"}, ["context ulysses"]),
+        (
+            "torchtitan",
+            {"cp": 2, "context": "ulysses"},
+            ["context ulysses", "sharding none with cp above 1"],
+        ),
         ("torchtitan", {"dp": 8, "context": "ulysses"}, []),
         ("torchtitan", {"tp": 2}, ["sequence_parallel false with tp above 1"]),
         ("llm-foundry", {"dp": 4, "tp": 2}, ["tp above 1"]),

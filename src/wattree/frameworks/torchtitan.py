@@ -10,7 +10,7 @@ from typing import Any, Final
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.toml_text import read_toml, toml_text
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
-from wattree.frameworks.torchtitan_read import FACTS, HOST_OFFLOAD, SCHEDULES, read
+from wattree.frameworks.torchtitan_read import FACTS, GATHERED_AGAIN, HOST_OFFLOAD, SCHEDULES, read
 from wattree.strategy import Offload
 
 _FILE: Final = "train.toml"
@@ -60,7 +60,10 @@ def _assumed(concrete: ConcreteJob) -> tuple[str, ...]:
     said = ["torchtitan 0.3 and later take these settings from Python in place of TOML"]
     if concrete.job.training.steps == 1:
         said.append("100 steps: the job does not say how many")
-    if concrete.options.pp > 1 and concrete.options.memory.sharding != "none":
+    kind, is_piped = concrete.options.memory.sharding, concrete.options.pp > 1
+    if kind == "zero2" and concrete.micro_batches > 1 and not is_piped:
+        said.append(GATHERED_AGAIN)
+    if is_piped and kind != "none":
         said.append(
             "in a pipeline FSDP2 keeps gradients whole until the last micro-batch and then reduces "
             "them once"
@@ -88,14 +91,8 @@ def _misfits(concrete: ConcreteJob) -> dict[str, str]:
         found["strategy.sharding"] = (
             "hybrid shards over cp and ep ranks as well, which hybrid here does not; use zero3"
         )
-    is_one = concrete.micro_batches == 1 or options.pp > 1
-    if sharding == "zero2" and not (is_one and traffic.reshard_after_forward):
-        found["strategy.sharding"] = (
-            "zero2 with several micro-batches: parameters are gathered again for each; use zero3 "
-            "with reshard_after_forward false"
-        )
-    if sharding == "zero3" and is_one and not traffic.reshard_after_forward:
-        found["strategy.reshard_after_forward"] = "false with one micro-batch is zero2; use that"
+    if sharding == "zero3" and not traffic.reshard_after_forward:
+        found["strategy.reshard_after_forward"] = "false with zero3 is zero2 there; use that"
     if options.cp > 1 and options.parallelism.context_order != "zigzag":
         found["strategy.context_order"] = "found contiguous, which no TOML can say; use zigzag"
     if traffic.offload not in (Offload(), HOST_OFFLOAD):

@@ -21,6 +21,10 @@ FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("torchtitan.ya
 SCHEDULES: Final[dict[str, str]] = FACTS["schedules"]
 #: What `enable_cpu_offload` moves to the host: parameters, gradients and optimizer state.
 HOST_OFFLOAD: Final = Offload(optimizer="host", parameters="host")
+#: What tells `fsdp_reshard_after_forward = "never"` from ZeRO-2.
+GATHERED_AGAIN: Final = (
+    "zero2 is FSDP2 that keeps what it gathered: it gathers for each micro-batch, not once a step"
+)
 _PLACE = "parallelism."
 
 
@@ -198,8 +202,10 @@ def _sharding(settings: Settings, strategy: dict[str, Any], micro_batches: int) 
         {"default": strategy["pp"] > 1, "always": False, "never": True},
     )
     found: dict[str, Any] = {}
-    if policy and strategy["sharding"] == "zero3" and (micro_batches == 1 or strategy["pp"] > 1):
+    if policy and strategy["sharding"] == "zero3":
         found["sharding"] = "zero2"
+        if micro_batches > 1 and strategy["pp"] == 1:
+            settings.assume(GATHERED_AGAIN)
     elif policy and strategy["sharding"] != "none":
         found["reshard_after_forward"] = False
     if settings.flag("training.enable_cpu_offload"):
