@@ -8,6 +8,9 @@ the libraries that ran a shape. Where board power was sampled, loops lasted long
 clock to settle, and only those rows count. The others are short: on boards with little power for
 their peak they run at clocks that do not last, by a factor that comes from devices that have both.
 
+Devices of which only the best product is known (`gemm_max_achievable.csv`) reach the part of it
+that products of 200 us reach on dies that have both.
+
 A device's constant is the share of its datasheet's peak that makes the median error nil. A die has
 the geometric mean of its devices, all have that of the dies, each with the board power behind it.
 `--write` puts the constants into a calibration and keeps the rest of the file.
@@ -16,6 +19,7 @@ the geometric mean of its devices, all have that of the dies, each with the boar
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +34,7 @@ from rich.table import Table
 from benchmarks.frame import SHARED
 from wattree.cost import Calibration, Constant, load_calibration, matmul_time_s
 from wattree.cost.precisions import precision_class
-from wattree.cost.products import with_levels
+from wattree.cost.products import LIKE_DIES, OF_ALL, with_levels
 from wattree.hardware import Device, Precision, load_device
 from wattree.validation.calibration_file import write_calibration
 
@@ -67,6 +71,22 @@ _BOUND_W = 0.8
 _BOOST = 1.15
 #: Library whose 8-bit products are timed with the casts of an eager framework, token by token.
 _EAGER_CASTS = ("fp8", "vllm")
+#: Devices in the table of best products.
+BEST: Mapping[str, str] = {
+    "AMD MI300X": "mi300x",
+    "AMD MI325X": "mi325x",
+    "AMD MI355X": "mi355x",
+    "Intel Gaudi 2": "gaudi2",
+    "Intel Gaudi 3": "gaudi3",
+    "NVIDIA A100 PCIe": "a100-pcie-80gb",
+    "NVIDIA A100 SXM": "a100-sxm-80gb",
+    "NVIDIA B200 SXM": "b200-sxm-180gb",
+    "NVIDIA B300 SXM": "b300-sxm-288gb",
+    "NVIDIA GB200 SXM": "gb200",
+    "NVIDIA GH200 SXM": "gh200-144gb",
+    "NVIDIA H100 SXM": "h100-sxm-80gb",
+    "NVIDIA H200 SXM": "h200-sxm-141gb",
+}
 _SOURCE = "measured products (AI Configurator tables, 2026; python -m benchmarks.products)"
 #: Standard deviation of a device's share between libraries and versions.
 _SPREAD = 0.06
@@ -174,6 +194,79 @@ def fitted(products: Sequence[Products], calibration: Calibration) -> Calibratio
     return with_levels(replace(calibration, constants={**calibration.constants, **own}))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestProduct:
+    """The fastest product found on a device, as a share of its peak."""
+
+    device: Device
+    item: str
+    share: float
+
+    @property
+    def name(self) -> str:
+        """Return the constant that it is a bound of."""
+        return f"device.{self.device.name}.{self.item}"
+
+
+def read_best(path: Path) -> list[BestProduct]:
+    """Return the best products of a table."""
+    with path.open(newline="", encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["gpu"] in BEST]
+    found = []
+    for row in rows:
+        device, precision = load_device(BEST[row["gpu"]]), _DTYPES[row["dtype"]][0]
+        peak = device.matrix_peak_flop_per_s(precision)
+        share = float(row["max_achieved_tflops"]) * 1e12 / peak
+        found.append(BestProduct(device=device, item=f"matmul.{row['dtype']}", share=share))
+    return found
+
+
+def with_best(best: Sequence[BestProduct], calibration: Calibration) -> Calibration:
+    """Return `calibration` with shares of the devices of which only the best product is known.
+
+    Without 8-bit products of its own, such a device reaches with them what it does with 16 bits,
+    times what others lose.
+    """
+    own = {
+        name: constant
+        for name, constant in calibration.constants.items()
+        if constant.source == _SOURCE and name.startswith("device.")
+    }
+    ratios = {each.name: own[each.name].value / each.share for each in best if each.name in own}
+    dies = {each.device.die for each in best if each.name in own}
+    bf16, fp8 = (
+        calibration.constants[f"pooled.{item}"].value for item in ("matmul.bf16", "matmul.fp8")
+    )
+    found: dict[str, Constant] = {}
+    for each in best:
+        if LIKE_DIES.get(each.device.die, each.device.die) in dies:
+            continue  # the measured products of its die know more
+        ratio = _of_best(each.item, best, ratios)
+        whose = f"{each.share:.3f}, the best product (ml-engineering, 2026-08), times {ratio:.3f}"
+        found[each.name] = _derived(each.share * ratio, whose)
+        eight = f"device.{each.device.name}.matmul.fp8"
+        has_best = any(other.name == eight for other in best)
+        if not has_best and Precision.FP8 in each.device.peak_flop_per_s:
+            whose = f"16-bit products, times {fp8 / bf16:.3f}"
+            found[eight] = _derived(each.share * ratio * fp8 / bf16, whose)
+    return replace(calibration, constants={**calibration.constants, **found})
+
+
+def _of_best(item: str, best: Sequence[BestProduct], ratios: Mapping[str, float]) -> float:
+    """Return which part of the best product others reach: the mean over measured dies."""
+    by_die: dict[str, list[float]] = {}
+    for each in best:
+        if each.name in ratios and each.item == item:
+            by_die.setdefault(each.device.die, []).append(float(np.log(ratios[each.name])))
+    return float(np.exp(np.mean([np.mean(values) for values in by_die.values()])))
+
+
+def _derived(share: float, whose: str) -> Constant:
+    # One release of a device's libraries says no more of it than other devices do.
+    source = f"{whose} (python -m benchmarks.products)"
+    return Constant(value=round(share, 4), evidence="pooled", source=source, spread=OF_ALL)
+
+
 def table(products: Sequence[Products], calibration: Calibration) -> Table:
     """Return errors by device and format: with its own share, and with those of the others."""
     found = Table("device", "format", "rows", "share", "bias", "mean", "others'", "bias", "mean")
@@ -210,6 +303,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     products = read_products(options.dir / "gemm_lowprec.parquet")
     calibration = fitted(products, load_calibration(options.write))
+    best = read_best(options.dir / "gemm_max_achievable.csv")
+    calibration = with_best(best, calibration)
     Console(width=120).print(table(products, calibration))
     if options.write:
         write_calibration(options.write, calibration, calibration.left_out)

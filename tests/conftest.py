@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
-pytest_plugins = ["pytester", "tests.browser"]
+pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -166,3 +167,19 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     """Return the golden files of the test module, in the folder `golden` beside it."""
     update: bool = request.config.getoption("--update-golden")
     return Golden(request.path.parent / "golden", update=update)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return the browser, driven from here.
+
+    Not for longer than a module: its loop is one of asyncio, which lets no other run in a process.
+    """
+    from playwright.sync_api import sync_playwright
+
+    from tests.browser import CHROMIUM
+
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()

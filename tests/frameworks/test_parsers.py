@@ -140,7 +140,7 @@ def test_maxtext_reads_its_overrides(tmp_path: Path) -> None:
     pytest.importorskip("maxtext", reason="needs maxtext, which needs Python 3.12")
     jobs, folders = exported("maxtext", tmp_path)
     found = parsed("maxtext", folders)
-    policies = {"full": "full", "none": "minimal_with_context", "selective": "minimal"}
+    policies = {"full": "full", "none": "minimal_with_context", "selective_matmul": "minimal"}
     expected = [
         {
             "global_batch": job.job.data.global_batch,

@@ -140,7 +140,7 @@ DRAWN: Final[dict[str, Drawn]] = {
             **DEGREES,
             "ep": (1, 1, 1, 4),
             "sharding": ("none", "zero1", "zero3", "zero3", "hybrid"),
-            "recompute": ("none", "full", "selective", "selective_qkv"),
+            "recompute": ("none", "full", "selective_matmul", "selective_qkv"),
             "schedule": ("gpipe", "breadth-first"),
             "virtual_stages": (1, 2),
             "context": ("gather", "ring"),

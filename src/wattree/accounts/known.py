@@ -117,11 +117,12 @@ class KnownRows:
     def level(self, found: FoundConstant, device: str) -> str:
         """Return the level at which a constant is found: of a device with rows, its own.
 
-        Rows of a device determine the constants of its architecture too.
+        Rows of a device determine the constants of its architecture too; without them, constants
+        of its own say no more of its steps than those of its die do.
         """
         if device in self.devices and found.level in LEVELS[:-1]:
             return LEVELS[0]
-        return found.level
+        return LEVELS[1] if found.level == LEVELS[0] else found.level
 
 
 @lru_cache(maxsize=8)

@@ -50,15 +50,20 @@ def overhead_parts(
 
 def fragmentation(allocator: str, calibration: Calibration) -> float:
     """Return what an allocator holds in vain, as a share of live tensors."""
-    item = "_expandable" if allocator == "expandable" else ""
+    item = "" if allocator == "caching" else f"_{allocator}"
     return calibration.general(f"memory_fragmentation{item}")
 
 
 def reserved_bytes(tensor_bytes: Floats, setting: Setting) -> Floats:
-    """Return what the allocator holds for a peak of live tensors. [B]"""
-    calibration = setting.calibration
-    kept = tensor_bytes * (1 + fragmentation(setting.software.allocator, calibration))
-    return np.asarray(kept + calibration.general("memory_reserved_bytes"))
+    """Return what the allocator holds for a peak of live tensors. [B]
+
+    A compiler that lays out memory (`bfc`) counts the workspaces of libraries among the tensors.
+    """
+    calibration, allocator = setting.calibration, setting.software.allocator
+    kept = tensor_bytes * (1 + fragmentation(allocator, calibration))
+    if allocator != "bfc":
+        kept = kept + calibration.general("memory_reserved_bytes")
+    return np.asarray(kept)
 
 
 def process_bytes(

@@ -14,9 +14,9 @@ from wattree.hardware import load_device
 PRODUCT_ITEMS = ("matmul.bf16", "matmul.fp8", "matmul.nvfp4")
 #: Dies that no table has, with the one whose figures stand for them: the same units of matrices;
 #: best 16-bit products 1,769 against 1,745 TFLOP/s (ml-engineering, 2026-08).
-_LIKE: Mapping[str, str] = {"gb110": "gb100"}
+LIKE_DIES: Mapping[str, str] = {"gb110": "gb100"}
 #: Spread of a device's share around that of another of its die, and of any other.
-_OF_DIE, _OF_ALL = 0.08, 0.15
+_OF_DIE, OF_ALL = 0.08, 0.15
 
 
 def with_levels(calibration: Calibration) -> Calibration:
@@ -38,8 +38,8 @@ def with_levels(calibration: Calibration) -> Calibration:
             kept[f"die.{die}.{item}"] = _mean(values, f"devices of {die.upper()}", _OF_DIE)
             pooled.setdefault(item, []).append(kept[f"die.{die}.{item}"].value)
     for item, values in pooled.items():
-        kept[f"pooled.{item}"] = _mean(values, "measured dies", _OF_ALL)
-    for die, other in _LIKE.items():
+        kept[f"pooled.{item}"] = _mean(values, "measured dies", OF_ALL)
+    for die, other in LIKE_DIES.items():
         kept |= {
             f"die.{die}.{name.removeprefix(f'die.{other}.')}": replace(
                 constant, evidence="pooled", source=f"{other.upper()}'s"

@@ -236,7 +236,7 @@ def _strategy(spec: MaxTextSpec, degrees: Mapping[str, int], problems: Problems)
             "ici_tensor_sequence_parallelism", "found together with ici_tensor_parallelism"
         )
     if tensor > 1:
-        found |= {"tp": tensor, "sequence_parallel": degrees[SEQUENCE] > 1}
+        found |= {"tp": tensor, "sequence_parallel": True}
     if context > 1:
         ways = {word: way for way, word in CONTEXTS.items()}
         found |= {"cp": context, "context": ways[spec.context_parallel_strategy]}

@@ -26,6 +26,8 @@ class UsualStrategy:
         offloads: Activations wait in host memory where copies cost no time.
         graphed_experts: Layers of experts are replayed from CUDA graphs, but for the experts
             themselves, on devices whose host shares its memory with them.
+        windowed: Collectives of tensor parallelism hide behind the products that need them, on
+            TPUs.
         ungated_model: Keys of `transformer:` blocks without gates, as the software's own arguments
             default.
         source: Where that is written.
@@ -38,6 +40,7 @@ class UsualStrategy:
     interleaves: bool = False
     offloads: bool = False
     graphed_experts: bool = False
+    windowed: bool = False
     ungated_model: Mapping[str, object] = field(default_factory=dict)
     source: str
 
@@ -126,8 +129,12 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
     ),
     "maxtext": UsualStrategy(
         sharding="zero3",
+        sequence_parallel=True,
+        # XLA's windowed einsums (Wang et al., ASPLOS 2023), which it does on TPUs unless
+        # `--xla_jf_spmd_threshold_for_windowed_einsum_mib` forbids it.
+        windowed=True,
         recompute=("selective_qkv", "full"),
-        source="remat_policy of MaxText's GPU configurations: save_qkv_proj or full",
+        source="base.yml and GPU configurations of MaxText: remat_policy, logical_axis_rules",
     ),
 }
 #: Keys of a strategy that a family fills.
@@ -192,9 +199,12 @@ def usual_traits(
     """
     usual = USUAL_STRATEGIES[software]
     is_coherent = device.host_link_bytes_per_s >= _COHERENT_BYTES_PER_S
-    if "cuda_graphs" in job_traits or not (has_experts and is_coherent and usual.graphed_experts):
-        return {}
-    return {"cuda_graphs": "partial"}
+    found: dict[str, object] = {}
+    if has_experts and is_coherent and usual.graphed_experts:
+        found["cuda_graphs"] = "partial"
+    if device.kind == "tpu" and usual.windowed:
+        found["overlap_tensor"] = True
+    return {trait: value for trait, value in found.items() if trait not in job_traits}
 
 
 def usual_model(

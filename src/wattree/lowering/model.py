@@ -21,7 +21,7 @@ from wattree.lowering.usual_model import usual_block
 from wattree.strategy import Strategy, StrategyOptions
 
 #: Ways of recomputation that tell products apart by name.
-_OF_TRANSFORMERS = ("selective_operator", "selective_qkv")
+_OF_TRANSFORMERS = ("selective_matmul", "selective_operator", "selective_qkv")
 
 
 def model_of(job: Job) -> ModelGraph:

@@ -20,7 +20,7 @@ NO_CONTEXT = StrategyOptions().parallelism.context
 _CONTEXTS = ("ring", "gather", ULYSSES)
 _CONTEXTS_UNFUSED = ("gather", ULYSSES)
 #: Recomputation by operator, which few programs have: tried where the job's software does.
-_BY_OPERATOR = ("selective_operator", "selective_qkv")
+_BY_OPERATOR = ("selective_matmul", "selective_operator", "selective_qkv")
 #: Told apart by virtual stages alone, so they share options.
 _WITHOUT_NAME = ("1f1b", "interleaved")
 

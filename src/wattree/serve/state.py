@@ -19,7 +19,9 @@ from wattree.hardware.load import node_names, site_names
 from wattree.job import Job, job_from_mapping
 from wattree.job.offers import offer_of
 from wattree.job.written import yaml_text
+from wattree.strategy import CONTEXTS, RECOMPUTATIONS, SHARDINGS
 from wattree.strategy.described import describe_options
+from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
 #: Longest value of a control: a line of further keys. [characters]
 _LONGEST: Final = 4000
@@ -148,10 +150,10 @@ def choices(state: PageState, files: Mapping[str, Path]) -> dict[str, list[Contr
     software = state.values.get("software", "")
     offer = offer_of(software)
     values = {
-        "sharding": ("none", "zero1", "zero2", "zero3", "hybrid"),
-        "recompute": ("none", "selective", "selective_operator", "full"),
-        "schedule": ("1f1b", "gpipe", "interleaved", "breadth-first", "zb-h1", "zb-v", "dualpipev"),
-        "context": ("overlapped", "gather", "ring", "ulysses"),
+        "sharding": SHARDINGS,
+        "recompute": RECOMPUTATIONS,
+        "schedule": tuple(PIPELINE_SCHEDULES),
+        "context": CONTEXTS,
         "sequence_parallel": ("false", "true"),
     }
     found = {

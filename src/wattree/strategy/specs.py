@@ -18,9 +18,17 @@ from wattree.strategy.tree import ContextExchange, PositionOrder
 #: sharded over all replicas; `hybrid`: parameters sharded over `fsdp`, replicated over `dp`.
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 #: `selective`: attention scores only; `selective_operator`: attention output and every other
-#: product kept; `selective_qkv`: only the query, key and value products kept (MaxText's
+#: product kept; `selective_matmul`: every product kept, and nothing else (MaxText's `minimal`);
+#: `selective_qkv`: only the query, key and value products kept (MaxText's
 #: `save_qkv_proj`); `block_N`: every N-th layer whole; `full`: every layer whole.
-RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "full")
+RECOMPUTATIONS = (
+    "none",
+    "selective",
+    "selective_matmul",
+    "selective_operator",
+    "selective_qkv",
+    "full",
+)
 #: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
 ULYSSES = "ulysses"
 #: Rows of images instead of positions of sequences: edges are exchanged with neighbours.

@@ -35,6 +35,8 @@ def recompute_in_backward(part: nn.Module, kind: str) -> None:
     if kind == "selective":
         cores = [each for each in part.modules() if isinstance(each, AttentionCore)]
         _checkpoint(iter(cores))
+    elif kind == "selective_matmul":
+        _checkpoint(iter(blocks_of(part).values()), keeps=lambda _: True, attention=False)
     elif kind == "selective_operator":  # attention, and every second product
         _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n % 2 == 1, attention=True)
     elif kind == "selective_qkv":  # the products of query, key and value, which are one

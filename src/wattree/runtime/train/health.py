@@ -110,7 +110,7 @@ def broken_loss(
     dist.all_gather_object(text, mine, control)
     rank = next((number for number, layer in enumerate(text) if layer is not None), 0)
     layer = text[rank]
-    where = f", layer {layer}" if layer else ""
+    where = f", layer {layer}" if layer else ", in the loss itself"
     return RunError(
         f"rank {rank}",
         [

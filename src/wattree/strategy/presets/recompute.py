@@ -3,11 +3,15 @@
 `full`: every layer from its input (Chen et al., "Training Deep Nets with Sublinear Memory Cost",
 2016). `selective`: the attention core only (Korthikanti et al., 2022). `selective_operator`: all
 but attention and half of each product, as torchtitan's per-operator policy keeps every other
-product. `selective_qkv`: all but the query, key and value projections (MaxText's
+product. `selective_matmul`: all but the products (JAX's `dots_with_no_batch_dims_saveable`,
+MaxText's `minimal`). `selective_qkv`: all but the query, key and value projections (MaxText's
 `save_qkv_proj`). `block_N`: every N-th layer in full.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.strategy.options import StrategyOptions
@@ -29,6 +33,13 @@ _MATMULS = (
     "moe.experts.up",
     "moe.experts.down",
 )
+#: Recomputation of whole layers but for these operators.
+_OF_LAYERS: Final[Mapping[str, Mapping[str, TreeNode]]] = {
+    "selective_matmul": dict.fromkeys(_MATMULS, _KEEP),
+    "selective_operator": {"attention.core": _KEEP, **dict.fromkeys(_MATMULS, _HALF)},
+    # Backward needs neither product's output: only what the next operator saved.
+    "selective_qkv": dict.fromkeys(("attention.qkv", "mlp.down", "moe.experts.down"), _KEEP),
+}
 
 
 def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
@@ -48,17 +59,10 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         nodes = dict.fromkeys(layers, _AGAIN)
     elif kind == "selective":
         nodes = dict.fromkeys(_attentions(model), _AGAIN)
-    elif kind == "selective_operator":
+    elif kind in _OF_LAYERS:
         nodes = dict.fromkeys(layers, _AGAIN)
-        for layer in layers:
-            nodes[f"{layer}.attention.core"] = _KEEP
-            nodes |= {f"{layer}.{path}": _HALF for path in _MATMULS}
-    elif kind == "selective_qkv":
-        nodes = dict.fromkeys(layers, _AGAIN)
-        for layer in layers:
-            # Backward needs neither product's output: only what the next operator saved.
-            for path in ("attention.qkv", "mlp.down", "moe.experts.down"):
-                nodes[f"{layer}.{path}"] = _KEEP
+        kept = _OF_LAYERS[kind].items()
+        nodes |= {f"{layer}.{path}": node for layer in layers for path, node in kept}
     elif kind.startswith("block_"):
         every = int(kind.removeprefix("block_"))
         nodes = dict.fromkeys(layer_paths(model)[::every], _AGAIN)
