@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import wattree
 from wattree.errors import JobError, StrategyError
 from wattree.job import Job, job_from_mapping
+from wattree.strategy import StrategyOptions
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "pipeline": {"tp": 2, "pp": 4, "micro_batch": 1, "sharding": "zero1"},
@@ -70,3 +72,43 @@ def test_a_job_without_a_strategy_is_refused() -> None:
     """It is for one strategy; plan finds one."""
     with pytest.raises(JobError, match="expected a strategy to estimate"):
         wattree.estimate(job("auto"))
+
+
+def test_what_a_job_leaves_open_is_what_makes_it_fastest() -> None:
+    """Few micro-batches in many stages: users pay with recomputation for virtual stages."""
+    job = wattree.job_from_mapping(
+        {
+            "model": "llama-3.1-405b",
+            "data": {"sequence_length": 8192, "global_batch": 512},
+            "cluster": {"node": "dgx-h100", "nodes": 256},
+            "software": "generic",
+            "strategy": {"tp": 8, "pp": 16, "dp": 16, "micro_batch": 1, "sequence_parallel": True},
+        }
+    )
+    found = wattree.simulate(job).result
+    assert isinstance(job.strategy, StrategyOptions)
+    plain = replace(job, strategy=job.strategy.changed(schedule="1f1b"), left_open=())
+
+    assert found.strategy["schedule"]["virtual_stages"] > 1
+    assert found.step_time_s < wattree.simulate(plain).result.step_time_s
+
+
+def test_a_vocabulary_that_does_not_divide_costs_what_a_padded_one_does() -> None:
+    """All training software pads it, or gives the last rank fewer rows."""
+    small = {"layers": 2, "hidden": 1024, "heads": 16, "ffn": 4096}
+    odd, padded = (
+        wattree.simulate(
+            wattree.job_from_mapping(
+                {
+                    "model": {"transformer": {**small, "vocab": vocab}},
+                    "data": {"sequence_length": 512, "global_batch": 8},
+                    "cluster": {"node": "dgx-a100", "nodes": 1},
+                    "strategy": {"tp": 4, "dp": 2},
+                }
+            )
+        ).result
+        for vocab in (32_001, 32_004)
+    )
+
+    assert odd.step_time_s == pytest.approx(padded.step_time_s, rel=1e-3)
+    assert odd.memory.peak_bytes == pytest.approx(padded.memory.peak_bytes, rel=1e-3)

@@ -125,6 +125,7 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
     "generic": UsualStrategy(
         sharding="zero1",
         recompute=_BLOCKS,
+        interleaves=True,
         source="what most software of language models does",
     ),
     "maxtext": UsualStrategy(

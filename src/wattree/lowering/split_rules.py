@@ -128,8 +128,9 @@ def indivisible_units(operator: Operator, dim: str, sequence: int) -> int | None
     slides = operator.window is not None and dim == "seq"
     if loop.role is DimRole.OPAQUE or operator.in_turn == dim or slides:
         return 1
-    # Samples are counted elsewhere. Rows of tables are dealt out, the last rank has some fewer.
-    if dim == "batch" or (is_sample_table(operator) and dim == row_dim(operator)):
+    # Samples are counted elsewhere. Rows of tables are dealt out, the last rank has some fewer; and
+    # vocabularies are padded.
+    if dim in {"batch", "vocab"} or (is_sample_table(operator) and dim == row_dim(operator)):
         return None
     if loop.units is not None:
         return loop.units

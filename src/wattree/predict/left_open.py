@@ -38,10 +38,12 @@ def decided(setting: Setting) -> Setting:
     weighed = _Weighed(setting)
     if not weighed.is_open(options):
         return setting
-    for tried in weighed.candidates(options):
-        if weighed.fits(tried):
-            return _assuming(setting, options, weighed.best_stages(tried))
-    return setting
+    fitting = [
+        weighed.best_stages(tried) for tried in weighed.candidates(options) if weighed.fits(tried)
+    ]
+    if not fitting:
+        return setting
+    return _assuming(setting, options, min(fitting, key=weighed.step_s))
 
 
 @dataclass(slots=True)
@@ -92,6 +94,14 @@ class _Weighed:
             return True  # as much waits in host memory as has to
         found = self._estimate(options)
         return found is not None and found.need_bytes <= found.capacity_bytes
+
+    def step_s(self, options: StrategyOptions) -> float:
+        """Return the time of a step, infinite where it has no closed form. [s]
+
+        What waits in host memory does so only where its copies hide.
+        """
+        found = self._estimate(options.changed(traffic=replace(options.traffic, offload=Offload())))
+        return math.inf if found is None else found.step_s
 
     def best_stages(self, options: StrategyOptions) -> StrategyOptions:
         """Return the same with the virtual stages of the fastest pipeline that fits."""
