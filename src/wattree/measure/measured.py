@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -92,24 +93,21 @@ def measure_command(
         UnknownNameError: There is no such kind of meters.
     """
     found = find_meters(meters, options)
-    ended = CommandEnd(0)
-    done = 0
+    ends: list[CommandEnd] = []
+    facts = partial(
+        run_of_reading,
+        name=name or Path(command[0]).name,
+        activity=activity,
+        node=node,
+        model=model,
+        ranks_per_node=ranks,
+        work=work or Work(),
+        command=tuple(command),
+    )
 
     def run_of(reading: WindowReading, exit_code: int | None, notes: Sequence[str]) -> Run:
-        return run_of_reading(
-            window,
-            reading,
-            name=name or Path(command[0]).name,
-            activity=activity,
-            node=node,
-            model=model,
-            iterations=iterations * done,
-            ranks_per_node=ranks,
-            work=work or Work(),
-            exit_code=exit_code,
-            command=tuple(command),
-            notes=notes,
-        )
+        done = iterations * len(ends)
+        return facts(window, reading, iterations=done, exit_code=exit_code, notes=notes)
 
     def save_partial(reading: WindowReading) -> None:
         if save is not None:
@@ -119,23 +117,32 @@ def measure_command(
     window = Window(found.meters, interval_s=interval_s, missing=found.missing, watch=watch)
     window.start()
     try:
-        while ended == CommandEnd(0) and (
-            done < repeat or time.monotonic() - window.started_s < repeat_for_s
+        while not ends or (
+            ends[-1] == CommandEnd(0)
+            and (len(ends) < repeat or time.monotonic() - window.started_s < repeat_for_s)
         ):
-            ended = run_command(command, stdout=stdout)
-            done += 1
+            ends.append(run_command(command, stdout=stdout))
     finally:
         window.stop()
-    reading = window.between()
-    notes = [f"the command ran {done} times"] if done > 1 else []
-    if ended.interrupted_by is not None:
+    return _measured(window.between(), ends, run_of)
+
+
+def _measured(
+    reading: WindowReading,
+    ends: Sequence[CommandEnd],
+    run_of: Callable[[WindowReading, int | None, Sequence[str]], Run],
+) -> Measured:
+    """Return what was measured of a command that ran and ended as often as `ends` says."""
+    ended, is_interrupted = ends[-1], ends[-1].interrupted_by is not None
+    notes = [f"the command ran {len(ends)} times"] if len(ends) > 1 else []
+    if is_interrupted:
         notes.append("interrupted: the energy up to then")
     return Measured(
-        run=run_of(reading, None if ended.interrupted_by is not None else ended.code, notes),
+        run=run_of(reading, None if is_interrupted else ended.code, notes),
         peak_w=reading.peak_w,
         needs_s=_needs_s(reading),
         code=ended.code if ended.interrupted_by is None else 128 + ended.interrupted_by,
-        interrupted=ended.interrupted_by is not None,
+        interrupted=is_interrupted,
     )
 
 

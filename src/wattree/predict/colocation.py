@@ -86,6 +86,12 @@ class PredictedGain:
     bound: str
 
 
+def _contention(cores: int | None) -> float:
+    """Return the slowdown that each further process brings at devices of a kind."""
+    kind = "gpu" if cores is None else "cpu"
+    return load_calibration().general(f"colocation_contention_{kind}")
+
+
 def predicted_gain(
     alone: MeasuredStep,
     processes: int,
@@ -124,9 +130,7 @@ def predicted_gain(
         WattreeError: The rule or a number makes no sense.
     """
     _check(alone, processes, rule)
-    if contention is None:
-        kind = "gpu" if cores is None else "cpu"
-        contention = load_calibration().general(f"colocation_contention_{kind}")
+    contention = _contention(cores) if contention is None else contention
     share = 1.0 / processes if rule == FIXED_GLOBAL else 1.0
     device_s = alone.device_s * (alone.fixed_share + (1.0 - alone.fixed_share) * share)
     once = alone.fixed_waiting + (1.0 - alone.fixed_waiting) * share
@@ -138,8 +142,7 @@ def predicted_gain(
     at_device_s, waited = _at_device_s(alone, device_s, processes, slots, contention)
     own_s = alone.waiting_s * once + host_s + alone.gaps_s + at_device_s + waited + reduction_s
     bounds = {"process": own_s}
-    count = alone.workers if workers is None else workers
-    if count:
+    if count := alone.workers if workers is None else workers:
         bounds["loader"] = alone.loader_s * share * processes / count
     if cores is not None:
         busy = device_s * alone.cores_used + alone.host_s * once + alone.loader_core_s * share

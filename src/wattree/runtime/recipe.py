@@ -183,22 +183,8 @@ def recipe_of(job: Job) -> Recipe:
         )
     if misfits:
         raise StrategyError(misfits, source=job.source)
-    if options.tp == 1:
-        kind = ReplicaKind.DDP
-    elif options.phantoms.enabled:
-        kind = (
-            ReplicaKind.LOW_RANK
-            if options.phantoms.exchange == ACTIVATIONS
-            else ReplicaKind.PHANTOM
-        )
-    else:
-        kind = (
-            ReplicaKind.MEGATRON
-            if options.parallelism.tensor_pairs or options.parallelism.sequence_parallel
-            else ReplicaKind.TENSOR
-        )
     return Recipe(
-        kind=kind,
+        kind=_kind(options),
         dp=options.dp,
         tp=options.tp,
         micro_batch=options.pipeline.micro_batch,
@@ -219,6 +205,17 @@ def recipe_of(job: Job) -> Recipe:
         context_order=options.parallelism.context_order,
         recompute=options.memory.recompute,
     )
+
+
+def _kind(options: StrategyOptions) -> ReplicaKind:
+    """Return how the ranks of a replica share its layers."""
+    if options.tp == 1:
+        return ReplicaKind.DDP
+    if options.phantoms.enabled:
+        is_low_rank = options.phantoms.exchange == ACTIVATIONS
+        return ReplicaKind.LOW_RANK if is_low_rank else ReplicaKind.PHANTOM
+    in_pairs = options.parallelism.tensor_pairs or options.parallelism.sequence_parallel
+    return ReplicaKind.MEGATRON if in_pairs else ReplicaKind.TENSOR
 
 
 def _schedule(options: StrategyOptions, micro_batches: int) -> Schedule:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,10 @@ from wattree.runtime.parallel.assemble import assemble
 from wattree.runtime.parallel.context import ContextShare
 from wattree.runtime.parallel.watch import LibraryWatch
 from wattree.runtime.recipe import Recipe
-from wattree.runtime.train.account import gathered
+from wattree.runtime.train.account import RankAccount, gathered
 from wattree.runtime.train.health import is_out_of_memory
 from wattree.runtime.train.learner import Learner
-from wattree.runtime.train.loop import Loop
+from wattree.runtime.train.loop import Loop, LoopEnd
 from wattree.runtime.train.losses import LossLog
 from wattree.runtime.train.optimizers import autocast_of, optimizer_of
 from wattree.runtime.train.progress import Progress
@@ -38,6 +38,7 @@ from wattree.runtime.train.state import State
 from wattree.runtime.train.stop import StopAsked
 from wattree.strategy import ULYSSES, PositionOrder
 from wattree.temporary import temporary_folder
+from wattree.trace import Run
 
 if TYPE_CHECKING:
     from wattree.runtime.train.outcome import Trained
@@ -140,26 +141,37 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
         session.group.watch = None
         progress.close()
         stages.close()
-    measured_steps = max(ended.step - first - warm_up, 0)
-    module = parts.learner.module
-    counts = {"measured_steps": measured_steps, "copied": parts.learner.copied}
-    accounts = gathered(session, recorder, origin, module=module, **counts)
-    end = RankEnd(interrupted=ended.interrupted)
+    counts = {
+        "measured_steps": max(ended.step - first - warm_up, 0),
+        "copied": parts.learner.copied,
+    }
+    accounts = gathered(session, recorder, origin, module=parts.learner.module, **counts)
     if session.rank or stages.run is None:
-        return end
+        return RankEnd(interrupted=ended.interrupted)
+    found = _outcome(job, session, stages.run, ended, accounts, first)
+    return RankEnd(interrupted=ended.interrupted, trained=found)
+
+
+def _outcome(  # noqa: PLR0917 - what one run left
+    job: Job,
+    session: RankSession,
+    run: Run,
+    ended: LoopEnd,
+    accounts: Sequence[RankAccount],
+    first: int,
+) -> Trained:
     from wattree.runtime.train.outcome import trained  # with all that predicts
 
-    found = trained(
+    return trained(
         job,
         session.recipe,
-        stages.run,
+        run,
         ended,
         accounts,
         first=first,
         launcher=session.launch.launcher,
         capacity_bytes=_capacity_bytes(session.device),
     )
-    return replace(end, trained=found)
 
 
 def _check_steps(first: int, last: int) -> None:
