@@ -7,6 +7,7 @@ the browser says where it comes from; a name of another site that leads here is 
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import SimpleCookie
 from typing import Any, Final
@@ -20,6 +21,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 #: Largest request. [B]
 MOST_BYTES: Final = 1 << 20
+#: As numbers that are small enough to be read are written.
+_LENGTH: Final = re.compile("[0-9]{1,12}")
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; "
@@ -73,7 +76,7 @@ class Guard:
         if origin is not None and origin.partition("://")[2] not in self._hosts:
             return PlainTextResponse("this request comes from another site\n", 403)
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MOST_BYTES:
+        if not _LENGTH.fullmatch(length) or int(length) > MOST_BYTES:
             return PlainTextResponse(f"at most {MOST_BYTES} B are taken\n", 413)
         given = QueryParams(scope["query_string"]).get("token", "")
         if scope["path"] == "/" and given and self._fits(given):
