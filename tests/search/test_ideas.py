@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,76 @@ def test_software_families_are_compared(tmp_path: Path, capsys: pytest.CaptureFi
     assert "torchtitan: dp" in shown
     assert "accelerate: dp" in shown
     assert run(["plan", str(job), "--software", "torchtitn"]) == 2
+
+
+def test_a_rank_of_software_families_is_a_row_of_their_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not a row of the best family's own ranking, which is not shown."""
+    job, out = tmp_path / "job.yaml", tmp_path / "second.yaml"
+    job.write_text(yaml_text(_mapping(**_MODELS["fsdp"])), encoding="utf-8")
+
+    words = ["--software", "torchtitan,accelerate", "--rank", "2", "--out", str(out)]
+    assert run(["plan", str(job), *words, "--json", "-"]) == 0
+
+    second = list(json.loads(capsys.readouterr().out)["software"].items())[1]
+    written = wattree.load_job(out)
+    step_s = wattree.simulate(written).result.step_time_s
+    assert written.software == second[0]
+    assert step_s == pytest.approx(second[1]["best"]["step_time_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rank", "2"], "--rank: found without --out"),
+        (["--nodes", "1..2", "--full"], "--full: found together with --nodes"),
+        (["--nodes", "1..2", "--rank", "2", "--out", "x"], "--rank: found together with --nodes"),
+        (["--software", "jax", "--pareto", "time,energy"], "--pareto: found together with"),
+        (["--software", "jax,nope,none"], "unknown software 'nope', 'none'"),
+        (["--software", ""], "unknown software ''"),
+    ],
+)
+def test_options_without_effect_are_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    """The job is not even read."""
+    assert run(["plan", str(tmp_path / "none.yaml"), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_families_that_fit_nothing_say_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And where none fits, the exit code is that of nothing."""
+    job = tmp_path / "job.yaml"
+    keys = _MODELS["fsdp"] | {"model": "llama-3.1-405b", "cluster": {"node": "dgx-h100"}}
+    job.write_text(yaml_text(_mapping(**keys)), encoding="utf-8")
+
+    assert run(["plan", str(job), "--software", "torchtitan"]) == 3
+
+    said = capsys.readouterr().out
+    assert "torchtitan: nothing fits" in said
+    assert "what would help" in said
+
+
+def test_a_plan_tells_of_the_run_that_was_asked_for_and_of_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--tokens` without `--nodes` gives the time of the whole run; a report is written."""
+    job, out, page = (tmp_path / name for name in ("job.yaml", "best of.yaml", "r.html"))
+    job.write_text(yaml_text(_mapping(**_MODELS["no software"])), encoding="utf-8")
+
+    words = ["--tokens", "1B", "--out", str(out), "--report", str(page)]
+    assert run(["plan", str(job), *words]) == 0
+
+    shown = capsys.readouterr()
+    assert "The run" in shown.out
+    assert "1 billion tokens" in shown.out
+    assert f"Next: wattree simulate '{out}'" in shown.err
+    assert "<html" in page.read_text(encoding="utf-8")
+
+
+def test_the_runner_up_is_the_second_row(plan: Plan) -> None:
+    """A variant of the winner is no row of its own: its label would be nowhere on the screen."""
+    assert plan.ideas[1][0].label in plan.explanation[1]

@@ -15,10 +15,13 @@ from wattree.errors import InfeasibleError, JobError
 from wattree.predict import predicted
 from wattree.search import Plan, memory_fixes, plan
 from wattree.search.explain import explanation
+from wattree.search.infeasible import infeasible
 from wattree.search.objective import to_digits
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import in_order
+from wattree.search.screen import Constraints, screen
+from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 from wattree.units import format_bytes
 
@@ -77,7 +80,7 @@ def test_the_explanation_names_both_hand_choices_and_the_runner_up(found: Plan) 
 
 def test_numbers_in_the_explanation_are_those_of_the_results(found: Plan) -> None:
     """Against the runner-up: both times, their quotient, and the difference of each part."""
-    first, second = found.ranked[0].result, found.ranked[1].result
+    first, second = found.ranked[0].result, found.ideas[1][0].result
     sentence = found.explanation[1]
     mine, other = first.step_time_s, second.step_time_s
 
@@ -257,8 +260,8 @@ def test_the_explanation_has_no_differences_of_nothing() -> None:
     told = explanation(given, "energy", ranked, {})[1]
 
     assert re.sub("with [5-9][0-9] %", "with N %", told) == (
-        "It beats the runner-up (other) by 0.6 % (with N % probability), 90 kJ against 90.5 kJ: "
-        "500 J less for work and traffic."
+        "It beats its nearest variant (other) by 0.6 % (with N % probability), 90 kJ against "
+        "90.5 kJ: 500 J less for work and traffic."
     )
 
 
@@ -276,3 +279,24 @@ def test_host_memory_is_offered_where_it_is_what_fits() -> None:
     fixes = memory_fixes(job_setting, options)
 
     assert [fix.change for fix in fixes] == ["optimizer state in host memory"]
+
+
+def test_sequences_of_one_token_have_strategies() -> None:
+    """They admit no context parallelism, but all else; once no mesh at all was left."""
+    assert plan(job(model="gpt2", sequence=1), limits=FEW).best is not None
+
+
+def test_devices_that_were_left_out_are_asked_for_before_more_nodes() -> None:
+    """More nodes do not help where --max-devices binds."""
+    with pytest.raises(InfeasibleError, match="what would help: a larger --max-devices, devices"):
+        plan(job(model="llama-3.1-70b", node="dgx-a100", nodes=4), max_devices=1)
+
+
+def test_strategies_that_only_simulations_reject_say_what_they_miss() -> None:
+    """Not a time that misses nothing."""
+    given, missed = setting(model="gpt2"), {"out of memory": 5}
+    screened = screen(given, enumerate_space(given, limits=FEW))
+    error = infeasible(given, screened, Constraints(), missed, missed=missed)
+
+    assert "simulated, the 5 most promising are out of memory\n" in str(error)
+    assert "what would help: more devices, a smaller --margin, devices with more" in str(error)

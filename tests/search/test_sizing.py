@@ -134,3 +134,20 @@ def test_the_command_writes_the_job_of_the_smallest_cluster(
     assert step.step_time_s == pytest.approx(found["smallest"]["best"]["step_time_s"])
     assert run(["plan", str(path), "--nodes", "1..2", "--deadline", "1 s", "--tokens", "1T"]) == 3
     assert run(["plan", str(path), "--budget", "5 USD"]) == 2
+
+
+def test_a_report_is_written_and_a_run_of_one_step_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a length there is no run to tell of; the plan's report is that of the answer."""
+    path, page = tmp_path / "job.yaml", tmp_path / "r.html"
+    data = {"sequence_length": 1024, "global_batch": 64}
+    path.write_text(json.dumps({"model": "gpt2", "data": data, "cluster": {"node": "dgx-a100"}}))
+
+    assert run(["plan", str(path), "--nodes", "1..4", "--report", str(page)]) == 0
+
+    said = capsys.readouterr().out
+    assert "The run" not in said
+    assert "Tried, for one step" in said
+    assert "tokens/s" in said
+    assert "<html" in page.read_text(encoding="utf-8")

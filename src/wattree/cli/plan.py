@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -27,8 +25,11 @@ from wattree.cli.output import (
     deliver,
     progress_bars,
     quantity_option,
+    tell,
 )
+from wattree.cli.plan_kept import write_job, write_report
 from wattree.cli.plan_sizing import nodes_asked, of_length, size
+from wattree.cli.plan_software import compare_families, families_asked
 from wattree.cli.request import option, request_command
 from wattree.errors import InfeasibleError, JobError
 from wattree.report.html.documents import check_report
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from wattree.job import Job
     from wattree.search import Plan
+    from wattree.trace import RunBill
 
 
 class Objective(StrEnum):
@@ -159,34 +161,25 @@ def plan(request: PlanRequest) -> None:
     """
     import wattree
     from wattree.search.plan_result import nothing_found
+    from wattree.search.sizing import run_of
 
     began = time.perf_counter()
     check_outputs(request.json_path, request.out, request.report, source=request.job)
     check_report(request.report)
+    _check_together(request)
     length = asked_of_run(tokens=request.tokens, samples=None, shift=None)
+    families = None if request.software is None else families_asked(request.software)
+    nodes = None if request.nodes is None else nodes_asked(request.nodes)
+    asked = _asked(request)
     loaded = of_length(read_job(request.job), length.tokens)
-    asked: dict[str, Any] = {
-        "objective": request.objective.value,
-        "pareto": _pair(request.pareto),
-        "max_devices": request.max_devices,
-        "power_cap_w": quantity_option("--power-cap", request.power_cap, "w", may_be_bare=True),
-        "deadline_s": quantity_option("--deadline", request.deadline, "s", may_be_bare=True),
-        "margin": _share(request.margin),
-        "top": request.top,
-        "allow_approximate": request.allow_approximate,
-        "any_software": request.any_software,
-        "calibration": request.calibration,
-    }
-    if request.budget is not None and request.nodes is None:
-        raise JobError("--budget", ["found without --nodes, expected both"])
+    if request.deadline is not None and loaded.training.steps == 1:
+        tell("wattree: --deadline: the run has one step; --tokens or training.steps set its length")
     announce_compilation()
-    if request.nodes is not None:
-        if request.software is not None:
-            raise JobError("--nodes", ["found together with --software, expected one of them"])
-        _size(loaded, request, asked)
+    if nodes is not None:
+        _size(loaded, request, nodes, asked)
         return
-    if request.software is not None:
-        _compare(loaded, request, asked)
+    if families is not None:
+        _compare(loaded, request, families, asked)
         return
     try:
         with progress_bars() as progress:
@@ -200,82 +193,98 @@ def plan(request: PlanRequest) -> None:
         deliver(nothing.as_json(), request.json_path, lambda _: None)
         raise
     print_warnings(request.job, found.warnings)
-    if request.out is not None:
-        _write_job(request.out, request.job, found, request.rank)
-    if request.report is not None:
-        from wattree.report.html.documents import write_plan_report
-
-        write_plan_report(request.report, found)
-    deliver(found.as_json(), request.json_path, partial(_show, found, request))
+    written = _kept(request, found, request.rank)
+    run = None if length.tokens is None or found.best is None else run_of(loaded, found.best)
+    value = found.as_json() | ({} if run is None else {"run": asdict(run)})
+    deliver(value, request.json_path, partial(_show, found, request, run))
+    _say(written)
     if found.best is None:
         raise typer.Exit(NOTHING_FITS)
 
 
-def _compare(job: Job, request: PlanRequest, asked: Mapping[str, Any]) -> None:
-    """Show the best strategy of each of the named software families, the best first."""
-    import wattree
-    from wattree.cost import SOFTWARE
-    from wattree.errors import UnknownNameError
-    from wattree.report import show_software
-    from wattree.search.objective import objective_of
-
-    plans: dict[str, Plan | None] = {}
-    for name in (name.strip() for name in str(request.software).split(",")):
-        if name not in SOFTWARE:
-            raise UnknownNameError(kind="software", name=name, known=SOFTWARE, where="--software")
-        plans[name] = None
-        with progress_bars() as progress, suppress(InfeasibleError):
-            plans[name] = wattree.plan(replace(job, software=name), **asked, progress=progress)
-
-    def value(name: str) -> float:
-        best = None if (plan := plans[name]) is None else plan.best
-        return math.inf if best is None else objective_of(best.result, request.objective.value)
-
-    plans = {name: plans[name] for name in sorted(plans, key=value)}
-    best = next(iter(plans))
-    if request.out is not None and (plan := plans[best]) is not None:
-        _write_job(request.out, request.job, plan, request.rank, software=best)
-    found = {name: None if plan is None else plan.as_json() for name, plan in plans.items()}
-    deliver({"software": found}, request.json_path, lambda console: show_software(plans, console))
+def _asked(request: PlanRequest) -> dict[str, Any]:
+    """Return the arguments of `plan`."""
+    return {
+        "objective": request.objective.value,
+        "pareto": _pair(request.pareto),
+        "max_devices": request.max_devices,
+        "power_cap_w": quantity_option("--power-cap", request.power_cap, "w", may_be_bare=True),
+        "deadline_s": quantity_option("--deadline", request.deadline, "s", may_be_bare=True),
+        "margin": _share(request.margin),
+        "top": request.top,
+        "allow_approximate": request.allow_approximate,
+        "any_software": request.any_software,
+        "calibration": request.calibration,
+    }
 
 
-def _size(job: Job, request: PlanRequest, asked: dict[str, Any]) -> None:
+def _check_together(request: PlanRequest) -> None:
+    """Refuse options that have no effect together with others, or without them."""
+    problems = []
+    if request.rank != 1 and request.out is None:
+        problems.append("--rank: found without --out, expected both")
+    if request.budget is not None and request.nodes is None:
+        problems.append("--budget: found without --nodes, expected both")
+    if request.nodes is not None and request.software is not None:
+        problems.append("--nodes: found together with --software, expected one of them")
+    if request.nodes is not None and request.rank != 1:
+        problems.append("--rank: found together with --nodes, which ranks no strategies")
+    for name in ("nodes", "software"):
+        if getattr(request, name) is not None:
+            problems += [
+                f"--{other}: found together with --{name}, expected one of them"
+                for other in ("full", "pareto")
+                if getattr(request, other)
+            ]
+    if problems:
+        raise JobError("options", problems)
+
+
+def _compare(
+    job: Job, request: PlanRequest, names: Sequence[str], asked: Mapping[str, Any]
+) -> None:
+    """Show the best strategy of each software family, and write the job of one if asked."""
+    if request.rank > len(names):
+        raise JobError("--rank", [f"found {request.rank}, but --software names {len(names)}"])
+    ranked = compare_families(job, names, asked, request.json_path)
+    if not ranked:
+        raise typer.Exit(NOTHING_FITS)
+    if request.rank > len(ranked):
+        raise JobError("--rank", [f"found {request.rank}, but {len(ranked)} strategies are ranked"])
+    name = list(ranked)[request.rank - 1]
+    _say(_kept(request, ranked[name], 1, software=name))
+
+
+def _size(job: Job, request: PlanRequest, nodes: range, asked: dict[str, Any]) -> None:
     """Find the smallest cluster, and write its job if asked."""
-    budget_usd = quantity_option("--budget", request.budget, "usd", may_be_bare=True)
-    found = size(
-        job,
-        nodes_asked(str(request.nodes)),
-        asked,
-        budget_usd=budget_usd,
-        json_path=request.json_path,
-    )
     from wattree.job.written import mapping_of
 
-    smallest = found.smallest
-    if request.out is not None and smallest is not None and smallest.plan is not None:
+    budget_usd = quantity_option("--budget", request.budget, "usd", may_be_bare=True)
+    smallest = size(job, nodes, asked, budget_usd=budget_usd, json_path=request.json_path).smallest
+    if smallest is not None and smallest.plan is not None:
         cluster = mapping_of(request.job)["cluster"] | {"nodes": smallest.nodes}
-        _write_job(request.out, request.job, smallest.plan, request.rank, cluster=cluster)
+        _say(_kept(request, smallest.plan, 1, cluster=cluster))
 
 
-def _show(found: Plan, request: PlanRequest, console: Console) -> None:
+def _show(found: Plan, request: PlanRequest, run: RunBill | None, console: Console) -> None:
     """Print a plan: one screen, or all of it."""
     from wattree.report import show_plan
 
-    show_plan(found, console, full=request.full)
+    show_plan(found, console, full=request.full, run=run)
 
 
-def _write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> None:
-    """Write the job with one of the ranked strategies, and with other values of its keys."""
-    from wattree.files import write_atomic
-    from wattree.job.written import mapping_of, yaml_text
-    from wattree.strategy.described import describe_options
+def _kept(request: PlanRequest, found: Plan, rank: int, **others: Any) -> str:
+    """Write the report and the job where they were asked for, and return what to say of it."""
+    if request.report is not None:
+        write_report(request.report, found)
+    if request.out is None:
+        return ""
+    return write_job(request.out, request.job, found, rank, **others)
 
-    if rank > len(found.ideas):
-        raise JobError("--rank", [f"found {rank}, but {len(found.ideas)} strategies are ranked"])
-    chosen = found.ideas[rank - 1][0]
-    mapping = mapping_of(job) | others | {"strategy": describe_options(chosen.options)}
-    head = f"Written by `wattree plan`: number {rank} by {found.objective}, {chosen.label}."
-    write_atomic(out, yaml_text(mapping, head=head))
+
+def _say(lines: str) -> None:
+    if lines:
+        tell(lines)
 
 
 def _share(text: str) -> float:

@@ -121,7 +121,7 @@ def run_facts(run: RunBill) -> list[tuple[str, str]]:
     if run.tokens is not None:
         target = f"{count(run.tokens)} tokens, {target}"
     facts = [
-        ("Target", f"{target}, {run.steps:,} steps"),
+        ("Target", f"{target}, {run.steps:,} step{'s' * (run.steps != 1)}"),
         ("Time", f"{format_time(run.time_s)} without interruptions"),
         ("Energy", f"{quantity(run.energy_j, 'J')} = {quantity(run.energy_j / 3600, 'Wh')}"),
         ("Cost", money(run.cost_usd)),

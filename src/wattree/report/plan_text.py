@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.energy_text import run_facts
 from wattree.report.parts import INDENT, facts_table, headed_table, plain_table, section
 from wattree.report.result_text import summary_rows
 from wattree.report.words import NOT_APPLICABLE, changed_function, column, significant
@@ -19,7 +20,7 @@ from wattree.units import format_bytes, format_time
 if TYPE_CHECKING:
     # Only for the types: the search loads the whole stack of predictions.
     from wattree.search.plan_result import Plan, RankedStrategy
-    from wattree.trace import Result
+    from wattree.trace import Result, RunBill
 
 
 #: Variants that a row names; the rest is counted.
@@ -31,21 +32,25 @@ _MOST_VARIANTS = 2
 _FEW, _REASONS = 4, 2
 
 
-def show_plan(plan: Plan, console: Console, *, full: bool = True) -> None:
+def show_plan(
+    plan: Plan, console: Console, *, full: bool = True, run: RunBill | None = None
+) -> None:
     """Print the ranked strategies, why the first one wins, and what was rejected.
 
     Args:
         plan: What to print.
         console: Where.
         full: All of it; otherwise what fits on one screen.
+        run: What a whole run takes with the best; None where no one asked.
     """
     _headline(plan, console)
     if not full and plan.best is not None:
-        _short(plan, plan.best, console)
+        _short(plan, plan.best, run, console)
         return
     if plan.ranked:
         console.print(ranking([idea[0] for idea in plan.ideas], [idea[1:] for idea in plan.ideas]))
         _legend(plan.ranked, console)
+    _run(run, console)
     _more_rankings(plan, console)
     if plan.explanation:
         title = "Why the first one wins" if plan.best is not None else "What would help"
@@ -53,6 +58,11 @@ def show_plan(plan: Plan, console: Console, *, full: bool = True) -> None:
         for sentence in plan.explanation:
             console.print(Padding(Text(sentence), INDENT))
     _rejected(plan, console)
+
+
+def _run(run: RunBill | None, console: Console) -> None:
+    if run is not None:
+        section("The run", facts_table(run_facts(run)), console)
 
 
 def _more_rankings(plan: Plan, console: Console) -> None:
@@ -65,10 +75,11 @@ def _more_rankings(plan: Plan, console: Console) -> None:
         console.print(ranking(plan.pareto))
 
 
-def _short(plan: Plan, best: RankedStrategy, console: Console) -> None:
+def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Console) -> None:
     """Print the best strategy, its figures, the next ones, and what decides between them."""
     console.print(Text(strategy_label(best), style="bold"))
     console.print(facts_table(summary_rows(best.result)))
+    _run(run, console)
     if len(plan.ideas) > 1:
         section("Next", _next(plan.ideas[1 : 1 + _FEW], best, plan.objective), console)
     if plan.explanation:
@@ -102,20 +113,24 @@ def _next(
     return table
 
 
-def show_software(plans: Mapping[str, Plan | None], console: Console) -> None:
-    """Print the best strategy of each software family, in the order of `plans`."""
-    found = {name: plan.best for name, plan in plans.items() if plan is not None}
+def show_software(plans: Mapping[str, Plan], reasons: Mapping[str, str], console: Console) -> None:
+    """Print the best strategy of each software family, and why others have none.
+
+    Args:
+        plans: Family → its plan, the best first.
+        reasons: Family → why nothing fits.
+        console: Where.
+    """
     named = [
-        replace(best, label=f"{name}: {best.label}")
-        for name, best in found.items()
-        if best is not None
+        replace(plan.best, label=f"{name}: {plan.best.label}")
+        for name, plan in plans.items()
+        if plan.best is not None
     ]
     if named:
         console.print(ranking(named))
         _legend(named, console)
-    for name in plans:
-        if found.get(name) is None:
-            console.print(f"{name}: no strategy meets every constraint", highlight=False)
+    for name, reason in reasons.items():
+        console.print(Text(f"\n{name}: {reason}"))
 
 
 def ranking(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -31,13 +32,28 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
         console.print(Text(f"{result.model} needs {words}", style="bold"))
         console.print(Text(strategy_label(smallest.best)))
         console.print(facts_table(summary_rows(result)))
-        section("The run", facts_table(run_facts(smallest.run)), console)
+        if job.training.steps > 1:
+            section("The run", facts_table(run_facts(smallest.run)), console)
     table = headed_table()
-    for head in ("nodes", "time", "energy", "cost", "tokens or samples/s", ""):
+    rate = "samples/s" if job.data.sequence_length is None else "tokens/s"
+    for head in ("nodes", "time", "energy", "cost", rate, ""):
         table.add_column(head, justify="left" if not head else "right", no_wrap=bool(head))
     for each in sizing.tried:
         table.add_row(*_row(each, smallest))
-    section("Tried", table, console)
+    section("Tried" if job.training.steps > 1 else "Tried, for one step", table, console)
+    if skipped := _skipped(sizing):
+        words = (
+            f"Not tried: {skipped}, because a larger number misses the deadline or does not fit."
+        )
+        console.print(Text(f"\n{words}", style="dim"))
+
+
+def _skipped(sizing: Sizing) -> str:
+    """Return numbers of nodes below the answer that were not tried."""
+    tried = [each.nodes for each in sizing.tried]
+    last = tried[-1] if sizing.smallest is None else sizing.smallest.nodes
+    spans = [(a + 1, b - 1) for a, b in pairwise(tried) if b <= last and b - a > 1]
+    return ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in spans)
 
 
 def _row(each: SizedCluster, smallest: SizedCluster | None) -> tuple[str, ...]:

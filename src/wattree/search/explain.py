@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from wattree.predict import Setting
+from wattree.search.ideas import ideas
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.probability import probability_below
@@ -56,8 +57,11 @@ def explanation(
     winner = ranked[0]
     sentences = [_summary(winner), *_input_bound(winner.result)]
     sentences += _another_function(setting, objective, ranked)
-    if len(ranked) > 1:
-        sentences.append(against(setting, objective, winner, ranked[1], "the runner-up"))
+    # The next row of the ranking; a variant of the winner is no other idea.
+    if len(apart := ideas(ranked, objective)) > 1:
+        sentences.append(against(setting, objective, winner, apart[1][0], "the runner-up"))
+    elif len(ranked) > 1:
+        sentences.append(against(setting, objective, winner, ranked[1], "its nearest variant"))
     else:
         sentences.append("No other strategy that was simulated meets every constraint.")
     for name, rival in rivals.items():

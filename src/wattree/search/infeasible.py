@@ -8,9 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from wattree.errors import InfeasibleError
+from wattree.lowering.split_rules import has_split_positions
 from wattree.predict import Setting, setting_of
 from wattree.search.limits import Limits
-from wattree.search.screen import Constraints, ScreenedSpace, screen
+from wattree.search.screen import (
+    OUT_OF_MEMORY,
+    OVER_POWER,
+    PAST_DEADLINE,
+    Constraints,
+    ScreenedSpace,
+    screen,
+)
 from wattree.search.space import enumerate_space
 from wattree.strategy import options_in_words
 from wattree.units import format_bytes, format_time
@@ -19,10 +27,18 @@ from wattree.units import format_bytes, format_time
 _CAP_UNITS = (("MW", 1e6), ("kW", 1e3), ("W", 1.0))
 #: How far to look for a larger cluster that would do.
 _MOST_DOUBLINGS = 6
+#: Before any larger cluster: part of this one was left out.
+_WIDER = "a larger --max-devices"
 
 
 def infeasible(
-    setting: Setting, screened: ScreenedSpace, constraints: Constraints, rejected: Mapping[str, int]
+    setting: Setting,
+    screened: ScreenedSpace,
+    constraints: Constraints,
+    rejected: Mapping[str, int],
+    *,
+    missed: Mapping[str, int],
+    max_devices: int | None = None,
 ) -> InfeasibleError:
     """Return the error for a search that found nothing.
 
@@ -31,6 +47,8 @@ def infeasible(
         screened: Estimates of every strategy.
         constraints: What was asked.
         rejected: Reason → strategies rejected.
+        missed: Of these, reason → strategies that only their simulation rejected.
+        max_devices: Highest number of devices that was asked for.
     """
     counted = ", ".join(
         f"{reason} ({count:,})" for reason, count in sorted(rejected.items(), key=lambda r: -r[1])
@@ -39,7 +57,7 @@ def infeasible(
     where = f"{setting.model.name} on {job.cluster.label}"
     lines = [
         f"{job.source}: nothing fits: no strategy for {where} meets every constraint",
-        f"  rejected: {counted}",
+        *([f"  rejected: {counted}"] if rejected else []),
     ]
     if not len(screened):
         batch = job.data.global_batch
@@ -48,7 +66,8 @@ def infeasible(
             "model admits; change data.global_batch or the number of nodes"
         )
         return InfeasibleError("\n".join(lines), rejected, warnings=setting.warnings)
-    lines += _nearest(setting, screened, constraints)
+    wider = "" if max_devices is None or max_devices >= job.cluster.devices else _WIDER
+    lines += _nearest(setting, screened, constraints, missed, wider)
     return InfeasibleError("\n".join(lines), rejected, warnings=setting.warnings)
 
 
@@ -68,7 +87,13 @@ def _more_nodes(setting: Setting, constraints: Constraints) -> str:
     return f"more than {cluster.nodes * 2**_MOST_DOUBLINGS} nodes, or a larger data.global_batch"
 
 
-def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints) -> list[str]:
+def _nearest(
+    setting: Setting,
+    screened: ScreenedSpace,
+    constraints: Constraints,
+    missed: Mapping[str, int],
+    wider: str,
+) -> list[str]:
     """Return what the strategy needs that misses the first binding constraint by least."""
     fits = screened.fits(constraints)
     if not fits.any():
@@ -78,8 +103,8 @@ def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints
             f"  nearest: {options_in_words(screened.options(index))}, which needs "
             f"{format_bytes(need)} on each device of {format_bytes(capacity)}"
             + (f", {constraints.margin:.0%} kept free" if constraints.margin else ""),
-            f"  what would help: {_more_nodes(setting, constraints)}, devices with more memory, "
-            "a shorter data.sequence_length, or an optimizer with less state (adamw8bit, lion)",
+            f"  what would help: {wider or _more_nodes(setting, constraints)}, "
+            f"{_less_memory(setting)}",
         ]
     power_w = screened.average_power_w
     cap_w = constraints.power_cap_w
@@ -96,16 +121,30 @@ def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints
     within = fits if cap_w is None else fits & (power_w <= cap_w)
     index = int(np.argmin(np.where(within, screened.step_time_s, np.inf)))
     steps = max(setting.job.training.steps, 1)
-    total_s = float(screened.step_time_s[index]) * steps
-    nearest = f"  nearest: {options_in_words(screened.options(index))}, whose {steps:,} steps take "
+    step_s, words = float(screened.step_time_s[index]), options_in_words(screened.options(index))
     limit_s = constraints.step_time_s
-    if limit_s is not None:
+    if limit_s is not None and step_s > limit_s:
+        took = format_time(step_s * steps)
         return [
-            f"{nearest}{format_time(total_s)}, past the deadline of {format_time(limit_s * steps)}",
-            "  what would help: a later --deadline, fewer training.steps, or more devices",
+            f"  nearest: {words}, whose {steps:,} step{'s' * (steps > 1)} take"
+            f"{'s' * (steps == 1)} {took}, past the deadline of {format_time(limit_s * steps)}",
+            "  what would help: a later --deadline, fewer training.steps, or "
+            f"{wider or 'more devices'}",
         ]
+    reason = max(missed, key=lambda name: missed[name], default="")
+    helps = {
+        OUT_OF_MEMORY: f"{wider or 'more devices'}, a smaller --margin, {_less_memory(setting)}",
+        OVER_POWER: "a higher --power-cap",
+        PAST_DEADLINE: f"a later --deadline, or {wider or 'more devices'}",
+    }
     return [
-        f"{nearest}{format_time(total_s)}: it meets them by the closed form, but neither it nor "
-        "the next best do when simulated",
-        "  what would help: " + ("a higher --power-cap" if cap_w is not None else "more devices"),
+        f"  nearest: {words}, of {format_time(step_s)} per step by the closed form; simulated, the "
+        f"{sum(missed.values())} most promising are {reason}",
+        f"  what would help: {helps.get(reason, 'more devices')}",
     ]
+
+
+def _less_memory(setting: Setting) -> str:
+    """Return what makes the need for memory smaller, or meets it."""
+    shorter = "a shorter data.sequence_length, " if has_split_positions(setting.model) else ""
+    return f"devices with more memory, {shorter}or an optimizer with less state (adamw8bit, lion)"

@@ -105,7 +105,14 @@ def plan(
     sought, found = _searched(seek, ranks, limits, approximate=allow_approximate)
     rejected = _summed(part.rejected for part in sought)
     if not found:
-        raise infeasible(setting, sought[0].screened, constraints, rejected)
+        raise infeasible(
+            setting,
+            sought[0].screened,
+            constraints,
+            rejected,
+            missed=sought[0].found.missed,
+            max_devices=max_devices,
+        )
     rivals = _rivals(setting, found[0].options.ranks, limits.offer)
     ranked = _with_rivals(found, list(rivals.values()), constraints, objective)
     simulated = sum(part.found.simulated for part in sought)

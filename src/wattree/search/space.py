@@ -173,7 +173,7 @@ def _axis_limits(model: ModelGraph, sequence: int, limits: Limits) -> dict[str, 
     experts = [rule for rule in rules if rule.what == "experts"]
     most = {
         "tp": min((rule.units for rule in rules if rule.axes == ("tp",)), default=1),
-        "cp": sequence // 2 if has_split_positions(model) else 1,
+        "cp": max(sequence // 2, 1) if has_split_positions(model) else 1,
         "ep": max((rule.units for rule in experts), default=1),
         "pp": model.layers + 2,
     }

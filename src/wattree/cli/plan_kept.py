@@ -1,0 +1,46 @@
+"""What `wattree plan` leaves behind: the job with a ranked strategy, and a report."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattree.errors import JobError
+
+if TYPE_CHECKING:
+    from wattree.search import Plan
+
+
+def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> str:
+    """Write the job with one of the ranked strategies, and return a line that says so.
+
+    Args:
+        out: The new file.
+        job: The file that was planned.
+        found: Its strategies.
+        rank: Which of them.
+        others: Further keys of the job, which replace its own.
+
+    Raises:
+        JobError: Fewer strategies are ranked.
+        OutputError: The file cannot be written.
+    """
+    from wattree.files import write_atomic
+    from wattree.job.written import mapping_of, yaml_text
+    from wattree.strategy.described import describe_options
+
+    if rank > len(found.ideas):
+        raise JobError("--rank", [f"found {rank}, but {len(found.ideas)} strategies are ranked"])
+    chosen = found.ideas[rank - 1][0]
+    mapping = mapping_of(job) | others | {"strategy": describe_options(chosen.options)}
+    head = f"Written by `wattree plan`: number {rank} by {found.objective}, {chosen.label}."
+    write_atomic(out, yaml_text(mapping, head=head))
+    return f"{out}: {chosen.label}\nNext: wattree simulate {shlex.quote(str(out))}"
+
+
+def write_report(out: Path, found: Plan) -> None:
+    """Write the report of a plan."""
+    from wattree.report.html.documents import write_plan_report
+
+    write_plan_report(out, found)

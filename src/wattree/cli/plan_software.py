@@ -1,0 +1,79 @@
+"""`wattree plan --software`: the best strategy of each of several software families."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattree.cli.job_file import print_warnings
+from wattree.cli.output import deliver, progress_bars
+from wattree.errors import InfeasibleError, JobError
+
+if TYPE_CHECKING:
+    from wattree.job import Job
+    from wattree.search import Plan
+
+
+def families_asked(text: str) -> tuple[str, ...]:
+    """Return the software families that `A,B` names, each once.
+
+    Raises:
+        JobError: A name is unknown; all of them are listed.
+    """
+    from wattree.cost import SOFTWARE
+    from wattree.errors import UnknownNameError
+
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    unknown = [name for name in names if name not in SOFTWARE]
+    if len(unknown) == 1:
+        raise UnknownNameError(kind="software", name=unknown[0], known=SOFTWARE, where="--software")
+    if unknown:
+        raise JobError(
+            "--software",
+            [
+                f"unknown software {', '.join(repr(name) for name in unknown)}; "
+                "'wattree catalog software' lists them"
+            ],
+        )
+    return names
+
+
+def compare_families(
+    job: Job, names: Sequence[str], asked: Mapping[str, Any], json_path: Path | None
+) -> dict[str, Plan]:
+    """Show the best strategy of each software family, and return the plans, the best first.
+
+    Args:
+        job: What to train; its own software is not read.
+        names: Software families.
+        asked: Arguments of `plan`.
+        json_path: Where JSON goes.
+    """
+    import wattree
+    from wattree.report import show_software
+    from wattree.search.objective import objective_of
+
+    plans: dict[str, Plan] = {}
+    reasons: dict[str, str] = {}
+    for name in names:
+        named = replace(job, software=name)
+        try:
+            with progress_bars() as progress:
+                plans[name] = wattree.plan(named, **asked, progress=progress)
+            warnings = plans[name].warnings
+        except InfeasibleError as error:
+            reasons[name] = str(error).removeprefix(f"{job.source}: ")
+            warnings = tuple(error.warnings)
+        print_warnings(Path(job.source), (f"{name}: {warning}" for warning in warnings))
+
+    def value(name: str) -> float:
+        best = plans[name].best
+        return math.inf if best is None else objective_of(best.result, str(asked["objective"]))
+
+    ranked = {name: plans[name] for name in sorted(plans, key=value)}
+    found = {name: plan.as_json() for name, plan in ranked.items()} | dict.fromkeys(reasons)
+    deliver({"software": found}, json_path, lambda console: show_software(ranked, reasons, console))
+    return ranked
