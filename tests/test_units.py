@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.each import each
 from wattree.errors import UnitError
+from wattree.report.words import count, quantity
 from wattree.units import UNITS, format_bytes, format_quantity, format_time, parse_quantity
 
 DIMENSIONS_AND_UNITS = [(dimension, unit) for dimension in UNITS for unit in UNITS[dimension]]
@@ -171,6 +172,13 @@ def test_a_printed_quantity_reads_back(power_w: float) -> None:
         (format_time(0.0125), "12.5 ms"),
         (format_time(1.234), "1.23 s"),
         (format_time(1500), "1500 s"),
+        (format_time(0.99961), "1 s"),
+        (format_time(999.96), "1000 s"),
+        (format_quantity(999.96, "J"), "1 kJ"),
+        (format_bytes(2**30 - 1), "1.00 GiB"),
+        (quantity(999.96e6, "W"), "1 GW"),
+        (count(999_999_999), "1 billion"),
+        (count(999_999), "999,999"),
         (format_time(7200), "2.00 h"),
         (format_time(172_800), "2.00 d"),
         (format_quantity(700, "W"), "700 W"),

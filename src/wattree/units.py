@@ -141,7 +141,7 @@ def any_quantity(text: str) -> tuple[float, str, float] | None:
 def format_bytes(size_bytes: float) -> str:
     """Return a size in the largest binary unit that keeps it above one."""
     for unit, scale in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", 2.0**20), ("KiB", 2.0**10)):
-        if abs(size_bytes) >= scale:
+        if round(1024 * abs(size_bytes) / scale, 2) >= 1024:
             return f"{size_bytes / scale:.2f} {unit}"
     return f"{size_bytes:.0f} B"
 
@@ -151,15 +151,22 @@ def format_time(time_s: float) -> str:
     for unit, scale in (("d", 86400.0), ("h", 3600.0)):
         if abs(time_s) >= 2 * scale:
             return f"{time_s / scale:.2f} {unit}"
+    if rounded(time_s) >= 1000:
+        return f"{time_s:.0f} s"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(time_s) >= scale:
-            return f"{time_s / scale:.3g} {unit}" if abs(time_s) < 1000 else f"{time_s:.0f} s"
+        if rounded(time_s) >= scale:
+            return f"{time_s / scale:.3g} {unit}"
     return f"{time_s * 1e9:.3g} ns"
 
 
 def format_quantity(value: float, unit: str) -> str:
     """Return `value` with an SI prefix, such as `1.2 MW`."""
     for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= scale:
+        if rounded(value) >= scale:
             return f"{value / scale:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
+
+
+def rounded(value: float) -> float:
+    """Return the size of a number as three digits show it: it decides which prefix they need."""
+    return float(f"{abs(value):.3g}")

@@ -51,7 +51,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 def fake_job(path: Path) -> SimpleNamespace:
     """Return as much of a job as the commands themselves look at."""
     model = SimpleNamespace(name="gpt2")
-    return SimpleNamespace(source=str(path), warnings=(), strategy="auto", model=model)
+    training = SimpleNamespace(steps=1)
+    return SimpleNamespace(
+        source=str(path), warnings=(), strategy="auto", model=model, training=training
+    )
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import typer
 
 import wattree
 from wattree.cli.main import run
+from wattree.strategy import StrategyOptions
 
 
 def test_options_make_a_job_that_can_be_planned(
@@ -63,6 +66,8 @@ def test_questions_are_asked_where_a_terminal_can_answer(
         ([], "model: is missing; give --model"),
         (["--model", "gpt2", "--node", "dgx-a10"], "did you mean"),
         (["--model", "gpt", "--node", "dgx-a100", "--nodes", "0"], "cluster.nodes"),
+        (["--model", "gpt", "--node", "dgx-a100", "--nodes", "0"], "unknown model 'gpt'"),
+        (["--model", "no/config.json", "--node", "dgx-a100"], "there is no such file"),
         (["--model", "gpt2", "--node", "dgx-a100", "--software", "torch"], "software"),
     ],
 )
@@ -85,3 +90,51 @@ def test_a_file_that_exists_stays(tmp_path: Path, capsys: pytest.CaptureFixture[
 
     assert path.read_text() == "mine"
     assert "exists" in capsys.readouterr().err
+
+
+def test_a_configuration_is_read_and_named_from_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its longest sequence is the model's; the path starts in the job's folder."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    sizes |= {"intermediate_size": 128, "vocab_size": 256, "max_position_embeddings": 384}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
+    (tmp_path / "my jobs").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    words = ["--model", "config.json", "--node", "dgx-a100"]
+    assert run(["init", "my jobs/job.yaml", *words]) == 0
+
+    job = wattree.load_job("my jobs/job.yaml")
+    assert job.data.sequence_length == 384
+    assert wattree.simulate(replace(job, strategy=StrategyOptions(dp=8))).result.parameters > 0
+
+
+def test_models_without_a_longest_sequence_have_a_usual_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Relative positions set no limit, but a job of tokens needs a length."""
+    path = tmp_path / "job.yaml"
+    assert run(["init", str(path), "--model", "t5-large", "--node", "dgx-a100"]) == 0
+
+    assert wattree.load_job(path).data.sequence_length == 2048
+    assert "Next: wattree plan" in capsys.readouterr().err
+
+
+def test_a_wrong_answer_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was answered before is not lost."""
+    answers = {"Node": ["dgx-a10", "dgx-a100"], "Training software": ["torch", "pytorch"]}
+
+    def prompt(question: str, *, default: Any, type: Any) -> Any:  # noqa: A002 - as typer has it
+        assert isinstance(default, type)
+        return answers[question].pop(0) if question in answers else default
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(typer, "prompt", prompt)
+    path = tmp_path / "job.yaml"
+    assert run(["init", str(path)]) == 0
+
+    assert wattree.load_job(path).software == "pytorch"
+    assert "unknown node 'dgx-a10'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,22 @@ def test_too_few_or_too_many_files_are_refused(
 
     assert code == 2
     assert f"found {number}, expected 2 to 8 files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--nodes", "1..2"], ["--software", "torchtitan,accelerate"]])
+def test_plans_of_sizes_and_families_are_those_of_their_best(
+    job_file: Written, tmp_path: Path, words: list[str]
+) -> None:
+    """Whatever JSON `plan` writes can be compared."""
+    job, found = job_file("a.yaml", strategy={"dp": 8}), tmp_path / "plan.json"
+    assert run(["plan", str(job), *words, "--json", str(found)]) == 0
+
+    comparison = compare([job, found])
+    assert comparison.runs[1].figures["step_time_s"] > 0
+
+
+def test_schedules_are_words(job_file: Written) -> None:
+    """Not the keys and values of a mapping."""
+    schedule = compare([job_file("a.yaml", strategy={"dp": 8})] * 2).runs[0].facts["schedule"]
+
+    assert re.fullmatch(r"1f1b, \d+ micro-batch(es)?", schedule)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -11,12 +15,15 @@ import typer
 
 from wattree.cli.output import tell
 from wattree.cli.request import option, request_command
-from wattree.errors import JobError, OutputError
+from wattree.errors import JobError, OutputError, UnknownNameError, WattreeError
 
 T = TypeVar("T", int, str)
+F = TypeVar("F")
 
 #: Tokens of a sequence where the model allows more, samples of a step for each device.
 _SEQUENCE: Final = 8192
+#: Of models that set no limit.
+_SHORT: Final = 2048
 _SAMPLES: Final = 16
 
 
@@ -56,43 +63,79 @@ def init(request: InitRequest) -> None:
 
     if request.out.exists():
         raise OutputError(f"{request.out} exists; name another file, or remove it")
-    mapping = _answers(request)
-    job = wattree.job_from_mapping(mapping, str(request.out), folder=request.out.absolute().parent)
-    head = f"Written by `wattree init`. Next: wattree plan {request.out}"
-    write_atomic(request.out, yaml_text(mapping, head=head))
+    folder = request.out.absolute().parent
+    mapping = _answers(request, folder)
+    job = wattree.job_from_mapping(mapping, str(request.out), folder=folder)
+    hint = f"Next: wattree plan {shlex.quote(str(request.out))}"
+    write_atomic(request.out, yaml_text(mapping, head=f"Written by `wattree init`. {hint}"))
     tell(f"{request.out}: {job.cluster.label}, {job.data.global_batch} samples per step")
-    tell(f"Next: wattree plan {request.out}")
+    tell(hint)
 
 
-def _answers(request: InitRequest) -> dict[str, Any]:
+def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:
     """Return the job: what options say, then answers, then defaults.
 
+    Args:
+        request: The options.
+        folder: That of the job, from where its paths start.
+
     Raises:
-        JobError: Model or node is neither given nor answered.
+        JobError: Model or node is neither given nor answered, or is none.
     """
+    from wattree.cost import SOFTWARE
     from wattree.hardware.load import load_node
 
-    problems = [
+    missing = [
         f"{name}: is missing; give --{name}"
         for name in ("model", "node")
         if getattr(request, name) is None and not sys.stdin.isatty()
     ]
+    if missing:
+        raise JobError("options", missing)
+    problems: list[str] = []
+    asked = partial(_checked, problems)
+    family = partial(_family, known=SOFTWARE)
+    model, longest = asked("Model", request.model, "llama-3.1-8b", _longest)
+    node, devices = asked("Node", request.node, "dgx-h100", lambda name: load_node(name).devices)
+    nodes, _ = asked("Number of nodes", request.nodes, 1, partial(_positive, "cluster.nodes"))
+    if request.software is not None:
+        asked("Training software", request.software, "auto", family)
     if problems:
-        raise JobError("wattree init", problems)
-    model = _asked("Model", request.model, "llama-3.1-8b")
-    node = _asked("Node", request.node, "dgx-h100")
-    nodes = _asked("Number of nodes", request.nodes, 1)
-    devices = nodes * load_node(node).devices
+        raise JobError(str(request.out), problems)
     data: dict[str, Any] = {}
-    longest = _longest(model)
     if longest:
         usual = min(longest, _SEQUENCE)
         data["sequence_length"] = _asked("Tokens per sample", request.sequence, usual)
-    usual = _SAMPLES * devices
+    assert devices is not None, "a node that is none is a problem"
+    usual = _SAMPLES * nodes * devices
     data["global_batch"] = _asked("Samples per step", request.batch, usual)
-    mapping = {"model": model, "data": data, "cluster": {"node": node, "nodes": nodes}}
-    software = _asked("Training software", request.software, "auto")
+    cluster = {"node": _from_folder(node, folder), "nodes": nodes}
+    mapping = {"model": _from_folder(model, folder), "data": data, "cluster": cluster}
+    software, _ = asked("Training software", request.software, "auto", family)
     return mapping | ({} if software == "auto" else {"software": software})
+
+
+def _checked(
+    problems: list[str], question: str, given: T | None, usual: T, check: Callable[[T], F]
+) -> tuple[T, F | None]:
+    """Return a value and what `check` finds in it; what it refuses is asked for again.
+
+    Args:
+        problems: Gets what is wrong with the value of an option.
+        question: What to ask.
+        given: What an option says.
+        usual: Otherwise.
+        check: Raises what is wrong.
+    """
+    while True:
+        value = _asked(question, given, usual)
+        try:
+            return value, check(value)
+        except WattreeError as error:
+            if given is not None or not sys.stdin.isatty():
+                problems.append(str(error))
+                return value, None
+            tell(f"wattree: {error}")
 
 
 def _asked(question: str, given: T | None, usual: T) -> T:
@@ -107,9 +150,39 @@ def _asked(question: str, given: T | None, usual: T) -> T:
 
 
 def _longest(model: str) -> int | None:
-    """Return the longest sequence of a model; None of one whose samples are no sequences."""
-    from wattree.capture import model_figures, model_names
+    """Return the longest sequence of a model; None of one whose samples are no sequences.
 
-    if model not in model_names():
-        return _SEQUENCE
-    return model_figures(model).max_sequence_length
+    Raises:
+        WattreeError: There is no such model, or its file cannot be read.
+    """
+    from wattree.capture import load_model, model_figures, model_names
+
+    if model in model_names():
+        figures = model_figures(model)
+        tokens = figures.inputs == ("tokens",)  # without a longest sequence
+        return figures.max_sequence_length or (_SHORT if tokens else None)
+    if ".py:" in model:  # a program, which is not run before it is planned
+        return _SHORT
+    return load_model(model).max_sequence_length or _SHORT
+
+
+def _positive(where: str, number: int) -> int:
+    if number < 1:
+        raise JobError(where, [f"found {number}, expected a whole number from 1"])
+    return number
+
+
+def _family(name: str, known: Collection[str]) -> str:
+    if name != "auto" and name not in known:
+        raise UnknownNameError(kind="software", name=name, known=known, where="software")
+    return name
+
+
+def _from_folder(name: str, folder: Path) -> str:
+    """Return a path as the job's folder has it; names of the catalog stay as they are."""
+    file, colon, function = name.partition(".py:")
+    path = Path(f"{file}.py" if colon else name)
+    if path.is_absolute() or not path.exists():
+        return name
+    there = os.path.relpath(path.absolute(), folder)
+    return f"{there}:{function}" if colon else there

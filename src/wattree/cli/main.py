@@ -5,7 +5,9 @@ Exit codes: 0 done; 1 our defect; 2 the user's mistake; 3 nothing fits; 130 inte
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,7 +15,8 @@ from contextlib import nullcontext, redirect_stderr
 from importlib import import_module
 from io import StringIO, TextIOWrapper
 from keyword import iskeyword
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TextIO
 
 import typer
 
@@ -22,6 +25,9 @@ from wattree.cli.output import NOTHING_FITS, tell
 from wattree.errors import InfeasibleError, WattreeError
 
 DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+#: What writing to a full disk fails of.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 #: Commands in the order of the help, each in a module of its name.
 _COMMANDS = (
@@ -92,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else list(arguments)
     # A command makes what it keeps: the collector finds nothing, and most often while importing.
     gc.set_threshold(1_000_000, 50, 100)
+    for name in ("stdout", "stderr"):  # closed: no one wants to see it
+        if getattr(sys, name) is None:
+            setattr(sys, name, _nowhere())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that has no "×" shows "?" instead
             stream.reconfigure(errors="replace")
@@ -118,6 +127,10 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else DONE
 
 
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
 def _interrupted() -> int:
     tell("wattree: interrupted")
     return INTERRUPTED
@@ -129,6 +142,10 @@ def _other(error: Exception) -> int:
         with redirect_stderr(StringIO()) as shown:
             error.show()  # type: ignore[attr-defined]
         tell(shown.getvalue().rstrip("\n"))
+        return MISTAKE
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        sys.stdout = _nowhere()  # what is left is not printed
+        tell(f"wattree: standard output: cannot be written ({error.strerror})")
         return MISTAKE
     tell("".join(traceback.format_exception(error)).rstrip())
     tell(

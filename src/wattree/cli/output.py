@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Blanks at the end of a line, and the color codes of a terminal among them.
 _LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 
+#: What tables are made for.
+_FEWEST_COLUMNS = 80
+
 #: Exit code where the input is sound and nothing fits: memory, a deadline, a cap of power.
 NOTHING_FITS = 3
 
@@ -114,7 +117,10 @@ def terminal(*, stderr: bool = False, highlight: bool = True) -> Console:
                 else:
                     yield Segment(printable(segment.text), segment.style)
 
-    return _Terminal(stderr=stderr, highlight=highlight)
+    found = _Terminal(stderr=stderr, highlight=highlight)
+    # Narrower tables would cut figures off; a narrower terminal wraps lines and loses nothing.
+    found.width = max(found.width, _FEWEST_COLUMNS)
+    return found
 
 
 def deliver(value: object, json_path: Path | None, show: Callable[[Console], None]) -> None:

@@ -154,10 +154,10 @@ def simulate(request: SimulateRequest) -> None:
     announce_compilation()
     prediction = _predicted(request, loaded)
     print_warnings(request.job, prediction.warnings)
-    _deliver(request, prediction, asked.answered(loaded, prediction.result))
+    _deliver(request, loaded, prediction, asked.answered(loaded, prediction.result))
 
 
-def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -> None:
+def _deliver(request: SimulateRequest, job: Job, prediction: Prediction, result: Result) -> None:
     """Write and show a prediction, and its result with what was asked of whole runs.
 
     Raises:
@@ -179,7 +179,13 @@ def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -
         if not result.memory.fits:  # before the figures of a step that there is not
             line = Text(f"{result.model} {_shortage(result)}", style="bold red")
             console.print(line, soft_wrap=True)
-        show_result(result, console, full=request.full, memory=request.memory is not None)
+        show_result(
+            result,
+            console,
+            full=request.full,
+            memory=request.memory is not None,
+            strategy=_in_words(job),
+        )
 
     deliver(
         {**result.as_json(), "warnings": list(prediction.warnings)},
@@ -190,6 +196,13 @@ def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -
         if str(request.json_path) == "-":  # only JSON goes to standard output
             tell(f"wattree: {_shortage(result)}")
         raise typer.Exit(NOTHING_FITS)
+
+
+def _in_words(job: Job) -> str | None:
+    """Return the words of `plan` for the strategy of a job; None where it is a tree."""
+    from wattree.strategy import StrategyOptions, options_in_words
+
+    return options_in_words(job.strategy) if isinstance(job.strategy, StrategyOptions) else None
 
 
 def _plots_asked(texts: Sequence[str]) -> dict[str, Path]:

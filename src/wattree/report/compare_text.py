@@ -18,6 +18,7 @@ from wattree.report.words import (
     grams,
     joules,
     money,
+    part_in_words,
     percent,
     watts,
 )
@@ -39,8 +40,8 @@ class _Row:
 
 _ROWS = (
     _Row("step time", ("step_time_s",), format_time, related=True),
-    _Row("tokens/s", ("tokens_per_s",), count),
-    _Row("samples/s", ("samples_per_s",), count),
+    _Row("tokens/s", ("tokens_per_s",), count, related=True),
+    _Row("samples/s", ("samples_per_s",), count, related=True),
     _Row("MFU", ("mfu",), percent),
     _Row("memory", ("memory", "peak_bytes"), format_bytes, related=True),
     _Row("of", ("memory", "capacity_bytes"), format_bytes),
@@ -87,7 +88,7 @@ def _rows(figures: list[Mapping[str, Any]]) -> Iterator[_Row]:
         if any(
             each["time_s"].get(name, 0.0) >= SHOWN_SHARE * each["step_time_s"] for each in figures
         ):
-            yield _Row(f"  {name.replace('_', ' ')}", ("time_s", name), _time)
+            yield _Row(f"  {part_in_words(name)}", ("time_s", name), _time)
     yield from rest
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.interchange import Exported, Replay
-from wattree.report.words import percent, quantity
+from wattree.report.words import part_in_words, percent, quantity
 from wattree.units import format_bytes, format_time
 
 _TIMES_FROM = {
@@ -41,7 +41,7 @@ def show_replay(done: Replay, console: Console) -> None:
     table.add_column(justify="right", no_wrap=True, min_width=7)
     for name, part in asdict(done.time_s).items():
         share = percent(part / done.step_time_s) if done.step_time_s else ""
-        table.add_row(name.replace("_", " "), format_time(part) if part else "0 s", share)
+        table.add_row(part_in_words(name), format_time(part) if part else "0 s", share)
     console.print(table)
     _show_energy(done, console)
     if done.timeless_nodes:

@@ -42,6 +42,7 @@ from wattree.report.words import (
     joules,
     likely,
     money,
+    part_in_words,
     percent,
     quantity,
     strategy_in_words,
@@ -52,7 +53,12 @@ from wattree.units import format_bytes, format_time
 
 
 def show_result(
-    result: Result, console: Console, *, full: bool = True, memory: bool = False
+    result: Result,
+    console: Console,
+    *,
+    full: bool = True,
+    memory: bool = False,
+    strategy: str | None = None,
 ) -> None:
     """Print a result: time, throughput, memory, energy, money, carbon and their evidence.
 
@@ -62,8 +68,9 @@ def show_result(
         full: Also memory by category, energy by class and component, and the evidence; otherwise
             what fits on one screen, and what the job asks for by its keys.
         memory: Also list the live tensors at the peak.
+        strategy: In words; those that the result's tree has if None.
     """
-    _headline(result, console)
+    _headline(result, strategy or strategy_in_words(result.strategy), console)
     section("Where the step goes (slowest rank)", _time_table(result, console), console)
     if not full:
         _rest_of_short(result, console, memory=memory)
@@ -169,9 +176,9 @@ def _run_sections(result: Result, console: Console) -> None:
         section(title, shift_table(result.shift), console)
 
 
-def _headline(result: Result, console: Console) -> None:
+def _headline(result: Result, strategy: str, console: Console) -> None:
     console.print(Text(f"{result.model} on {result.cluster}", style="bold"))
-    console.print(Text(strategy_in_words(result.strategy)))
+    console.print(Text(strategy))
     console.print()
     facts = facts_table(summary_rows(result))
     facts.add_row(
@@ -200,9 +207,8 @@ def _time_table(result: Result, console: Console) -> Table:
         for name, part in asdict(result.time_s).items()
         if part >= SHOWN_SHARE * result.step_time_s
     }
-    names = {name: name.replace("_", " ") for name in parts}
     return shares_table(
-        [(names[name], part, format_time(part)) for name, part in parts.items()],
+        [(part_in_words(name), part, format_time(part)) for name, part in parts.items()],
         total=result.step_time_s,
         console=console,
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from wattree.trace import STEP_PART_WORDS
+from wattree.units import rounded
+
 NOT_APPLICABLE = "–"
 #: Parts below this share of their whole are not shown.
 SHOWN_SHARE = 5e-4
@@ -48,7 +51,7 @@ def quantity(value: float | None, unit: str) -> str:
     """Return a quantity with an SI prefix and three digits."""
     if value is None:
         return NOT_APPLICABLE
-    size = abs(value)
+    size = rounded(value)
     scale, prefix = next(((s, p) for s, p in _DECIMAL if size >= s), (1.0, ""))
     return f"{significant(value / scale)} {prefix}{unit}"
 
@@ -79,10 +82,16 @@ def count(number: float | None) -> str:
     """Return a number of things: exact below a million, then three digits and a word."""
     if number is None:
         return NOT_APPLICABLE
-    for word, scale in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
-        if abs(number) >= scale:
-            return f"{significant(number / scale)} {word}"
-    return significant(number)
+    if abs(number) < 1e6:
+        return significant(number)
+    words = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
+    word, scale = next(each for each in words if rounded(number) >= each[1])
+    return f"{significant(number / scale)} {word}"
+
+
+def part_in_words(name: str) -> str:
+    """Return a part of a step, or of another sum, as people call it."""
+    return STEP_PART_WORDS.get(name, name.replace("_", " "))
 
 
 def money(cost_usd: float | None) -> str:

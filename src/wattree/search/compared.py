@@ -157,8 +157,7 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
         raise OutputError(f"cannot read '{path}': {error.strerror}") from error
     except JsonTextError as error:
         raise OutputError(f"cannot compare '{path}': {error}") from error
-    best = found.get("best")
-    figures = best if isinstance(best, dict) else found
+    figures = _best_of(found)
     missing = [name for name in _NEEDED if not _has(figures, name)]
     if missing:
         raise OutputError(
@@ -166,6 +165,16 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
             "(YAML), or the JSON of 'wattree simulate', 'train' or 'plan'"
         )
     return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
+
+
+def _best_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of the best strategy of a plan; what is no plan as it is."""
+    if isinstance(sized := found.get("smallest"), dict):  # plan --nodes
+        found = sized
+    elif isinstance(families := found.get("software"), dict):  # plan --software, the best first
+        found = next((each for each in families.values() if isinstance(each, dict)), found)
+    best = found.get("best")
+    return best if isinstance(best, dict) else found
 
 
 def _refuse_open(job: Job, path: Path) -> None:
@@ -192,10 +201,20 @@ def _facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
     facts = {name: str(figures[name]) for name in ("model", "cluster", "ranks") if name in figures}
     strategy = figures.get("strategy")
     if isinstance(strategy, Mapping):
-        for name in ("mesh", "schedule"):
-            if isinstance(parts := strategy.get(name), Mapping):
-                facts[name] = ", ".join(f"{key} {value}" for key, value in parts.items())
+        if isinstance(mesh := strategy.get("mesh"), Mapping):
+            facts["mesh"] = ", ".join(f"{axis} {degree}" for axis, degree in mesh.items())
+        if isinstance(schedule := strategy.get("schedule"), Mapping):
+            facts["schedule"] = _schedule_in_words(schedule)
     return facts
+
+
+def _schedule_in_words(schedule: Mapping[str, Any]) -> str:
+    words = [str(schedule.get("name", ""))]
+    for key, each in (("micro_batches", "micro-batch"), ("virtual_stages", "virtual stage")):
+        if (number := schedule.get(key)) and (number != 1 or key == "micro_batches"):
+            plural = "" if number == 1 else "es" if each.endswith("ch") else "s"
+            words.append(f"{number} {each}{plural}")
+    return ", ".join(words)
 
 
 def _reason(first: ComparedRun, other: ComparedRun, *, same: bool) -> str:

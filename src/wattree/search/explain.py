@@ -15,19 +15,9 @@ from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.probability import probability_below
 from wattree.strategy import StrategyOptions
-from wattree.trace import PART_WORDS, Result
+from wattree.trace import PART_WORDS, STEP_PART_WORDS, Result
 from wattree.units import format_bytes, format_quantity, format_time
 
-#: Parts of the step as people call them.
-_PARTS = {
-    "compute": "compute",
-    "recomputation": "recomputation",
-    "exposed_communication": "exposed communication",
-    "exposed_materials": "waiting for input",
-    "bubble": "pipeline bubble",
-    "optimizer": "optimizer",
-    "other": "host overhead",
-}
 #: Differences below this share of all of them are not worth a word.
 _TELLING = 0.1
 #: Shardings under which parameters are gathered for use.
@@ -82,7 +72,7 @@ def _summary(winner: RankedStrategy) -> str:
     parts = {name: value for name, value in asdict(result.time_s).items() if value > 0}
     largest = sorted(parts, key=lambda name: -parts[name])
     reasons = ", ".join(
-        f"{_PARTS[name]} {100 * parts[name] / step_s:.1f} %"
+        f"{STEP_PART_WORDS[name]} {100 * parts[name] / step_s:.1f} %"
         for name in largest
         if parts[name] >= 1e-3 * step_s
     )
@@ -208,12 +198,12 @@ def part_differences(
         step_s: Time of the other step. [s]
         reason: Of a part, and of what the first saves of it [s]: what explains that, in brackets.
     """
-    gains = {name: other.get(name, 0.0) - mine.get(name, 0.0) for name in _PARTS}
+    gains = {name: other.get(name, 0.0) - mine.get(name, 0.0) for name in STEP_PART_WORDS}
     least = max(_TELLING * sum(abs(gain) for gain in gains.values()), _NOTHING * step_s)
     for name, gain in sorted(gains.items(), key=lambda item: -item[1]):
         if abs(gain) >= least:
             word = "less" if gain > 0 else "more"
-            yield f"{format_time(abs(gain))} {word} {_PARTS[name]}{reason(name, gain)}"
+            yield f"{format_time(abs(gain))} {word} {STEP_PART_WORDS[name]}{reason(name, gain)}"
 
 
 def _reason(

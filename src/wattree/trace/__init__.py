@@ -18,6 +18,7 @@ from wattree.trace.neighbours import (
     NeighbourJob,
 )
 from wattree.trace.result import (
+    STEP_PART_WORDS,
     AllocatorUse,
     Evidence,
     IntervalPart,
@@ -48,6 +49,7 @@ __all__ = [
     "COMPONENTS",
     "PART_WORDS",
     "STAGES",
+    "STEP_PART_WORDS",
     "Activity",
     "AllocatorUse",
     "ColocationUse",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from wattree.trace.bill import RunBill, ScheduleShift
@@ -184,6 +185,20 @@ class PoolUse:
     computing: float
     energy_j: float
     cost_usd: float | None
+
+
+#: Parts of a step as people call them.
+STEP_PART_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "compute": "compute",
+        "recomputation": "recomputation",
+        "exposed_communication": "exposed communication",
+        "exposed_materials": "waiting for input",
+        "bubble": "pipeline bubble",
+        "optimizer": "optimizer",
+        "other": "host overhead",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from wattree.report.words import (
     joules,
     likely,
     money,
+    part_in_words,
     percent,
     watts,
 )
@@ -223,7 +224,7 @@ def _parts(caption: str, parts: Mapping[str, float], shown: Any) -> TableView:
     """Return parts of a sum, largest first, those that round to nothing left out."""
     total = sum(parts.values())
     rows = [
-        (name.replace("_", " "), part)
+        (part_in_words(name), part)
         for name, part in sorted(parts.items(), key=lambda item: -item[1])
         if total and part >= SHOWN_SHARE * total
     ]

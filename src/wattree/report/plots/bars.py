@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from wattree.report.plots.figure import INK, SERIES, legend, time_unit
+from wattree.report.words import part_in_words
 from wattree.trace import Trace
 
 #: Links that are drawn, those that carry most.
@@ -31,10 +32,8 @@ def draw_steps(axes: Any, steps: Mapping[str, Mapping[str, float]]) -> None:
     for number, part in enumerate(parts):
         width = np.array([steps[name].get(part, 0.0) for name in names]) / scale
         if width.max(initial=0.0) >= _SHOWN_SHARE * longest / scale:
-            axes.barh(
-                names, width, left=left, color=SERIES[number], label=part.replace("_", " "),
-                height=0.6,
-            )  # fmt: skip
+            label = part_in_words(part)
+            axes.barh(names, width, left=left, color=SERIES[number], label=label, height=0.6)
         left = left + width
     for row, total in enumerate(left):
         axes.annotate(f" {total:.3g} {unit}", (total, row), va="center", ha="left", fontsize=9)
