@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wattree.trace import STEP_PART_WORDS
 from wattree.units import rounded
 
 NOT_APPLICABLE = "–"
@@ -91,6 +90,8 @@ def count(number: float | None) -> str:
 
 def part_in_words(name: str) -> str:
     """Return a part of a step, or of another sum, as people call it."""
+    from wattree.trace import STEP_PART_WORDS  # loads numpy, which help does not need
+
     return STEP_PART_WORDS.get(name, name.replace("_", " "))
 
 
