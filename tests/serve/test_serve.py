@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 import wattree
 from tests.browser import needs_chromium
 from wattree.errors import JobError, WattreeError
+from wattree.files import yaml_of
 from wattree.search import Plan
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState, choices
@@ -107,7 +108,7 @@ def test_a_state_is_a_job_and_its_file_says_the_same() -> None:
     job = state.job(NONE)
     from wattree.files import yaml_of
 
-    again = wattree.job_from_mapping(yaml_of(state.yaml(), "file"))
+    again = wattree.job_from_mapping(yaml_of(state.yaml(NONE), "file"))
     assert job.cluster.nodes == 2
     assert wattree.estimate(job) == wattree.estimate(again)
 
@@ -216,6 +217,40 @@ def test_a_file_of_ones_own_is_parsed_and_used(server: Server) -> None:
     assert "Step time" in text
     assert server.ask("/files?name=a.py", method="POST", body=b"print(1)")[0] == 422
     assert server.ask("/files?name=a.json", method="POST", body=b"[" * 9000)[0] == 422
+
+
+def test_a_job_file_names_the_file_that_its_user_has(server: Server) -> None:
+    """Not the label of the page, which no other command knows."""
+    config = {
+        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "vocab_size": 1000,
+        "num_attention_heads": 8, "intermediate_size": 512, "max_position_embeddings": 1024,
+    }  # fmt: skip
+    body = json.dumps(config).encode()
+    _, label = server.ask("/files?name=mine.json", method="POST", body=body)
+    _, text = server.ask(f"/job.yaml?{urlencode({**SMALL, 'model': label})}")
+
+    assert yaml_of(text, "file")["model"] == "mine.json"
+    assert "# Put mine.json into the folder of this file." in text
+
+
+def test_a_file_that_is_no_node_is_refused_by_its_own_name(server: Server) -> None:
+    """The server's folder means nothing to its user, and the controls keep what they have."""
+    body = b"model: gpt2\ndata: {global_batch: 8}\n"
+    status, text = server.ask("/files?name=job.yaml", method="POST", body=body)
+
+    assert status == 422
+    assert "name: is missing" in text
+    assert "node.yaml" not in text
+
+
+def test_a_step_that_does_not_fit_says_what_makes_it_fit(server: Server) -> None:
+    """As `simulate` does."""
+    state = {**SMALL, "model": "llama-3.1-8b", "node": "dgx-a100", "micro_batch": "1"}
+    state |= {"sequence_length": "2048", "global_batch": "8", "sharding": "none"}
+    status, text = server.ask(f"/step?{urlencode(state)}")
+
+    assert status == 200
+    assert "What makes it fit" in text
 
 
 def test_a_search_whose_page_was_closed_ends() -> None:

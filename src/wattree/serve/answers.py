@@ -13,6 +13,7 @@ import wattree
 from wattree.errors import JobError, StrategyError, WattreeError
 from wattree.report.html.templates import rendered
 from wattree.report.html.views import Card, plan_view, step_cards, step_view
+from wattree.search import with_memory_fixes
 from wattree.serve.state import PageState, choices, suggestions
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ class Answers:
     def _simulate(
         self, values: tuple[tuple[str, str], ...], files: tuple[tuple[str, Path], ...]
     ) -> Prediction:
-        return wattree.simulate(PageState(dict(values)).job(dict(files)))
+        job = PageState(dict(values)).job(dict(files))
+        return with_memory_fixes(job, wattree.simulate(job))
 
     def plan(self, running: RunningPlan, state: PageState) -> str:
         """Return how far a search is, or what it found, each strategy with its address."""

@@ -16,8 +16,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from wattree.capture import load_model
 from wattree.errors import JobError, WattreeError
 from wattree.files import yaml_of
+from wattree.hardware import load_node
 from wattree.json_text import parsed_object
 from wattree.report.html.documents import write_step_report
 from wattree.report.html.templates import style
@@ -153,13 +155,14 @@ class _Served:
         folder.mkdir(exist_ok=True)
         path = folder / ("config.json" if name.endswith(".json") else "node.yaml")
         path.write_bytes(body)
+        await run_in_threadpool(_check_upload, path, name)
         label = f"{Path(name).name} ({digest})"
         self._answers.files[label] = path
         return PlainTextResponse(label, 201)
 
     async def job_file(self, request: Request) -> Response:
         """Answer with the job file of a state."""
-        text = PageState.of(_query(request)).yaml()
+        text = PageState.of(_query(request)).yaml(self._answers.files)
         return _download(text, "job.yaml", "application/yaml")
 
     async def report(self, request: Request) -> Response:
@@ -193,6 +196,24 @@ def _query(request: Request) -> dict[str, str]:
 
 async def _html(function: Callable[..., str], *arguments: Any) -> Response:
     return HTMLResponse(await run_in_threadpool(function, *arguments))
+
+
+def _check_upload(path: Path, name: str) -> None:
+    """Refuse a file that is neither a model nor a node, by the name that its user knows.
+
+    Raises:
+        JobError: It is none; the file is removed.
+    """
+    try:
+        if path.suffix == ".json":
+            load_model(path)
+        else:
+            load_node(path)
+    except WattreeError as error:
+        path.unlink(missing_ok=True)
+        raise JobError(
+            name, [line.removeprefix(f"{path}: ") for line in problems_of(error)]
+        ) from error
 
 
 def _download(text: str, name: str, kind: str) -> Response:

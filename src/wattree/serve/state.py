@@ -111,9 +111,18 @@ class PageState:
             mapping["cluster"]["node"] = str(files[node])
         return job_from_mapping(mapping, "the page")
 
-    def yaml(self) -> str:
-        """Return the job as the text of a file."""
-        return yaml_text(self.mapping, head="Written by the page of `wattree serve`.")
+    def yaml(self, files: Mapping[str, Path]) -> str:
+        """Return the job as the text of a file.
+
+        Args:
+            files: Name → file of what was uploaded; the job names what its user has.
+        """
+        mapping, head = self.mapping, ["Written by the page of `wattree serve`."]
+        for keys, name in ((mapping, "model"), (mapping["cluster"], "node")):
+            if keys.get(name) in files:
+                keys[name] = str(keys[name]).rpartition(" (")[0]
+                head.append(f"Put {keys[name]} into the folder of this file.")
+        return yaml_text(mapping, head="\n".join(head))
 
     def with_options(self, options: Any) -> PageState:
         """Return the state with the strategy of a plan in its controls."""

@@ -12,7 +12,7 @@ import numpy as np
 from wattree.report.plots.bars import draw_links, draw_steps, link_shares
 from wattree.report.plots.figure import Plot
 from wattree.report.plots.over_time import draw_memory, draw_power, draw_timeline
-from wattree.report.words import percent, quantity
+from wattree.report.words import part_in_words, percent, quantity
 from wattree.trace import Result, Trace
 from wattree.units import format_bytes, format_time
 
@@ -52,7 +52,7 @@ def steps_plot(parts: Mapping[str, Mapping[str, float]]) -> Plot:
     words = "; ".join(
         f"{name}: "
         + ", ".join(
-            f"{part.replace('_', ' ')} {format_time(time_s)}"
+            f"{part_in_words(part)} {format_time(time_s)}"
             for part, time_s in each.items()
             if time_s
         )
@@ -72,7 +72,8 @@ def _timeline(trace: Trace) -> Plot:
     return Plot(
         name="timeline",
         title=PLOTS["timeline"],
-        summary=f"{classes} groups of equal ranks over {format_time(trace.makespan_s)}: "
+        summary=f"{classes} group{'s' * (classes > 1)} of equal ranks over "
+        f"{format_time(trace.makespan_s)}: "
         "computation by phase, and communication below it; gaps are idle time.",
         draw=partial(draw_timeline, trace=trace),
         height_in=1.6 + 0.4 * min(classes, 16),
