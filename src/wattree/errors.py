@@ -248,7 +248,8 @@ _SECTIONS = ("cluster.", "data.", "model.", "strategy.")
 
 def _keyed(place: str, reason: str) -> str:
     """Return what does not fit; paths of operators stand under the strategy that splits them."""
-    return f"{place}: {reason}" if place.startswith(_SECTIONS) else f"strategy: {place}: {reason}"
+    named = place == "strategy" or place.startswith(_SECTIONS)
+    return f"{place}: {reason}" if named else f"strategy: {place}: {reason}"
 
 
 def _listed(source: str, problems: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,17 @@ def test_a_job_without_a_strategy_is_sound(path: Path, capsys: pytest.CaptureFix
 
     assert run(["check", str(path)]) == 0
     assert "auto: `plan` finds one" in capsys.readouterr().out
+
+
+def test_a_tiny_model_has_a_number_of_parameters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not a power of ten of a billion."""
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: {transformer: {layers: 2, hidden: 64, heads: 4, ffn: 128, vocab: 256}}\n"
+        "data: {sequence_length: 32, global_batch: 8}\ncluster: {node: dgx-a100}\n"
+    )
+
+    assert run(["check", str(path)]) == 0
+    assert re.search(r"model\.transformer, \d\d,\d{3} parameters", capsys.readouterr().out)

@@ -732,9 +732,8 @@ def test_what_a_model_has_no_use_for_is_told_by_every_command(
     code = run([command, str(path), *folder, "--json", "-"])
     printed = capsys.readouterr()
     told = (
-        "data.sequence_length: has no effect, as inputs of resnet-18 have no such dim, but for the "
-        "default of strategy.micro_batch (1 with it, all samples of a replica without); leave it "
-        "out"
+        "data.sequence_length: has no effect: inputs of resnet-18 are no sequences; leave it out. "
+        "It only makes 1 the default of strategy.micro_batch, in place of all samples of a replica"
     )
 
     assert code == 0

@@ -97,7 +97,7 @@ def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
         job.parent,
     )
     assert found.returncode == 0, found.stderr
-    assert "ffn on 2 rank(s): trained 30 steps" in found.stdout
+    assert "ffn on 2 ranks: trained 30 steps" in found.stdout
     assert "step 30/30  loss" in found.stderr
     assert "sent by a rank" in found.stdout
     result = json.loads((job.parent / "result.json").read_text())

@@ -158,3 +158,40 @@ def test_a_folder_that_holds_something_is_left_alone(
     assert run(["export", str(job), "--to", "accelerate", str(out)]) == 2
     assert "expected an empty folder" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "accelerate", "hf-trainer"])
+@pytest.mark.parametrize("model", ["resnet-50", "t5-base", "bert-base"])
+def test_models_that_scripts_cannot_load_are_refused(
+    tmp_path: Path, framework: str, model: str
+) -> None:
+    """They load AutoModelForCausalLM, and train on tokens."""
+    job = job_from_mapping(
+        {
+            "model": model,
+            "data": {"global_batch": 16} | ({} if "resnet" in model else {"sequence_length": 512}),
+            "cluster": {"node": "dgx-h100"},
+            "software": framework,
+            "strategy": {"dp": 8, "sharding": "zero2", "micro_batch": 1, "recompute": "none"},
+        }
+    )
+    with pytest.raises(WattreeError, match="expected a decoder that predicts the next token"):
+        export_recipe(job, framework, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sizes_of_a_known_model_are_its_name_in_maxtext_too(tmp_path: Path) -> None:
+    """MaxText has no name for it, so its sizes are what is written."""
+    job = job_from_mapping(
+        {
+            "model": "llama-3.2-1b",
+            "data": {"sequence_length": 2048, "global_batch": 16},
+            "cluster": {"node": "dgx-h100"},
+            "software": "maxtext",
+            "strategy": {"dp": 8, "sharding": "zero3", "micro_batch": 1, "recompute": "full"},
+        }
+    )
+    export_recipe(job, "maxtext", tmp_path / "run")
+
+    found = import_recipe(tmp_path / "run/maxtext.yml", "maxtext", node="dgx-h100", nodes=1)
+    assert found.job["model"] == "llama-3.2-1b"

@@ -113,7 +113,7 @@ def test_several_runs_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ("0 s", "0 s"),
         ("-3 s", "-3 s"),
-        ("3 kg", "3 kg"),
+        ("3 kg", "--step-time: unknown unit 'kg'"),
         ("1 us", "at the bf16 peak of 8 devices"),
         ("9 h", "times the predicted"),
     ],

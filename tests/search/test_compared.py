@@ -83,7 +83,7 @@ def test_a_result_beside_its_own_job_is_as_long(job_file: Written, tmp_path: Pat
     [
         ("[1, 2]", "found a list"),
         ("{", "expected valid JSON"),
-        ('{"step_time_s": "12"}', "found no number for step_time_s, time_s, memory, energy_j"),
+        ('{"step_time_s": "12"}', "found no number for step_time_s, time_s, memory;"),
         ('{"step_time_s": -1, "time_s": {}, "memory": [], "energy_j": 3}', "found no number"),
     ],
 )
@@ -146,3 +146,15 @@ def test_schedules_are_words(job_file: Written) -> None:
     schedule = compare([job_file("a.yaml", strategy={"dp": 8})] * 2).runs[0].facts["schedule"]
 
     assert re.fullmatch(r"1f1b, \d+ micro-batch(es)?", schedule)
+
+
+def test_a_run_without_energy_is_compared_by_what_it_has(job_file: Written, tmp_path: Path) -> None:
+    """A run may be too short for its meters; its time is measured all the same."""
+    path, measured = job_file("job.yaml", strategy={"dp": 8}), tmp_path / "result.json"
+    result = wattree.simulate(wattree.load_job(path)).result.as_json()
+    result["energy_j"] = {**result["energy_j"], "total": None}
+    measured.write_text(json.dumps({**result, "step_time_s": 2 * result["step_time_s"]}))
+
+    reason = found(path, measured).reasons[0]
+    assert "100.0 % longer" in reason
+    assert "energy" not in reason

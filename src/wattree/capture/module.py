@@ -162,8 +162,8 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
 def idle_sequence(name: str) -> str:
     """Return what is said of a sequence length where a model's inputs have no such dim."""
     return (
-        f"{IDLE_SEQUENCE}, as inputs of {name} have no such dim, but for the default of "
-        "strategy.micro_batch (1 with it, all samples of a replica without); leave it out"
+        f"{IDLE_SEQUENCE}: inputs of {name} are no sequences; leave it out. It only makes 1 the "
+        "default of strategy.micro_batch, in place of all samples of a replica"
     )
 
 

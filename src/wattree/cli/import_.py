@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,7 @@ def import_(request: ImportRequest) -> None:
         tell(f"wattree: {request.file}: warning: not understood: {key}")
     if request.out is not None:
         write_atomic(request.out, found.text())
+        tell(f"{request.out}: written\nNext: wattree check {shlex.quote(str(request.out))}")
     is_printed = request.out is None and request.json_path is None
     deliver(found.as_json(), request.json_path, lambda _: None)
     if is_printed:

@@ -13,6 +13,7 @@ from wattree.frameworks.launch import (
     SAMPLES,
     as_json,
     assumed_rate,
+    causal_misfits,
     first_of,
     model_files,
     on_cpus,
@@ -38,7 +39,11 @@ FILE: Final = "ds_config.json"
 def write(concrete: ConcreteJob) -> Written:
     """Return the files that start a job with DeepSpeed."""
     job, options = concrete.job, concrete.options
-    misfits = [*unexpressed(options, ZERO_KEYS), *zero_misfits(options, job.precision)]
+    misfits = [
+        *causal_misfits(concrete),
+        *unexpressed(options, ZERO_KEYS),
+        *zero_misfits(options, job.precision),
+    ]
     if concrete.compiled:
         misfits.append(("compile", "found true, which a script asks for (engine.compile())"))
     if misfits or job.optimizer not in OPTIMIZERS or job.precision not in PRECISIONS:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from wattree.frameworks.framework import ConcreteJob
-from wattree.frameworks.launch import on_cpus, recompute_misfits, unexpressed
+from wattree.frameworks.launch import causal_misfits, on_cpus, recompute_misfits, unexpressed
 from wattree.frameworks.zero_json import ZERO_KEYS, zero_json, zero_misfits
 from wattree.strategy import ULYSSES, StrategyOptions
 
@@ -44,10 +44,11 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
         concrete: The job.
         options: Its strategy, or what is left of it for the engine.
     """
+    yield from causal_misfits(concrete)
     yield from recompute_misfits(options)
     for axis in ("pp", "ep"):
-        if options.value(axis) > 1:
-            yield f"strategy.{axis}", "above 1"
+        if (degree := options.value(axis)) > 1:
+            yield f"strategy.{axis}", f"found {degree}, expected 1"
     if options.tp > 1 and options.parallelism.sequence_parallel:
         yield "strategy.sequence_parallel", "true: its plans split matmuls alone; expected false"
     engine = engine_of(options)
@@ -55,7 +56,10 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
         yield from unexpressed(options, ZERO_KEYS)
         yield from zero_misfits(options, concrete.job.precision)
         if options.tp > 1:
-            yield "strategy.tp", "above 1 with DeepSpeed; expected sharding zero3 or hybrid"
+            yield (
+                "strategy.tp",
+                f"found {options.tp} with DeepSpeed's sharding, expected zero3 or hybrid beside it",
+            )
         return
     yield from unexpressed(options, _FSDP_KEYS if engine == FSDP else _DDP_KEYS)
     if engine == FSDP:

@@ -68,6 +68,21 @@ def model_files(concrete: ConcreteJob) -> tuple[dict[str, str], tuple[str, ...]]
     return {}, (f"`{CONFIG}`: the model, as the transformers library describes it.",)
 
 
+def causal_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
+    """Yield why a script's `AutoModelForCausalLM` cannot be the model of a job, if it cannot."""
+    shape = concrete.shape
+    if shape is None:
+        is_causal = bool(concrete.config) or not concrete.model_name
+    else:
+        is_causal = shape.causal and not shape.encoder_layers and shape.head == "language_model"
+    if not is_causal:
+        yield (
+            "model",
+            f"found {concrete.model.name}, expected a decoder that predicts the next token, which "
+            "train.py loads as AutoModelForCausalLM",
+        )
+
+
 def assumed_rate(concrete: ConcreteJob) -> tuple[str, ...]:
     """Return what to say of a learning rate that the job does not have."""
     if concrete.job.training.learning_rate is not None:

@@ -94,7 +94,7 @@ def _misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
     if concrete.options.pp > 1:
         yield from _pipeline_misfits(concrete)
     if not concrete.compiled:
-        yield "compile", "found false, and JAX always compiles"
+        yield "compile", "found false, expected true: JAX always compiles"
     if _model(concrete) is None:
         yield (
             "model",
@@ -231,7 +231,11 @@ def _pipeline_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
         )
     layers = concrete.model.layers
     if layers % (options.pp * chunks):
-        yield "strategy.pp", f"found {layers} layers in {options.pp} × {chunks} equal chunks"
+        yield (
+            "strategy.pp",
+            f"found {options.pp}, but {layers} layers do not divide into "
+            f"{options.pp} × {chunks} chunks",
+        )
 
 
 def _model(concrete: ConcreteJob) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from wattree.frameworks.command import scalar
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import parsed
 from wattree.frameworks.maxtext_facts import AXES, CONTEXTS, OPTIMIZERS, SEQUENCE, facts
-from wattree.frameworks.models import layers_of, shape_of
+from wattree.frameworks.models import layers_of, named_by_sizes, shape_of
 from wattree.frameworks.settings import Settings
 from wattree.hardware import load_node
 from wattree.job.problems import Problems, shown
@@ -291,17 +291,16 @@ def _model(spec: MaxTextSpec) -> tuple[str | dict[str, Any] | None, tuple[str, .
             return None, (f"{spec.model_name} has other sizes here: {', '.join(changed)}",)
         return ours.get(spec.model_name), ()
     whole = {key: sizes[key] or usual for key, usual in facts()["sizes"].items()}
-    return {
-        "transformer": {
-            "layers": whole["base_num_decoder_layers"],
-            "hidden": whole["base_emb_dim"],
-            "heads": whole["base_num_query_heads"],
-            "kv_heads": whole["base_num_kv_heads"],
-            "head_dim": whole["head_dim"],
-            "ffn": whole["base_mlp_dim"],
-            "vocab": whole["vocab_size"],
-            "gated": True,
-            "norm": "rms",
-            "tied_embedding": spec.logits_via_embedding,
-        }
-    }, ()
+    block = {
+        "layers": whole["base_num_decoder_layers"],
+        "hidden": whole["base_emb_dim"],
+        "heads": whole["base_num_query_heads"],
+        "kv_heads": whole["base_num_kv_heads"],
+        "head_dim": whole["head_dim"],
+        "ffn": whole["base_mlp_dim"],
+        "vocab": whole["vocab_size"],
+        "gated": True,
+        "norm": "rms",
+        "tied_embedding": spec.logits_via_embedding,
+    }
+    return named_by_sizes(block), ()

@@ -122,11 +122,21 @@ def _axis_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
         yield "strategy.sequence_parallel", "true: AutoTP splits matmuls alone; expected false"
     others = [axis for axis in ("tp", "cp", "pp", "ep") if options.value(axis) > 1]
     if len(others) > 1 and others != ["tp", "pp"]:
-        yield f"strategy.{others[-1]}", f"above 1 together with {', '.join(others[:-1])}"
+        beside = " and ".join(f"{axis} {options.value(axis)}" for axis in others[:-1])
+        yield (
+            f"strategy.{others[-1]}",
+            f"found {options.value(others[-1])} together with {beside}, expected one of them; only "
+            "tp and pp combine",
+        )
     if options.pp == 1:
         return
     if options.pipeline.schedule != "1f1b" or options.pipeline.virtual_stages > 1:
-        yield "strategy.schedule", "other than 1f1b without virtual stages"
+        chunks = options.pipeline.virtual_stages
+        yield (
+            "strategy.schedule",
+            f"found {options.pipeline.schedule}{f' with {chunks} chunks' if chunks > 1 else ''}, "
+            "expected 1f1b",
+        )
     if options.memory.sharding not in {"none", "zero1"}:
         yield "strategy.sharding", f"'{options.memory.sharding}' with a pipeline: at most zero1"
 

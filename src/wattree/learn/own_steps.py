@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wattree.errors import RunError
+from wattree.errors import RunError, UnitError
 from wattree.files import read_yaml
 from wattree.job import Job, load_job
 from wattree.kineto.ranks import read_ranks
@@ -139,7 +139,11 @@ def _entry_faults(number: int, entry: object) -> Iterator[str]:
 
 
 def _of_time(job: Job, text: str, source: str) -> OwnStep:
-    return OwnStep(job=job, step_s=parse_quantity(text, "s"), source=f"{source} {text}")
+    try:
+        step_s = parse_quantity(text, "s")
+    except UnitError as error:
+        raise UnitError(f"{source}: {error}") from error
+    return OwnStep(job=job, step_s=step_s, source=f"{source} {text}")
 
 
 def _of_run(job: Job, path: Path) -> OwnStep:

@@ -59,8 +59,7 @@ def checked(job: Job) -> CheckedJob:
         )
     tokens = f", {batch * sequence:,} tokens" if setting.has_tokens else ""
     facts = {
-        "model": f"{model.name}, {model.parameters / 1e9:.3g} billion parameters, "
-        f"{model.layers} layers",
+        "model": f"{model.name}, {_parameters(model.parameters)} parameters, {model.layers} layers",
         "cluster": f"{whole.cluster.label}, {whole.cluster.devices} devices, "
         f"{whole.cluster.node.device.memory_bytes / 2**30:.0f} GiB each",
         "step": f"{batch:,} samples{tokens}",
@@ -71,3 +70,7 @@ def checked(job: Job) -> CheckedJob:
     return CheckedJob(
         facts=facts, assumed=whole.assumed, warnings=(*whole.warnings, *setting.warnings)
     )
+
+
+def _parameters(number: int) -> str:
+    return f"{number / 1e9:.3g} billion" if number >= 10**7 else f"{number:,}"

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wattree.report.words import NOT_APPLICABLE, significant
+from wattree.report.words import NOT_APPLICABLE, percent, significant
 from wattree.trace import STAGES, Result, Run, TrainingUse
 from wattree.units import format_bytes, format_time
 
@@ -75,7 +75,8 @@ def _headline(result: Result, use: TrainingUse) -> str:
     ended = "interrupted after" if use.interrupted else "trained"
     since = f" (from step {use.first_step} on)" if use.first_step else ""
     return (
-        f"{result.model} on {result.ranks} rank(s): {ended} {use.steps} steps{since}, "
+        f"{result.model} on {result.ranks} rank{'s' * (result.ranks > 1)}: {ended} "
+        f"{use.steps} step{'s' * (use.steps != 1)}{since}, "
         f"loss {use.losses[-1] if use.losses else float('nan'):.6g}"
     )
 
@@ -96,7 +97,8 @@ def _facts(result: Result, run: Run, use: TrainingUse) -> list[str]:
     parts = ", ".join(f"{name} {format_bytes(sent)}" for name, sent in use.sent_by.items())
     lines.append(
         f"{format_bytes(use.sent_bytes)} sent by a rank in a step, "
-        f"{use.collectives:.4g} collectives{f': {parts}' if len(use.sent_by) > 1 else ''}"
+        f"{use.collectives:.4g} collective{'s' * (use.collectives != 1)}"
+        f"{f': {parts}' if len(use.sent_by) > 1 else ''}"
     )
     lines.append(
         f"{use.parameters_per_rank:,.0f} parameters a rank, {result.parameters:,} in all; "
@@ -117,7 +119,7 @@ def _stages(result: Result, use: TrainingUse) -> Table:
         table.add_row(
             name,
             format_time(stage.exposed_s),
-            f"{stage.exposed_s / result.step_time_s:.1%}",
+            f"{percent(stage.exposed_s / result.step_time_s)}",
             format_time(stage.busy_s),
             NOT_APPLICABLE if stage.energy_j is None else f"{stage.energy_j:.3g} J",
         )

@@ -291,16 +291,14 @@ def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
             "strategy.exchange": "found activations, which layers of model.ffn and "
             "model.transformer can send; other models are trained with ddp, tensor and phantom"
         }
-    if (
-        not is_built_in
-        and options.tp > 1
-        and (options.parallelism.tensor_pairs or options.parallelism.sequence_parallel)
-    ):
-        return {
-            "strategy": "megatron shares layers of model.ffn and model.transformer; other models "
-            "are trained with ddp, tensor and phantom"
-        }
-    return {}
+    if is_built_in or options.tp == 1:
+        return {}
+    return {
+        f"strategy.{key}": "found true, expected false: only layers of model.ffn and "
+        "model.transformer can be split like that"
+        for key in ("tensor_pairs", "sequence_parallel")
+        if options.value(key)
+    }
 
 
 def _phantom_names(job: Job) -> list[str]:

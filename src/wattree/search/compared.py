@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
@@ -25,7 +25,6 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "step_time_s": (),
     "time_s": ("compute", "exposed_communication"),
     "memory": ("peak_bytes", "capacity_bytes"),
-    "energy_j": ("total",),
 }
 #: Longest file of a result. [B]
 _LIMIT_BYTES: Final = 1 << 26
@@ -192,7 +191,7 @@ def _has(figures: Mapping[str, Any], name: str) -> bool:
     return isinstance(value, dict) and all(_is_number(value.get(part)) for part in parts)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
@@ -246,8 +245,15 @@ def _sentence(first: ComparedRun, other: ComparedRun) -> str:
     reasons += _more_or_less(
         "memory", mine["memory"]["peak_bytes"], theirs["memory"]["peak_bytes"], format_bytes
     )
-    reasons += _more_or_less("energy", mine["energy_j"]["total"], theirs["energy_j"]["total"], _j)
+    used, usual = _energy_j(mine), _energy_j(theirs)
+    if _is_number(used) and _is_number(usual):  # a run may be too short for its meters
+        reasons += _more_or_less("energy", used, usual, _j)
     return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
+
+
+def _energy_j(figures: Mapping[str, Any]) -> object:
+    found = figures.get("energy_j")
+    return found.get("total") if isinstance(found, Mapping) else None
 
 
 def _more_or_less(name: str, mine: float, theirs: float, shown: Any) -> list[str]:
