@@ -33,10 +33,39 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
     if rank > len(found.ideas):
         raise JobError("--rank", [f"found {rank}, but {len(found.ideas)} strategies are ranked"])
     chosen = found.ideas[rank - 1][0]
-    mapping = mapping_of(job) | others | {"strategy": describe_options(chosen.options)}
+    strategy = {"strategy": describe_options(chosen.options)}
+    mapping = _with_devices(mapping_of(job) | others | strategy, job, chosen.options.ranks)
     head = f"Written by `wattree plan`: number {rank} by {found.objective}, {chosen.label}."
     write_atomic(out, yaml_text(mapping, head=head))
     return f"{out}: {chosen.label}\nNext: wattree simulate {shlex.quote(str(out))}"
+
+
+def _with_devices(mapping: dict[str, Any], job: Path, ranks: int) -> dict[str, Any]:
+    """Return a job whose cluster is the part that a strategy uses.
+
+    Args:
+        mapping: The job.
+        job: Its file.
+        ranks: Of the strategy, which may be fewer than the devices of the cluster.
+
+    Raises:
+        JobError: The part is one of several kinds of nodes.
+    """
+    from wattree.job import load_job
+
+    cluster = load_job(job).cluster
+    if cluster.is_mixed:
+        if ranks == cluster.devices:
+            return mapping
+        problem = f"the strategy uses {ranks} of {cluster.devices} devices of several kinds"
+        raise JobError("--out", [f"{problem}; plan a job that has those pools alone"])
+    each, section = cluster.node.devices, mapping["cluster"]
+    if ranks >= section.get("nodes", 1) * each:
+        return mapping
+    part = (
+        {} if ranks % each == 0 else {"place": {"devices": f"0-{ranks - 1}" if ranks > 1 else "0"}}
+    )
+    return mapping | {"cluster": section | {"nodes": -(-ranks // each)}} | part
 
 
 def write_report(out: Path, found: Plan) -> None:

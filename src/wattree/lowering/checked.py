@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wattree.cost import load_calibration
 from wattree.job import Job
-from wattree.lowering.legality import check_fits
+from wattree.lowering.legality import check_fits, check_sequence
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import setting_of
 from wattree.strategy import StrategyOptions, options_in_words
@@ -47,7 +47,9 @@ def checked(job: Job) -> CheckedJob:
         strategy = strategy_of(strategy, model=model, global_batch=batch)
     elif not isinstance(strategy, str):
         words = "a tree written by hand"
-    if not isinstance(strategy, str):
+    if isinstance(strategy, str):
+        check_sequence(model, sequence, source=job.source)
+    else:
         check_recomputation(strategy, model)
         check_fits(
             model,

@@ -55,10 +55,7 @@ def misfits(
 ) -> dict[str, str]:
     """Return path → what does not fit there. Arguments as of `check_fits`."""
     found = _rank_misfits(strategy, cluster) if devices is None else _own(strategy, devices)
-    if model.max_sequence_length is not None and sequence > model.max_sequence_length:
-        found["data.sequence_length"] = (
-            f"{sequence} tokens, but {model.name} admits at most {model.max_sequence_length}"
-        )
+    found |= _sequence_misfits(model, sequence)
     found |= _batch_misfits(strategy, global_batch)
     found |= stage_misfits(model, strategy.mesh.degree("pp"), strategy.schedule)
     found |= _axis_misfits(strategy.tree)
@@ -71,6 +68,26 @@ def misfits(
 
 
 # ---------------------------------------------------------------- ranks, samples, axes
+
+
+def check_sequence(model: ModelGraph, sequence: int, *, source: str) -> None:
+    """Raise a StrategyError if no strategy can train a model on sequences of that length.
+
+    Args:
+        model: The model.
+        sequence: Tokens of a sample.
+        source: File of the job.
+    """
+    if found := _sequence_misfits(model, sequence):
+        raise StrategyError(found, source=source)
+
+
+def _sequence_misfits(model: ModelGraph, sequence: int) -> dict[str, str]:
+    longest = model.max_sequence_length
+    if longest is None or sequence <= longest:
+        return {}
+    words = f"{sequence} tokens, but {model.name} admits at most {longest}"
+    return {"data.sequence_length": words}
 
 
 def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:

@@ -18,6 +18,7 @@ from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.job.offers import Offer, offer_of
+from wattree.lowering.legality import check_sequence
 from wattree.predict import Setting, predicted, setting_of
 from wattree.search.colocation import sharing_limits
 from wattree.search.explain import explanation
@@ -83,6 +84,7 @@ def plan(
     _check_whole(job)
     began = time.perf_counter()
     setting = setting_of(job, load_calibration(calibration))
+    check_sequence(setting.model, setting.job.data.sequence_length, source=job.source)
     wanted = (objective, *(pareto or ()))
     check_objectives(setting, wanted)
     constraints = Constraints(
