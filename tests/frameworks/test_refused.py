@@ -195,3 +195,20 @@ def test_sizes_of_a_known_model_are_its_name_in_maxtext_too(tmp_path: Path) -> N
 
     found = import_recipe(tmp_path / "run/maxtext.yml", "maxtext", node="dgx-h100", nodes=1)
     assert found.job["model"] == "llama-3.2-1b"
+
+
+def test_a_batch_that_the_trainer_fills_in_is_not_assumed(tmp_path: Path) -> None:
+    """Its own arguments say it; what an export writes comes back without a note."""
+    job = job_from_mapping(
+        {
+            "model": "llama-3.2-1b",
+            "data": {"sequence_length": 2048, "global_batch": 16},
+            "cluster": {"node": "dgx-h100"},
+            "software": "hf-trainer",
+            "strategy": {"dp": 8, "sharding": "zero2", "micro_batch": 1, "recompute": "none"},
+        }
+    )
+    export_recipe(job, "hf-trainer", tmp_path / "run")
+
+    found = import_recipe(tmp_path / "run/launch.sh", "hf-trainer", node="dgx-h100", nodes=1)
+    assert found.assumed == ()

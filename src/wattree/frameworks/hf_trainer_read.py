@@ -55,6 +55,13 @@ PRECISIONS: Final[Mapping[str, Mapping[str, bool]]] = {
 #: PyTorch's own bucket sizes are in MiB. [B]
 MIB: Final = 2**20
 
+#: What DeepSpeed's settings may leave to the Trainer's own arguments.
+_BATCH: Final = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
+
 
 class FsdpConfigSpec(Section):
     """The argument `fsdp_config`."""
@@ -176,8 +183,10 @@ def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) 
     if isinstance(values, str):
         values = read_json(named_beside(path, values))
     assert values is not None
-    # The Trainer fills in batch and optimizer, and demands that both say the same.
-    inner = read_zero_json(values, problems)
+    # The Trainer fills in its batch, and demands that both say the same.
+    filled = {key for key in _BATCH if values.get(key) == "auto"}
+    rest = {key: value for key, value in values.items() if key not in filled}
+    inner = read_zero_json(rest, problems)
     if inner is None:
         return None
     own = {"micro_batch": found.micro_batch, "accumulation": found.accumulation}
