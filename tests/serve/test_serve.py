@@ -138,6 +138,8 @@ def test_what_the_software_lacks_cannot_be_chosen() -> None:
     ("values", "words"),
     [
         ({"model": "no-such"}, "expected a name of the catalog"),
+        ({"model": "llama-3.1-8"}, "did you mean 'llama-3.1-8b'?"),
+        ({"model": ""}, "model: is missing, expected a name of the catalog"),
         ({"model": "/etc/passwd"}, "expected a name of the catalog"),
         ({"model": "evil.py:build"}, "expected a name of the catalog"),
         ({"node": "../x.yaml"}, "expected a name of the catalog"),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from wattree.capture import model_names
 from wattree.cost import SOFTWARE
-from wattree.errors import JobError, WattreeError
+from wattree.errors import JobError, WattreeError, nearest
 from wattree.files import yaml_of
 from wattree.hardware import Precision
 from wattree.hardware.load import node_names, site_names
@@ -219,8 +219,14 @@ def _refuse_paths(mapping: Mapping[str, Any], files: Mapping[str, Path]) -> None
     known = suggestions()
     problems = [
         f"{name}: found '{value}', expected a name of the catalog, or an uploaded file"
+        + (f"; did you mean '{guess}'?" if (guess := nearest(str(value), known[name])) else "")
         for name, value in given.items()
         if value and value not in known[name] and value not in files
+    ]
+    problems += [
+        f"{name}: is missing, expected a name of the catalog, or an uploaded file"
+        for name in ("model", "node")
+        if not given[name]
     ]
     if problems:
         raise JobError("the page", problems)
