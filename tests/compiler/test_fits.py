@@ -265,7 +265,7 @@ def test_an_unknown_axis() -> None:
         "": TreeNode(compute={"batch": ("data",)}),
         "layers.*": TreeNode(memory=MemoryChoice(optimizer=("zero",))),
     }
-    known = "expected one of pp, dp, fsdp, ep, cp, tp"
+    known = "expected one of dp, pp, fsdp, ep, cp, tp"
 
     assert by_hand(tree, dp=2) == {
         "strategy.tree.''": f"unknown axis 'data'; {known}",

@@ -383,8 +383,9 @@ def trait_problems() -> tuple[str, ...]:
             ),
         ),
         (
-            {"strategy": {"mesh": {"xy": 8}, "tree": {}}},
-            "strategy.mesh.xy: unknown axis; expected one of pp, dp, fsdp, ep, cp, tp",
+            {"strategy": {"mesh": {"2d": 8}, "tree": {}}},
+            "strategy.mesh.2d: is no name of an axis; start with a letter, go on with letters, "
+            "digits, '_' and '-'",
         ),
         (
             {"strategy": {"mesh": {"dp": 8}, "tree": {"": {"memory": {"optimizer": "dp"}}}}},

@@ -56,10 +56,11 @@ def test_neighbours_on_the_last_axis_are_neighbours_in_rank() -> None:
 def test_a_mesh_lists_everything_that_is_wrong_with_it() -> None:
     """One message for all."""
     with pytest.raises(StrategyError) as caught:
-        Mesh(axes=(("dq", 2), ("tp", 0), ("dp", True)))
+        Mesh(axes=(("2d", 2), ("tp", 0), ("dp", True)))
 
     assert caught.value.misfits == {
-        "strategy.mesh.dq": "unknown axis; expected one of pp, dp, fsdp, ep, cp, tp",
+        "strategy.mesh.2d": "is no name of an axis; start with a letter, go on with letters, "
+        "digits, '_' and '-'",
         "strategy.mesh.tp": "degree 0 is not a whole number of 1 or more",
         "strategy.mesh.dp": "degree True is not a whole number of 1 or more",
     }

@@ -70,4 +70,4 @@ class ExecutedStep:
     def loaded(self) -> float:
         """Micro-batches that a rank loads."""
         schedule = self.strategy.schedule
-        return schedule.micro_batches / schedule.placed(self.strategy.mesh.degree("pp")).copies
+        return schedule.micro_batches / schedule.placed(self.strategy.mesh.stages).copies

@@ -16,7 +16,7 @@ from wattree.cost import Calibration
 from wattree.cost.communicator import communicator_bytes
 from wattree.hardware import Device, Node
 from wattree.lowering.setting import Setting
-from wattree.strategy import AXES, Strategy
+from wattree.strategy import Strategy
 
 Floats = NDArray[np.float64]
 
@@ -33,8 +33,7 @@ def groups_bytes(
 
 def strategy_groups_bytes(strategy: Strategy, node: Node, setting: Setting) -> float:
     """Return what the communicators of one strategy's ranks hold. [B]"""
-    degrees = {axis: strategy.mesh.degree(axis) for axis in AXES}
-    return float(groups_bytes(degrees, node, setting)[0])
+    return float(groups_bytes(strategy.degrees, node, setting)[0])
 
 
 def overhead_parts(

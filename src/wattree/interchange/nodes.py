@@ -130,7 +130,7 @@ class UnfoldedStep:
 def _rank_of_class(compilation: Compilation) -> list[int]:
     """Return the rank of each class of an unfolded graph: stage by stage, ranks ascending."""
     topology = compilation.topology
-    stages = topology.mesh.degree("pp")
+    stages = topology.mesh.stages
     return [int(rank) for stage in range(stages) for rank in topology.stage_ranks(stage)]
 
 

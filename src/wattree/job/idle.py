@@ -105,14 +105,16 @@ def warn_of_idle_options(
 # ---------------------------------------------------------------- a tree
 
 
-def warn_of_idle_tree(spec: TreeSpec, *, problems: Problems) -> None:
+def warn_of_idle_tree(spec: TreeSpec, strategy: Strategy, *, problems: Problems) -> None:
     """Warn of settings of a tree, its mesh or its schedule that have no effect."""
-    stages = spec.mesh.get("pp", 1)
+    degrees = strategy.degrees
     if spec.schedule is not None:
         given = spec.schedule.model_dump(exclude_unset=True)
         chunks = spec.schedule.virtual_stages
-        _of_pipeline("strategy.schedule", given, stages, chunks, name="name", problems=problems)
-    _of_axes(spec, problems=problems)
+        _of_pipeline(
+            "strategy.schedule", given, degrees["pp"], chunks, name="name", problems=problems
+        )
+    _of_axes(spec, strategy, problems=problems)
     _of_shares(spec, problems=problems)
     stored = {
         axis
@@ -122,8 +124,8 @@ def warn_of_idle_tree(spec: TreeSpec, *, problems: Problems) -> None:
         for axis in axes or ()
     }
     has = {
-        "tp": spec.mesh.get("tp", 1) > 1,
-        "reductions": any(degree > 1 for axis, degree in spec.mesh.items() if axis != "pp"),
+        "tp": degrees["tp"] > 1,
+        "reductions": strategy.mesh.ranks > strategy.mesh.stages,
         "shards": any(spec.mesh.get(axis, 1) > 1 for axis in stored),
         "colocation": (spec.processes_per_device or 1) > 1,
     }
@@ -133,7 +135,7 @@ def warn_of_idle_tree(spec: TreeSpec, *, problems: Problems) -> None:
 
 def warn_of_idle_load(strategy: Strategy, *, problems: Problems) -> None:
     """Warn of what a tree's strategy says of its experts' tokens and its traffic to no effect."""
-    _of_pieces(strategy.traffic, strategy.mesh.degree("tp"), problems=problems)
+    _of_pieces(strategy.traffic, strategy.degrees["tp"], problems=problems)
     ranks = [
         strategy.mesh.size(node.compute.get("expert", ()) or ())
         for node in strategy.tree.nodes.values()
@@ -141,8 +143,8 @@ def warn_of_idle_load(strategy: Strategy, *, problems: Problems) -> None:
     _of_load(strategy.expert_load, max(ranks, default=1), problems=problems)
 
 
-def _of_axes(spec: TreeSpec, *, problems: Problems) -> None:
-    used = {"pp"}
+def _of_axes(spec: TreeSpec, strategy: Strategy, *, problems: Problems) -> None:
+    used = {strategy.mesh.stage_axis}
     for node in spec.tree.values():
         memory = node.memory
         stored = () if memory is None else (memory.parameters, memory.gradients, memory.optimizer)

@@ -21,6 +21,7 @@ from wattree.strategy import (
     FIXED_GLOBAL,
     MPS,
     SCHEDULES,
+    STAGES,
     ActivationStore,
     Colocation,
     ContextExchange,
@@ -174,7 +175,6 @@ def _strategy(
     spec: TreeSpec, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems
 ) -> Strategy | None:
     before = len(problems.lines)
-    warn_of_idle_tree(spec, problems=problems)
     traffic = traffic_of(spec, problems=problems)
     schedule = _schedule(spec, folder=folder, problems=problems)
     nodes = {
@@ -183,7 +183,7 @@ def _strategy(
     }
     mesh = None
     with problems.at("strategy.mesh"):
-        mesh = Mesh(axes=tuple(spec.mesh.items()))
+        mesh = Mesh(axes=tuple(spec.mesh.items()), stage_axis=_stage_axis(spec))
     if mesh is not None and cluster is not None:
         _check_ranks(spec.mesh, cluster=cluster, problems=problems)
     if mesh is None or len(problems.lines) > before:
@@ -197,9 +197,15 @@ def _strategy(
         single_process=bool(spec.single_process),
         colocation=_colocation(spec),
     )
+    warn_of_idle_tree(spec, strategy, problems=problems)
     warn_of_idle_traffic(strategy, spec, problems=problems)
     warn_of_idle_load(strategy, problems=problems)
     return strategy
+
+
+def _stage_axis(spec: TreeSpec) -> str:
+    """Return the axis whose ranks are stages."""
+    return STAGES if spec.schedule is None else spec.schedule.axis
 
 
 def _colocation(spec: TreeSpec) -> Colocation:
@@ -233,7 +239,9 @@ def _schedule(spec: TreeSpec, *, folder: Path, problems: Problems) -> Schedule:
         stage_layers=None if layers is None else tuple(layers),
         **given,
     )
-    chunks = schedule.placed(spec.mesh.get("pp", 1)).model_chunks
+    if "axis" in spec.schedule.model_fields_set and spec.schedule.axis not in spec.mesh:
+        problems.add(f"{place}.axis", _unknown_axis(spec.schedule.axis, tuple(spec.mesh)))
+    chunks = schedule.placed(spec.mesh.get(spec.schedule.axis, 1)).model_chunks
     if layers is not None and len(layers) != chunks:
         problems.add(
             f"{place}.stage_layers",

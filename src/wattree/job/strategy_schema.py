@@ -26,6 +26,7 @@ from wattree.job.values import (
 )
 from wattree.strategy import (
     KNOBS,
+    STAGES,
     Colocation,
     Knob,
     MemoryOptions,
@@ -228,6 +229,7 @@ class ScheduleSpec(Section):
     placement: Literal["looped", "folded", "two-way"] | None = Field(
         None, description=KNOBS["placement"].description
     )
+    axis: str = Field(STAGES, description="the mesh axis whose ranks are the pipeline's stages")
 
 
 class MemorySpec(Section):

@@ -9,6 +9,7 @@ from typing import Any
 from wattree.job.problems import Problems
 from wattree.job.strategy_schema import MovementSpec, OffloadSpec, PrefetchSpec
 from wattree.strategy import (
+    AXES,
     IN_LINE,
     Offload,
     Prefetch,
@@ -119,7 +120,7 @@ class _Setting:
     """What there is to move.
 
     Attributes:
-        degrees: Axis → degree.
+        degrees: Axis of the presets, or role → degree.
         gathers: Parameters are stored as shards of those that are used.
         updates: Optimizer state is sharded, and parameters are not.
     """
@@ -143,15 +144,15 @@ def warn_of_idle_traffic(
 
 def _setting(strategy: Strategy | StrategyOptions) -> _Setting:
     if isinstance(strategy, Strategy):
-        tree, degrees = strategy.tree, dict(strategy.mesh.axes)
+        tree, axes, degrees = strategy.tree, dict(strategy.mesh.axes), strategy.degrees
     else:
         tree = data_parallel(strategy)  # nothing else shards what is stored
-        degrees = {axis: strategy.value(axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
-    gathers = _shards(tree, degrees, ("parameters",))
+        axes = degrees = {axis: strategy.value(axis) for axis in AXES}
+    gathers = _shards(tree, axes, ("parameters",))
     return _Setting(
         degrees=degrees,
         gathers=gathers,
-        updates=not gathers and _shards(tree, degrees, ("optimizer", "gradients")),
+        updates=not gathers and _shards(tree, axes, ("optimizer", "gradients")),
     )
 
 

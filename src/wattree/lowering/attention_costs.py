@@ -41,7 +41,7 @@ def attention_costs(
     matmuls = 5.0 if backward else 2.0
     if software.fused_attention:
         scores = full * instruction.mask.visible_share(keys)
-        split = np.where(scale.degree(("cp",)) > 1, rates.context_attention_rate, 1.0)
+        split = np.where(scale.degree(scale.context_axes) > 1, rates.context_attention_rate, 1.0)
         time_s = fused_attention_time_s(
             scores=scores,
             head_dim=head_dim,

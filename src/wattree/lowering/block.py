@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,9 +13,15 @@ from wattree.graph import Block, BlockDataflow, Made, ModelGraph
 from wattree.lowering.block_program import Asked, block_program, frozen
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.propagate import operator_splits, required_layout
-from wattree.lowering.program import BlockProgram, Scale, TokenLoad
+from wattree.lowering.program import (
+    BlockProgram,
+    CollectiveInstruction,
+    Instruction,
+    Scale,
+    TokenLoad,
+)
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
-from wattree.strategy import Choices, StrategyTree
+from wattree.strategy import AxisRole, Choices, StrategyTree, axis_roles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +33,14 @@ class ModelProgram:
         programs: Distinct programs.
         instances: Index of each block instance's program, in forward order.
         batch_axes: Axes over which samples are spread.
+        context_axes: Axes over which positions are spread.
     """
 
     model: ModelGraph
     programs: tuple[BlockProgram, ...]
     instances: tuple[int, ...]
     batch_axes: tuple[str, ...]
+    context_axes: tuple[str, ...] = ()
 
     def scale(
         self,
@@ -55,6 +63,7 @@ class ModelProgram:
             sequence=float(sequence),
             degrees=degrees,
             batch_axes=self.batch_axes,
+            context_axes=self.context_axes,
             load=load,
         )
 
@@ -93,7 +102,7 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
 
 def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
     choices = _choices_by_instance(model, tree)
-    dataflow = BlockDataflow(model)
+    dataflow, roles = BlockDataflow(model), axis_roles(tree)
     layouts = _layouts(model, dataflow, choices, active)
     saved_names: set[Made] = set()
     programs: dict[tuple[object, ...], int] = {}
@@ -128,7 +137,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
                 instance=instance,
                 input_gradient=trained_before,
             )
-            compiled.append(program)
+            compiled.append(_with_roles(program, roles))
             made_in.append(made)
         instances.append(programs[key])
         layouts |= {Made(index, name): lies for name, lies in made_in[programs[key]].items()}
@@ -142,6 +151,28 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
         programs=tuple(compiled),
         instances=tuple(instances),
         batch_axes=tuple(axis for axis in root.compute.get("batch", ()) if axis in active),
+        context_axes=tuple(
+            axis for axis, role in roles.items() if role is AxisRole.CONTEXT and axis in active
+        ),
+    )
+
+
+def _with_roles(program: BlockProgram, roles: Mapping[str, AxisRole]) -> BlockProgram:
+    """Return the program whose collectives know what their axes are."""
+
+    def known(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+        return tuple(
+            replace(i, roles=frozenset(roles.get(axis, AxisRole.DATA) for axis in i.axes))
+            if isinstance(i, CollectiveInstruction)
+            else i
+            for i in instructions
+        )
+
+    return replace(
+        program,
+        forward=known(program.forward),
+        recomputation=known(program.recomputation),
+        backward=known(program.backward),
     )
 
 

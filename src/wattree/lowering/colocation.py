@@ -22,7 +22,7 @@ from wattree.cost.sharing import DeviceSharing, element_fill, matmul_fill
 from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
 from wattree.lowering.program import ComputeInstruction, LocalSize, Scale, matmul_shape
-from wattree.strategy import Strategy
+from wattree.strategy import AxisRole, Strategy
 
 Floats = NDArray[np.float64]
 
@@ -134,9 +134,9 @@ def colocation_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
     several = f"together with processes_per_device {colocation.processes}"
     whole = f"{several}, whose processes are whole replicas"
     found = {
-        f"strategy.mesh.{axis}": f"found {degree} {whole}; expected 1: use dp"
-        for axis, degree in strategy.mesh.axes
-        if axis != "dp" and degree > 1
+        f"strategy.mesh.{axis}": f"found {strategy.mesh.degree(axis)} {whole}; expected 1: use dp"
+        for axis, role in strategy.roles.items()
+        if role is not AxisRole.DATA and strategy.mesh.degree(axis) > 1
     }
     nodes = strategy.tree.nodes.items()
     for pattern, node in nodes:

@@ -57,8 +57,8 @@ def misfits(
     found = _rank_misfits(strategy, cluster) if devices is None else _own(strategy, devices)
     found |= _sequence_misfits(model, sequence)
     found |= _batch_misfits(strategy, global_batch)
-    found |= stage_misfits(model, strategy.mesh.degree("pp"), strategy.schedule)
-    found |= _axis_misfits(strategy.tree)
+    found |= stage_misfits(model, strategy.mesh.stages, strategy.schedule)
+    found |= _axis_misfits(strategy)
     targets = list(_targets(model, strategy))
     found |= _dim_misfits(targets, strategy, sequence)
     found |= _context_misfits(model, strategy.tree, targets)
@@ -124,13 +124,20 @@ def _batch_misfits(strategy: Strategy, global_batch: int) -> dict[str, str]:
     return {}
 
 
-def _axis_misfits(tree: StrategyTree) -> dict[str, str]:
-    return {
-        f"strategy.tree.{pattern!r}": f"unknown axis '{axis}'; expected one of {', '.join(AXES)}"
-        for pattern, node in tree.nodes.items()
-        for axis in _axes_of(node)
-        if axis not in AXES
-    }
+def _axis_misfits(strategy: Strategy) -> dict[str, str]:
+    """Return nodes with axes that neither the mesh nor any preset has, or that hold stages."""
+    mesh, found = strategy.mesh, {}
+    known = dict.fromkeys((*(axis for axis, _ in mesh.axes), *AXES))
+    for pattern, node in strategy.tree.nodes.items():
+        for axis in _axes_of(node):
+            if axis not in known:
+                reason = f"unknown axis '{axis}'; expected one of {', '.join(known)}"
+            elif axis == mesh.stage_axis and mesh.stages > 1:
+                reason = f"axis '{axis}' holds the stages of the pipeline, which split nothing else"
+            else:
+                continue
+            found[f"strategy.tree.{pattern!r}"] = reason
+    return found
 
 
 def _axes_of(node: TreeNode) -> list[str]:

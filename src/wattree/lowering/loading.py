@@ -89,7 +89,7 @@ def loading_of(
     schedule: Schedule,
     samples: float,
     *,
-    broadcasts: bool = False,
+    each_serves: int = 1,
 ) -> tuple[Loading, ...]:
     """Return what loading is to the ranks of each pool.
 
@@ -98,10 +98,9 @@ def loading_of(
         topology: Where ranks are.
         schedule: Which stages begin the model.
         samples: Of one micro-batch and rank.
-        broadcasts: One rank of each tensor-parallel group loads for all of it.
+        each_serves: Ranks of a tensor-parallel group that one of them loads for.
     """
-    each_serves = topology.mesh.degree("tp") if broadcasts else 1
-    stages = loading_stages(schedule, topology.mesh.degree("pp"))
+    stages = loading_stages(schedule, topology.mesh.stages)
     ranks = np.concatenate([topology.stage_ranks(stage) for stage in stages])
     node, pool = _nodes_of(topology, ranks), topology.pool_of(ranks)
     found = []

@@ -95,6 +95,7 @@ class Movement:
         single_process: Samples and parameters come from the first rank before forward, gradients
             go there after backward.
         sample_bytes: Of all replicas together, where one process scatters them. [B]
+        replica_axes: Over which it does.
     """
 
     overlap: Overlap
@@ -111,6 +112,7 @@ class Movement:
     tier2_bytes_per_s: float
     single_process: bool = False
     sample_bytes: float = 0.0
+    replica_axes: tuple[str, ...] = ()
 
     @property
     def lookahead(self) -> int:
@@ -191,6 +193,7 @@ def movement_of(
         memory_bytes_per_s: Of updates on the device. [B/s]
         update_traffic_bytes: Parameters → what their update moves through memory. [B]
         sample_bytes: Of all replicas together, where one process scatters them. [B]
+        replica_axes: Over which it does.
         tier2_offload: What the device reaches in expanded memory instead of copying, and the
             bandwidth of updates of what is all there; None for nothing. [B/s]
     """
@@ -211,6 +214,7 @@ def movement_of(
         parameter_bytes=software.parameter_bytes,
         single_process=strategy.single_process,
         sample_bytes=sample_bytes,
+        replica_axes=tuple(axis for axis, _ in strategy.mesh.axes),
     )
 
 

@@ -103,7 +103,7 @@ def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[s
         found["strategy.offload.activations.layers"] = (
             f"found {offload.layers}, but {model.name} has {model.layers} layers"
         )
-    copies = strategy.schedule.placed(strategy.mesh.degree("pp")).copies
+    copies = strategy.schedule.placed(strategy.mesh.stages).copies
     copied, _ = split_offload(offload, node)
     if copies > 1 and (traffic.overlap_optimizer or copied.optimizer is not None):
         key = "overlap_optimizer" if traffic.overlap_optimizer else "offload.optimizer"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from wattree.graph import OperatorClass, class_of_kind
 from wattree.lowering.program import CollectiveKind, ComputeInstruction, Instruction
+from wattree.strategy import AxisRole
 
-#: Axes of the mesh that an exchange of activations runs over, the telling one first.
-_OF_AXIS = (
-    ("ep", OperatorClass.EXPERT_EXCHANGE),
-    ("cp", OperatorClass.CONTEXT_PARALLEL),
-    ("tp", OperatorClass.TENSOR_PARALLEL),
+#: What the axes are that an exchange of activations runs over, the telling one first.
+_OF_ROLE = (
+    (AxisRole.EXPERT, OperatorClass.EXPERT_EXCHANGE),
+    (AxisRole.CONTEXT, OperatorClass.CONTEXT_PARALLEL),
+    (AxisRole.TENSOR, OperatorClass.TENSOR_PARALLEL),
 )
 _REDUCES = {CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE}
 
@@ -18,7 +19,7 @@ def class_of_instruction(instruction: Instruction) -> OperatorClass:
     """Return the class of one instruction of a block."""
     if isinstance(instruction, ComputeInstruction):
         return class_of_kind(instruction.kind)
-    found = (known for axis, known in _OF_AXIS if axis in instruction.axes)
+    found = (known for role, known in _OF_ROLE if role in instruction.roles)
     return next(found, OperatorClass.OTHER_EXCHANGE)
 
 

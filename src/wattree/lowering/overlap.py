@@ -26,6 +26,7 @@ from wattree.lowering.ring import Ring, rings_of
 from wattree.lowering.ring_rows import collapsed_row, ring_rows, ring_span_s
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
+from wattree.strategy import AxisRole
 
 Floats = NDArray[np.float64]
 
@@ -46,8 +47,8 @@ class Pipelining:
     """Visible shares of collectives that can run alongside products.
 
     Attributes:
-        tensor_exposed_share: Of gathers and scatters over `tp`; 1 keeps them whole.
-        context_exposed_share: Of key/value gathers over `cp` that nothing says more about.
+        tensor_exposed_share: Of gathers and scatters over tensor axes; 1 keeps them whole.
+        context_exposed_share: Of key/value gathers over context axes, if nothing says more.
         in_line: Kinds (`tensor`, `context`, `experts`) on the stream of the computation.
         cuts_reductions: All-reduces are cut like gathers and scatters.
         slower: Time of a product in pieces over that of the whole.
@@ -93,9 +94,9 @@ class Pipelining:
             return 1.0
         if instruction.exposed or self.stream(instruction) == Stream.COMPUTE:
             return 1.0
-        if instruction.axes == ("tp",):
+        if instruction.roles == {AxisRole.TENSOR}:
             return self.tensor_exposed_share
-        return self.context_exposed_share if instruction.axes == ("cp",) else 1.0
+        return self.context_exposed_share if instruction.roles == {AxisRole.CONTEXT} else 1.0
 
     def hidden_latencies(self, share: float) -> float:
         """Return how many latencies the hidden part of a collective has, cut where `share` shows.
@@ -109,7 +110,9 @@ class Pipelining:
         """Return the stream an instruction runs on."""
         if isinstance(instruction, ComputeInstruction):
             return Stream.COMPUTE
-        kind, own = _KINDS[0 if "ep" in instruction.axes else 1 if "cp" in instruction.axes else 2]
+        roles = instruction.roles
+        number = 0 if AxisRole.EXPERT in roles else 1 if AxisRole.CONTEXT in roles else 2
+        kind, own = _KINDS[number]
         return Stream.COMPUTE if kind in self.in_line else own
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from wattree.graph import AttentionMask, Extent, OperatorKind, SlidingWindow
 from wattree.lowering.spread import ExpertPlace, OwnedOperator, WindowPart
+from wattree.strategy import AxisRole
 
 
 class CollectiveKind(StrEnum):
@@ -130,6 +131,7 @@ class Scale:
         sequence: Tokens per sample.
         degrees: Axis → degree, shape `(n,)` each. Absent axes have degree 1.
         batch_axes: Axes over which samples are spread: `B = micro_batch * their degrees`.
+        context_axes: Axes over which positions are spread.
         load: Tokens of experts; None: all ranks get the same.
         launches: Replicas whose forward one process launches, one after another.
     """
@@ -138,6 +140,7 @@ class Scale:
     sequence: float
     degrees: Mapping[str, NDArray[np.float64]]
     batch_axes: tuple[str, ...]
+    context_axes: tuple[str, ...] = ()
     load: TokenLoad | None = None
     launches: float = 1.0
     _cache: dict[LocalSize, NDArray[np.float64]] = field(default_factory=dict, repr=False)
@@ -264,6 +267,7 @@ class CollectiveInstruction:
         path: Tensor it converts, for people: `attention.out.y`.
         kind: Which collective.
         axes: Mesh axes whose groups take part.
+        roles: What these axes are.
         size: Elements of the whole buffer, as nccl-tests defines size: input of a
             reduce-scatter, output of an all-gather, buffer of an all-reduce or all-to-all.
         payload: What it carries.
@@ -290,6 +294,7 @@ class CollectiveInstruction:
     uneven: bool = False
     element_bytes: float | None = None
     saved_gather: bool = False
+    roles: frozenset[AxisRole] = frozenset()
 
 
 Instruction = ComputeInstruction | CollectiveInstruction

@@ -35,7 +35,7 @@ from wattree.lowering.tiers import Tier, tier_links, tiers_of
 from wattree.lowering.token_load import RankLevels
 from wattree.lowering.topology import MeshTopology
 from wattree.lowering.uneven import uneven_levels
-from wattree.strategy import Offload, Strategy
+from wattree.strategy import AxisRole, Offload, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def _checked(job: PlacedJob, cluster: Cluster) -> PlacedJob:
         sequence=job.sequence,
         devices=None if job.devices is None else len(job.devices),
     )
-    if "cp" in _active(job.strategy):
+    if job.strategy.degrees[AxisRole.CONTEXT] > 1:
         check_ring(job.strategy.tree, job.software)
     return job
 
@@ -190,7 +190,7 @@ def _program(job: PlacedJob, active: frozenset[str]) -> ModelProgram:
     """
     model, strategy = job.model, job.strategy
     program = compile_model(model, strategy.tree, active)
-    if (count := strategy.mesh.degree("pp")) > 1:
+    if (count := strategy.mesh.stages) > 1:
         on_stage = chunk_stages(strategy.schedule.placed(count))
         program = with_boundary_copies(
             program, cut_chunks(program, count, strategy.schedule), on_stage
@@ -279,7 +279,7 @@ def _loading(job: PlacedJob, topology: MeshTopology, *, samples: float) -> tuple
         topology,
         job.strategy.schedule,
         samples,
-        broadcasts=job.software.broadcasts_data,
+        each_serves=job.strategy.degrees[AxisRole.TENSOR] if job.software.broadcasts_data else 1,
     )
     check_host_memory(found)
     return found
@@ -287,7 +287,7 @@ def _loading(job: PlacedJob, topology: MeshTopology, *, samples: float) -> tuple
 
 def _expanded(job: PlacedJob, cluster: Cluster, tier2_offload: Offload) -> ExpandedMemory | None:
     """Return the expanded memory of a device, with what lies there."""
-    layers = max(job.model.layers, 1) / job.strategy.mesh.degree("pp")
+    layers = max(job.model.layers, 1) / job.strategy.mesh.stages
     return expanded_memory(
         tier2_offload,
         cluster.node,

@@ -153,10 +153,10 @@ class MeshTopology:
 
     def stage_ranks(self, stage: int) -> Integers:
         """Return the ranks of a pipeline stage, ascending."""
-        stages = self.mesh.degree("pp")
+        stages = self.mesh.stages
         if stages == 1:
             return np.arange(self.mesh.ranks)
-        return np.flatnonzero(self.mesh.coordinates()["pp"] == stage)
+        return np.flatnonzero(self.mesh.coordinates()[self.mesh.stage_axis] == stage)
 
     def distance(self, senders: Integers, receivers: Integers) -> Integers:
         """Return 0 for pairs in one scale-up domain, 1 under one leaf switch, 2 beyond."""

@@ -8,7 +8,7 @@ from wattree.lowering.block import ModelProgram
 from wattree.lowering.owners import first_rank_levels, owner_levels
 from wattree.lowering.placed import PlacedJob
 from wattree.lowering.token_load import RankLevels, rank_levels
-from wattree.strategy import Strategy
+from wattree.strategy import AxisRole, Strategy
 
 
 def uneven_levels(job: PlacedJob, program: ModelProgram, cluster: Cluster) -> RankLevels | None:
@@ -24,7 +24,8 @@ def uneven_levels(job: PlacedJob, program: ModelProgram, cluster: Cluster) -> Ra
     if strategy.single_process:
         if misfit := single_process_misfits(strategy, cluster):
             raise StrategyError(misfit)
-        owners = first_rank_levels(("dp",), strategy.mesh) if strategy.mesh.ranks > 1 else None
+        everyone = tuple(axis for axis, _ in strategy.mesh.axes)
+        owners = first_rank_levels(everyone, strategy.mesh) if strategy.mesh.ranks > 1 else None
     if levels is not None and owners is not None:
         raise StrategyError(
             {
@@ -49,14 +50,14 @@ def uneven_levels(job: PlacedJob, program: ModelProgram, cluster: Cluster) -> Ra
 def single_process_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
     """Return path → why one process cannot drive the ranks."""
     found = {
-        f"strategy.mesh.{axis}": f"found {degree} with single_process, which knows replicas only; "
-        "use dp"
-        for axis, degree in strategy.mesh.axes
-        if axis != "dp" and degree > 1
+        f"strategy.mesh.{axis}": f"found {strategy.mesh.degree(axis)} with single_process, which "
+        "knows replicas only; use dp"
+        for axis, role in strategy.roles.items()
+        if role is not AxisRole.DATA and strategy.mesh.degree(axis) > 1
     }
     devices = cluster.pools[0].node.devices
     if strategy.mesh.ranks > devices:
-        found["strategy.mesh.dp"] = (
+        found[f"strategy.mesh.{strategy.mesh.axes[0][0]}"] = (
             f"found {strategy.mesh.ranks} with single_process, but a process drives the devices of "
             f"one node, {devices} of {cluster.pools[0].node.name}; use ddp"
         )

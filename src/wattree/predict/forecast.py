@@ -67,7 +67,7 @@ def _check_replicas(job: Job) -> None:
     if isinstance(strategy, StrategyOptions):
         degrees = {axis: strategy.value(axis) for axis in AXES}
     elif isinstance(strategy, Strategy):
-        degrees = {axis: strategy.mesh.degree(axis) for axis in AXES}
+        degrees = strategy.degrees
     else:
         return  # `simulate` says what is missing
     if split := [f"{axis}={n}" for axis, n in degrees.items() if n > 1 and axis != _REPLICAS]:

@@ -149,7 +149,7 @@ def strategy_in_words(strategy: Mapping[str, Any]) -> str:
         names = [preset] if isinstance(preset, str) else [name for name in preset if name != "none"]
         words += names
     schedule = strategy.get("schedule") or {}
-    if "name" in schedule and (strategy.get("mesh") or {}).get("pp", 1) > 1:
+    if "name" in schedule and (strategy.get("mesh") or {}).get(schedule.get("axis", "pp"), 1) > 1:
         words.append(str(schedule["name"]))
         if (chunks := schedule.get("virtual_stages") or 1) > 1:
             words.append(f"{chunks} virtual stages")

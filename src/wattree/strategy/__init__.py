@@ -11,7 +11,7 @@ from wattree.strategy.colocation import (
 )
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.knob import Knob, knobs_of
-from wattree.strategy.mesh import AXES, Mesh
+from wattree.strategy.mesh import AXES, STAGES, Mesh
 from wattree.strategy.options import KNOBS, StrategyOptions
 from wattree.strategy.phantom import (
     ACTIVATIONS,
@@ -23,6 +23,7 @@ from wattree.strategy.phantom import (
     VARIANTS,
     PhantomLayers,
 )
+from wattree.strategy.roles import AxisRole, axis_roles
 from wattree.strategy.schedules import SlotWork, chunk_layers
 from wattree.strategy.specs import (
     CONTEXTS,
@@ -74,12 +75,14 @@ __all__ = [
     "SHARDINGS",
     "SHARED",
     "SPATIAL",
+    "STAGES",
     "TABLES",
     "TIERS",
     "TIME_SLICED",
     "ULYSSES",
     "VARIANTS",
     "ActivationStore",
+    "AxisRole",
     "Choices",
     "Colocation",
     "ContextExchange",
@@ -103,6 +106,7 @@ __all__ = [
     "StrategyTree",
     "Traffic",
     "TreeNode",
+    "axis_roles",
     "chunk_layers",
     "knobs_of",
     "options_in_words",

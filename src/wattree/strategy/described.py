@@ -9,8 +9,11 @@ from wattree.graph import ModelGraph
 from wattree.strategy import (
     AXES,
     CUSTOM,
+    STAGES,
+    AxisRole,
     Colocation,
     ExpertLoad,
+    Mesh,
     Offload,
     Prefetch,
     Schedule,
@@ -29,25 +32,31 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
     presets for operators that the model lacks are left out, and what was not chosen.
     """
     named = tuple(strategy.tree.nodes)
-    used = {
-        pattern
-        for path in _distinguishing_paths(model, named)
-        for pattern in strategy.tree.matching(path)
-    }
     axes = {axis for axis, _ in strategy.mesh.axes}
+    overridden: dict[str, set[str]] = {}  # pattern → dims that weaker ones split
+    for path in _distinguishing_paths(model, named):
+        weaker: set[str] = set()
+        for pattern in strategy.tree.matching(path):
+            overridden.setdefault(pattern, set()).update(weaker)
+            compute = strategy.tree.nodes[pattern].compute
+            weaker |= {dim for dim, own in compute.items() if axes & set(own)}
     nodes = strategy.tree.nodes.values()
+    has_context = AxisRole.CONTEXT in strategy.roles.values()
     split = {dim for node in nodes for dim, names in node.compute.items() if axes & set(names)}
     if any(node.phantom is not None for node in nodes):
         # Phantom layers hand on what is split by features, under whatever name.
         split |= {dim for node in nodes for dim, names in node.compute.items() if not names}
     return {
         "mesh": dict(strategy.mesh.axes),
-        "schedule": _schedule(strategy.schedule),
+        "schedule": _schedule(strategy.schedule, strategy.mesh),
         "preset": list(strategy.preset),
         "tree": {
             pattern: described
             for pattern, node in strategy.tree.nodes.items()
-            if pattern in used and (described := _node(node, axes, split))
+            if pattern in overridden
+            and (
+                described := _node(node, axes, split, overridden[pattern], has_context=has_context)
+            )
         },
         **_chosen(strategy),
     }
@@ -75,12 +84,14 @@ def describe_options(options: StrategyOptions) -> dict[str, object]:
     return found if present["pp"] else {**found, "offload": found.get("offload", {})}
 
 
-def _schedule(schedule: Schedule) -> dict[str, object]:
+def _schedule(schedule: Schedule, mesh: Mesh) -> dict[str, object]:
     found: dict[str, object] = {
         "name": schedule.name,
         "micro_batches": schedule.micro_batches,
         "virtual_stages": schedule.virtual_stages,
     }
+    if mesh.stage_axis != STAGES:
+        found["axis"] = mesh.stage_axis
     if schedule.stage_layers is not None:
         found["stage_layers"] = list(schedule.stage_layers)
     if schedule.name == CUSTOM and schedule.order is not None:
@@ -178,17 +189,19 @@ def _distinguishing_paths(model: ModelGraph, patterns: Sequence[str]) -> list[st
     return [f"{i.path}.{o.path}" for i in chosen for o in model.blocks[i.block].operators]
 
 
-def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
+def _node(
+    node: TreeNode, axes: set[str], split: set[str], overridden: set[str], *, has_context: bool
+) -> dict[str, object]:
     """Return a node's choices without axes that the mesh lacks; empty if nothing is left.
 
-    A dim that others split and this node does not stays with no axes, but where a phantom layer
-    has other dims instead.
+    A dim that is to be whole stays with no axes where others split it, and one whose axes all have
+    one rank where a weaker node would split it; but where a phantom layer has other dims instead.
     """
-    stays = set() if node.phantom is not None else split
     compute = {
         dim: kept
         for dim, names in node.compute.items()
-        if (kept := [axis for axis in names if axis in axes]) or dim in stays
+        if (kept := [axis for axis in names if axis in axes])
+        or (node.phantom is None and dim in (overridden if names else split))
     }
     memory: dict[str, object] = {}
     for name in ("parameters", "gradients", "optimizer"):
@@ -199,7 +212,7 @@ def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
         if (value := getattr(node.memory, name)) is not None:
             memory[name] = value
     chosen: dict[str, object] = {"compute": compute, "memory": memory}
-    if "cp" in axes:
+    if has_context:
         chosen |= {"context": node.context, "context_order": node.context_order}
     if node.sync_batch_norm is not None:
         chosen["sync_batch_norm"] = node.sync_batch_norm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -11,8 +12,13 @@ from numpy.typing import NDArray
 
 from wattree.errors import StrategyError
 
-#: Axes a mesh may have, outermost first by custom: the last one lies closest in the topology.
+#: Axes of the presets, outermost first: the last one lies closest in the topology. Meshes written
+#: by hand may name theirs otherwise; what an axis is, `roles` reads off the tree.
 AXES = ("pp", "dp", "fsdp", "ep", "cp", "tp")
+#: Axis of the pipeline stages, where nothing else is said.
+STAGES = "pp"
+#: What axes may be called: their names are parts of paths and labels.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +27,18 @@ class Mesh:
 
     Attributes:
         axes: `(name, degree)` pairs. Absent axes have degree 1.
+        stage_axis: Name of the axis whose ranks are the stages of a pipeline.
     """
 
     axes: tuple[tuple[str, int], ...]
+    stage_axis: str = STAGES
 
     def __post_init__(self) -> None:
         misfits = {
-            f"strategy.mesh.{name}": f"unknown axis; expected one of {', '.join(AXES)}"
+            f"strategy.mesh.{name}": "is no name of an axis; start with a letter, go on with "
+            "letters, digits, '_' and '-'"
             for name, _ in self.axes
-            if name not in AXES
+            if not _NAME.fullmatch(name)
         }
         misfits |= {
             f"strategy.mesh.{name}": f"degree {degree!r} is not a whole number of 1 or more"
@@ -43,15 +52,18 @@ class Mesh:
 
     @classmethod
     def of(cls, degrees: Mapping[str, int]) -> Mesh:
-        """Return a mesh of `degrees` in the customary order of `AXES`."""
-        known = tuple((axis, degrees[axis]) for axis in AXES if axis in degrees)
-        extra = tuple((axis, degree) for axis, degree in degrees.items() if axis not in AXES)
-        return cls(axes=known + extra)
+        """Return a mesh of `degrees` of the presets' axes, in the order of `AXES`."""
+        return cls(axes=tuple((axis, degrees[axis]) for axis in AXES if axis in degrees))
 
     @property
     def ranks(self) -> int:
         """Number of ranks: the product of the degrees."""
         return math.prod(degree for _, degree in self.axes)
+
+    @property
+    def stages(self) -> int:
+        """Number of pipeline stages."""
+        return self.degree(self.stage_axis)
 
     def degree(self, axis: str) -> int:
         """Return the degree of `axis`, 1 if the mesh does not name it."""

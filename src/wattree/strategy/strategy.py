@@ -8,6 +8,7 @@ from wattree.errors import StrategyError
 from wattree.strategy.colocation import Colocation
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import Mesh
+from wattree.strategy.roles import AxisRole, axis_roles
 from wattree.strategy.schedules import (
     PLACEMENTS,
     ChunkPlacement,
@@ -123,3 +124,18 @@ class Strategy:
     expert_load: ExpertLoad | None = None
     single_process: bool = False
     colocation: Colocation = field(default_factory=Colocation)
+
+    @property
+    def roles(self) -> dict[str, AxisRole]:
+        """What every axis of the mesh is."""
+        used = {**axis_roles(self.tree), self.mesh.stage_axis: AxisRole.PIPELINE}
+        return {axis: used.get(axis, AxisRole.DATA) for axis, _ in self.mesh.axes}
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Role → product of the degrees of its axes, for every role."""
+        roles = self.roles
+        return {
+            role.value: self.mesh.size(axis for axis, own in roles.items() if own is role)
+            for role in AxisRole
+        }

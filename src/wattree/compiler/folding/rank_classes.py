@@ -272,7 +272,7 @@ def _stretch(job: RanksOfJob, pools: Integers, senders: Integers, receivers: Int
 
 def _places(topology: MeshTopology, rates: Sequence[Rates]) -> _Places:
     ranks = topology.mesh.ranks
-    stages = topology.mesh.degree("pp")
+    stages = topology.mesh.stages
     by_stage = np.stack([topology.stage_ranks(stage) for stage in range(stages)])
     everyone = np.arange(ranks)
     ahead, behind, mirror = everyone.copy(), everyone.copy(), everyone.copy()

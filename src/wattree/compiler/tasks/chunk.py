@@ -216,7 +216,9 @@ def from_first_rank(storages: Sequence[Storage], context: ChunkContext) -> np.nd
     )
     return joined(
         [
-            sync_tasks(kind, ("dp",), size, context, label=label, stream=Stream.GATHER)
+            sync_tasks(
+                kind, context.moves.replica_axes, size, context, label=label, stream=Stream.GATHER
+            )
             for kind, size, label in sent
         ]
     )

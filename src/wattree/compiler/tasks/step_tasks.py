@@ -52,7 +52,7 @@ def stages_and_ranks(
     step, topology = steps.of_kind[0], steps.topology
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
-    count, uses = step.strategy.mesh.degree("pp"), topology.links()
+    count, uses = step.strategy.mesh.stages, topology.links()
     of_stage = [steps.kinds.of_stage(topology.stage_ranks(stage)) for stage in range(count)]
     found: list[list[BuiltStage]] = [[] for _ in range(count)]
     for number, own in enumerate(steps.of_kind):
@@ -174,7 +174,7 @@ def _stages(
     """Return each stage that is wanted, as ranks of `level` play it."""
     strategy, software = step.strategy, step.software
     context = _context(step, names, items, axes_index)
-    stages, schedule = strategy.mesh.degree("pp"), strategy.schedule
+    stages, schedule = strategy.mesh.stages, strategy.schedule
     chunks = cut_chunks(step.program, stages, schedule)
     crossing = _crossing(step, chunks)
     transfer = _transfer(names)
@@ -247,7 +247,7 @@ def _part_numbers(
 
 def _crossing(step: LoweredStep, chunks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
     """Return what crosses each border of a chunk, forward and back: first, last and all between."""
-    stages, schedule = step.strategy.mesh.degree("pp"), step.strategy.schedule
+    stages, schedule = step.strategy.mesh.stages, step.strategy.schedule
     given = entering(step.program, chunks, chunk_stages(schedule.placed(stages)))
     return [(0.0, 0.0), *entering_bytes(given, step.program, step.costs), (0.0, 0.0)]
 
@@ -255,7 +255,7 @@ def _crossing(step: LoweredStep, chunks: Sequence[Sequence[int]]) -> list[tuple[
 def _input_bytes(step: LoweredStep, stage: int) -> float:
     """Return what input batches take on a device of a stage. [B]"""
     strategy = step.strategy
-    begins = loading_stages(strategy.schedule, strategy.mesh.degree("pp"))
+    begins = loading_stages(strategy.schedule, strategy.mesh.stages)
     return 0.0 if step.loading is None or stage not in begins else step.loading.device_bytes
 
 
@@ -269,7 +269,7 @@ def _stored(step: LoweredStep, parts: Sequence[BlockParts], level: int) -> list[
 
 def _splits_backward(strategy: Strategy) -> bool:
     """Whether some stage makes its weight gradients apart."""
-    orders = strategy.schedule.orders(strategy.mesh.degree("pp"))
+    orders = strategy.schedule.orders(strategy.mesh.stages)
     return any(slot.work is SlotWork.INPUT_GRADIENT for order in orders for slot in order)
 
 

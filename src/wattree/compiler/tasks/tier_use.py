@@ -71,7 +71,7 @@ def _executed(
 
 def _accessed_bytes(step: LoweredStep, stage: int, level: int) -> float:
     """Return what one rank of a stage reads and writes in expanded memory in a step. [B]"""
-    schedule, count = step.strategy.schedule, step.strategy.mesh.degree("pp")
+    schedule, count = step.strategy.schedule, step.strategy.mesh.stages
     chunks, placement = cut_chunks(step.program, count, schedule), schedule.placed(count)
     own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
     programs = [step.program.instances[instance] for chunk in own for instance in chunk]

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wattree.graph import Block, IterationDim, ModelGraph, Operator, Parameter, TensorRole
-from wattree.strategy import Choices, StrategyTree
+from wattree.strategy import AxisRole, Choices, StrategyTree, axis_roles
 
-#: Whose ranks may have parts of unequal width.
-_AXIS = "tp"
+#: Dims of an operator, and the ranks that each is split over.
+_Longer = tuple[tuple[str, int], ...]
 
 
 def with_widest_parts(
@@ -30,28 +30,32 @@ def with_widest_parts(
         tree: Choices.
         degrees: Axis → degree.
     """
-    ranks = degrees.get(_AXIS, 1)
+    tensor = {
+        axis: degrees.get(axis, 1)
+        for axis, role in axis_roles(tree).items()
+        if role is AxisRole.TENSOR
+    }
     if not any(
-        _may_be_uneven(operator, dim, ranks)
+        _has_parts(operator, dim) and _extent(dim) % math.prod(tensor.values())
         for block in model.blocks.values()
         for operator in block.operators
         for dim in operator.dims
     ):
         return model
     blocks: dict[str, Block] = {}
-    made: dict[tuple[str, tuple[tuple[str, ...], ...]], str] = {}
+    made: dict[tuple[str, tuple[_Longer, ...]], str] = {}
     instances = []
     for instance in model.instances:
         block = model.blocks[instance.block]
         near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.matching_below(instance.path)})
         choices = [near.choices(f"{instance.path}.{o.path}") for o in block.operators]
-        longer = _longer(block.operators, choices, ranks)
+        longer = _longer(block.operators, choices, tensor)
         key = instance.block, longer
         if key not in made:
             is_new = instance.block not in blocks
             name = instance.block if is_new else f"{instance.block}.{len(made)}"
             operators = tuple(
-                _lengthened(operator, dims, ranks)
+                _lengthened(operator, dict(dims))
                 for operator, dims in zip(block.operators, longer, strict=True)
             )
             made[key] = name
@@ -60,32 +64,36 @@ def with_widest_parts(
     return replace(model, blocks=blocks, instances=tuple(instances))
 
 
-def _may_be_uneven(operator: Operator, dim: IterationDim, ranks: int) -> bool:
-    extent = dim.extent
-    return (
-        operator.role is TensorRole.EITHER
-        and dim.units is None
-        and not (extent.batch or extent.seq)
-        and round(extent.coefficient) % ranks != 0
-        and extent.coefficient >= ranks
-    )
+def _has_parts(operator: Operator, dim: IterationDim) -> bool:
+    """Return whether ranks may have parts of a dim that are of unequal width."""
+    countable = dim.units is None and not (dim.extent.batch or dim.extent.seq)
+    return operator.role is TensorRole.EITHER and countable
+
+
+def _extent(dim: IterationDim) -> int:
+    return round(dim.extent.coefficient)
 
 
 def _longer(
-    operators: Sequence[Operator], choices: Sequence[Choices], ranks: int
-) -> tuple[tuple[str, ...], ...]:
-    """Return the dims of each operator whose parts are uneven."""
+    operators: Sequence[Operator], choices: Sequence[Choices], tensor: Mapping[str, int]
+) -> tuple[_Longer, ...]:
+    """Return the dims of each operator whose parts are uneven, and over how many ranks they lie."""
     return tuple(
         tuple(
-            dim.name
+            (dim.name, ranks)
             for dim in operator.dims
-            if choice.compute.get(dim.name) == (_AXIS,) and _may_be_uneven(operator, dim, ranks)
+            if (axes := choice.compute.get(dim.name, ()))
+            and set(axes) <= tensor.keys()
+            and (ranks := math.prod(tensor[axis] for axis in axes)) <= dim.extent.coefficient
+            and _has_parts(operator, dim)
+            and _extent(dim) % ranks
         )
         for operator, choice in zip(operators, choices, strict=True)
     )
 
 
-def _lengthened(operator: Operator, names: Sequence[str], ranks: int) -> Operator:
+def _lengthened(operator: Operator, names: Mapping[str, int]) -> Operator:
+    """Return the operator with each of some dims as long as its widest part times its ranks."""
     if not names:
         return operator
     factors: dict[str, float] = {}
@@ -93,6 +101,7 @@ def _lengthened(operator: Operator, names: Sequence[str], ranks: int) -> Operato
     for dim in operator.dims:
         if dim.name in names:
             length = dim.extent.coefficient
+            ranks = names[dim.name]
             padded = float(ranks * math.ceil(length / ranks))
             factors[dim.name] = padded / length
             dim = replace(dim, extent=replace(dim.extent, coefficient=padded))  # noqa: PLW2901

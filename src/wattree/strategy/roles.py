@@ -1,0 +1,50 @@
+"""What the ranks along a mesh axis are to each other: read off the tree, never off a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import lru_cache
+
+from wattree.strategy.tree import OWNER, StrategyTree
+
+#: Dims of positions inside a sample: of tokens, and of the outermost dim of images and volumes.
+POSITIONS = frozenset({"seq", "depth", "height", "width", "length"})
+
+
+class AxisRole(StrEnum):
+    """What differs between the ranks along an axis; called as the presets call such an axis."""
+
+    PIPELINE = "pp"  # layers: they are stages
+    DATA = "dp"  # samples: they are replicas, or do the same where nothing is split
+    EXPERT = "ep"  # experts; samples elsewhere
+    CONTEXT = "cp"  # positions of the same samples
+    TENSOR = "tp"  # parts of the same operators
+
+
+@lru_cache(maxsize=256)  # strategies of a search share their trees
+def axis_roles(tree: StrategyTree) -> Mapping[str, AxisRole]:
+    """Return axis → role of every axis that the tree splits computation over.
+
+    An axis that splits samples anywhere is `DATA`, or `EXPERT` if it splits experts too; one that
+    splits features is `TENSOR`, however it splits positions besides (sequence parallelism); one
+    that splits positions, and perhaps heads for them (Ulysses), is `CONTEXT`.
+    """
+    dims: dict[str, set[str]] = {}
+    for node in tree.nodes.values():
+        for dim, axes in node.compute.items():
+            for axis in axes:
+                dims.setdefault(axis, set()).add(dim)
+        if node.phantom is not None:
+            dims.setdefault(node.phantom.axis, set()).add("phantom")
+    return {axis: _role(used) for axis, used in dims.items()}
+
+
+def _role(dims: set[str]) -> AxisRole:
+    if dims & {"batch", OWNER}:
+        return AxisRole.EXPERT if "expert" in dims else AxisRole.DATA
+    if dims - POSITIONS - {"expert", "heads"}:
+        return AxisRole.TENSOR
+    if dims & POSITIONS:
+        return AxisRole.CONTEXT
+    return AxisRole.EXPERT if "expert" in dims else AxisRole.TENSOR
