@@ -353,7 +353,7 @@ def trait_problems() -> tuple[str, ...]:
             {"strategy": {"tp": 3}},
             (
                 "strategy: the degrees multiply to 3 ranks (tp 3), expected 8, the devices of the "
-                "cluster; choose degrees that divide 8"
+                "cluster; choose degrees that multiply to 8"
             ),
         ),
         (

@@ -70,7 +70,7 @@ class ClusterSpec(Section):
 
 
 class PlaceSpec(Section):
-    """Which devices of the cluster; one of the keys."""
+    """Which devices of the cluster, by one of the first three keys, and in which order."""
 
     first_device: Index | None = Field(
         None, description="a whole number from 0, the device of the first rank; the others follow"
@@ -80,6 +80,11 @@ class PlaceSpec(Section):
     )
     nodes: DeviceList | None = Field(
         None, description="node indices in the order of ranks, such as '8-15' or '0-14:2'"
+    )
+    order: list[str] | None = Field(
+        None,
+        description="mesh axes, outermost first, in whose order ranks take the devices, such as "
+        "[tp, dp]",
     )
 
 

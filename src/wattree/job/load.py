@@ -46,7 +46,7 @@ from wattree.job.schema import DataSpec, JobFile, LoaderSpec
 from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
 from wattree.job.usual import left_open
-from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy import AXES, Strategy, StrategyOptions
 
 #: No habit of a software counts more bytes per element or logit than this.
 MOST_BYTES = 1e6
@@ -118,6 +118,7 @@ def _job(
         folder=folder,
         problems=problems,
     )
+    _check_order(place, strategy, problems)
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data)
     habits = _software_defaults(mapping, strategy, cluster, problems=problems)
@@ -274,9 +275,30 @@ def _with_micro_batch(strategy: StrategyOptions, chosen: object, data: Data) -> 
 
 def _devices(place: JobPlace, strategy: Strategy | StrategyOptions | str) -> tuple[int, ...]:
     """Return the device of each rank."""
+    axes = _mesh_axes(strategy)
+    return place.devices if axes is None else place.taken_by(axes)
+
+
+def _mesh_axes(strategy: Strategy | StrategyOptions | str) -> dict[str, int] | None:
+    """Return axis → degree, outermost first; None where no strategy is chosen."""
     if isinstance(strategy, str):
-        return place.devices
-    return place.taken_by(strategy.mesh.ranks if isinstance(strategy, Strategy) else strategy.ranks)
+        return None
+    if isinstance(strategy, Strategy):
+        return dict(strategy.mesh.axes)
+    return {axis: strategy.value(axis) for axis in AXES}
+
+
+def _check_order(
+    place: JobPlace | None, strategy: Strategy | StrategyOptions | str | None, problems: Problems
+) -> None:
+    """Note an order of axes that the strategy's mesh does not have."""
+    if place is None or place.order is None or strategy is None:
+        return
+    axes = _mesh_axes(strategy)
+    if axes is None:
+        problems.add("place.order", "found with strategy auto, whose axes are open; name degrees")
+    else:
+        place.check_order(axes, problems=problems)
 
 
 def _beside(job: Job, value: object, *, folder: Path, problems: Problems) -> Job:

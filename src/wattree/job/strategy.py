@@ -158,8 +158,8 @@ def _check_ranks(
     others = ranks // degrees.get("dp", 1)
     todo = (
         f"set dp: {devices // others}"
-        if devices % others == 0
-        else f"choose degrees that divide {devices}"
+        if "dp" in degrees and devices % others == 0
+        else f"choose degrees that multiply to {devices}"
     )
     problems.add(
         "strategy",

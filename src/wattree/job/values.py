@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -167,7 +166,9 @@ class _Quantity:
 
 
 def _numbers(value: object) -> object:
-    """Read a list of whole numbers such as `0-7, 16-30:2`."""
+    """Read whole numbers such as `0-7, 16-30:2`, or a list of them."""
+    if isinstance(value, list) and all(type(each) is int for each in value):
+        value = ",".join(map(str, value))
     text = str(value) if type(value) is int else value
     if not isinstance(text, str):
         raise ValueError(f"found {shown(value)}, expected numbers such as 0-7, 16-30:2")
@@ -185,9 +186,6 @@ def _numbers(value: object) -> object:
         numbers += range(int(first), int(last) + 1, int(step))
         if len(numbers) > MOST_RANKS:
             raise ValueError(f"found more than {MOST_RANKS:,} numbers, expected fewer")
-    if len(set(numbers)) != len(numbers):
-        twice = next(number for number, count in Counter(numbers).items() if count > 1)
-        raise ValueError(f"found {twice} more than once, expected each number once")
     return numbers
 
 
@@ -274,7 +272,16 @@ Index = Annotated[int, BeforeValidator(_whole(0, MOST_RANKS)), Field(ge=0, le=MO
 DeviceList = Annotated[
     list[int],
     BeforeValidator(_numbers),
-    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "examples": ["0-14:2"]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer"},
+                {"type": "string"},
+                {"type": "array", "items": {"type": "integer"}},
+            ],
+            "examples": ["0-14:2", [0, 4, 1, 5]],
+        }
+    ),
 ]
 Steps = Annotated[int, BeforeValidator(_whole(1, MOST_STEPS)), Field(ge=1, le=MOST_STEPS)]
 Seed = Annotated[int, BeforeValidator(_whole(0, MOST_SEED)), Field(ge=0, le=MOST_SEED)]

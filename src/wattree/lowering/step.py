@@ -320,8 +320,8 @@ def _topology(
 
 def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -> GroupShapes:
     """Return how groups lie for ranks of a kind."""
-    if topology.cluster.is_mixed:
-        return RankPlacement(shapes=kind.shapes)
+    if topology.cluster.is_mixed or topology.devices is not None:
+        return RankPlacement(shapes=kind.shapes)  # axes may lie across each other
     shapes = {axis: topology.group((axis,)) for axis in active}
     return Placement(
         inside={axis: shape.inside for axis, shape in shapes.items()},
@@ -353,7 +353,8 @@ def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
     if apart.any() or (topology.devices % width != ranks % width).any():
         raise StrategyError(
             {
-                "place": "found parts of scale-up domains; expected whole ones where collectives "
-                "has algorithms, or where nodes have no switch inside: it matters which devices"
+                "place": "found parts of scale-up domains, or another order inside them; expected "
+                "whole ones in order where collectives has algorithms, or where nodes have no "
+                "switch inside: it matters which devices"
             }
         )
