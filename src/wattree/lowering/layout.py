@@ -1,9 +1,4 @@
-"""How a tensor lies on the mesh, and which collectives turn one layout into another.
-
-The table (same axis, producer → consumer): partial → replicate is an all-reduce, partial → shard
-a reduce-scatter, shard → replicate an all-gather, shard → shard of another dim an all-to-all,
-replicate → shard a local slice. Nothing else decides about collectives.
-"""
+"""How a tensor lies on the mesh, and which collectives turn one layout into another."""
 
 from __future__ import annotations
 
@@ -12,12 +7,14 @@ from dataclasses import dataclass
 
 from wattree.graph import Operand, Operator
 from wattree.lowering.program import CollectiveKind, LocalSize
+from wattree.lowering.reshard.direct import SUMMANDS, direct_moves
+from wattree.lowering.reshard.moves import MoveKind
 from wattree.strategy import OWNER
 
 #: Axis → position of the dim it shards, PARTIAL or OWNED. Absent axes hold replicas.
 Layout = Mapping[str, int]
 
-PARTIAL = -1
+PARTIAL = SUMMANDS
 #: Whole on one rank of the axis, which one the operator's owner says.
 OWNED = -2
 REPLICATED: Layout = {}
@@ -80,42 +77,27 @@ def conversions(
 ) -> tuple[tuple[Conversion, ...], LocalSize]:
     """Return the collectives that turn `have` into `want`, and the local size afterward.
 
-    Reductions come first (they shrink or keep the tensor), then exchanges, then gathers.
+    Which of them, `reshard.direct` finds. Axes that change alike do so together.
     """
-    kinds: dict[CollectiveKind, list[str]] = {kind: [] for kind in _ORDER}
-    sliced = []
-    for axis in [*have, *(axis for axis in want if axis not in have)]:
-        before, after = have.get(axis), want.get(axis)
-        if before == after:
-            continue
-        if before is None:
-            sliced.append(axis)
-        elif before == PARTIAL:
-            kind = CollectiveKind.ALL_REDUCE if after is None else CollectiveKind.REDUCE_SCATTER
-            kinds[kind].append(axis)
-        else:
-            kind = CollectiveKind.ALL_GATHER if after is None else CollectiveKind.ALL_TO_ALL
-            kinds[kind].append(axis)
-    size = size.over(tuple(sliced))
+    changes: dict[tuple[int | None, int | None], list[str]] = {}
+    order = [*have, *(axis for axis in want if axis not in have)]
+    for axis in order:
+        change = have.get(axis), want.get(axis)
+        if change[0] != change[1]:
+            changes.setdefault(change, []).append(axis)
     steps = []
-    for kind in _ORDER:
-        axes = tuple(kinds[kind])
-        if not axes:
-            continue
-        gathered = kind is CollectiveKind.ALL_GATHER
-        steps.append(
-            Conversion(kind=kind, axes=axes, size=size.without(axes) if gathered else size)
-        )
-        if gathered:
-            size = size.without(axes)
-        elif kind is CollectiveKind.REDUCE_SCATTER:
-            size = size.over(axes)
+    for kind, numbers in direct_moves(tuple(changes)):
+        moved = {axis for number in numbers for axis in changes[list(changes)[number]]}
+        axes = tuple(axis for axis in order if axis in moved)
+        gains = tuple(axis for axis in axes if _splits(have, axis) < _splits(want, axis))
+        loses = tuple(axis for axis in axes if _splits(have, axis) > _splits(want, axis))
+        before, size = size, size.over(gains).without(loses)
+        if kind is not MoveKind.LOCAL:
+            whole = size if kind is MoveKind.ALL_GATHER else before
+            steps.append(Conversion(kind=CollectiveKind(kind.value), axes=axes, size=whole))
     return tuple(steps), size
 
 
-_ORDER = (
-    CollectiveKind.REDUCE_SCATTER,
-    CollectiveKind.ALL_REDUCE,
-    CollectiveKind.ALL_TO_ALL,
-    CollectiveKind.ALL_GATHER,
-)
+def _splits(layout: Layout, axis: str) -> bool:
+    """Return whether ranks along an axis hold parts of the tensor."""
+    return layout.get(axis, PARTIAL) != PARTIAL

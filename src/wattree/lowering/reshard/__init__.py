@@ -1,0 +1,1 @@
+"""From one placement of a tensor to another: the cheapest sequence of collectives and messages."""
