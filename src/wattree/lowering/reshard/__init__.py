@@ -1,1 +1,18 @@
 """From one placement of a tensor to another: the cheapest sequence of collectives and messages."""
+
+from wattree.lowering.reshard.moves import MoveKind
+from wattree.lowering.reshard.placement import DeviceGrid, TensorPlacement
+from wattree.lowering.reshard.plan import StepPrice, plan_reshard
+from wattree.lowering.reshard.prices import LinkTime
+from wattree.lowering.reshard.steps import ReshardMessage, ReshardStep
+
+__all__ = [
+    "DeviceGrid",
+    "LinkTime",
+    "MoveKind",
+    "ReshardMessage",
+    "ReshardStep",
+    "StepPrice",
+    "TensorPlacement",
+    "plan_reshard",
+]

@@ -53,7 +53,7 @@ def moves(
             axes=left,
             after=TensorPlacement(shards=rest, partial=at.partial),
         )
-        for shards in _joined(rest, left, ordered=ordered, avoid=at.shards):
+        for shards in joined(rest, left, ordered=ordered, avoid=at.shards):
             after = TensorPlacement(shards=shards, partial=at.partial)
             yield Move(kind=MoveKind.ALL_TO_ALL, axes=left, after=after)
 
@@ -63,7 +63,7 @@ def _local(
 ) -> Iterator[Move]:
     """Yield slices, one axis at a time, and replicas or parts that become summands."""
     for axis in at.replicas(axes):
-        for shards in _joined(at.shards, (axis,), ordered=ordered):
+        for shards in joined(at.shards, (axis,), ordered=ordered):
             after = TensorPlacement(shards=shards, partial=at.partial)
             yield Move(kind=MoveKind.LOCAL, axes=(axis,), after=after)
         if axis in sums:
@@ -76,11 +76,11 @@ def _local(
 
 
 def _reductions(at: TensorPlacement, *, ordered: bool) -> Iterator[Move]:
-    for summed in _subsets(tuple(sorted(at.partial))):
+    for summed in subsets(tuple(sorted(at.partial))):
         partial = at.partial - set(summed)
         after = TensorPlacement(shards=at.shards, partial=partial)
         yield Move(kind=MoveKind.ALL_REDUCE, axes=summed, after=after)
-        for shards in _joined(at.shards, summed, ordered=ordered):
+        for shards in joined(at.shards, summed, ordered=ordered):
             after = TensorPlacement(shards=shards, partial=partial)
             yield Move(kind=MoveKind.REDUCE_SCATTER, axes=summed, after=after)
 
@@ -88,7 +88,7 @@ def _reductions(at: TensorPlacement, *, ordered: bool) -> Iterator[Move]:
 def _removals(shards: Shards, *, ordered: bool) -> Iterator[tuple[tuple[str, ...], Shards]]:
     """Yield axes that can leave their dims together, and what is left of the dims."""
     choices = [
-        [axes[start:] for start in range(len(axes) + 1)] if ordered else [(), *_subsets(axes)]
+        [axes[start:] for start in range(len(axes) + 1)] if ordered else [(), *subsets(axes)]
         for axes in shards
     ]
     for chosen in product(*choices):
@@ -97,7 +97,7 @@ def _removals(shards: Shards, *, ordered: bool) -> Iterator[tuple[tuple[str, ...
             yield left, tuple(tuple(a for a in axes if a not in left) for axes in shards)
 
 
-def _joined(
+def joined(
     shards: Shards, axes: tuple[str, ...], *, ordered: bool, avoid: Shards | None = None
 ) -> Iterator[Shards]:
     """Yield the dims with each of `axes` as a further axis of one; not of that which it left."""
@@ -111,6 +111,6 @@ def _joined(
         yield tuple(own if ordered else tuple(sorted(own)) for own in longer)
 
 
-def _subsets(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def subsets(axes: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield the subsets that are not empty."""
     return chain.from_iterable(combinations(axes, count) for count in range(1, len(axes) + 1))

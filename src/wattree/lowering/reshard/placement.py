@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,8 @@ class DeviceGrid:
         return tuple(axis for axis, _ in self.mesh.axes)
 
 
-def regions(mesh: Mesh, placement: TensorPlacement, shape: Sequence[int]) -> Integers:
+@lru_cache(maxsize=4096)  # a search prices the same placements again and again
+def regions(mesh: Mesh, placement: TensorPlacement, shape: tuple[int, ...]) -> Integers:
     """Return first and last index but one of each rank's part, `(ranks, dims, 2)`.
 
     Parts of what does not divide differ by one index.
@@ -68,6 +70,7 @@ def regions(mesh: Mesh, placement: TensorPlacement, shape: Sequence[int]) -> Int
             place, degree = coordinates[axis], mesh.degree(axis)
             found[:, dim, 0] = low + length * place // degree
             found[:, dim, 1] = low + length * (place + 1) // degree
+    found.flags.writeable = False
     return found
 
 

@@ -1,0 +1,89 @@
+"""What steps of a layout change take on the links of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from wattree.cost.rates import Rates
+from wattree.hardware import Cluster
+from wattree.lowering.collective_costs import collective_costs
+from wattree.lowering.program import CollectiveKind
+from wattree.lowering.reshard.moves import MoveKind
+from wattree.lowering.reshard.placement import DeviceGrid, Integers, volumes
+from wattree.lowering.reshard.steps import ReshardStep
+from wattree.lowering.topology import MeshTopology
+from wattree.strategy import Mesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTime:
+    """Time of steps, alone on a cluster of one kind of node. Calling it prices a step. [s]
+
+    Collectives cost what they cost in a training step. Of messages, the busiest port tells: that
+    into a scale-up domain's links, or the share of the adapters, of one device in one direction.
+
+    Attributes:
+        cluster: Devices and their links.
+        rates: What they reach.
+        element_bytes: Width of an element. [B]
+    """
+
+    cluster: Cluster
+    rates: Rates
+    element_bytes: float
+    _topologies: dict[DeviceGrid, MeshTopology] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __call__(self, step: ReshardStep) -> float:
+        """Return the time of a step. [s]"""
+        if step.kind is MoveKind.LOCAL:
+            return 0.0
+        if step.kind is MoveKind.TRANSFER:
+            return self._messages_s(step)
+        whole = step.wanted if step.kind is MoveKind.ALL_GATHER else step.held
+        size_bytes = np.array([volumes(whole).max() * self.element_bytes])
+        group = self._topology(step.source).group(step.axes)
+        kind = CollectiveKind(step.kind.value)
+        cost = collective_costs(kind, size_bytes, group, self.rates)
+        return float((cost.latency_s + cost.work_s)[0])
+
+    def distance(self, senders: Integers, receivers: Integers) -> Integers:
+        """Return how far apart devices are: 0 for the same, then domain, leaf and beyond."""
+        everyone = MeshTopology(mesh=Mesh(axes=()), cluster=self.cluster)
+        return np.where(senders == receivers, 0, 1 + everyone.distance(senders, receivers))
+
+    def _topology(self, grid: DeviceGrid) -> MeshTopology:
+        if grid not in self._topologies:
+            devices = np.array(grid.devices)
+            self._topologies[grid] = MeshTopology(
+                mesh=grid.mesh, cluster=self.cluster, devices=devices
+            )
+        return self._topologies[grid]
+
+    def _messages_s(self, step: ReshardStep) -> float:
+        """Return the time of messages that all start at once. [s]"""
+        loads: dict[tuple[str, int, str], float] = {}
+        crosses = False
+        messages = step.messages(self.distance)
+        for message in messages:
+            size = prod(high - low for low, high in message.region) * self.element_bytes
+            far = int(self.distance(np.array(message.sender), np.array(message.receiver)))
+            crosses = crosses or far > 1
+            links = ("adapter",) if far == 2 else ("adapter", "uplink") if far > 2 else ("port",)
+            for link in links:
+                for key in ((link, message.sender, "out"), (link, message.receiver, "in")):
+                    loads[key] = loads.get(key, 0.0) + size
+        rates = self.rates.links
+        speed: Mapping[str, float] = {
+            "port": rates.scale_up_bytes_per_s,
+            "adapter": rates.adapter_bytes_per_s,
+            "uplink": rates.uplink_bytes_per_s,
+        }
+        latency_s = rates.alpha_s + (rates.alpha_network_s if crosses else 0.0)
+        busiest_s = max((load / speed[key[0]] for key, load in loads.items()), default=0.0)
+        return busiest_s + (latency_s if messages else 0.0)

@@ -1,0 +1,117 @@
+"""Steps of a layout change on devices: what each receives, and from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattree.lowering.reshard.moves import MoveKind
+from wattree.lowering.reshard.placement import (
+    DeviceGrid,
+    Integers,
+    TensorPlacement,
+    common,
+    regions,
+    volumes,
+)
+
+#: Sender, receiver → how far apart they are; the nearest holder of a part sends it.
+Distance = Callable[[Integers, Integers], Integers]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardMessage:
+    """A part of a tensor that one device sends to another.
+
+    Attributes:
+        sender, receiver: Devices.
+        region: First and last index but one of every dim.
+    """
+
+    sender: int
+    receiver: int
+    region: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardStep:
+    """One step of a layout change.
+
+    Attributes:
+        kind: What it is.
+        axes: Axes of the mesh that it runs over; none of messages.
+        source, target: Devices before and after; the same but for messages to another mesh.
+        before, after: Placements on them.
+        shape: Of the whole tensor.
+    """
+
+    kind: MoveKind
+    axes: tuple[str, ...]
+    source: DeviceGrid
+    target: DeviceGrid
+    before: TensorPlacement
+    after: TensorPlacement
+    shape: tuple[int, ...]
+
+    @property
+    def held(self) -> Integers:
+        """Parts of the ranks before the step."""
+        return regions(self.source.mesh, self.before, self.shape)
+
+    @property
+    def wanted(self) -> Integers:
+        """Parts of the ranks after it."""
+        return regions(self.target.mesh, self.after, self.shape)
+
+    @property
+    def sent_elements(self) -> int:
+        """Elements that all devices together send, or receive.
+
+        Of `n` summands of a part, `n - 1` go to whom adds them up; sums go to `n - 1` others.
+        """
+        if self.kind is MoveKind.LOCAL:
+            return 0
+        others = self.source.mesh.size(self.axes) - 1
+        if self.kind is MoveKind.REDUCE_SCATTER:
+            return others * int(volumes(self.wanted).sum())
+        if self.kind is MoveKind.ALL_REDUCE:
+            return 2 * others * int(volumes(self.wanted).sum()) // (others + 1)
+        wanted, own = self.wanted, self.own()
+        return int(volumes(wanted).sum() - volumes(common(wanted, own)).sum())
+
+    def own(self) -> Integers:
+        """Return what each device of the target had before; nothing if it was not there."""
+        if self.source.devices == self.target.devices:
+            return self.held
+        place = {device: rank for rank, device in enumerate(self.source.devices)}
+        held, own = self.held, np.zeros_like(self.wanted)
+        for rank, device in enumerate(self.target.devices):
+            if device in place:
+                own[rank] = held[place[device]]
+        return own
+
+    def messages(self, distance: Distance) -> tuple[ReshardMessage, ...]:
+        """Return who sends what to whom, of a step of messages.
+
+        Each part comes from the nearest device that has it; of several, receivers take turns.
+        """
+        held, wanted, own = self.held, self.wanted, self.own()
+        senders, receivers = np.array(self.source.devices), np.array(self.target.devices)
+        parts, part_of = np.unique(held, axis=0, return_inverse=True)
+        found = []
+        for number, part in enumerate(parts):
+            holders = senders[part_of.ravel() == number]
+            turn = (np.arange(len(holders))[:, None] - np.arange(len(receivers))) % len(holders)
+            far = distance(holders[:, None], receivers[None, :]) * len(holders) + turn
+            nearest = holders[far.argmin(axis=0)]
+            needed = common(wanted, part)
+            kept = (own == part).all(axis=(1, 2))
+            for rank in np.flatnonzero((volumes(needed) > 0) & ~kept).tolist():
+                region = tuple((int(low), int(high)) for low, high in needed[rank])
+                message = ReshardMessage(
+                    sender=int(nearest[rank]), receiver=int(receivers[rank]), region=region
+                )
+                found.append(message)
+        return tuple(found)
