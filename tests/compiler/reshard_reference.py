@@ -50,23 +50,18 @@ def split(at: TensorPlacement) -> set[str]:
 
 
 def given(whole: Array, grid: DeviceGrid, at: TensorPlacement, seed: int) -> Held:
-    """Return what devices hold of a tensor: parts of it, or summands of parts."""
+    """Return what devices hold of a tensor: parts of it, or of the summands that make it."""
     random = np.random.default_rng(seed)
+    degrees, summed = dict(grid.mesh.axes), sorted(at.partial)
+    summands = random.integers(-9, 9, (prod(degrees[axis] for axis in summed), *whole.shape))
+    summands[-1] = whole - summands[:-1].sum(axis=0)
     held: Held = {}
     for rank, device in enumerate(grid.devices):
+        where, number = places(grid.mesh, rank), 0
+        for axis in summed:
+            number = number * degrees[axis] + where[axis]
         region = part(grid.mesh, at, whole.shape, rank)
-        held[device] = region, whole[region].copy()
-    degrees, summed = dict(grid.mesh.axes), sorted(at.partial)
-    if not prod(degrees[axis] for axis in summed) > 1:
-        return held
-    for members in groups(grid.mesh, tuple(summed)):
-        total = held[grid.devices[members[0]]][1].copy()
-        for rank in members[:-1]:
-            region, _ = held[grid.devices[rank]]
-            summand = random.integers(-9, 9, total.shape)
-            held[grid.devices[rank]] = region, summand
-            total -= summand
-        held[grid.devices[members[-1]]] = held[grid.devices[members[-1]]][0], total
+        held[device] = region, summands[number][region].copy()
     return held
 
 

@@ -8,7 +8,7 @@ may be cheaper to send parts across and to gather them there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 from wattree.errors import StrategyError
@@ -60,10 +60,12 @@ def plan_reshard(
         sums = want.partial if at.arrived else frozenset[str]()
         for move in moves(at.placement, grid.axes, sums, ordered=True):
             yield priced(at, move, grid)
-        if (stays or not at.arrived) and not at.placement.partial:
-            fetched = (Move(kind=MoveKind.TRANSFER, axes=(), after=each) for each in landings)
-            for move in fetched:
-                yield priced(at, move, end)
+        if not stays and (at.arrived or at.placement.partial):
+            return  # what crosses over are whole values, once
+        for landing in landings:
+            if not at.placement.partial & set(landing.split):
+                after = replace(landing, partial=at.placement.partial)
+                yield priced(at, Move(kind=MoveKind.TRANSFER, axes=(), after=after), end)
 
     def priced(at: _At, move: Move, to: DeviceGrid) -> tuple[tuple[float, ...], ReshardStep, _At]:
         step = ReshardStep(

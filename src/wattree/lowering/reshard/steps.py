@@ -99,19 +99,29 @@ class ReshardStep:
         """
         held, wanted, own = self.held, self.wanted, self.own()
         senders, receivers = np.array(self.source.devices), np.array(self.target.devices)
-        parts, part_of = np.unique(held, axis=0, return_inverse=True)
+        summand, wants = self._summands(self.source), self._summands(self.target)
+        keys = np.column_stack([summand, held.reshape(len(held), -1)])
+        parts, part_of = np.unique(keys, axis=0, return_inverse=True)
         found = []
-        for number, part in enumerate(parts):
+        for number, key in enumerate(parts):
+            part = key[1:].reshape(-1, 2)
             holders = senders[part_of.ravel() == number]
             turn = (np.arange(len(holders))[:, None] - np.arange(len(receivers))) % len(holders)
             far = distance(holders[:, None], receivers[None, :]) * len(holders) + turn
             nearest = holders[far.argmin(axis=0)]
             needed = common(wanted, part)
             kept = (own == part).all(axis=(1, 2))
-            for rank in np.flatnonzero((volumes(needed) > 0) & ~kept).tolist():
+            for rank in np.flatnonzero((volumes(needed) > 0) & ~kept & (wants == key[0])).tolist():
                 region = tuple((int(low), int(high)) for low, high in needed[rank])
                 message = ReshardMessage(
                     sender=int(nearest[rank]), receiver=int(receivers[rank]), region=region
                 )
                 found.append(message)
         return tuple(found)
+
+    def _summands(self, grid: DeviceGrid) -> Integers:
+        """Return which summand each rank holds: summands stay with ranks that hold the same."""
+        number = np.zeros(grid.mesh.ranks, dtype=np.int64)
+        for axis in sorted(self.before.partial):
+            number = number * grid.mesh.degree(axis) + grid.mesh.coordinates()[axis]
+        return number
