@@ -30,7 +30,6 @@ from wattree.strategy import Mesh
 CASES = 1000
 SHAPES = ((12,), (7,), (6, 4), (5, 8))
 MESHES = (
-    (("a", 2), ("b", 2), ("c", 2)),
     (("a", 2),),
     (("a", 3),),
     (("a", 2), ("b", 2)),

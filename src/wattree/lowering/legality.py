@@ -60,7 +60,8 @@ def misfits(
     found |= stage_misfits(model, strategy.mesh.stages, strategy.schedule)
     found |= _axis_misfits(strategy)
     targets = list(_targets(model, strategy))
-    found |= _dim_misfits(targets, strategy, sequence)
+    samples = global_batch / strategy.schedule.micro_batches
+    found |= _dim_misfits(targets, strategy, sequence, samples)
     found |= _context_misfits(model, strategy.tree, targets)
     if not strategy.preset:  # presets also name layers that a model may lack
         found |= _pattern_misfits(model, strategy.tree, targets)
@@ -178,7 +179,10 @@ def _targets(model: ModelGraph, strategy: Strategy) -> Iterator[_Target]:
             yield _Target(path=path, operator=operator, patterns=part.matching(path))
 
 
-def _dim_misfits(targets: Sequence[_Target], strategy: Strategy, sequence: int) -> dict[str, str]:
+def _dim_misfits(
+    targets: Sequence[_Target], strategy: Strategy, sequence: int, samples: float
+) -> dict[str, str]:
+    """Return operators that cannot be split as asked; `samples` are those of a micro-batch."""
     found: dict[str, str] = {}
     for at in targets:
         compute = strategy.tree.resolve(at.patterns).compute
@@ -189,6 +193,12 @@ def _dim_misfits(targets: Sequence[_Target], strategy: Strategy, sequence: int) 
                 continue
             owned = dim == OWNER
             reason = None if owned else _misfit(at.operator, dim, degree, axes, sequence)
+            if dim == "batch" and samples >= 1 and samples % degree:
+                over = ", ".join(axes)
+                reason = (
+                    f"{samples:g} samples of a micro-batch do not divide over {over} ({degree}); "
+                    "use fewer micro-batches, or fewer ranks"
+                )
             for axis in axes:
                 if strategy.mesh.degree(axis) > 1 and axis in used:
                     reason = f"axis '{axis}' splits both '{used[axis]}' and '{dim}'; choose one"

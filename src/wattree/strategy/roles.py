@@ -26,10 +26,13 @@ class AxisRole(StrEnum):
 def axis_roles(tree: StrategyTree) -> Mapping[str, AxisRole]:
     """Return axis → role of every axis that the tree splits computation over.
 
-    An axis that splits samples anywhere is `DATA`, or `EXPERT` if it splits experts too; one that
-    splits features is `TENSOR`, however it splits positions besides (sequence parallelism); one
-    that splits positions, and perhaps heads for them (Ulysses), is `CONTEXT`.
+    An axis that splits samples is `DATA`, or `EXPERT` if it splits experts too; one that splits
+    features is `TENSOR`, however it splits positions besides (sequence parallelism); one that
+    splits positions, and perhaps heads for them (Ulysses), is `CONTEXT`. Of an axis that splits
+    samples in some places and features in others, the root tells.
     """
+    root = tree.nodes.get("")
+    samples = () if root is None else root.compute.get("batch", ())
     dims: dict[str, set[str]] = {}
     for node in tree.nodes.values():
         for dim, axes in node.compute.items():
@@ -37,13 +40,14 @@ def axis_roles(tree: StrategyTree) -> Mapping[str, AxisRole]:
                 dims.setdefault(axis, set()).add(dim)
         if node.phantom is not None:
             dims.setdefault(node.phantom.axis, set()).add("phantom")
-    return {axis: _role(used) for axis, used in dims.items()}
+    return {axis: _role(used, is_root=axis in samples) for axis, used in dims.items()}
 
 
-def _role(dims: set[str]) -> AxisRole:
-    if dims & {"batch", OWNER}:
+def _role(dims: set[str], *, is_root: bool) -> AxisRole:
+    features = dims - POSITIONS - {"batch", OWNER, "expert", "heads"}
+    if is_root or (dims & {"batch", OWNER} and not features):
         return AxisRole.EXPERT if "expert" in dims else AxisRole.DATA
-    if dims - POSITIONS - {"expert", "heads"}:
+    if features:
         return AxisRole.TENSOR
     if dims & POSITIONS:
         return AxisRole.CONTEXT
