@@ -56,11 +56,11 @@ def misfits(
     """Return path → what does not fit there. Arguments as of `check_fits`."""
     found = _rank_misfits(strategy, cluster) if devices is None else _own(strategy, devices)
     found |= _sequence_misfits(model, sequence)
-    found |= _batch_misfits(strategy, global_batch)
+    found |= (uneven := _batch_misfits(strategy, global_batch))
     found |= stage_misfits(model, strategy.mesh.stages, strategy.schedule)
     found |= _axis_misfits(strategy)
     targets = list(_targets(model, strategy))
-    samples = global_batch / strategy.schedule.micro_batches
+    samples = 0 if uneven else global_batch // strategy.schedule.micro_batches
     found |= _dim_misfits(targets, strategy, sequence, samples)
     found |= _context_misfits(model, strategy.tree, targets)
     if not strategy.preset:  # presets also name layers that a model may lack
@@ -180,9 +180,9 @@ def _targets(model: ModelGraph, strategy: Strategy) -> Iterator[_Target]:
 
 
 def _dim_misfits(
-    targets: Sequence[_Target], strategy: Strategy, sequence: int, samples: float
+    targets: Sequence[_Target], strategy: Strategy, sequence: int, samples: int
 ) -> dict[str, str]:
-    """Return operators that cannot be split as asked; `samples` are those of a micro-batch."""
+    """Return operators that cannot be split as asked; `samples` are a micro-batch's, 0 if unknown."""
     found: dict[str, str] = {}
     for at in targets:
         compute = strategy.tree.resolve(at.patterns).compute
@@ -193,10 +193,10 @@ def _dim_misfits(
                 continue
             owned = dim == OWNER
             reason = None if owned else _misfit(at.operator, dim, degree, axes, sequence)
-            if dim == "batch" and samples >= 1 and samples % degree:
+            if dim == "batch" and samples % degree:
                 over = ", ".join(axes)
                 reason = (
-                    f"{samples:g} samples of a micro-batch do not divide over {over} ({degree}); "
+                    f"{samples} samples of a micro-batch do not divide over {over} ({degree}); "
                     "use fewer micro-batches, or fewer ranks"
                 )
             for axis in axes:
