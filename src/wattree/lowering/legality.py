@@ -182,7 +182,7 @@ def _targets(model: ModelGraph, strategy: Strategy) -> Iterator[_Target]:
 def _dim_misfits(
     targets: Sequence[_Target], strategy: Strategy, sequence: int, samples: int
 ) -> dict[str, str]:
-    """Return operators that cannot be split as asked; `samples` are a micro-batch's, 0 if unknown."""
+    """Return operators that cannot be split as asked; `samples` of a micro-batch, 0 if unknown."""
     found: dict[str, str] = {}
     for at in targets:
         compute = strategy.tree.resolve(at.patterns).compute
