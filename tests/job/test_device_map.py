@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,21 @@ def test_an_order_of_axes_says_the_device_of_every_rank() -> None:
     assert job({"nodes": [1, 0], "order": ["a", "b"]}).devices == (*range(8, 16), *range(8))
     preset = {"preset": "tensor", "tp": 8, "dp": 2}
     assert job({"order": ["tp", "dp"]}, preset).devices == tuple(devices.T.ravel().tolist())
+
+
+def test_an_order_of_devices_is_an_order_of_the_mesh() -> None:
+    """Ranks are numbered otherwise, and nothing else."""
+    axes = {"stage": 2, "a": 2, "b": 4}
+    schedule = {"name": "1f1b", "micro_batches": 16, "axis": "stage"}
+    different = []
+    for order in permutations(axes):
+        by_mesh = {**TREE, "mesh": {axis: axes[axis] for axis in order}, "schedule": schedule}
+        by_place = {**TREE, "mesh": axes, "schedule": schedule}
+        times = step_time_s(None, by_mesh), step_time_s({"order": list(order)}, by_place)
+        if times[0] != pytest.approx(times[1], rel=1e-12):
+            different.append((order, times))
+
+    assert different == []
 
 
 def test_devices_may_change_places_inside_a_node() -> None:
