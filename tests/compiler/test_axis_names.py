@@ -59,6 +59,7 @@ def strategy_in_a_file(written: Any, setting: Setting) -> Strategy:
     return read
 
 
+@pytest.mark.slow
 def test_maps_written_by_hand_with_other_names_compile_to_the_graphs_of_presets() -> None:
     """200 drawn strategies through a job file, each axis called otherwise, some as another is."""
     random, different = Random(7), []

@@ -127,8 +127,9 @@ class Strategy:
 
     @property
     def roles(self) -> dict[str, AxisRole]:
-        """What every axis of the mesh is."""
-        used = {**axis_roles(self.tree), self.mesh.stage_axis: AxisRole.PIPELINE}
+        """What every axis of the mesh is; one that the tree does not use is what it is called."""
+        named = {role.value: role for role in AxisRole}
+        used = {**named, **axis_roles(self.tree), self.mesh.stage_axis: AxisRole.PIPELINE}
         return {axis: used.get(axis, AxisRole.DATA) for axis, _ in self.mesh.axes}
 
     @property
