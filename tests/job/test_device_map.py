@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from wattree.compiler import compile_job
+from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
-from wattree.predict import simulate
+from wattree.lowering import PlacedJob
+from wattree.predict import setting_of, simulate
+from wattree.sim import execute
+from wattree.strategy import Strategy
 
 TREE = {
     "mesh": {"a": 2, "b": 8},
@@ -96,6 +101,37 @@ def test_axes_across_each_other_are_seen_together() -> None:
         shapes[name] = found.result.step_time_s
 
     assert shapes["crossed"] > shapes["in order"]
+
+
+def test_ranks_whose_groups_are_spread_unequally_have_times_of_their_own() -> None:
+    """A step of one rank of each kind takes what it takes with every rank by itself."""
+    random, tree = np.random.default_rng(8), {**TREE, "mesh": {"a": 8, "b": 2}}
+    different = []
+    for _ in range(3):
+        placed = job({"devices": random.permutation(16).tolist()}, tree)
+        setting = setting_of(placed, load_calibration())
+        assert isinstance(placed.strategy, Strategy)
+        times = [
+            execute(
+                compile_job(
+                    PlacedJob.of(setting, placed.strategy), placed.cluster, fold=fold, detail=False
+                ).graph
+            ).end_s.max()
+            for fold in (True, False)
+        ]
+        if times[0] != pytest.approx(times[1], rel=1e-12):
+            different.append((placed.devices, times))
+
+    assert different == []
+
+
+def test_the_busier_adapters_of_an_unequal_group_end_it() -> None:
+    """Of eight replicas six share a node: the two beyond it have two adapters for what all send."""
+    tree = {**TREE, "mesh": {"b": 2, "a": 8}}
+    even, unequal = [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)], list(range(16))
+    unequal[6:10] = [8, 9, 6, 7]
+
+    assert step_time_s({"devices": unequal}, tree) > step_time_s({"devices": even}, tree)
 
 
 @pytest.mark.parametrize(

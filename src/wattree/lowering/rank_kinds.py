@@ -1,6 +1,7 @@
 """Pass 6b: kinds of ranks. Ranks of one kind have the same times for the same program.
 
-On a cluster of one kind of node there is one. Where pools differ, ranks differ in kind by their
+On a cluster of one kind of node there is one, unless the job names devices on which groups of one
+axis are spread unlike each other. Where pools differ, or groups, ranks differ in kind by their
 device, by how many members of each of their groups lie beside them, and by how much of the links
 under them is theirs. A stage is compiled once for each kind of rank that it holds.
 """
@@ -84,7 +85,11 @@ def axes_sets(program: ModelProgram, storages: Iterable[Storage]) -> tuple[Axes,
 
 
 def rank_kinds(
-    topology: MeshTopology, sets: Sequence[Axes], rates: Sequence[LinkRates]
+    topology: MeshTopology,
+    sets: Sequence[Axes],
+    rates: Sequence[LinkRates],
+    *,
+    leveled: bool = False,
 ) -> RankKinds:
     """Return the kinds of ranks of a mesh.
 
@@ -92,8 +97,11 @@ def rank_kinds(
         topology: The mesh on the cluster.
         sets: Axes that collectives run over.
         rates: What links reach, by pool.
+        leveled: Ranks already differ in how much they have to do; then all nodes are alike, and
+            the most spread group of each axes stands for all.
     """
-    if not topology.cluster.is_mixed:
+    is_mixed = topology.cluster.is_mixed
+    if not is_mixed and (leveled or all(_are_alike(topology, axes) for axes in sets)):
         return _one_kind(topology, sets)
     uses = topology.links()
     everyone = np.arange(topology.mesh.ranks)
@@ -114,8 +122,25 @@ def rank_kinds(
     return RankKinds(kinds=kinds, of_rank=of_rank.ravel())
 
 
+def _are_alike(topology: MeshTopology, axes: Axes) -> bool:
+    """Return whether all groups are spread alike; only devices that are named can differ."""
+    if topology.devices is None:
+        return True
+    groups = topology.mesh.groups(axes)
+    spreads = [topology.domain_of(groups), topology.leaf_of(groups)]
+    return all(len(np.unique(_spread(places), axis=0)) == 1 for places in spreads)
+
+
+def _spread(places: Integers) -> Integers:
+    """Return how many members of each group are in each of its places, the most first."""
+    width = int(places.max()) + 1
+    keys = np.arange(len(places))[:, None] * width + places
+    counts = np.bincount(keys.ravel(), minlength=len(places) * width).reshape(len(places), width)
+    return np.asarray(-np.sort(-counts, axis=1)[:, : places.shape[1]])
+
+
 def _one_kind(topology: MeshTopology, sets: Sequence[Axes]) -> RankKinds:
-    """Where all nodes are alike, the most spread group of each axes stands for all."""
+    """Return the kind where the most spread group of each axes stands for all."""
     uses = topology.links()
     shared = any(use.ranks_per_link > 1 for use in uses)
     shares = {

@@ -74,7 +74,7 @@ class LoweredStep:
     @property
     def group(self) -> Callable[[tuple[str, ...]], GroupShape]:
         """How groups over axes look to these ranks."""
-        if self.topology.cluster.is_mixed:
+        if self.topology.cluster.is_mixed or self.topology.devices is not None:
             return self.kind.shapes.__getitem__
         return self.topology.group
 
@@ -119,7 +119,8 @@ def steps_of(
     levels = uneven_levels(job, program, cluster)
     scale = _scale(job, program, levels)
     storages = _storages(job, program, scale)
-    kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])
+    sets, links = axes_sets(program, storages), [each.links for each in by_pool]
+    kinds = rank_kinds(topology, sets, links, leveled=levels is not None)
     copied, tier2_offload = strategy.traffic.offload, Offload()
     if copied.tiers:  # then nodes are of one kind
         copied, tier2_offload = split_offload(copied, cluster.node)
