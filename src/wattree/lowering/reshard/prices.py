@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 
@@ -67,23 +65,19 @@ class LinkTime:
 
     def _messages_s(self, step: ReshardStep) -> float:
         """Return the time of messages that all start at once. [s]"""
-        loads: dict[tuple[str, int, str], float] = {}
-        crosses = False
-        messages = step.messages(self.distance)
-        for message in messages:
-            size = prod(high - low for low, high in message.region) * self.element_bytes
-            far = int(self.distance(np.array(message.sender), np.array(message.receiver)))
-            crosses = crosses or far > 1
-            links = ("adapter",) if far == 2 else ("adapter", "uplink") if far > 2 else ("port",)
-            for link in links:
-                for key in ((link, message.sender, "out"), (link, message.receiver, "in")):
-                    loads[key] = loads.get(key, 0.0) + size
-        rates = self.rates.links
-        speed: Mapping[str, float] = {
-            "port": rates.scale_up_bytes_per_s,
-            "adapter": rates.adapter_bytes_per_s,
-            "uplink": rates.uplink_bytes_per_s,
-        }
-        latency_s = rates.alpha_s + (rates.alpha_network_s if crosses else 0.0)
-        busiest_s = max((load / speed[key[0]] for key, load in loads.items()), default=0.0)
-        return busiest_s + (latency_s if messages else 0.0)
+        senders, receivers, parts = step.sent(self.distance)
+        if not len(senders):
+            return 0.0
+        size_bytes = volumes(parts) * self.element_bytes
+        far, rates = self.distance(senders, receivers), self.rates.links
+        loads = (
+            (far == 1, rates.scale_up_bytes_per_s),
+            (far > 1, rates.adapter_bytes_per_s),
+            (far > 2, rates.uplink_bytes_per_s),
+        )
+        busiest_s = max(
+            float(np.bincount(ends[uses], weights=size_bytes[uses]).max(initial=0.0)) / speed
+            for uses, speed in loads
+            for ends in (senders, receivers)
+        )
+        return busiest_s + rates.alpha_s + rates.alpha_network_s * bool((far > 1).any())

@@ -93,7 +93,18 @@ class ReshardStep:
         return own
 
     def messages(self, distance: Distance) -> tuple[ReshardMessage, ...]:
-        """Return who sends what to whom, of a step of messages.
+        """Return who sends what to whom, of a step of messages; as `sent`."""
+        return tuple(
+            ReshardMessage(
+                sender=sender, receiver=receiver, region=tuple((low, high) for low, high in region)
+            )
+            for sender, receiver, region in zip(
+                *(each.tolist() for each in self.sent(distance)), strict=True
+            )
+        )
+
+    def sent(self, distance: Distance) -> tuple[Integers, Integers, Integers]:
+        """Return sender, receiver and region of each message, `(m,)`, `(m,)` and `(m, dims, 2)`.
 
         Each part comes from the nearest device that has it; of several, receivers take turns.
         """
@@ -105,19 +116,15 @@ class ReshardStep:
         found = []
         for number, key in enumerate(parts):
             part = key[1:].reshape(-1, 2)
-            holders = senders[part_of.ravel() == number]
-            turn = (np.arange(len(holders))[:, None] - np.arange(len(receivers))) % len(holders)
-            far = distance(holders[:, None], receivers[None, :]) * len(holders) + turn
-            nearest = holders[far.argmin(axis=0)]
             needed = common(wanted, part)
             kept = (own == part).all(axis=(1, 2))
-            for rank in np.flatnonzero((volumes(needed) > 0) & ~kept & (wants == key[0])).tolist():
-                region = tuple((int(low), int(high)) for low, high in needed[rank])
-                message = ReshardMessage(
-                    sender=int(nearest[rank]), receiver=int(receivers[rank]), region=region
-                )
-                found.append(message)
-        return tuple(found)
+            ranks = np.flatnonzero((volumes(needed) > 0) & ~kept & (wants == key[0]))
+            holders = senders[part_of.ravel() == number]
+            turn = (np.arange(len(holders))[:, None] - ranks) % len(holders)
+            far = distance(holders[:, None], receivers[ranks][None, :]) * len(holders) + turn
+            found.append((holders[far.argmin(axis=0)], receivers[ranks], needed[ranks]))
+        from_, to, what = (np.concatenate(each) for each in zip(*found, strict=True))
+        return from_, to, what
 
     def _summands(self, grid: DeviceGrid) -> Integers:
         """Return which summand each rank holds: summands stay with ranks that hold the same."""
