@@ -19,18 +19,12 @@ from wattree.serve.state import START
 HOST, TOKEN = "127.0.0.1:8080", "a-token-of-this-server"
 #: Of one in so many the sender has the token: a page that went wrong, or a user who plays.
 OWN: Final = 8
-PATHS: Final = (
-    *("/", "/controls", "/figures", "/step", "/compare", "/plans", "/files", "/job.yaml"),
-    *(
-        "/report.html",
-        "/page.js",
-        "/page.css",
-        "/plans/1",
-        "/plans/../..",
-        "//",
-        "/%00",
-        "/x" * 900,
-    ),
+PATHS: Final = tuple(
+    "/" + name
+    for name in (
+        *("", "controls", "figures", "step", "compare", "plans", "files", "job.yaml"),
+        *("report.html", "page.js", "page.css", "plans/1", "plans/../..", "/", "%00", "x" * 900),
+    )
 )
 METHODS: Final = ("GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS", "TRACE", "BREW")
 VALUES: Final = (
