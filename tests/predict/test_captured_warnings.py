@@ -127,7 +127,7 @@ def test_a_length_that_nothing_has_still_sets_a_default(file: Path) -> None:
 
     assert (plain.strategy.pipeline.micro_batch, idle.strategy.pipeline.micro_batch) == (8, 1)
     (told,) = model_of(idle).warnings
-    assert "but for the default of strategy.micro_batch (1 with it" in told
+    assert "It only makes 1 the default of strategy.micro_batch" in told
 
 
 @pytest.mark.parametrize("function", ["normed", "resized"])
