@@ -97,7 +97,7 @@ def test_a_slower_fabric_slows_the_step() -> None:
         (
             "resnet18",
             {"data": {"global_batch": 64, "sequence_length": 8}},
-            "data.sequence_length: has no effect, as inputs of resnet-18",
+            "data.sequence_length: has no effect: inputs of resnet-18",
         ),
     ],
 )
