@@ -130,4 +130,6 @@ def _at_peak(trace: Trace, rank_class: int) -> dict[str, float]:
         taken = graph.alloc_bytes[started[graph.memory_category[started] == index]].sum()
         given = graph.free_bytes[ended[graph.memory_category[ended] == index]].sum()
         parts[name] = parts.get(name, 0.0) + float(taken - given)
+    if not parts.get("kv_cache"):  # only generation has one
+        parts.pop("kv_cache", None)
     return parts

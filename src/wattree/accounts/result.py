@@ -19,6 +19,7 @@ from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.notes import assumptions_of
 from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
 from wattree.hardware import Cluster
+from wattree.job import Workload
 from wattree.lowering.changed import changed_setting
 from wattree.strategy.described import describe
 from wattree.trace import Result, SimulationSize
@@ -48,6 +49,7 @@ def result_of(
     needed = trained.model_flop * (batch / job.data.global_batch)
     available = step_s * peak_flop_per_s(cluster, ranks, setting.precision)
     carbon = cluster.site.carbon_gco2e_per_j
+    trains = job.workload is Workload.TRAIN
     sums = class_sums(step.trace)
     parts = time_parts(step.trace, sums.slowest)
     # Of all ranks: what the model needs, recomputation and redundant work.
@@ -96,9 +98,11 @@ def result_of(
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
         provenance=provenance_of(step, sums, energy.use, peak),
-        interval=intervals.of,
-        interval_parts=intervals.parts,
-        evidence_class=intervals.known.label,
+        # What is known of errors is known of training steps.
+        interval=intervals.of if trains else {},
+        interval_parts=intervals.parts if trains else {},
+        evidence_class=intervals.known.label if trains else "",
+        workload=job.workload.value,
         simulation=_size(step),
         assumptions=assumptions_of(step, rules),
         pools=pool_uses(step, energy, sums),

@@ -1,6 +1,6 @@
 """Models in: a name, a configuration file or a description becomes a `ModelGraph`."""
 
-from wattree.capture.adapters import freeze, with_lora
+from wattree.capture.adapters import all_frozen, freeze, with_lora
 from wattree.capture.catalog_entries import (
     CatalogEntry,
     catalog_entry,
@@ -11,6 +11,7 @@ from wattree.capture.counts import dense_forward_flop, operator_flop
 from wattree.capture.ffn import build_ffn
 from wattree.capture.figures import ModelFigures, model_figures
 from wattree.capture.fusion import fused
+from wattree.capture.generation import decode_graph, generation_misfit, prefill_graph
 from wattree.capture.huggingface import (
     config_shape,
     readable_model_types,
@@ -41,15 +42,18 @@ __all__ = [
     "ModuleRow",
     "Recording",
     "TransformerShape",
+    "all_frozen",
     "build_ffn",
     "build_transformer",
     "capture_module",
     "catalog_entry",
     "config_shape",
     "configuration_names",
+    "decode_graph",
     "dense_forward_flop",
     "freeze",
     "fused",
+    "generation_misfit",
     "idle_sequence",
     "known_by_sizes",
     "load_model",
@@ -59,6 +63,7 @@ __all__ = [
     "module_graph",
     "module_rows",
     "operator_flop",
+    "prefill_graph",
     "readable_model_types",
     "record_source",
     "transformer_from_config",

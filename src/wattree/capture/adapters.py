@@ -74,7 +74,7 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
         ],
     )
     warnings = _whole_matmuls([each for each in names.values() if each.match(targets)], targets)
-    frozen = replace(graph, blocks=_all_frozen(graph), warnings=(*graph.warnings, *warnings))
+    frozen = replace(all_frozen(graph), warnings=(*graph.warnings, *warnings))
 
     def adapted(block: Block, paths: frozenset[str], name: str) -> Block:
         return replace(
@@ -229,13 +229,15 @@ def _frozen(operator: Operator) -> Operator:
     return replace(operator, parameters=parameters, saved=keeps)
 
 
-def _all_frozen(graph: ModelGraph) -> dict[str, Block]:
-    return {
+def all_frozen(graph: ModelGraph) -> ModelGraph:
+    """Return the graph with no parameter to train: one of which only forward passes are run."""
+    blocks = {
         name: _with_frozen(
             block, frozenset(op.path for op in block.operators if op.parameters), name
         )
         for name, block in graph.blocks.items()
     }
+    return replace(graph, blocks=blocks)
 
 
 def _tied_follow(graph: ModelGraph) -> ModelGraph:

@@ -191,7 +191,11 @@ def storage_table(
         once=once,
         update=update,
         reduced_bytes=sum((g.reduce_bytes for g in storage.sync if g.every_micro_batch), zero),
-        static=storage.parameters + storage.gradients + storage.optimizer - placed,
+        static=storage.parameters
+        + storage.gradients
+        + storage.optimizer
+        + (0.0 if storage.cache is None else storage.cache)
+        - placed,
         tier2_static=placed + (0.0 if storage.tier2 is None else storage.tier2),
         gathered=gathered_bytes(storage, scale),
         staged=staged_bytes(storage, scale),

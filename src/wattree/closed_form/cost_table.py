@@ -176,7 +176,7 @@ class BlockCostTable:
         stored = (*same, often, np.stack([*own.values(), filled[first]]).tobytes())
         return [
             saved_bytes.of(
-                (*stored, id(p.parameters)),
+                (*stored, id(p.parameters), id(p.cache)),
                 (setting, p),
                 partial(self._storage, p, scale, placement, device, tier.tier2_offload),
             )

@@ -18,7 +18,14 @@ _RAMP_K = 165.0
 _WAVES_AVERAGED = 8.0
 
 
-def tile_efficiency(m: Floats, n: Floats, k: Floats, groups: Floats, compute_units: int) -> Floats:
+def tile_efficiency(  # noqa: PLR0917 - a shape
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    groups: Floats,
+    compute_units: int,
+    split_k: bool = False,  # noqa: FBT001, FBT002 - as `matmul_time_s` has it
+) -> Floats:
     """Return the share of the matrix units' rate that a product's shape allows, in (0, 1].
 
     `max over tiles of r_t * (m n g) / (waves * tile area * units) * k / (k + k0)`: useful work
@@ -28,6 +35,7 @@ def tile_efficiency(m: Floats, n: Floats, k: Floats, groups: Floats, compute_uni
         m, n, k: Rows, columns, contraction.
         groups: Independent products.
         compute_units: SMs or the like.
+        split_k: Tiles that do not fill a wave are cut along the contraction until they do.
     """
     best = np.zeros_like(m)
     useful = m * n * groups
@@ -35,6 +43,9 @@ def tile_efficiency(m: Floats, n: Floats, k: Floats, groups: Floats, compute_uni
         tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
         waves = tiles / compute_units
         whole = np.where(waves <= _WAVES_AVERAGED, np.ceil(waves), waves + 0.5)
+        if split_k:
+            best = np.maximum(best, rate * useful / (tiles * tile_m * tile_n))
+            continue
         padded = np.maximum(whole, 1.0) * (tile_m * tile_n * compute_units)
         best = np.maximum(best, rate * useful / padded)
     return np.asarray(best * k / (k + _RAMP_K))
@@ -56,6 +67,7 @@ def matmul_time_s(
     traffic_bytes: Floats,
     memory_bytes_per_s: float | Floats,
     alignment_penalty: float = 1.0,
+    split_k: bool = False,
 ) -> Floats:
     """Return the time of `groups` products of (m x k) by (k x n). [s]
 
@@ -68,8 +80,9 @@ def matmul_time_s(
         traffic_bytes: Operands read and written once. [B]
         memory_bytes_per_s: Bandwidth that streaming reaches. [B/s]
         alignment_penalty: Factor for misaligned rows.
+        split_k: Products of few tiles are cut along the contraction.
     """
     flop = 2.0 * m * n * k * groups
-    efficiency = tile_efficiency(m, n, k, groups, compute_units)
+    efficiency = tile_efficiency(m, n, k, groups, compute_units, split_k)
     math_s = flop / (flop_per_s * efficiency) * alignment_factor(n, k, alignment_penalty)
     return np.asarray(np.maximum(math_s, traffic_bytes / memory_bytes_per_s))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wattree.hardware import Precision
 
 _CLASSES = {
@@ -13,6 +15,14 @@ _CLASSES = {
     Precision.FP8: "fp8",
     Precision.MXFP8: "fp8",
     Precision.NVFP4: "nvfp4",
+}
+
+#: Bytes of an element of linear layers' operands: MXFP8 has a scale of 8 bits for 32 of them, NVFP4
+#: one for 16 (Open Compute Project, Microscaling Formats 1.0, 2023; NVIDIA Blackwell brief).
+QUANTIZED_BYTES: Mapping[str, float] = {
+    Precision.FP8: 1.0,
+    Precision.MXFP8: 1.0 + 1 / 32,
+    Precision.NVFP4: 0.5 + 1 / 16,
 }
 
 

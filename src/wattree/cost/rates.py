@@ -16,7 +16,7 @@ from wattree.cost.convolution import ConvolutionRates
 from wattree.cost.convolution_rates import convolution_rates
 from wattree.cost.device_power import device_power
 from wattree.cost.expanded import ExpandedMemory
-from wattree.cost.precisions import precision_class
+from wattree.cost.precisions import QUANTIZED_BYTES, precision_class
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.sharing import DeviceSharing, sharing_of
 from wattree.cost.software import Software
@@ -148,15 +148,6 @@ class Rates:
         )
 
 
-#: Bytes of an element of linear layers' operands: MXFP8 has a scale of 8 bits for 32 of them, NVFP4
-#: one for 16 (Open Compute Project, Microscaling Formats 1.0, 2023; NVIDIA Blackwell brief).
-_QUANTIZED_BYTES = {
-    Precision.FP8: 1.0,
-    Precision.MXFP8: 1.0 + 1 / 32,
-    Precision.NVFP4: 0.5 + 1 / 16,
-}
-
-
 def rates_of(
     cluster: Cluster,
     software: Software,
@@ -241,8 +232,8 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         start_s=calibration.general("graph_start_s") if graphed else None,
         blocking_s=0.0 if graphed else blocking,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
-        quantized=precision in _QUANTIZED_BYTES,
-        quantized_bytes=_QUANTIZED_BYTES.get(precision, 0.0),
+        quantized=precision in QUANTIZED_BYTES,
+        quantized_bytes=QUANTIZED_BYTES.get(precision, 0.0),
         links=links,
         collectives=CollectiveModel(cluster=cluster.seen_from(pool), requests=collectives),
         overlap_compute_rate=beside[0],
@@ -309,8 +300,9 @@ def _experts(device: Device, software: Software, calibration: Calibration) -> di
     """Return the fields of `Rates` for layers of experts."""
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
     host = "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
+    waits = software.moe_dropless and not software.inference_kernels
     return {
-        "moe_host_s": calibration.general(host) if software.moe_dropless else 0.0,
+        "moe_host_s": calibration.general(host) if waits else 0.0,
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
         "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,
     }

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from wattree.cost.precisions import QUANTIZED_BYTES
 from wattree.errors import JobError, UnknownNameError, nearest
 from wattree.hardware import Precision
 
@@ -94,6 +95,11 @@ class Software:
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
         loss_scaling: Gradients are scaled back before the update, in a pass of their own, as fp16
             needs.
+        inference_kernels: One kernel for each operator, as inference engines have them: norms and
+            rotary embeddings are fused, products of few rows are split along what they sum over,
+            experts without tokens are not read, and weights of 8 or 4 bits are stored so. Otherwise
+            kernels are those of training.
+        cache_bytes: Keys and values in the KV cache, per element.
         broadcasts_data: One rank of each tensor-parallel group loads data and hands it to the
             others; otherwise each rank loads for itself.
     """
@@ -136,6 +142,8 @@ class Software:
     autocast: bool = False
     loss_scaling: bool = False
     broadcasts_data: bool = False
+    inference_kernels: bool = False
+    cache_bytes: float = 2.0
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with single traits replaced.
@@ -325,6 +333,15 @@ SOFTWARE: Mapping[str, Software] = {
             **_EAGER,
         ),
         Software(
+            name="inference",
+            title="Inference engines (TensorRT-LLM, vLLM, SGLang, LMDeploy, gpt-fast)",
+            inference_kernels=True,
+            master_bytes=0.0,
+            overlap_tensor=False,
+            overlap_pipeline=False,
+            cuda_graphs="full",
+        ),
+        Software(
             name="paddle",
             title="PaddlePaddle, static graph",
             **_EAGER | {"channels_last": True},
@@ -363,10 +380,13 @@ def at_precision(software: Software, precision: Precision | str) -> Software:
 
     Without mixed precision, and with autocast, parameters have no copy in the optimizer.
     """
+    if software.inference_kernels and precision in QUANTIZED_BYTES:
+        narrow = QUANTIZED_BYTES[Precision(precision)]
+        return replace(software, parameter_bytes=narrow, gather_bytes=narrow)
     if precision == AUTOCAST:
         return replace(software, autocast=True, loss_scaling=True, **_FULL)
     if precision in {Precision.FP32, Precision.TF32}:
-        return replace(software, autocast=False, loss_scaling=False, **_FULL)
+        return replace(software, autocast=False, loss_scaling=False, cache_bytes=4.0, **_FULL)
     if precision == Precision.FP16 and software.autocast:
         return replace(software, loss_scaling=True)
     return software

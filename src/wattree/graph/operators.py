@@ -175,6 +175,25 @@ class AttentionMask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValueCache:
+    """Keys and values that an attention keeps of each sequence while tokens are generated.
+
+    Attributes:
+        positions: That there is room for; of a sliding window, no more than its length.
+        elements: Values of one position, those of all heads.
+        by_heads: Ranks that share the heads share the cache; latent vectors, which all heads
+            read, are whole on each.
+        is_read: Keys and values come from the cache (decode); otherwise they are only put there
+            (prefill).
+    """
+
+    positions: float
+    elements: float
+    by_heads: bool = True
+    is_read: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """One operator of the forward pass.
 
@@ -199,6 +218,7 @@ class Operator:
         parameter_factors: How many of a product's two factors are parameters, which then are the
             first ones; what else it reads is added. None: one if it has parameters at all, as
             layers have, else none.
+        cache: Attention that generates tokens only: what it keeps of each sequence.
     """
 
     path: str
@@ -220,6 +240,7 @@ class Operator:
     in_turn: str | None = None
     role: TensorRole | None = None
     parameter_factors: int | None = None
+    cache: KeyValueCache | None = None
     _by_name: dict[str, IterationDim] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

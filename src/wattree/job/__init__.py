@@ -14,6 +14,7 @@ from wattree.job.job import (
     Neighbour,
     SampleSource,
     TrainingOptions,
+    Workload,
 )
 from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.naming import naming
@@ -41,6 +42,7 @@ __all__ = [
     "Neighbour",
     "SampleSource",
     "TrainingOptions",
+    "Workload",
     "job_from_mapping",
     "job_schema",
     "load_job",

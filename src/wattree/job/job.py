@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ from wattree.strategy import Strategy, StrategyOptions
 
 #: The strategy of a job that leaves it to `plan`.
 AUTO = "auto"
+
+
+class Workload(StrEnum):
+    """What a job does with its model."""
+
+    TRAIN = "train"  # steps of an optimizer
+    FORWARD = "forward"  # forward passes alone: evaluation, embedding
+    GENERATE = "generate"  # tokens one after another, with a KV cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +93,8 @@ class Data:
         has_sequence: The job gives a sequence length. Models of tokens need one.
         loader: How samples get to the devices; None where the job does not say.
         source: What `train` trains on; no prediction depends on it.
+        generate_length: Tokens that are generated of each sample, whose `sequence_length` is then
+            that of its prompt; 0 where nothing is generated.
     """
 
     sequence_length: int = 1
@@ -91,6 +102,7 @@ class Data:
     has_sequence: bool = True
     loader: Loader | None = None
     source: SampleSource = field(default_factory=SampleSource)
+    generate_length: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +139,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One training job.
+    """One job.
 
     Attributes:
         model: Where the model comes from.
@@ -148,6 +160,7 @@ class Job:
         terms: What it says of money and carbon; prices and intensity are in the cluster too.
         left_open: Keys of its strategy that it leaves to its software (`wattree.job.usual`).
         assumed: What it did not say and was assumed, one sentence each.
+        workload: Whether it trains, only runs forward passes, or generates tokens.
     """
 
     model: ModelSource
@@ -167,6 +180,7 @@ class Job:
     terms: EnergyTerms = field(default_factory=EnergyTerms)
     left_open: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    workload: Workload = Workload.TRAIN
 
     def capped(self, power_limit_w: float) -> Job:
         """Return the job with a cap on every device of the cluster, its neighbours' too. [W]"""

@@ -27,7 +27,7 @@ from wattree.job.cluster_schema import ClusterSpec, PlaceSpec
 from wattree.job.collectives import collective_requests
 from wattree.job.energy import EnergyTerms, energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
-from wattree.job.job import AUTO, Data, Job, ModelSource
+from wattree.job.job import AUTO, Data, Job, ModelSource, Workload
 from wattree.job.kinds import wrong_kind
 from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.model import model_source, needs_sequence
@@ -46,6 +46,7 @@ from wattree.job.schema import DataSpec, JobFile, LoaderSpec
 from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
 from wattree.job.usual import left_open
+from wattree.job.workload import check_lengths, check_strategy, workload_of
 from wattree.strategy import AXES, Strategy, StrategyOptions
 
 #: No habit of a software counts more bytes per element or logit than this.
@@ -102,10 +103,11 @@ def _job(
     """
     problems = Problems(source)
     mapping = _checked_mapping(mapping, problems)
+    workload = workload_of(mapping, problems=problems)
     model = model_source(
         mapping.get("model"), folder=folder, is_guest=guest is not None, problems=problems
     )
-    data = _data(mapping.get("data"), model, folder=folder, problems=problems)
+    data = _data(mapping.get("data"), model, workload, folder=folder, problems=problems)
     cluster, place = given, None
     if given is None:
         cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
@@ -124,6 +126,7 @@ def _job(
     habits = _software_defaults(mapping, strategy, cluster, problems=problems)
     left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
     _warn_of_lacking(strategy, mapping.get("software"), left, problems=problems)
+    check_strategy(strategy, workload, mapping, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
     problems.check()
@@ -142,6 +145,7 @@ def _job(
         warnings=tuple(problems.warnings),
         devices=None if place is None else _devices(place, strategy),
         left_open=left,
+        workload=workload,
         **habits,
     )
     if guest is not None:
@@ -309,7 +313,12 @@ def _beside(job: Job, value: object, *, folder: Path, problems: Problems) -> Job
 
 
 def _data(
-    value: object, model: ModelSource | None, *, folder: Path, problems: Problems
+    value: object,
+    model: ModelSource | None,
+    workload: Workload,
+    *,
+    folder: Path,
+    problems: Problems,
 ) -> Data | None:
     given, plain = None, value
     if isinstance(value, Mapping):
@@ -320,11 +329,13 @@ def _data(
     how = None if given is None else problems.read(LoaderSpec, named, "data.loader")
     if spec is None:
         return None
-    length = spec.sequence_length
+    check_lengths(spec, workload, problems=problems)
+    generates = workload is Workload.GENERATE
+    length = spec.prompt_length if generates else spec.sequence_length
     loader = None
     if how is not None:
         loader = loader_of(how, sequence_length=length, problems=problems)
-    if length is None and model is not None and needs_sequence(model):
+    if length is None and not generates and model is not None and needs_sequence(model):
         expected = DataSpec.model_fields["sequence_length"].description
         problems.add("data.sequence_length", f"is missing, expected {expected}")
     return Data(
@@ -333,6 +344,7 @@ def _data(
         has_sequence=length is not None,
         loader=loader,
         source=sample_source(spec, folder=folder, problems=problems),
+        generate_length=(spec.generate_length or 0) if generates else 0,
     )
 
 

@@ -179,6 +179,12 @@ class DataSpec(Section):
     samples: Samples | None = Field(
         None, description="a whole number, samples of a synthetic source"
     )
+    prompt_length: Tokens | None = Field(
+        None, description="a whole number, tokens of each prompt, for the workload generate"
+    )
+    generate_length: Tokens | None = Field(
+        None, description="a whole number, tokens generated after it, for the workload generate"
+    )
 
 
 class CollectiveSpec(Section):
@@ -242,7 +248,12 @@ class EnergySpec(Section):
 
 
 class JobFile(Section):
-    """A training job."""
+    """A job: training, forward passes or generation."""
+
+    workload: Literal["train", "forward", "generate"] = Field(
+        "train",
+        description="train, forward (forward passes alone) or generate (tokens, with a KV cache)",
+    )
 
     model: str | ModelSpec = Field(
         description="a catalog name, the path of a config.json, a Python function such as "

@@ -11,6 +11,7 @@ from wattree.cost import (
     unfused_attention_time_s,
     unfused_score_bytes,
 )
+from wattree.cost.attention import FORWARD_MATMULS
 from wattree.cost.rates import Rates
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 
@@ -30,6 +31,8 @@ def attention_costs(
         instruction.phase is not InstructionPhase.FORWARD
         and instruction.phase is not InstructionPhase.RECOMPUTATION
     )
+    if instruction.cached is not None:
+        return _cached_costs(instruction, scale, rates, software)
     head_dim = (instruction.head_dim + instruction.value_head_dim) / 2
     full = (
         scale.value(instruction.batch)
@@ -79,3 +82,27 @@ def attention_costs(
         flop * instruction.share,
         np.asarray(traffic) * instruction.share,
     )
+
+
+def _cached_costs(
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats]:
+    """Return the costs of one query for each sequence against the KV cache.
+
+    `max(FLOP / rate, bytes / bandwidth)`: kernels cut the cache into pieces for all compute units
+    (flash decoding), so neither the number of sequences nor that of heads limits them.
+    """
+    assert instruction.cached is not None
+    head_dim = (instruction.head_dim + instruction.value_head_dim) / 2
+    scores = (
+        scale.value(instruction.batch)
+        * scale.value(instruction.queries)
+        * scale.value(instruction.heads)
+        * scale.value(instruction.keys)
+    )
+    flop = 2.0 * FORWARD_MATMULS * scores * head_dim
+    cached = scale.value(instruction.cached)
+    beside = sum(scale.value(size) for size in instruction.traffic) - cached
+    traffic = np.asarray(beside * rates.element_bytes + cached * software.cache_bytes)
+    time_s = np.maximum(flop / rates.attention_flop_per_s, traffic / rates.memory_bytes_per_s)
+    return time_s, flop, traffic

@@ -15,6 +15,7 @@ from wattree.lowering.passes.forward import forward_instructions
 from wattree.lowering.passes.gathered import saved_gathers
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.memory import parameter_groups, saved_tensors
+from wattree.lowering.passes.operator_instruction import cache_size
 from wattree.lowering.passes.propagate import Split, operator_splits
 from wattree.lowering.passes.statistics import statistics_axes
 from wattree.lowering.passes.window import window_parts
@@ -176,6 +177,11 @@ def _block_instructions(
         expert_places=_expert_places(block, splits),
         window_parts=window_parts(block.operators, splits, where),
         owned=_owned(block, splits, where),
+        cache=tuple(
+            cache_size(operator, split, operator.cache.positions)
+            for operator, split in zip(block.operators, splits, strict=True)
+            if operator.cache is not None
+        ),
     )
     return _Compiled(program, lies, splits)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from wattree.capture import all_frozen
 from wattree.graph import ModelGraph
 from wattree.lowering.passes.phantom import with_phantoms
 from wattree.lowering.passes.widest import with_widest_parts
@@ -25,8 +26,10 @@ def changed_model(
     Raises:
         StrategyError: Layers cannot be what the strategy wants of them.
     """
-    model, tree = with_phantoms(model, tree, degrees)
-    return with_widest_parts(model, tree, degrees), tree
+    changed, tree = with_phantoms(model, tree, degrees)
+    if changed is not model and not model.trainable_parameters:
+        changed = all_frozen(changed)
+    return with_widest_parts(changed, tree, degrees), tree
 
 
 def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
@@ -37,7 +40,11 @@ def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
     """
     degrees = dict(strategy.mesh.axes)
     model, _ = with_phantoms(setting.model, strategy.tree, degrees, counted=True)
-    return setting if model is setting.model else replace(setting, model=model, _known={})
+    if model is setting.model:
+        return setting
+    if not setting.model.trainable_parameters:
+        model = all_frozen(model)
+    return replace(setting, model=model, _known={})
 
 
 def changed_line(dense: ModelGraph, trained: ModelGraph) -> str:

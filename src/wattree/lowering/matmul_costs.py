@@ -48,6 +48,9 @@ def matmul_costs(
     quantized = is_quantized(instruction, rates)
     elements = groups * (m * k + k * n + m * n)
     traffic = elements * rates.element_bytes
+    few = software.inference_kernels
+    if few:
+        traffic = _inference_traffic(instruction, (m, n, k, groups), rates, quantized=quantized)
     library = software.library_kernels or rates.convolution.kernels.profiled
     if library and not quantized:
         time_s = implicit_matmul_time_s(
@@ -71,8 +74,9 @@ def matmul_costs(
             traffic_bytes=traffic,
             memory_bytes_per_s=rates.memory_bytes_per_s,
             alignment_penalty=rates.alignment_penalty,
+            split_k=few,
         )
-    if quantized:
+    if quantized and not few:
         casts = _casts(instruction.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
@@ -96,3 +100,25 @@ def _casts(phase: InstructionPhase, m: Floats, n: Floats, k: Floats, groups: Flo
     if phase is InstructionPhase.WEIGHT_GRADIENT:
         return np.zeros_like(m)
     return groups * (m * k * _CAST_ACTIVATION_BYTES + k * n * _CAST_WEIGHT_BYTES)
+
+
+def _inference_traffic(
+    instruction: ComputeInstruction,
+    shape: tuple[Floats, Floats, Floats, Floats],
+    rates: Rates,
+    *,
+    quantized: bool,
+) -> Floats:
+    """Return the bytes of a product whose operands come as wide as they are multiplied.
+
+    Of experts, weights of those that get a token are read: of `m` tokens an expert, each of which
+    goes to a share `p` of them, `1 - (1 - p)**(m / p)` where routing is even.
+    """
+    m, n, k, groups = shape
+    assert instruction.matmul is not None
+    width = rates.quantized_bytes if quantized else rates.element_bytes
+    read: Floats | float = 1.0
+    share = instruction.matmul.m.coefficient
+    if "expert" in instruction.path and 0 < share < 1:
+        read = 1.0 - (1.0 - share) ** (m / share)
+    return np.asarray(groups * ((m * k + read * k * n) * width + m * n * rates.element_bytes))

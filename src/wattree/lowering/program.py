@@ -207,6 +207,7 @@ class ComputeInstruction:
         reads_block_input: It also reads what the block was given.
         share: Share of the work that is done (recomputation of part of an operator).
         transient: Elements that live only while it runs.
+        cached: Attention of generated tokens: elements that it reads of the KV cache.
     """
 
     path: str
@@ -236,6 +237,7 @@ class ComputeInstruction:
     reads_block_input: bool = False
     share: float = 1.0
     transient: tuple[LocalSize, ...] = ()
+    cached: LocalSize | None = None
 
 
 def matmul_shape(
@@ -369,6 +371,8 @@ class BlockProgram:
         expert_places: The ways in which it spreads experts over ranks.
         window_parts: Windows over dims that are split.
         owned: Operators that are whole on one rank.
+        cache: Elements of keys and values that it keeps of the sequences of a micro-batch while
+            tokens are generated.
     """
 
     block: str
@@ -383,3 +387,4 @@ class BlockProgram:
     expert_places: tuple[ExpertPlace, ...] = ()
     window_parts: tuple[WindowPart, ...] = ()
     owned: tuple[OwnedOperator, ...] = ()
+    cache: tuple[LocalSize, ...] = ()

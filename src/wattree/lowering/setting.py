@@ -18,12 +18,18 @@ from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
-from wattree.job import Job
+from wattree.job import Job, Workload
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usual
 from wattree.lowering.idle import has_experts, idle_precision
 from wattree.lowering.model import model_of
 from wattree.lowering.usual_model import usual_block
 from wattree.lowering.work import model_flop
+from wattree.lowering.workload import (
+    NO_STEP,
+    GenerationPhase,
+    with_inference_software,
+    workload_model,
+)
 from wattree.strategy import StrategyOptions
 
 
@@ -99,20 +105,33 @@ class Setting:
 _TRAINED_AT = (*(str(name) for name in Precision if name is not Precision.FP64), AUTOCAST)
 
 
-def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None = None) -> Setting:
+def setting_of(
+    job: Job,
+    calibration: Calibration,
+    *,
+    model: ModelGraph | None = None,
+    phase: GenerationPhase | None = None,
+) -> Setting:
     """Return what all strategies of `job` share.
 
     Args:
         job: The job.
         calibration: Constants.
         model: The job's model graph, where it has been built before.
+        phase: Part of a job that generates tokens, which has no single step.
 
     Raises:
         UnknownNameError: Unknown software family, precision, model or optimizer.
         CostError: The device has no matrix unit for the precision.
+        JobError: The job generates tokens, and no phase of it is meant; or its model cannot.
     """
+    if job.workload is Workload.GENERATE and phase is None:
+        raise JobError(job.source, [NO_STEP])
     model = model_of(job) if model is None else model
-    job = _with_usual(job, model)
+    if job.workload is Workload.TRAIN:
+        job = _with_usual(job, model)
+    else:
+        job = with_inference_software(job)
     software = software_family(job.software, own_family=model.own_family).with_traits(job.traits)
     if job.precision not in _TRAINED_AT:
         raise UnknownNameError(
@@ -122,6 +141,8 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
     software = at_precision(software, job.precision)
     model, software = _compiled(model, software, job.source)
     job = _with_sizes(job, model)
+    if job.workload is not Workload.TRAIN:
+        job, model = workload_model(job, model, software, phase)
     try:
         by_pool = pool_rates(
             job.cluster, software, precision, calibration, collectives=job.collectives

@@ -67,6 +67,7 @@ class Storage:
         rows_in, rows_out: Looked-up rows of those that a micro-batch brings in, and their gradients
             that it sends out.
         tier2_elements: Parameters of those that the host updates.
+        cache: Keys and values of all sequences of the rank; None where no tokens are generated.
     """
 
     parameters: Floats
@@ -78,6 +79,7 @@ class Storage:
     rows_in: Floats | None = None
     rows_out: Floats | None = None
     tier2_elements: Floats | None = None
+    cache: Floats | None = None
 
     def at(self, level: int) -> Storage:
         """Return what it takes on ranks of one level alone."""
@@ -91,7 +93,7 @@ class Storage:
             updated_elements=self.updated_elements[own],
             **{
                 name: None if (part := getattr(self, name)) is None else part[own]
-                for name in ("tier2", "rows_in", "rows_out", "tier2_elements")
+                for name in ("tier2", "rows_in", "rows_out", "tier2_elements", "cache")
             },
             sync=tuple(
                 replace(
@@ -159,7 +161,20 @@ def block_storage(
         rows_in=sums.rows_in if has_tier2 else None,
         rows_out=sums.rows_out if has_tier2 else None,
         tier2_elements=sums.tier2_elements if has_tier2 else None,
+        cache=_cache_bytes(program, scale, software, samples),
     )
+
+
+def _cache_bytes(
+    program: BlockProgram, scale: Scale, software: Software, samples: float | None
+) -> Floats | None:
+    """Return the KV cache of a rank's sequences, those of all micro-batches together. [B]"""
+    if not program.cache:
+        return None
+    elements = sum((scale.value(size) for size in program.cache), np.zeros_like(scale.micro_batch))
+    batch = scale.micro_batch * scale.degree(scale.batch_axes)
+    times = 1.0 if samples is None else samples / batch
+    return np.asarray(elements * times * software.cache_bytes)
 
 
 class _Taken(NamedTuple):

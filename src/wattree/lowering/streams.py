@@ -11,6 +11,7 @@ CATEGORIES = (
     "gathered",
     "communication",
     "input",
+    "kv_cache",
 )
 GATHERED = CATEGORIES.index("gathered")
 GRADIENTS = CATEGORIES.index("gradients")

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from wattree.accounts.energy_use import energy_of
 from wattree.accounts.fabric import Rules
+from wattree.accounts.generation import CountedStep, DecodeSteps, generation_result
 from wattree.accounts.materials import core_times_s
 from wattree.accounts.memory_use import PeakMemory, peak_memory
 from wattree.accounts.neighbours import SharedFabricStep, shared_fabric_step, with_neighbours
 from wattree.accounts.result import result_of
 from wattree.compiler import MemoryLedger
-from wattree.cost import load_calibration
+from wattree.cost import Calibration, load_calibration
 from wattree.errors import JobError
-from wattree.job import Job, naming
+from wattree.job import Job, Workload, naming
 from wattree.lowering.changed import changed_line, changed_setting
 from wattree.lowering.idle import idle_choices
 from wattree.lowering.loading import Loading
@@ -23,6 +24,7 @@ from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.example import missing_strategy
 from wattree.predict.execute import executed, written_out
+from wattree.predict.generation import NO_STRATEGY, generation_steps
 from wattree.predict.left_open import decided
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.trace import Result, Trace
@@ -83,7 +85,11 @@ def simulate(
     """
     if power_limit_w is not None:
         job = job.capped(power_limit_w)
-    setting = setting_of(job, load_calibration(calibration))
+    constants = load_calibration(calibration)
+    if job.workload is Workload.GENERATE:
+        rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
+        return _generated(job, constants, fold=fold, rules=rules, memory_of=memory_of)
+    setting = setting_of(job, constants)
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "simulate")])
     with naming(job):
@@ -113,6 +119,46 @@ def simulate(
     if trained is not setting.model:
         warnings = (changed_line(setting.model, trained), *warnings)
     return replace(prediction, warnings=warnings)
+
+
+def _generated(
+    job: Job, calibration: Calibration, *, fold: bool, rules: Rules, memory_of: str | None
+) -> Prediction:
+    """Return the prediction of a job that generates tokens.
+
+    Its trace, power and tensors are those of a step in the middle of generation.
+    """
+    if isinstance(job.strategy, str):
+        raise JobError(job.source, [NO_STRATEGY])
+    settings = []
+
+    def step_of(setting: Setting) -> Prediction:
+        settings.append(setting)
+        chosen = setting.job.strategy
+        assert not isinstance(chosen, str)
+        return predicted(
+            setting,
+            written_out(setting, chosen),
+            fold=fold,
+            sharing=rules.sharing,
+            mutual_slowdown=rules.mutual_slowdown,
+            memory_of=memory_of,
+        )
+
+    with naming(job):
+        found = generation_steps(job, calibration, step_of, lambda each: each.result.step_time_s)
+    decode = [
+        DecodeSteps(
+            cache_length=length.cache_length,
+            count=length.count,
+            steps=tuple(CountedStep(times=times, result=each.result) for times, each in parts),
+        )
+        for length, parts in found.decode
+    ]
+    result = generation_result(found.prefill.result, decode, job.data)
+    middle = found.decode[len(found.decode) // 2][1][0][1] if found.decode else found.prefill
+    warnings = (*idle_choices(settings[0].job, settings[0].model), *settings[0].warnings)
+    return replace(middle, result=result, warnings=warnings)
 
 
 def predicted(

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from wattree.accounts.bill import cost_usd, occupied_nodes
+from wattree.accounts.generation import DecodeFigures, StepFigures, generation_use
 from wattree.accounts.interval import estimated_intervals
+from wattree.accounts.pool_use import peak_flop_per_s
 from wattree.closed_form import strategies as closed_form
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
 from wattree.closed_form.strategies import Estimates, Shared
-from wattree.cost import load_calibration
+from wattree.cost import Calibration, load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Device
-from wattree.job import Job, naming
+from wattree.job import Job, Workload, naming
 from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.example import missing_strategy
+from wattree.predict.generation import NO_STRATEGY, generation_steps
 from wattree.predict.left_open import decided
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
+from wattree.trace import GenerationUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,8 @@ class StepEstimate:
         cost_usd: Of a step; None where no price is known. [USD]
         carbon_gco2e: Of a step; None where the site has no carbon intensity. [g]
         interval: Quantity → what it lies between with 80 % probability, as in `Result`; a little
-            wider, as the closed form tells no parts of a step.
+            wider, as the closed form tells no parts of a step; none where nothing is trained.
+        generation: Of a job that generates tokens, whose step is all of it; None of others.
     """
 
     step_time_s: float
@@ -77,10 +82,14 @@ class StepEstimate:
     cost_usd: float | None
     carbon_gco2e: float | None
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    generation: GenerationUse | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries, ready for JSON."""
-        return asdict(self)
+        fields = asdict(self)
+        if self.generation is None:
+            del fields["generation"]
+        return fields
 
 
 def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
@@ -98,28 +107,83 @@ def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
             it; the message names the job.
         WattreeError: The job is impossible; the message says where and what to do.
     """
-    setting = setting_of(job, load_calibration(calibration))
+    constants = load_calibration(calibration)
+    if job.workload is Workload.GENERATE:
+        return _generated(job, constants)
+    setting = setting_of(job, constants)
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "estimate")])
-    model, data = setting.model, job.data
     with naming(job):
-        setting = decided(setting)
-        chosen = setting.job.strategy
-        assert not isinstance(chosen, str)
-        options = _known(chosen, job)
-        check_recomputation(options, model)
-        check_fits(
-            model,
-            strategy_of(options, model=model, global_batch=data.global_batch),
-            job.cluster,
-            global_batch=options.colocation.process_batch(data.global_batch),
-            sequence=data.sequence_length,
-            devices=None if job.devices is None else len(job.devices),
-        )
-        degrees = Degrees.of([options], data.global_batch)
-        asked = _recent(setting)
-        found = closed_form.estimate(asked.setting, options, degrees, shared=asked.shared)
+        return _estimated(decided(setting))
+
+
+def _estimated(setting: Setting) -> StepEstimate:
+    """Return the figures of one step under the strategy of its job."""
+    job, model, data = setting.job, setting.model, setting.job.data
+    assert not isinstance(job.strategy, str)
+    options = _known(job.strategy, job)
+    check_recomputation(options, model)
+    check_fits(
+        model,
+        strategy_of(options, model=model, global_batch=data.global_batch),
+        job.cluster,
+        global_batch=options.colocation.process_batch(data.global_batch),
+        sequence=data.sequence_length,
+        devices=None if job.devices is None else len(job.devices),
+    )
+    degrees = Degrees.of([options], data.global_batch)
+    asked = _recent(setting)
+    found = closed_form.estimate(asked.setting, options, degrees, shared=asked.shared)
     return _told(setting, options, found)
+
+
+def _generated(job: Job, calibration: Calibration) -> StepEstimate:
+    """Return the figures of generating the tokens of a batch."""
+    if isinstance(job.strategy, str):
+        raise JobError(job.source, [NO_STRATEGY])
+    flop: dict[int, tuple[StepEstimate, float]] = {}
+
+    def step_of(setting: Setting) -> StepEstimate:
+        step = _estimated(setting)
+        options = setting.job.strategy
+        assert isinstance(options, StrategyOptions)
+        peak = peak_flop_per_s(setting.job.cluster, options.ranks, setting.precision)
+        flop[id(step)] = step, setting.model_flop / peak
+        return step
+
+    def figures(parts: Sequence[tuple[float, StepEstimate]]) -> StepFigures:
+        time_s = sum(times * each.step_time_s for times, each in parts)
+        return StepFigures(
+            time_s=time_s,
+            energy_j=sum(times * each.energy_j.total for times, each in parts),
+            mfu=sum(times * flop[id(each)][1] for times, each in parts) / time_s,
+        )
+
+    with naming(job):
+        found = generation_steps(job, calibration, step_of, lambda each: each.step_time_s)
+    decode = [
+        DecodeFigures(cache_length=at.cache_length, count=at.count, step=figures(parts))
+        for at, parts in found.decode
+    ]
+    use = generation_use(figures([(1.0, found.prefill)]), decode, job.data, kv_cache_bytes=None)
+    steps = [found.prefill, *(parts[0][1] for _, parts in found.decode)]
+    time_s = job.data.global_batch * job.data.generate_length / use.output_tokens_per_s
+    energy_j = use.prefill.energy_j + (0.0 if use.decode is None else use.decode.energy_j)
+    site = job.cluster.site
+    options = job.strategy
+    assert isinstance(options, StrategyOptions)
+    return StepEstimate(
+        step_time_s=time_s,
+        samples_per_s=job.data.global_batch / time_s,
+        tokens_per_s=use.output_tokens_per_s,
+        memory=max((each.memory for each in steps), key=lambda memory: memory.peak_bytes),
+        energy_j=EstimatedEnergy(total=energy_j),
+        average_power_w=energy_j / site.pue / time_s,
+        peak_power_w=max(each.peak_power_w for each in steps),
+        cost_usd=cost_usd(job.cluster, occupied_nodes(job, options.ranks), time_s, energy_j),
+        carbon_gco2e=None if (g := site.carbon_gco2e_per_j) is None else g * energy_j,
+        generation=use,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +251,8 @@ def _told(setting: Setting, options: StrategyOptions, found: Estimates) -> StepE
         cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
         carbon_gco2e=None if carbon is None else carbon * energy_j,
     )
+    if job.workload is not Workload.TRAIN:  # errors are known of training steps
+        return told
     return replace(
         told, interval=estimated_intervals(setting, device, options.ranks, _figures(told))
     )

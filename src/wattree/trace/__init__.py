@@ -10,6 +10,7 @@ from wattree.trace.energy import (
     PowerOverTime,
     WaitingUse,
 )
+from wattree.trace.generation import DecodePoint, GenerationUse, PhaseUse
 from wattree.trace.materials import PART_WORDS, MaterialsFix, MaterialsUse
 from wattree.trace.neighbours import (
     CrowdedLinks,
@@ -54,10 +55,12 @@ __all__ = [
     "AllocatorUse",
     "ColocationUse",
     "CrowdedLinks",
+    "DecodePoint",
     "DeviceEnergy",
     "EnergyEntry",
     "EnergyUse",
     "Evidence",
+    "GenerationUse",
     "IntervalPart",
     "LiveTensors",
     "MaterialsFix",
@@ -68,6 +71,7 @@ __all__ = [
     "NeighbourEffect",
     "NeighbourExecution",
     "NeighbourJob",
+    "PhaseUse",
     "PoolUse",
     "PowerOverTime",
     "PowerSeries",

@@ -10,6 +10,7 @@ from typing import Any
 from wattree.trace.bill import RunBill, ScheduleShift
 from wattree.trace.colocation import ColocationUse
 from wattree.trace.energy import EnergyUse, PowerOverTime
+from wattree.trace.generation import GenerationUse
 from wattree.trace.materials import MaterialsUse
 from wattree.trace.neighbours import NeighbourEffect
 from wattree.trace.training import TrainingUse
@@ -256,6 +257,9 @@ class Result:
         dense_parameters: Parameters of the job's model, where the strategy trains another function
             in its place; None where it trains just that.
         colocation: Several processes on each device; None where there is one.
+        workload: `train`, `forward` or `generate`.
+        generation: Tokens generated, of which the whole is the step that the other figures are of;
+            None where none are.
     """
 
     model: str
@@ -295,6 +299,8 @@ class Result:
     training: TrainingUse | None = None
     tiers: tuple[TierUse, ...] = ()
     colocation: ColocationUse | None = None
+    workload: str = "train"
+    generation: GenerationUse | None = None
 
     @property
     def processes_per_device(self) -> int:
@@ -337,7 +343,8 @@ class Result:
         `shift` where they were asked for, `training` where it was measured, `colocation` where
         processes share devices; `interval`, `interval_parts` and `evidence_class` of predictions,
         which measured runs have none of; `function`, `dense_parameters` and `parameter_ratio`
-        where the function is changed.
+        where the function is changed; `workload` where it does not train, `generation` where it
+        makes tokens.
         """
         fields = asdict(self)
         fields |= {
@@ -345,12 +352,14 @@ class Result:
             "tokens_per_j": self.tokens_per_j,
             "energy_delay_product_js": self.energy_delay_product_js,
         }
-        for name in ("power", "run", "shift", "training", "colocation"):
+        for name in ("power", "run", "shift", "training", "colocation", "generation"):
             if fields[name] is None:
                 del fields[name]
         for name in ("pools", "tiers", "interval", "interval_parts", "evidence_class"):
             if not fields[name]:
                 del fields[name]
+        if self.workload == "train":
+            del fields["workload"]
         if self.dense_parameters is None:
             del fields["dense_parameters"]
         else:

@@ -44,6 +44,8 @@ def stage_holdings(
     for block in blocks:
         storage = block.storage
         sizes = {"parameters": moves.device_parameters(storage)}
+        if storage.cache is not None:
+            sizes["kv_cache"] = float(storage.cache[0])
         if not moves.frees_gradients:
             sizes["gradients"] = float(storage.gradients[0])
         if moves.offload.optimizer is None:

@@ -73,7 +73,21 @@ def compute_instruction(
         reads_block_input=given,
         share=share,
         transient=outputs,
+        cached=_cached(operator, split),
     )
+
+
+def cache_size(operator: Operator, split: Split, positions: float) -> LocalSize:
+    """Return the elements that one rank keeps of so many cached positions of a micro-batch."""
+    assert operator.cache is not None
+    size = together(operator, split, "batch").scaled(positions * operator.cache.elements)
+    return size.over(split.get("heads", ())) if operator.cache.by_heads else size
+
+
+def _cached(operator: Operator, split: Split) -> LocalSize | None:
+    if operator.cache is None or not operator.cache.is_read:
+        return None
+    return cache_size(operator, split, operator.dim("kv_seq").extent.coefficient)
 
 
 def _dim(operator: Operator, split: Split, name: str) -> LocalSize:

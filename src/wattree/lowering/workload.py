@@ -1,0 +1,98 @@
+"""What a job's workload makes of its model: nothing to train, or the phases of generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from wattree.capture import all_frozen, decode_graph, generation_misfit, prefill_graph
+from wattree.cost import AUTO_SOFTWARE, Software
+from wattree.errors import JobError
+from wattree.graph import ModelGraph
+from wattree.job import Job, Workload
+
+#: Software of jobs that generate tokens and name none.
+_ENGINE: Final = "inference"
+#: Why a job that generates has no step that a command for training could take.
+NO_STEP: Final = (
+    "workload: found generate, which has no single step; use 'wattree simulate', 'check' or "
+    "'compare' (wattree.simulate and wattree.estimate in Python), or workload: train or forward"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationPhase:
+    """A part of generation that has one step of its own.
+
+    Attributes:
+        cache_length: Positions that the new token of each sequence attends to, its own included;
+            None for the pass over the prompts.
+    """
+
+    cache_length: float | None = None
+
+
+def workload_model(
+    job: Job, model: ModelGraph, software: Software, phase: GenerationPhase | None
+) -> tuple[Job, ModelGraph]:
+    """Return a job that does not train, and the graph that its step runs.
+
+    A frozen model has neither gradients nor optimizer state, and keeps nothing for backward.
+
+    Raises:
+        JobError: Its model cannot generate, or not as many tokens.
+    """
+    if job.workload is Workload.FORWARD:
+        return job, all_frozen(model)
+    assert phase is not None
+    _check_generation(job, model)
+    data = job.data
+    positions = data.sequence_length + data.generate_length
+    if phase.cache_length is None:
+        graph = prefill_graph(model, positions=positions)
+    else:
+        graph = decode_graph(model, cache_length=phase.cache_length, positions=positions)
+        job = replace(job, data=replace(data, sequence_length=1))
+    return job, _fused(graph) if software.inference_kernels else graph
+
+
+def with_inference_software(job: Job) -> Job:
+    """Return a job that leaves its software open with that of inference, if it generates.
+
+    Evaluation runs in the software that trains.
+    """
+    job = replace(job, left_open=())
+    if job.workload is Workload.FORWARD or job.software != AUTO_SOFTWARE:
+        return job
+    words = f"software: {_ENGINE}, as the job generates tokens and names none"
+    return replace(job, software=_ENGINE, assumed=(*job.assumed, words))
+
+
+def _check_generation(job: Job, model: ModelGraph) -> None:
+    problems = []
+    if (misfit := generation_misfit(model)) is not None:
+        problems.append(f"workload: found generate, but {model.name} {misfit}")
+    prompt, generated, most = (
+        job.data.sequence_length,
+        job.data.generate_length,
+        model.max_sequence_length,
+    )
+    if most is not None and prompt + generated > most:
+        problems.append(
+            f"data.generate_length: found {generated:,} tokens after a prompt of {prompt:,}, but "
+            f"{model.name} has {most:,} positions; use at most {max(most - prompt, 0):,}, or a "
+            "shorter prompt"
+        )
+    if problems:
+        raise JobError(job.source, problems)
+
+
+def _fused(graph: ModelGraph) -> ModelGraph:
+    """Return a graph whose operators are one kernel each, as inference engines have them."""
+    blocks = {
+        name: replace(
+            block, operators=tuple(replace(o, kernels=min(o.kernels, 1)) for o in block.operators)
+        )
+        for name, block in graph.blocks.items()
+    }
+    return replace(graph, blocks=blocks)
