@@ -19,7 +19,7 @@ from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.notes import assumptions_of
 from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
 from wattree.hardware import Cluster
-from wattree.job import Workload
+from wattree.job import WorkloadKind
 from wattree.lowering.changed import changed_setting
 from wattree.strategy.described import describe
 from wattree.trace import Result, SimulationSize
@@ -49,7 +49,7 @@ def result_of(
     needed = trained.model_flop * (batch / job.data.global_batch)
     available = step_s * peak_flop_per_s(cluster, ranks, setting.precision)
     carbon = cluster.site.carbon_gco2e_per_j
-    trains = job.workload is Workload.TRAIN
+    trains = job.workload is WorkloadKind.TRAIN
     sums = class_sums(step.trace)
     parts = time_parts(step.trace, sums.slowest)
     # Of all ranks: what the model needs, recomputation and redundant work.

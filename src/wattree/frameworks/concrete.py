@@ -16,6 +16,7 @@ from wattree.files import read_json
 from wattree.frameworks.framework import ConcreteJob
 from wattree.graph import ModelGraph
 from wattree.job import AUTO, Job
+from wattree.job.workload import refuse_workload
 from wattree.lowering.checked import checked
 from wattree.lowering.idle import has_experts
 from wattree.lowering.setting import setting_of
@@ -38,6 +39,7 @@ def concrete_job(job: Job, *, calibration: Path | None = None) -> ConcreteJob:
         JobError: Its strategy is to be planned, or is a tree.
         WattreeError: Model, strategy, batch and cluster do not fit.
     """
+    refuse_workload(job, "export")
     if not isinstance(job.strategy, StrategyOptions):
         raise JobError(job.source, [_no_options(job)])
     checked(job)

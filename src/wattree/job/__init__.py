@@ -14,7 +14,7 @@ from wattree.job.job import (
     Neighbour,
     SampleSource,
     TrainingOptions,
-    Workload,
+    WorkloadKind,
 )
 from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.naming import naming
@@ -42,7 +42,7 @@ __all__ = [
     "Neighbour",
     "SampleSource",
     "TrainingOptions",
-    "Workload",
+    "WorkloadKind",
     "job_from_mapping",
     "job_schema",
     "load_job",

@@ -20,7 +20,7 @@ from wattree.strategy import Strategy, StrategyOptions
 AUTO = "auto"
 
 
-class Workload(StrEnum):
+class WorkloadKind(StrEnum):
     """What a job does with its model."""
 
     TRAIN = "train"  # steps of an optimizer
@@ -180,7 +180,7 @@ class Job:
     terms: EnergyTerms = field(default_factory=EnergyTerms)
     left_open: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
-    workload: Workload = Workload.TRAIN
+    workload: WorkloadKind = WorkloadKind.TRAIN
 
     def capped(self, power_limit_w: float) -> Job:
         """Return the job with a cap on every device of the cluster, its neighbours' too. [W]"""

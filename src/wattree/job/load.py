@@ -27,7 +27,7 @@ from wattree.job.cluster_schema import ClusterSpec, PlaceSpec
 from wattree.job.collectives import collective_requests
 from wattree.job.energy import EnergyTerms, energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
-from wattree.job.job import AUTO, Data, Job, ModelSource, Workload
+from wattree.job.job import AUTO, Data, Job, ModelSource, WorkloadKind
 from wattree.job.kinds import wrong_kind
 from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.model import model_source, needs_sequence
@@ -315,7 +315,7 @@ def _beside(job: Job, value: object, *, folder: Path, problems: Problems) -> Job
 def _data(
     value: object,
     model: ModelSource | None,
-    workload: Workload,
+    workload: WorkloadKind,
     *,
     folder: Path,
     problems: Problems,
@@ -330,7 +330,7 @@ def _data(
     if spec is None:
         return None
     check_lengths(spec, workload, problems=problems)
-    generates = workload is Workload.GENERATE
+    generates = workload is WorkloadKind.GENERATE
     length = spec.prompt_length if generates else spec.sequence_length
     loader = None
     if how is not None:

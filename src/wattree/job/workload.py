@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wattree.job.job import Workload
+from wattree.errors import JobError
+from wattree.job.job import Job, WorkloadKind
 from wattree.job.problems import Problems
 from wattree.job.schema import DataSpec
 from wattree.strategy import Strategy, StrategyOptions
@@ -31,20 +32,36 @@ _OF_POSITIONS: Final = {
 }
 
 
-def workload_of(mapping: Mapping[Any, Any], *, problems: Problems) -> Workload:
+def workload_of(mapping: Mapping[Any, Any], *, problems: Problems) -> WorkloadKind:
     """Return the workload that a job file names; a fault goes to `problems`."""
-    value = mapping.get("workload", Workload.TRAIN.value)
-    known = [each.value for each in Workload]
+    value = mapping.get("workload", WorkloadKind.TRAIN.value)
+    known = [each.value for each in WorkloadKind]
     if value not in known:
         problems.add("workload", f"found {value!r}, expected one of {', '.join(known)}")
-        return Workload.TRAIN
-    return Workload(value)
+        return WorkloadKind.TRAIN
+    return WorkloadKind(value)
 
 
-def check_lengths(spec: DataSpec, workload: Workload, *, problems: Problems) -> None:
+def refuse_workload(job: Job, command: str) -> None:
+    """Refuse a job that does not train, for a command that knows nothing else.
+
+    Raises:
+        JobError: It runs forward passes or generates tokens.
+    """
+    if job.workload is not WorkloadKind.TRAIN:
+        raise JobError(
+            job.source,
+            [
+                f"workload: found {job.workload}, but 'wattree {command}' is for training; use "
+                "'wattree simulate', 'check' or 'compare', or workload: train"
+            ],
+        )
+
+
+def check_lengths(spec: DataSpec, workload: WorkloadKind, *, problems: Problems) -> None:
     """Note what `data` says too much or too little of for a workload."""
     lengths = {"prompt_length": spec.prompt_length, "generate_length": spec.generate_length}
-    if workload is Workload.GENERATE:
+    if workload is WorkloadKind.GENERATE:
         for key, value in lengths.items():
             if value is None:
                 expected = DataSpec.model_fields[key].description
@@ -67,29 +84,29 @@ def check_lengths(spec: DataSpec, workload: Workload, *, problems: Problems) -> 
 
 def check_strategy(
     strategy: Strategy | StrategyOptions | str | None,
-    workload: Workload,
+    workload: WorkloadKind,
     mapping: Mapping[Any, Any],
     *,
     problems: Problems,
 ) -> None:
     """Note choices that make no sense where nothing is trained, all of them."""
-    if workload is Workload.TRAIN:
+    if workload is WorkloadKind.TRAIN:
         return
     for key in _OF_TRAINING:
         if key in mapping:
             problems.warn(key, f"has no effect with workload: {workload}: {_NOTHING}")
-    if workload is Workload.GENERATE and mapping.get("neighbours") is not None:
+    if workload is WorkloadKind.GENERATE and mapping.get("neighbours") is not None:
         problems.add("neighbours", "found with workload: generate, which is predicted alone")
     if isinstance(strategy, StrategyOptions):
         _check_options(strategy, workload, problems=problems)
-        if workload is Workload.GENERATE:
+        if workload is WorkloadKind.GENERATE:
             for key in sorted(_OF_POSITIONS.keys() & strategy.chosen().keys()):
                 problems.add(
                     f"strategy.{key}", f"found with workload: generate: {_OF_POSITIONS[key]}"
                 )
 
 
-def _check_options(options: StrategyOptions, workload: Workload, *, problems: Problems) -> None:
+def _check_options(options: StrategyOptions, workload: WorkloadKind, *, problems: Problems) -> None:
     """Note options that move or store what only backward passes make."""
     if options.memory.sharding in {"zero1", "zero2"}:
         problems.add(

@@ -26,6 +26,7 @@ from wattree.cost.observation_file import observation_lines
 from wattree.cost.observations import Observation, moved, untold
 from wattree.errors import RunError
 from wattree.files import write_atomic
+from wattree.job.workload import refuse_workload
 from wattree.learn.constants import moved_constants
 from wattree.learn.observe import STEP, class_observations, mean, mean_classes, step_observation
 from wattree.learn.own_steps import OwnStep, refuse_contradictions
@@ -198,6 +199,7 @@ def _refuse_mixed(steps: Sequence[OwnStep]) -> None:
 def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
     """Return the runs of one job with its prediction; several count as their mean."""
     job = members[0].job
+    refuse_workload(job, "calibrate")
     first = decided(setting_of(job, base))
     whole = replace(first.job, left_open=())
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wattree.cost import load_calibration
-from wattree.job import Job
+from wattree.job import Job, WorkloadKind
 from wattree.lowering.legality import check_fits, check_sequence
 from wattree.lowering.model import check_recomputation
-from wattree.lowering.setting import setting_of
+from wattree.lowering.setting import Setting, setting_of
+from wattree.lowering.workload import GenerationPhase
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.strategy.presets import strategy_of
 
@@ -37,7 +38,8 @@ def checked(job: Job) -> CheckedJob:
     Raises:
         WattreeError: Model, strategy, batch and cluster do not fit; every misfit is listed.
     """
-    setting = setting_of(job, load_calibration())
+    phase = GenerationPhase() if job.workload is WorkloadKind.GENERATE else None
+    setting = setting_of(job, load_calibration(), phase=phase)
     whole, model = setting.job, setting.model
     batch, sequence = whole.data.global_batch, whole.data.sequence_length
     strategy = whole.strategy
@@ -59,14 +61,13 @@ def checked(job: Job) -> CheckedJob:
             sequence=sequence,
             devices=None if whole.devices is None else len(whole.devices),
         )
-    tokens = f", {batch * sequence:,} tokens" if setting.has_tokens else ""
     facts = {
         "model": f"{model.name}, {_parameters(model.parameters)} parameters, {model.layers} layers",
         "cluster": f"{whole.cluster.label}, {whole.cluster.devices} devices, "
         f"{whole.cluster.node.device.memory_bytes / 2**30:.0f} GiB each",
-        "step": f"{batch:,} samples{tokens}",
+        **_work(setting),
         "strategy": words,
-        "training": f"{whole.precision}, {whole.optimizer}",
+        **_numbers(whole),
         "software": f"{setting.software.name}: {setting.software.title}",
     }
     return CheckedJob(
@@ -76,3 +77,24 @@ def checked(job: Job) -> CheckedJob:
 
 def _parameters(number: int) -> str:
     return f"{number / 1e9:.3g} billion" if number >= 10**7 else f"{number:,}"
+
+
+def _work(setting: Setting) -> dict[str, str]:
+    """Return what a step reads, or what is generated."""
+    data = setting.job.data
+    batch, length = data.global_batch, data.sequence_length
+    if setting.job.workload is WorkloadKind.GENERATE:
+        generated = data.generate_length
+        return {
+            "generation": f"{batch:,} sequences, {length:,} tokens of prompt, {generated:,} "
+            "generated"
+        }
+    tokens = f", {batch * length:,} tokens" if setting.has_tokens else ""
+    return {"step": f"{batch:,} samples{tokens}"}
+
+
+def _numbers(job: Job) -> dict[str, str]:
+    """Return the number format, and the optimizer of what is trained."""
+    if job.workload is WorkloadKind.TRAIN:
+        return {"training": f"{job.precision}, {job.optimizer}"}
+    return {"workload": f"{job.workload}, {job.precision}, nothing is trained"}

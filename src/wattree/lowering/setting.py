@@ -18,7 +18,7 @@ from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
-from wattree.job import Job, Workload
+from wattree.job import Job, WorkloadKind
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usual
 from wattree.lowering.idle import has_experts, idle_precision
 from wattree.lowering.model import model_of
@@ -125,10 +125,10 @@ def setting_of(
         CostError: The device has no matrix unit for the precision.
         JobError: The job generates tokens, and no phase of it is meant; or its model cannot.
     """
-    if job.workload is Workload.GENERATE and phase is None:
+    if job.workload is WorkloadKind.GENERATE and phase is None:
         raise JobError(job.source, [NO_STEP])
     model = model_of(job) if model is None else model
-    if job.workload is Workload.TRAIN:
+    if job.workload is WorkloadKind.TRAIN:
         job = _with_usual(job, model)
     else:
         job = with_inference_software(job)
@@ -141,7 +141,7 @@ def setting_of(
     software = at_precision(software, job.precision)
     model, software = _compiled(model, software, job.source)
     job = _with_sizes(job, model)
-    if job.workload is not Workload.TRAIN:
+    if job.workload is not WorkloadKind.TRAIN:
         job, model = workload_model(job, model, software, phase)
     try:
         by_pool = pool_rates(

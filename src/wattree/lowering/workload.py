@@ -9,7 +9,7 @@ from wattree.capture import all_frozen, decode_graph, generation_misfit, prefill
 from wattree.cost import AUTO_SOFTWARE, Software
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
-from wattree.job import Job, Workload
+from wattree.job import Job, WorkloadKind
 
 #: Software of jobs that generate tokens and name none.
 _ENGINE: Final = "inference"
@@ -42,7 +42,7 @@ def workload_model(
     Raises:
         JobError: Its model cannot generate, or not as many tokens.
     """
-    if job.workload is Workload.FORWARD:
+    if job.workload is WorkloadKind.FORWARD:
         return job, all_frozen(model)
     assert phase is not None
     _check_generation(job, model)
@@ -62,7 +62,7 @@ def with_inference_software(job: Job) -> Job:
     Evaluation runs in the software that trains.
     """
     job = replace(job, left_open=())
-    if job.workload is Workload.FORWARD or job.software != AUTO_SOFTWARE:
+    if job.workload is WorkloadKind.FORWARD or job.software != AUTO_SOFTWARE:
         return job
     words = f"software: {_ENGINE}, as the job generates tokens and names none"
     return replace(job, software=_ENGINE, assumed=(*job.assumed, words))

@@ -16,7 +16,7 @@ from wattree.accounts.result import result_of
 from wattree.compiler import MemoryLedger
 from wattree.cost import Calibration, load_calibration
 from wattree.errors import JobError
-from wattree.job import Job, Workload, naming
+from wattree.job import Job, WorkloadKind, naming
 from wattree.lowering.changed import changed_line, changed_setting
 from wattree.lowering.idle import idle_choices
 from wattree.lowering.loading import Loading
@@ -86,7 +86,7 @@ def simulate(
     if power_limit_w is not None:
         job = job.capped(power_limit_w)
     constants = load_calibration(calibration)
-    if job.workload is Workload.GENERATE:
+    if job.workload is WorkloadKind.GENERATE:
         rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
         return _generated(job, constants, fold=fold, rules=rules, memory_of=memory_of)
     setting = setting_of(job, constants)

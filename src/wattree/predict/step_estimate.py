@@ -19,7 +19,7 @@ from wattree.closed_form.strategies import Estimates, Shared
 from wattree.cost import Calibration, load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Device
-from wattree.job import Job, Workload, naming
+from wattree.job import Job, WorkloadKind, naming
 from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
@@ -108,7 +108,7 @@ def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
         WattreeError: The job is impossible; the message says where and what to do.
     """
     constants = load_calibration(calibration)
-    if job.workload is Workload.GENERATE:
+    if job.workload is WorkloadKind.GENERATE:
         return _generated(job, constants)
     setting = setting_of(job, constants)
     if isinstance(job.strategy, str):
@@ -251,7 +251,7 @@ def _told(setting: Setting, options: StrategyOptions, found: Estimates) -> StepE
         cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
         carbon_gco2e=None if carbon is None else carbon * energy_j,
     )
-    if job.workload is not Workload.TRAIN:  # errors are known of training steps
+    if job.workload is not WorkloadKind.TRAIN:  # errors are known of training steps
         return told
     return replace(
         told, interval=estimated_intervals(setting, device, options.ranks, _figures(told))

@@ -40,12 +40,21 @@ class _Row:
 
 _ROWS = (
     _Row("step time", ("step_time_s",), format_time, related=True),
+    _Row("first token", ("generation", "time_to_first_token_s"), format_time, related=True),
+    _Row("output token", ("generation", "time_per_output_token_s"), format_time, related=True),
     _Row("tokens/s", ("tokens_per_s",), count, related=True),
     _Row("samples/s", ("samples_per_s",), count, related=True),
     _Row("MFU", ("mfu",), percent),
     _Row("memory", ("memory", "peak_bytes"), format_bytes, related=True),
     _Row("of", ("memory", "capacity_bytes"), format_bytes),
     _Row("energy", ("energy_j", "total"), joules, related=True),
+    _Row(
+        "J/token, prefill",
+        ("generation", "prefill", "energy_per_token_j"),
+        joules,
+        related=True,
+    ),
+    _Row("J/token, decode", ("generation", "decode", "energy_per_token_j"), joules, related=True),
     _Row("power", ("average_power_w",), watts),
     _Row("cost", ("cost_usd",), money, related=True),
     _Row("carbon", ("carbon_gco2e",), grams),

@@ -21,6 +21,7 @@ from wattree.report.energy_text import (
     unsplit_hosts,
     waiting_table,
 )
+from wattree.report.generation_text import generation_rows, inference_rows, phase_table
 from wattree.report.materials_text import loading_table, loading_title
 from wattree.report.memory_text import show_live
 from wattree.report.neighbours_text import show_neighbours
@@ -71,6 +72,8 @@ def show_result(
         strategy: In words; those that the result's tree has if None.
     """
     _headline(result, strategy or strategy_in_words(result.strategy), console)
+    if result.generation is not None:
+        section("Prompts, and the tokens after", phase_table(result.generation), console)
     section("Where the step goes (slowest rank)", _time_table(result, console), console)
     if not full:
         _rest_of_short(result, console, memory=memory)
@@ -134,8 +137,11 @@ def _rest_of_short(result: Result, console: Console, *, memory: bool) -> None:
 def summary_rows(result: Result) -> list[tuple[str, Text | str]]:
     """Return the figures of a step that everybody asks for, each with its name."""
     span = likely(result.interval.get("step_time_s"), format_time)
+    own = result.generation
+    name, step = ("Step time", "step") if own is None else ("Time", "batch")
     return [
-        ("Step time", Text.assemble((format_time(result.step_time_s), "bold"), span)),
+        *(() if own is None else generation_rows(own)),
+        (name, Text.assemble((format_time(result.step_time_s), "bold"), span)),
         ("Throughput", _throughput(result)),
         (
             "Utilization",
@@ -146,9 +152,10 @@ def summary_rows(result: Result) -> list[tuple[str, Text | str]]:
         (
             "Energy",
             f"{quantity(result.energy_j.total, 'J')}"
-            f"{likely(result.interval.get('energy_j'), joules)} per step, "
+            f"{likely(result.interval.get('energy_j'), joules)} per {step}, "
             f"{quantity(result.average_power_w, 'W')} on average",
         ),
+        *(inference_rows(result) if result.workload == "forward" else ()),
         *_bill_rows(result),
     ]
 

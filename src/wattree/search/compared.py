@@ -10,7 +10,7 @@ from typing import Any, Final, TypeGuard
 
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
-from wattree.job import Job, load_job
+from wattree.job import Job, WorkloadKind, load_job
 from wattree.json_text import parsed_object
 from wattree.lowering.checked import checked
 from wattree.lowering.setting import Setting, setting_of
@@ -127,8 +127,10 @@ def run_of_job(path: Path, name: str, *, calibration: Path | None = None) -> Com
     _refuse_open(job, path)
     prediction = simulate(job, calibration=calibration)
     figures = prediction.result.as_json()
-    ranked = None
-    if isinstance(job.strategy, StrategyOptions):
+    ranked = setting = None
+    if job.workload is not WorkloadKind.GENERATE:  # which has no step whose parts could tell why
+        setting = setting_of(job, load_calibration(calibration))
+    if setting is not None and isinstance(job.strategy, StrategyOptions):
         label = options_in_words(job.strategy)
         ranked = RankedStrategy(options=job.strategy, label=label, result=prediction.result)
     return ComparedRun(
@@ -136,7 +138,7 @@ def run_of_job(path: Path, name: str, *, calibration: Path | None = None) -> Com
         source=str(path),
         facts={**checked(job).facts, **_facts_of(figures)},
         figures=figures,
-        setting=setting_of(job, load_calibration(calibration)),
+        setting=setting,
         ranked=ranked,
         warnings=prediction.warnings,
     )

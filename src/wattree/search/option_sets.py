@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from wattree.lowering.idle import has_experts
 from wattree.lowering.split_rules import has_attention
@@ -23,6 +24,18 @@ _CONTEXTS_UNFUSED = ("gather", ULYSSES)
 _BY_OPERATOR = ("selective_matmul", "selective_operator", "selective_qkv")
 #: Told apart by virtual stages alone, so they share options.
 _WITHOUT_NAME = ("1f1b", "interleaved")
+
+
+def forward_only(limits: Limits) -> Limits:
+    """Return limits without what only tells gradients and backward passes apart."""
+    return replace(
+        limits,
+        shardings=tuple(each for each in limits.shardings if each not in {"zero1", "zero2"}),
+        recomputations=("none",),
+        schedules=tuple(
+            each for each in limits.schedules if not PIPELINE_SCHEDULES[each].splits_backward
+        ),
+    )
 
 
 def plain_options(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:

@@ -26,7 +26,13 @@ from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting, Shared
 from wattree.search.balance import balanced_cuts
 from wattree.search.limits import Limits
-from wattree.search.option_sets import NO_CONTEXT, plain_options, recomputations, sharing_options
+from wattree.search.option_sets import (
+    NO_CONTEXT,
+    forward_only,
+    plain_options,
+    recomputations,
+    sharing_options,
+)
 from wattree.search.phantom import phantom_options
 from wattree.search.placements import placements_of
 from wattree.strategy import (
@@ -116,6 +122,8 @@ def enumerate_space(
         limits: Part of the space to list.
     """
     limits = limits or Limits()
+    if not setting.model.trainable_parameters:
+        limits = forward_only(limits)
     ranks = tuple(ranks or (setting.job.cluster.devices,))
     model = setting.model
     rejected: Counter[str] = Counter()

@@ -1,0 +1,62 @@
+"""Generation of tokens as text: times to tokens, the KV cache, and both phases."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from wattree.report.parts import headed_table
+from wattree.report.words import count, percent, quantity
+from wattree.trace import GenerationUse, PhaseUse, Result
+from wattree.units import format_bytes, format_time
+
+
+def generation_rows(use: GenerationUse) -> list[tuple[str, str]]:
+    """Return the figures that people ask for first, each with its name."""
+    rows = [
+        (
+            "Generation",
+            f"{use.sequences:,} sequences, {use.prompt_length:,} tokens of prompt, "
+            f"{use.generate_length:,} generated",
+        ),
+        ("First token", f"{format_time(use.time_to_first_token_s)} (all prompts)"),
+    ]
+    if use.time_per_output_token_s is not None:
+        each_s = use.time_per_output_token_s
+        rows.append(
+            ("Output token", f"{format_time(each_s)}, {count(1 / each_s)} tokens/s of a sequence")
+        )
+    if use.kv_cache_bytes is not None:
+        rows.append(("KV cache", f"{format_bytes(use.kv_cache_bytes)} on the fullest device"))
+    return rows
+
+
+def phase_table(use: GenerationUse) -> Table:
+    """Return the prompts and the tokens after them side by side."""
+    table = headed_table()
+    for head in ("phase", "time", "tokens", "tokens/s", "energy", "per token", "MFU"):
+        table.add_column(head, justify="left" if head == "phase" else "right")
+    phases: dict[str, PhaseUse | None] = {"prefill": use.prefill, "decode": use.decode}
+    for name, phase in phases.items():
+        if phase is not None:
+            table.add_row(
+                name,
+                format_time(phase.time_s),
+                f"{phase.tokens:,}",
+                count(phase.tokens_per_s),
+                quantity(phase.energy_j, "J"),
+                quantity(phase.energy_per_token_j, "J"),
+                percent(phase.mfu),
+            )
+    return table
+
+
+def inference_rows(result: Result) -> list[tuple[str, str]]:
+    """Return what a sample and a token take where nothing is trained."""
+    total_j, samples = result.energy_j.total, result.samples_per_s * result.step_time_s
+    words = f"{format_time(1 / result.samples_per_s)}, {quantity(total_j / samples, 'J')}"
+    rows = [("Per sample", words)]
+    if result.tokens_per_s is not None:
+        tokens = result.tokens_per_s * result.step_time_s
+        words = f"{format_time(1 / result.tokens_per_s)}, {quantity(total_j / tokens, 'J')}"
+        rows.append(("Per token", words))
+    return rows
