@@ -78,6 +78,8 @@ class Rates:
             counted, where that was measured. [B/s]
         power: What a device draws; under a limit below the rated one, operators slow by it.
         sharing: What the device is to several processes; as long as no one says more, one has it.
+        ungrouped_reads: Where each query head reads the KV cache for itself, the share of what all
+            but the first read that comes from memory.
         expanded: Memory behind the device that it reads and writes as it works; None: none.
     """
 
@@ -121,6 +123,7 @@ class Rates:
     sharing: DeviceSharing
     update_rates: Mapping[float, float] = field(default_factory=dict)
     expanded: ExpandedMemory | None = None
+    ungrouped_reads: float = 1.0
 
     def shared(self, processes: int, *, in_turn: bool) -> Rates:
         """Return the rates of a device that so many processes share; arguments as of `sharing`."""
@@ -253,6 +256,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         power=device_power(device, precision, calibration, limit_w=cluster.limit_w(pool)),
         sharing=sharing_of(device, calibration),
         update_rates=_update_rates(device, calibration),
+        ungrouped_reads=calibration.general("ungrouped_cache_reads"),
     )
 
 

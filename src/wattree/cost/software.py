@@ -100,6 +100,9 @@ class Software:
             experts without tokens are not read, and weights of 8 or 4 bits are stored so. Otherwise
             kernels are those of training.
         cache_bytes: Keys and values in the KV cache, per element.
+        grouped_cache: Query heads that share keys and values read the KV cache once for all of
+            them (XQA, FlashInfer, FlashDecoding); otherwise each for itself, as kernels up to 2023
+            do, of which caches of the device serve a part.
         broadcasts_data: One rank of each tensor-parallel group loads data and hands it to the
             others; otherwise each rank loads for itself.
     """
@@ -144,6 +147,7 @@ class Software:
     broadcasts_data: bool = False
     inference_kernels: bool = False
     cache_bytes: float = 2.0
+    grouped_cache: bool = True
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with single traits replaced.

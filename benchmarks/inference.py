@@ -1,0 +1,167 @@
+"""Predicted beside published throughput and latency of inference; run with `python -m`.
+
+The rows are those of `inference_rows.csv`: static batches of stated size, prompt and generated
+lengths, by the pages in `SOURCES`. None is left out but those whose weights and KV cache do not fit
+the devices by prediction (their published runs queued requests), and those with more tokens than
+the model has positions, which are refused (GPT-J with random weights).
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median, pstdev
+from typing import Any, Final
+
+import numpy as np
+
+import wattree
+from wattree.errors import JobError
+from wattree.job import job_from_mapping
+
+ROWS: Final = Path(__file__).with_name("inference_rows.csv")
+#: What publishes the rows, and what of it is not in them.
+SOURCES: Final = {
+    "tensorrt-llm-0.6.1": "NVIDIA/TensorRT-LLM docs/source/performance.md, peak throughput, static "
+    "batches (data of v0.6.1; A100 in fp16, H100 in fp8 with an fp8 cache). Not in the catalog: "
+    "Falcon 180B",
+    "tensorrt-llm-0.5": "the same page, first token latency (v0.5)",
+    "gpt-fast": "pytorch-labs/gpt-fast README, tensor parallelism, batch 1, bf16, A100-80GB limited "
+    "to 330 W, links in a hybrid cube mesh (taken for those of a DGX); a prompt of 5 tokens, 200 "
+    "generated (its default)",
+    "lmdeploy-0.1.0a1": "InternLM/lmdeploy docs/en/benchmark/a100_fp16.md, static inference",
+}
+#: Releases whose decode attention reads keys and values once for each query head: TensorRT-LLM
+#: before its XQA kernel (docs/source/blogs/XQA-kernel.md, v0.6.1 and later), and LMDeploy 0.1, whose
+#: kernel is of the same descent (FasterTransformer's masked multi-head attention).
+UNGROUPED: Final = ("tensorrt-llm-0.5", "tensorrt-llm-0.6.1", "lmdeploy-0.1.0a1")
+_POWER_LIMIT: Final = {"gpt-fast": "330 W"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceRow:
+    """A published figure of one configuration."""
+
+    source: str
+    model: str
+    node: str
+    gpus: int
+    precision: str
+    batch: int
+    prompt: int
+    generated: int
+    metric: str
+    value: float
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """The job of the row."""
+        cluster: dict[str, Any] = {"node": self.node, "nodes": 1}
+        if self.source in _POWER_LIMIT:
+            cluster["power_limit"] = _POWER_LIMIT[self.source]
+        return {
+            "workload": "generate",
+            "model": self.model,
+            "data": {
+                "prompt_length": self.prompt,
+                "generate_length": self.generated,
+                "global_batch": self.batch,
+            },
+            "precision": self.precision,
+            "cluster": cluster,
+            "place": {"devices": f"0-{self.gpus - 1}" if self.gpus > 1 else "0"},
+            "strategy": {"dp": 1, "tp": self.gpus, "micro_batch": self.batch},
+            "traits": self._traits,
+        }
+
+    @property
+    def _traits(self) -> dict[str, Any]:
+        """Facts of the software that the page states, or that its release had."""
+        traits: dict[str, Any] = {"grouped_cache": False} if self.source in UNGROUPED else {}
+        return {**traits, "cache_bytes": 1.0} if self.precision == "fp8" else traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """A row with its prediction."""
+
+    row: InferenceRow
+    predicted: float = float("nan")
+    left_out: str = ""
+
+    @property
+    def error(self) -> float:
+        """Predicted over published, less 1."""
+        return self.predicted / self.row.value - 1.0
+
+
+def rows() -> list[InferenceRow]:
+    """Return the published rows."""
+    with ROWS.open(encoding="utf-8", newline="") as text:
+        return [_row(fields) for fields in csv.DictReader(text)]
+
+
+def _row(fields: dict[str, str]) -> InferenceRow:
+    whole = {name: int(fields[name]) for name in ("gpus", "batch", "prompt", "generated")}
+    words = {name: fields[name] for name in ("source", "model", "node", "precision", "metric")}
+    return InferenceRow(**words, **whole, value=float(fields["value"]))
+
+
+def compared(chosen: Iterable[InferenceRow], calibration: Path | None = None) -> Iterator[ComparedRow]:
+    """Yield the rows with what the closed form predicts."""
+    for row in chosen:
+        try:
+            found = wattree.estimate(job_from_mapping(row.mapping), calibration=calibration)
+        except JobError:
+            yield ComparedRow(row=row, left_out="refused: more tokens than positions")
+            continue
+        use = found.generation
+        assert use is not None
+        value = {
+            "output_tokens_per_s": use.output_tokens_per_s,
+            "output_tokens_per_s_per_gpu": use.output_tokens_per_s / row.gpus,
+            "first_token_ms": use.time_to_first_token_s * 1e3,
+        }[row.metric]
+        queued = "" if found.memory.fits else "does not fit, so requests queued"
+        yield ComparedRow(row=row, predicted=value, left_out=queued)
+
+
+def main() -> None:
+    """Print every row, and the errors by source."""
+    found = list(compared(rows()))
+    for each in found:
+        row = each.row
+        where = f"{row.gpus} of {row.node}"
+        size = f"{row.batch:5d} x {row.prompt:4d} + {row.generated:4d}"
+        figures = f"{row.value:9.4g} {each.predicted:9.4g} {100 * each.error:+6.1f} %"
+        rest = f"  left out: {each.left_out}" if each.left_out else ""
+        sys.stdout.write(
+            f"{row.source:19s}{row.model:14s}{where:15s}{row.precision:5s}{size} {figures}{rest}\n"
+        )
+    by_source: dict[str, list[ComparedRow]] = defaultdict(list)
+    for each in found:
+        if not each.left_out:
+            by_source[each.row.source].append(each)
+            by_source["all"].append(each)
+    sys.stdout.write("\n")
+    for source, members in by_source.items():
+        sys.stdout.write(f"{source:19s}{summary(members)}\n")
+
+
+def summary(members: Sequence[ComparedRow]) -> str:
+    """Return the errors of some rows in words."""
+    errors = [abs(each.error) for each in members]
+    logs = [float(np.log(each.predicted / each.row.value)) for each in members]
+    return (
+        f"{len(members):3d} rows, mean error {100 * fmean(errors):.1f} %, median "
+        f"{100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %, mean log "
+        f"{fmean(logs):+.3f}, spread of the logarithm {pstdev(logs):.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
