@@ -38,7 +38,12 @@ SOURCES: Final = {
 #: Releases whose decode attention reads keys and values once for each query head: TensorRT-LLM
 #: before its XQA kernel (docs/source/blogs/XQA-kernel.md, v0.6.1 and later), and LMDeploy 0.1, whose
 #: kernel is of the same descent (FasterTransformer's masked multi-head attention).
-UNGROUPED: Final = ("tensorrt-llm-0.5", "tensorrt-llm-0.6.1", "lmdeploy-0.1.0a1")
+UNGROUPED: Final = (
+    "tensorrt-llm-0.5",
+    "tensorrt-llm-0.5-bs64",
+    "tensorrt-llm-0.6.1",
+    "lmdeploy-0.1.0a1",
+)
 _POWER_LIMIT: Final = {"gpt-fast": "330 W"}
 
 
@@ -111,7 +116,9 @@ def _row(fields: dict[str, str]) -> InferenceRow:
     return InferenceRow(**words, **whole, value=float(fields["value"]))
 
 
-def compared(chosen: Iterable[InferenceRow], calibration: Path | None = None) -> Iterator[ComparedRow]:
+def compared(
+    chosen: Iterable[InferenceRow], calibration: Path | None = None
+) -> Iterator[ComparedRow]:
     """Yield the rows with what the closed form predicts."""
     for row in chosen:
         try:
@@ -140,7 +147,7 @@ def main() -> None:
         figures = f"{row.value:9.4g} {each.predicted:9.4g} {100 * each.error:+6.1f} %"
         rest = f"  left out: {each.left_out}" if each.left_out else ""
         sys.stdout.write(
-            f"{row.source:19s}{row.model:14s}{where:15s}{row.precision:5s}{size} {figures}{rest}\n"
+            f"{row.source:22s}{row.model:14s}{where:15s}{row.precision:5s}{size} {figures}{rest}\n"
         )
     by_source: dict[str, list[ComparedRow]] = defaultdict(list)
     for each in found:
@@ -149,7 +156,7 @@ def main() -> None:
             by_source["all"].append(each)
     sys.stdout.write("\n")
     for source, members in by_source.items():
-        sys.stdout.write(f"{source:19s}{summary(members)}\n")
+        sys.stdout.write(f"{source:22s}{summary(members)}\n")
 
 
 def summary(members: Sequence[ComparedRow]) -> str:

@@ -202,7 +202,7 @@ def storage_table(
         updated=storage.updated_elements,
         tier2_updated=zero if storage.tier2_elements is None else storage.tier2_elements,
         buffers=buffer_bytes(storage.sync, software, 1),
-        often_j=second * (2 * gather + every),
+        often_j=second * ((2 if device.setting.trains else 1) * gather + every),
         rarely_j=second * (once + update) + device.energy_j(0 * traffic, traffic, busy_s, none),
     )
 

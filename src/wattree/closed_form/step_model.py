@@ -62,7 +62,8 @@ class StepModel:
             slow = slow * self._behind.slowest
         forward, backward = (self._span_s(name) for name in ("forward", "backward"))
         gather, every = (self._sums.of_storage(name) for name in ("gather", "every"))
-        again = gather if overlap.reshard_after_forward else 0.0 * gather
+        gathers_again = overlap.reshard_after_forward and self.tables.setting.trains
+        again = gather if gathers_again else 0.0 * gather
         in_line = 0.0 * gather  # traffic that nothing hides
         if not overlap.hides_forward_gathers:
             in_line, gather = in_line + gather, 0.0 * gather

@@ -86,6 +86,13 @@ class Setting:
         return bool(self._known["experts"])
 
     @property
+    def trains(self) -> bool:
+        """Whether any parameter is updated, so that there are backward passes; looked up once."""
+        if "trains" not in self._known:
+            self._known["trains"] = float(self.model.trainable_parameters > 0)
+        return bool(self._known["trains"])
+
+    @property
     def powers(self) -> tuple[DevicePower, ...]:
         """What the devices of each pool draw."""
         return tuple(rates.power for rates in self.pool_rates)

@@ -10,6 +10,8 @@ from wattree.cost import AUTO_SOFTWARE, Software
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
+from wattree.lowering.idle import has_experts
+from wattree.strategy import StrategyOptions
 
 #: Software of jobs that generate tokens and name none.
 _ENGINE: Final = "inference"
@@ -53,7 +55,24 @@ def workload_model(
     else:
         graph = decode_graph(model, cache_length=phase.cache_length, positions=positions)
         job = replace(job, data=replace(data, sequence_length=1))
+    job = _with_split_experts(job, model)
     return job, _fused(graph) if software.inference_kernels else graph
+
+
+def _with_split_experts(job: Job, model: ModelGraph) -> Job:
+    """Return a job whose tensor ranks have a part of every expert, as engines do.
+
+    A step of one position for each sequence has no positions to hand from rank to rank.
+    """
+    options = job.strategy
+    if not isinstance(options, StrategyOptions) or options.tp == 1 or not has_experts(model):
+        return job
+    words = "strategy.expert_over_tensor: false, as a generated token is one position; use ep"
+    return replace(
+        job,
+        strategy=options.changed(expert_over_tensor=False),
+        assumed=(*job.assumed, f"{words} to spread experts"),
+    )
 
 
 def with_inference_software(job: Job) -> Job:

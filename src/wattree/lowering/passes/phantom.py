@@ -50,6 +50,7 @@ def with_phantoms(
     """
     if not has_phantoms(tree):
         return model, tree
+    trains = model.trainable_parameters > 0
     misfits: dict[str, str] = {}
     blocks: dict[str, Block] = {}
     made: dict[tuple[object, ...], str] = {}
@@ -60,7 +61,9 @@ def with_phantoms(
         choices = [near.choices(f"{instance.path}.{o.path}") for o in block.operators]
         key = (instance.block, tuple(choice.phantom for choice in choices))
         if key not in made:
-            changed = _changed(block, choices, degrees, instance, misfits, counted=counted)
+            changed = _changed(
+                block, choices, degrees, instance, misfits, counted=counted, trains=trains
+            )
             made[key] = _named(changed, blocks)
             blocks[made[key]] = replace(changed, name=made[key])
         instances.append(replace(instance, block=made[key]))
@@ -104,6 +107,7 @@ def _changed(
     misfits: dict[str, str],
     *,
     counted: bool,
+    trains: bool,
 ) -> Block:
     """Return the block with its phantom layers; faults go to `misfits`."""
     operators: list[Operator] = []
@@ -117,7 +121,8 @@ def _changed(
         reasons = {
             part.path: reason
             for part in parts
-            if (reason := _axis_misfit(how, degrees) or _misfit(part, how, ranks)) is not None
+            if (reason := _axis_misfit(how, degrees) or _misfit(part, how, ranks, trains=trains))
+            is not None
         }
         if reasons:
             misfits.update({f"{instance.path}.{path}": why for path, why in reasons.items()})
@@ -149,11 +154,11 @@ def _axis_misfit(how: PhantomLayers, degrees: Mapping[str, int]) -> str | None:
     )
 
 
-def _misfit(operator: Operator, how: PhantomLayers, ranks: int) -> str | None:
+def _misfit(operator: Operator, how: PhantomLayers, ranks: int, *, trains: bool) -> str | None:
     """Return why a linear layer cannot be a phantom layer; None if it can."""
     weight = operator.weight
     assert weight is not None
-    if any(not parameter.trainable for parameter in operator.parameters):
+    if trains and any(not parameter.trainable for parameter in operator.parameters):
         return "is frozen; a phantom layer is another function, whose weights have to be trained"
     if any(parameter.tied_to is not None for parameter in operator.parameters):
         return "shares its weight with another layer, so it cannot be a phantom layer"
