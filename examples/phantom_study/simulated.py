@@ -85,6 +85,10 @@ class Simulator:
         self.phantom = cache(self._phantom)
         self.tensor = cache(self._tensor)
 
+    @property
+    def _optimizer(self) -> dict[str, Any]:
+        return {"optimizer": self._simulated["optimizer"]}
+
     def _phantom(self, width: int, depth: int, batch: int, ranks: int, ghosts: int) -> Step:
         strategy = {"preset": "phantom", "ghosts": ghosts}
         return self._step(width, depth, batch, ranks, strategy, f"phantom, k {ghosts}")
@@ -108,10 +112,11 @@ class Simulator:
     ) -> Step:
         job = job_from_mapping(
             {
+                "workload": self._simulated.get("workload", "train"),
                 "model": {"ffn": {"width": width, "depth": depth}},
                 "data": {"global_batch": batch},
                 "precision": self._simulated["precision"],
-                "optimizer": self._simulated["optimizer"],
+                **({} if "workload" in self._simulated else self._optimizer),
                 "software": "pytorch",
                 "cluster": {"node": self._simulated["node"], "nodes": max(1, ranks // 8)},
                 "strategy": {"dp": 1, "tp": ranks, **strategy},

@@ -293,7 +293,7 @@ def test_all_problems_come_at_once() -> None:
         training={"checkpoint": {"dir": 1}},
     ) == (
         (
-            "unknown key 'modle'; did you mean 'model'? known keys: model, data, precision, "
+            "unknown key 'modle'; did you mean 'model'? known keys: workload, model, data, precision, "
             "optimizer, cluster, strategy, software, traits, compile, collectives, energy, "
             "training, place, neighbours"
         ),
@@ -302,7 +302,7 @@ def test_all_problems_come_at_once() -> None:
         "replicas",
         (
             "data: unknown key 'global_batches'; did you mean 'global_batch'? known keys: "
-            "sequence_length, global_batch, loader, source, samples"
+            "sequence_length, global_batch, loader, source, samples, prompt_length, generate_length"
         ),
         (
             "cluster.power_limit: unknown unit 'GB' in '400 GB'; expected one of W, kW, MW, GW, "
@@ -414,7 +414,7 @@ def trait_problems() -> tuple[str, ...]:
         (
             {"data": None},
             "data: is missing, expected a mapping of sequence_length, global_batch, loader, "
-            "source, samples",
+            "source, samples, prompt_length, generate_length",
         ),
     ],
 )
@@ -636,6 +636,7 @@ def test_the_schema_lists_the_keys_of_a_job() -> None:
         "training",
         "place",
         "neighbours",
+        "workload",
     }
     assert schema["required"] == ["model", "data", "cluster"]
     assert schema["additionalProperties"] is False
