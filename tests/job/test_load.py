@@ -293,8 +293,8 @@ def test_all_problems_come_at_once() -> None:
         training={"checkpoint": {"dir": 1}},
     ) == (
         (
-            "unknown key 'modle'; did you mean 'model'? known keys: workload, model, data, precision, "
-            "optimizer, cluster, strategy, software, traits, compile, collectives, energy, "
+            "unknown key 'modle'; did you mean 'model'? known keys: workload, model, data, "
+            "precision, optimizer, cluster, strategy, software, traits, compile, collectives, energy, "
             "training, place, neighbours"
         ),
         "model: found 'train.py', expected the function in it, too, such as train.py:build",
