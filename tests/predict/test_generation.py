@@ -117,6 +117,19 @@ def test_a_decode_step_takes_no_less_with_a_longer_cache_or_more_sequences() -> 
         assert batches == sorted(batches), model
 
 
+def test_a_cached_position_adds_the_flop_of_its_scores() -> None:
+    """Two products of each query head; latent attention has them on compressed vectors."""
+    widths = {"llama-3.1-8b": 32 * 32 * (128 + 128), "deepseek-v2-lite": 27 * 16 * (576 + 512)}
+    for model, width in widths.items():
+        flop = [
+            setting_of(
+                job(model), load_calibration(), phase=GenerationPhase(cache_length=length)
+            ).model_flop
+            for length in (700, 701)
+        ]
+        assert flop[1] - flop[0] == pytest.approx(2 * 16 * width, rel=1e-6), model
+
+
 def test_a_single_sequence_waits_for_weights_and_cache() -> None:
     """No step is shorter than reading them once at the datasheet's bandwidth."""
     found = wattree.simulate(alone("llama-2-7b", batch=1)).result
