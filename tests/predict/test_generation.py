@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +279,22 @@ def test_functions_for_training_refuse_generation() -> None:
     """A plan ranks strategies by one step, which generation does not have."""
     with pytest.raises(JobError, match="generate, which has no single step"):
         wattree.plan(job())
+
+
+def test_what_does_not_fit_is_told_with_what_would_help(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Changes that keep less for backward passes would not; the exit code is that of training."""
+    from wattree.cli.main import run
+
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "workload: generate\nmodel: llama-3.1-70b\n"
+        "data: {prompt_length: 64, generate_length: 2, global_batch: 4}\n"
+        "cluster: {node: dgx-h100}\nplace: {devices: '0'}\nstrategy: {dp: 1, micro_batch: 4}\n",
+        encoding="utf-8",
+    )
+    code = run(["simulate", str(path)])
+
+    assert code == 3
+    assert "try: more tensor ranks or stages, fewer sequences" in capsys.readouterr().out

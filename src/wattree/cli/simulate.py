@@ -320,6 +320,8 @@ def _shortage(result: Result) -> str:
     memory = result.memory
     found = f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}"
     fixes = "; ".join(fix.change for fix in memory.fixes)
+    if result.generation is not None:
+        fixes = "more tensor ranks or stages, fewer sequences, or shorter ones"
     fixes = fixes or "more devices, or what 'wattree plan' finds for this cluster"
     needs = shortages(result.pools) or f"needs {found} per device"
     return f"does not fit in memory: {needs}" + f"; try: {fixes}"
@@ -329,8 +331,8 @@ def _predicted(request: SimulateRequest, job: Job) -> Prediction:
     import wattree
 
     prediction = wattree.simulate(job, memory_of=request.memory, **request.executed())
-    if prediction.result.memory.fits:
-        return prediction
+    if prediction.result.memory.fits or prediction.result.workload != "train":
+        return prediction  # changes that help keep less for backward passes
     from wattree.search import with_memory_fixes
 
     return with_memory_fixes(job, prediction, calibration=request.calibration)

@@ -252,7 +252,7 @@ def _remedies(result: Result, console: Console) -> None:
         for fix in memory.fixes:
             table.add_row(fix.change, format_bytes(fix.peak_bytes), format_time(fix.step_time_s))
         section(title, table, console)
-    elif not memory.fits:
+    elif not memory.fits and result.workload == "train":
         console.print(Padding("No single change makes it fit; try more devices.", INDENT))
 
 
