@@ -42,6 +42,9 @@ LARGEST = {"pp": 16, "tp": 8, "cp": 4, "ep": 8, "fsdp": 8}
 CHUNKED = ("1f1b", "interleaved", "breadth-first")
 IN_LINE = ("gradients", "parameters", "tensor", "context", "pipeline")
 
+#: Software that trains.
+_TRAINING = sorted(name for name, each in SOFTWARE.items() if not each.inference_kernels)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnStep:
@@ -61,7 +64,7 @@ class DrawnStep:
 def drawn_step(random: Random) -> DrawnStep:
     """Return one drawn step that is legal."""
     while True:
-        model, software = random.choice(sorted(MODELS)), random.choice(sorted(SOFTWARE))
+        model, software = random.choice(sorted(MODELS)), random.choice(_TRAINING)
         cluster = random.choice(sorted(CLUSTERS))
         where = model, software, cluster, random.choice(SEQUENCES), random.choice(BATCHES)
         setting = _setting(*where)

@@ -12,6 +12,8 @@ from wattree.job.schema import DataSpec
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
+#: The family of inference engines: software of jobs that generate tokens and name none.
+INFERENCE: Final = "inference"
 _NOTHING: Final = "there are no gradients and no optimizer state without training"
 #: Keys of job files that only training reads.
 _OF_TRAINING: Final = ("optimizer", "training")
@@ -91,6 +93,8 @@ def check_strategy(
 ) -> None:
     """Note choices that make no sense where nothing is trained, all of them."""
     if workload is WorkloadKind.TRAIN:
+        if mapping.get("software") == INFERENCE:
+            problems.warn("software", f"'{INFERENCE}' has no defaults of training; name another")
         return
     for key in _OF_TRAINING:
         if key in mapping:

@@ -10,11 +10,10 @@ from wattree.cost import AUTO_SOFTWARE, Software
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
+from wattree.job.workload import INFERENCE
 from wattree.lowering.idle import has_experts
 from wattree.strategy import StrategyOptions
 
-#: Software of jobs that generate tokens and name none.
-_ENGINE: Final = "inference"
 #: Why a job that generates has no step that a command for training could take.
 NO_STEP: Final = (
     "workload: found generate, which has no single step; use 'wattree simulate', 'check' or "
@@ -83,8 +82,8 @@ def with_inference_software(job: Job) -> Job:
     job = replace(job, left_open=())
     if job.workload is WorkloadKind.FORWARD or job.software != AUTO_SOFTWARE:
         return job
-    words = f"software: {_ENGINE}, as the job generates tokens and names none"
-    return replace(job, software=_ENGINE, assumed=(*job.assumed, words))
+    words = f"software: {INFERENCE}, as the job generates tokens and names none"
+    return replace(job, software=INFERENCE, assumed=(*job.assumed, words))
 
 
 def _check_generation(job: Job, model: ModelGraph) -> None:
