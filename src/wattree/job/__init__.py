@@ -6,6 +6,7 @@ from wattree.job.ffn import ACTIVATIONS, CROSS_ENTROPY, LOSSES, Ffn
 from wattree.job.inputs import InputDeclaration, read_declaration
 from wattree.job.job import (
     AUTO,
+    INFERENCE,
     CheckpointOptions,
     Data,
     Job,
@@ -30,6 +31,7 @@ __all__ = [
     "ACTIVATIONS",
     "AUTO",
     "CROSS_ENTROPY",
+    "INFERENCE",
     "LOSSES",
     "CheckpointOptions",
     "Data",

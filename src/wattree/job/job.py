@@ -18,6 +18,8 @@ from wattree.strategy import Strategy, StrategyOptions
 
 #: The strategy of a job that leaves it to `plan`.
 AUTO = "auto"
+#: The family of inference engines: software of jobs that generate tokens and name none.
+INFERENCE = "inference"
 
 
 class WorkloadKind(StrEnum):

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wattree.errors import JobError
-from wattree.job.job import Job, WorkloadKind
+from wattree.job.job import INFERENCE, Job, WorkloadKind
 from wattree.job.problems import Problems
 from wattree.job.schema import DataSpec
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
-#: The family of inference engines: software of jobs that generate tokens and name none.
-INFERENCE: Final = "inference"
 _NOTHING: Final = "there are no gradients and no optimizer state without training"
 #: Keys of job files that only training reads.
 _OF_TRAINING: Final = ("optimizer", "training")

@@ -9,8 +9,7 @@ from wattree.capture import all_frozen, decode_graph, generation_misfit, prefill
 from wattree.cost import AUTO_SOFTWARE, Software
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
-from wattree.job import Job, WorkloadKind
-from wattree.job.workload import INFERENCE
+from wattree.job import INFERENCE, Job, WorkloadKind
 from wattree.lowering.idle import has_experts
 from wattree.strategy import StrategyOptions
 
