@@ -298,3 +298,16 @@ def test_what_does_not_fit_is_told_with_what_would_help(
 
     assert code == 3
     assert "try: more tensor ranks or stages, fewer sequences" in capsys.readouterr().out
+
+
+def test_all_sequences_pass_together_unless_the_job_says_otherwise() -> None:
+    """Engines take one token of each; one after the other would read all weights for each."""
+    for strategy, expected in (
+        ({"tp": 8}, 16),
+        ({"tp": 4, "dp": 2}, 8),
+        ({"tp": 4, "pp": 2}, 8),
+        ({"tp": 8, "micro_batch": 2}, 2),
+    ):
+        found = job(strategy=strategy).strategy
+        assert not isinstance(found, str)
+        assert found.pipeline.micro_batch == expected, strategy  # type: ignore[union-attr]

@@ -122,7 +122,7 @@ def _job(
     )
     _check_order(place, strategy, problems)
     if data is not None and isinstance(strategy, StrategyOptions):
-        strategy = _with_micro_batch(strategy, chosen, data)
+        strategy = _with_micro_batch(strategy, chosen, data, workload)
     habits = _software_defaults(mapping, strategy, cluster, problems=problems)
     left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
     _warn_of_lacking(strategy, mapping.get("software"), left, problems=problems)
@@ -257,24 +257,25 @@ def _cluster_and_place(
     return found, own_place
 
 
-def _with_micro_batch(strategy: StrategyOptions, chosen: object, data: Data) -> StrategyOptions:
+def _with_micro_batch(
+    strategy: StrategyOptions, chosen: object, data: Data, workload: WorkloadKind
+) -> StrategyOptions:
     """Let samples without positions pass at once, unless the file says how many.
 
     Sequences are long, so training on them accumulates gradients over one after another; images
     and clicks are small, and loops over them step once for each batch. A pipeline needs several.
+    Engines that generate take one token of every sequence together, in one group for each stage.
     """
     is_stated = isinstance(chosen, Mapping) and "micro_batch" in chosen
     of_all = strategy.replicas * strategy.colocation.shares_of_batch
     share, rest = divmod(data.global_batch, of_all)
-    if (
-        is_stated
-        or data.has_sequence
-        or strategy.pp > 1
-        or rest
-        or strategy.parallelism.single_process
-    ):
+    generates = workload is WorkloadKind.GENERATE
+    if is_stated or rest or strategy.parallelism.single_process:
         return strategy
-    return strategy.changed(micro_batch=share)
+    if not generates and (data.has_sequence or strategy.pp > 1):
+        return strategy
+    groups = next((n for n in range(strategy.pp, share + 1) if share % n == 0), share)
+    return strategy.changed(micro_batch=share // groups)
 
 
 def _devices(place: JobPlace, strategy: Strategy | StrategyOptions | str) -> tuple[int, ...]:
