@@ -12,17 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from wattree.cost.precisions import QUANTIZED_BYTES
 from wattree.errors import JobError, UnknownNameError, nearest
-from wattree.hardware import Precision
 
 #: Leaves the choice of the software family to the kind of model.
 AUTO_SOFTWARE = "auto"
-
-#: The training precision that is no number format: products in fp16, parameters and what needs
-#: range in fp32, losses scaled (PyTorch's automatic mixed precision).
-AUTOCAST = "amp"
-
 
 #: Traits that take one of a few words.
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -366,39 +359,6 @@ SOFTWARE: Mapping[str, Software] = {
         ),
     )
 }
-
-
-#: Nothing is kept twice: parameters are fp32 in the optimizer, as gradients and on the wire.
-_FULL: dict[str, Any] = {
-    "parameter_bytes": 4.0,
-    "master_bytes": 0.0,
-    "master_gradient_bytes": 0.0,
-    "gradient_bytes": 4.0,
-    "gather_bytes": 4.0,
-    "reduce_bytes": 4.0,
-}
-
-
-def at_precision(software: Software, precision: Precision | str) -> Software:
-    """Return the defaults that hold at `precision`, which may be `amp`.
-
-    Without mixed precision, and with autocast, parameters have no copy in the optimizer.
-    """
-    if software.inference_kernels and precision in QUANTIZED_BYTES:
-        narrow = QUANTIZED_BYTES[Precision(precision)]
-        return replace(software, parameter_bytes=narrow, gather_bytes=narrow)
-    if precision == AUTOCAST:
-        return replace(software, autocast=True, loss_scaling=True, **_FULL)
-    if precision in {Precision.FP32, Precision.TF32}:
-        return replace(software, autocast=False, loss_scaling=False, cache_bytes=4.0, **_FULL)
-    if precision == Precision.FP16 and software.autocast:
-        return replace(software, loss_scaling=True)
-    return software
-
-
-def matrix_precision(precision: str) -> Precision:
-    """Return the number format of matrix work at a training precision, which may be `amp`."""
-    return Precision.FP16 if precision == AUTOCAST else Precision(precision)
 
 
 def trait_meanings() -> Mapping[str, str]:

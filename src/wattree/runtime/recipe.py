@@ -295,7 +295,8 @@ def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
         return {}
     return {
         f"strategy.{key}": "found true, expected false: only layers of model.ffn and "
-        "model.transformer can be split like that"
+        "model.transformer can be split like that; other models are trained with ddp, tensor and "
+        "phantom"
         for key in ("tensor_pairs", "sequence_parallel")
         if options.value(key)
     }

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from wattree.graph import ModelGraph
 from wattree.lowering.split_rules import has_split_positions, illegal_by_rule, split_rules
-from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting, Shared
 from wattree.search.balance import balanced_cuts
 from wattree.search.limits import Limits
@@ -33,13 +32,13 @@ from wattree.search.option_sets import (
     recomputations,
     sharing_options,
 )
+from wattree.search.passes import micro_batch_sizes, virtual_stages
 from wattree.search.phantom import phantom_options
 from wattree.search.placements import placements_of
 from wattree.strategy import (
     AXES,
     ULYSSES,
     Offload,
-    Schedule,
     StrategyOptions,
     Traffic,
 )
@@ -48,11 +47,6 @@ from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
 Integers = NDArray[np.int64]
 
-#: Micro-batches are divisors of a replica's share up to this many samples, ...
-_EVERY_DIVISOR_UP_TO = 16
-#: ... and powers of two up to this many, which only small models have memory for; samples that
-#: are no sequences are small, so of them every power of two and the whole share.
-_POWERS_OF_TWO_UP_TO = 256
 
 #: Options that decide what is split.
 _Kind = tuple[bool, ...]
@@ -152,7 +146,7 @@ def enumerate_space(
     legal = _legal_by_kind(meshes, every_options, setting, rejected)
     groups = []
     shared = Shared()
-    virtual_stages = cache(partial(_virtual_stages, setting=setting, limits=limits))
+    virtual = cache(partial(virtual_stages, setting=setting, limits=limits))
     expanded: dict[tuple[object, ...], Degrees] = {}  # options have many meshes in common
     for options in every_options:
         chosen = _distinct(meshes[legal[_kind(options)]], options, limits)
@@ -163,7 +157,7 @@ def enumerate_space(
         if len(chosen):
             key = chosen.tobytes(), options.colocation, options.pipeline.schedule
             if key not in expanded:
-                expanded[key] = _expanded(chosen, options, setting, limits, virtual_stages)
+                expanded[key] = _expanded(chosen, options, setting, limits, virtual)
             groups.append(StrategyGroup(common=options, degrees=expanded[key]))
             if setting.job.cluster.is_mixed and limits.cuts and not limits.phantom:
                 cuts = balanced_cuts(setting, options, groups[-1].degrees, shared)
@@ -348,7 +342,7 @@ def _expanded(
     row, micro_batch = _with_choices(
         shares,
         {
-            int(s): _micro_batch_sizes(int(s), limits, has_tokens=setting.has_tokens)
+            int(s): micro_batch_sizes(int(s), limits, has_tokens=setting.has_tokens)
             for s in np.unique(shares)
         },
     )
@@ -380,34 +374,3 @@ def _with_choices(
     inside = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
     flat = np.concatenate(lists) if lists else np.zeros(0, np.int64)
     return row, flat[starts[which][row] + inside] if len(row) else np.zeros(0, np.int64)
-
-
-def _micro_batch_sizes(share: int, limits: Limits, *, has_tokens: bool) -> list[int]:
-    if limits.micro_batches is not None:
-        return [size for size in limits.micro_batches if share % size == 0]
-    every = [d for d in range(1, min(share, _EVERY_DIVISOR_UP_TO) + 1) if share % d == 0]
-    size = 2 * _EVERY_DIVISOR_UP_TO
-    while size <= (_POWERS_OF_TWO_UP_TO if has_tokens else share) and share % size == 0:
-        every.append(size)
-        size *= 2
-    return every if has_tokens or share == every[-1] else [*every, share]
-
-
-def _virtual_stages(stages: int, schedule: str, *, setting: Setting, limits: Limits) -> list[int]:
-    """Return the numbers of chunks per stage that leave no chunk without work."""
-    found = []
-    wanted: Sequence[int] = range(1, (setting.model.layers + 2) // stages + 1)
-    if stages == 1 or schedule not in {"1f1b", "breadth-first"}:
-        wanted = (1,)
-    elif limits.virtual_stages is not None:
-        wanted = (1, *(v for v in limits.virtual_stages if v > 1))
-    for virtual in wanted:
-        name = schedule_of_chunks(schedule, virtual)
-        # Without a pipeline the schedule does not matter, so such meshes are always listed.
-        if stages > 1 and name not in limits.schedules:
-            continue
-        if stages > 1 and limits.offer is not None and not limits.offer.has("schedule", name):
-            continue
-        if not stage_misfits(setting.model, stages, Schedule(name=name, virtual_stages=virtual)):
-            found.append(virtual)
-    return found
