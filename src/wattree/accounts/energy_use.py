@@ -103,7 +103,6 @@ def step_energy(
     if class_pools is None:
         class_pools = np.full(len(trace.graph.class_ranks), cluster.pools.index(cluster.pool))
     paid = cluster.pool_nodes(ranks) if nodes is None else nodes
-    standing = _standing(cluster, paid)
     step_s, graph = trace.makespan_s, trace.graph
     loading_j, loading_w = _loading(trace, class_pools, core_s)
     found = account(
@@ -120,7 +119,7 @@ def step_energy(
             loading_j=loading_j,
             loading_w=loading_w,
         ),
-        standing,
+        _standing(cluster, paid),
     )
     use = found.use
     component_w = found.power_w() if step_s > 0 else {}

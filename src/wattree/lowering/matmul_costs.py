@@ -35,16 +35,8 @@ def matmul_costs(
 ) -> tuple[Floats, Floats, Floats]:
     """Return time, matrix FLOP and memory traffic of a matmul."""
     m, n, k, groups = matmul_shape(instruction, scale)
-    turns: Floats | float = 1.0
-    if instruction.in_turn is not None:
-        # One time step after another: each is a matmul of its rows that reads the weights again.
-        # Gradients of the weights are taken for all of them at once.
-        turns = (
-            scale.value(instruction.in_turn)
-            if instruction.phase is not InstructionPhase.WEIGHT_GRADIENT
-            else 1.0
-        )
-        m = m / turns
+    turns = _turns(instruction, scale)
+    m = m / turns
     quantized = is_quantized(instruction, rates)
     elements = groups * (m * k + k * n + m * n)
     traffic = elements * rates.element_bytes
@@ -91,6 +83,18 @@ def matmul_costs(
         traffic = traffic + copies
     flop = 2.0 * m * n * k * groups * turns * instruction.share
     return time_s * instruction.share, flop, traffic * instruction.share
+
+
+def _turns(instruction: ComputeInstruction, scale: Scale) -> Floats | float:
+    """Return how many matmuls an instruction is, one after another.
+
+    Each time step is a matmul of its rows that reads the weights again. Gradients of the weights
+    are taken for all of them at once.
+    """
+    is_gradient = instruction.phase is InstructionPhase.WEIGHT_GRADIENT
+    if instruction.in_turn is None or is_gradient:
+        return 1.0
+    return scale.value(instruction.in_turn)
 
 
 def _casts(phase: InstructionPhase, m: Floats, n: Floats, k: Floats, groups: Floats) -> Floats:

@@ -86,8 +86,8 @@ def simulate(
     if power_limit_w is not None:
         job = job.capped(power_limit_w)
     constants = load_calibration(calibration)
+    rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
     if job.workload is WorkloadKind.GENERATE:
-        rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
         return _generated(job, constants, fold=fold, rules=rules, memory_of=memory_of)
     setting = setting_of(job, constants)
     if isinstance(job.strategy, str):
@@ -107,7 +107,6 @@ def simulate(
             memory_of=memory_of,
         )
         if job.neighbours:
-            rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
             core_s, alone = core_times_s(prediction.loading), prediction.trace
             there = shared_fabric_step(
                 setting, strategy, alone, fold=fold, rules=rules, core_s=core_s
