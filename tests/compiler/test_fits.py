@@ -84,11 +84,15 @@ def test_heads_that_do_not_divide() -> None:
 
 
 def test_more_ranks_than_key_value_heads() -> None:
-    """Megatron-Core refuses it too; queries alone would divide."""
-    assert found(dense(heads=8, kv_heads=2), StrategyOptions(tp=4)) == {
-        "layers.0.attention.qkv": "2 key/value heads do not divide over axis 'tp' (4); use a "
-        "degree that divides 2, such as 2"
+    """Ranks hold copies where they are a multiple of the heads and share the queries evenly."""
+    assert found(dense(heads=8, kv_heads=2), StrategyOptions(tp=4)) == {}
+    assert found(dense(heads=12, hidden=48, kv_heads=3), StrategyOptions(tp=4)) == {
+        "layers.0.attention.qkv": "3 key/value heads do not divide over axis 'tp' (4); use a "
+        "degree that divides 3, such as 3"
     }
+    assert "layers.0.attention.qkv" in found(
+        dense(heads=6, hidden=48, kv_heads=2), StrategyOptions(tp=4)
+    )
 
 
 def test_experts_that_do_not_divide() -> None:

@@ -24,6 +24,7 @@ from wattree.closed_form.step_model import StepModel
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.changed import changed_model
+from wattree.lowering.passes.shared_heads import fewest_heads
 from wattree.lowering.setting import Setting
 from wattree.strategy import SPATIAL, StrategyOptions, Traffic
 from wattree.strategy.presets import tree_of
@@ -275,14 +276,15 @@ def screened(
     # Neither schedules nor degrees (above 1) change a tree, nor does how data moves.
     wide = _wide(options, degrees).changed(traffic=Traffic())
     # Neither do processes on each device, which are all alike.
-    own_tp = wide.tp if wide.phantoms.enabled else min(wide.tp, 2)
+    has_own = wide.phantoms.enabled or wide.tp > fewest_heads(setting.model)
+    own_tp = wide.tp if has_own else min(wide.tp, 2)
     key = wide.changed(tp=own_tp, schedule="1f1b", processes_per_device=1), active
     if len(shared.programs) > _MOST_PROGRAMS:
         shared.programs.clear()
     if key not in shared.programs:
         tree = tree_of(wide, setting.model)
-        # Of others than phantom layers, even degrees alone are screened.
-        degrees_of_parts = {"tp": wide.tp} if wide.phantoms.enabled else {}
+        # Of others than phantom layers and copied heads, even degrees alone are screened.
+        degrees_of_parts = {"tp": wide.tp} if has_own else {}
         model, tree = changed_model(setting.model, tree, degrees_of_parts)
         shared.programs[key] = compile_model(model, tree, active)
     return Screened(options=options, degrees=degrees, program=shared.programs[key], shared=shared)

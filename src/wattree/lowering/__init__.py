@@ -1,10 +1,18 @@
-"""What a strategy, a model, software and a cluster imply for one step, before anybody runs it."""
+"""What a strategy, a model, software and a cluster imply for one step, before anybody runs it.
 
-from wattree.lowering.block import ModelProgram, compile_model
-from wattree.lowering.costs import BlockCosts, block_costs
-from wattree.lowering.groups import Placement
-from wattree.lowering.placed import PlacedJob
-from wattree.lowering.program import BlockProgram, CollectiveKind, Scale
+The parts are fetched when used: checking a job needs few of them.
+"""
+
+from typing import TYPE_CHECKING
+
+from wattree.lazy import fetching as _fetching
+
+if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+    from wattree.lowering.block import ModelProgram, compile_model
+    from wattree.lowering.costs import BlockCosts, block_costs
+    from wattree.lowering.groups import Placement
+    from wattree.lowering.placed import PlacedJob
+    from wattree.lowering.program import BlockProgram, CollectiveKind, Scale
 
 __all__ = [
     "BlockCosts",
@@ -17,3 +25,18 @@ __all__ = [
     "block_costs",
     "compile_model",
 ]
+
+__getattr__ = _fetching(
+    __name__,
+    {
+        "BlockCosts": "wattree.lowering.costs",
+        "BlockProgram": "wattree.lowering.program",
+        "CollectiveKind": "wattree.lowering.program",
+        "ModelProgram": "wattree.lowering.block",
+        "PlacedJob": "wattree.lowering.placed",
+        "Placement": "wattree.lowering.groups",
+        "Scale": "wattree.lowering.program",
+        "block_costs": "wattree.lowering.costs",
+        "compile_model": "wattree.lowering.block",
+    },
+)

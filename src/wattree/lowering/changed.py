@@ -8,6 +8,7 @@ from dataclasses import replace
 from wattree.capture import all_frozen
 from wattree.graph import ModelGraph
 from wattree.lowering.passes.phantom import with_phantoms
+from wattree.lowering.passes.shared_heads import fewest_heads, with_shared_heads
 from wattree.lowering.passes.widest import with_widest_parts
 from wattree.lowering.setting import Setting
 from wattree.strategy import Strategy, StrategyTree
@@ -16,7 +17,7 @@ from wattree.strategy import Strategy, StrategyTree
 def changed_model(
     model: ModelGraph, tree: StrategyTree, degrees: Mapping[str, int]
 ) -> tuple[ModelGraph, StrategyTree]:
-    """Return the model that is compiled, and its choices: phantom layers, parts of equal width.
+    """Return the model that is compiled, and its choices: phantom layers, heads, equal widths.
 
     Args:
         model: The job's.
@@ -29,6 +30,7 @@ def changed_model(
     changed, tree = with_phantoms(model, tree, degrees)
     if changed is not model and not model.trainable_parameters:
         changed = all_frozen(changed)
+    changed = with_shared_heads(changed, tree, degrees)
     return with_widest_parts(changed, tree, degrees), tree
 
 
@@ -45,6 +47,23 @@ def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
     if not setting.model.trainable_parameters:
         model = all_frozen(model)
     return replace(setting, model=model, _known={})
+
+
+def copied_heads_lines(model: ModelGraph, strategy: Strategy) -> tuple[str, ...]:
+    """Return a warning where ranks share key-value heads, as lines of `Job.warnings` are written.
+
+    Args:
+        model: The job's.
+        strategy: Of its step.
+    """
+    degrees = dict(strategy.mesh.axes)
+    if with_shared_heads(model, strategy.tree, degrees) is model:
+        return ()
+    heads = f"{fewest_heads(model)} key-value head{'s' * (fewest_heads(model) > 1)}"
+    return (
+        f"strategy.tp: the model has {heads}, fewer than tensor ranks, so ranks hold copies, as in "
+        "inference engines and Megatron-Core since 0.16; other software may refuse this",
+    )
 
 
 def changed_line(dense: ModelGraph, trained: ModelGraph) -> str:

@@ -9,6 +9,7 @@ from wattree.cost import Software
 from wattree.errors import StrategyError, nearest
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
 from wattree.hardware import Cluster
+from wattree.lowering.passes.shared_heads import with_shared_heads
 from wattree.lowering.split_rules import counted_units, indivisible_units
 from wattree.lowering.stages import stage_misfits
 from wattree.strategy import (
@@ -59,6 +60,7 @@ def misfits(
     found |= (uneven := _batch_misfits(strategy, global_batch))
     found |= stage_misfits(model, strategy.mesh.stages, strategy.schedule)
     found |= _axis_misfits(strategy)
+    model = with_shared_heads(model, strategy.tree, dict(strategy.mesh.axes))
     targets = list(_targets(model, strategy))
     samples = 0 if uneven else global_batch // strategy.schedule.micro_batches
     found |= _dim_misfits(targets, strategy, sequence, samples)

@@ -141,8 +141,7 @@ def counted_units(operator: Operator, dim: str) -> str | None:
     """Return what the indivisible units of a loop are in people's words, if there are any."""
     of_attention = operator.kind is OperatorKind.ATTENTION or "attention" in operator.path
     if of_attention and operator.dim(dim).units is not None and dim in {"out", "heads", "in"}:
-        # A rank computes whole key/value heads with their queries (as Megatron-Core, which
-        # refuses more ranks than key/value heads too).
+        # A rank computes whole key/value heads with their queries, or a copy of one of them.
         return "heads" if dim == "in" else "key/value heads"
     known = {"seq": "positions", "expert": "experts", "vocab": "rows of the vocabulary"}
     return known.get(dim)

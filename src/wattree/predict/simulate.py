@@ -17,7 +17,7 @@ from wattree.compiler import MemoryLedger
 from wattree.cost import Calibration, load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, WorkloadKind, naming
-from wattree.lowering.changed import changed_line, changed_setting
+from wattree.lowering.changed import changed_line, changed_setting, copied_heads_lines
 from wattree.lowering.idle import idle_choices
 from wattree.lowering.loading import Loading
 from wattree.lowering.model import check_recomputation
@@ -113,7 +113,8 @@ def simulate(
             )
             result = with_neighbours(prediction.result, there.effect)
             prediction = replace(prediction, result=result, shared_fabric_step=there)
-    warnings = (*idle_choices(setting.job, setting.model), *setting.warnings)
+    copied = copied_heads_lines(setting.model, strategy)
+    warnings = (*copied, *idle_choices(setting.job, setting.model), *setting.warnings)
     trained = changed_setting(setting, strategy).model
     if trained is not setting.model:
         warnings = (changed_line(setting.model, trained), *warnings)
