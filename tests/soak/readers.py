@@ -34,6 +34,13 @@ READERS: Mapping[str, Reader] = {
             schema=reading.study_schema,
             weight=2,
         ),
+        Reader(
+            "queue",
+            reading.queue,
+            files("examples/queue/*.yaml"),
+            file="queue/input.yaml",
+            schema=reading.queue_schema,
+        ),
         Reader("device", reading.hardware("device"), files("devices/*.yaml", root=_CATALOG)),
         Reader("node", reading.hardware("node"), files("nodes/*.yaml", root=_CATALOG), weight=2),
         Reader("fabric", reading.hardware("fabric"), files("fabrics/*.yaml", root=_CATALOG)),

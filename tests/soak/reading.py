@@ -48,6 +48,18 @@ def study(path: Path) -> object:
     return load_study(path)
 
 
+def queue_schema() -> Mapping[str, Any]:
+    from wattree.schedule.queue_file import queue_schema as schema
+
+    return schema()
+
+
+def queue(path: Path) -> object:
+    from wattree.schedule.queue_file import load_queue
+
+    return load_queue(path)
+
+
 # ------------------------------------------------------------------------------ hardware
 
 

@@ -33,7 +33,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _COMMANDS = (
     *("init", "plan", "design", "simulate", "compare", "check", "profile", "calibrate"),
     *("explain", "train", "validate", "serve", "catalog", "schema", "export", "import"),
-    *("replay", "energy", "launch", "measure"),
+    *("replay", "energy", "schedule", "launch", "measure"),
 )
 #: What follows the options of these is the command that they run, with options of its own.
 _RUNNING_OTHERS = ("launch", "measure")

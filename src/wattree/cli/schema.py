@@ -19,16 +19,19 @@ class SchemaKind(StrEnum):
 
     JOB = "job"
     STUDY = "study"
+    QUEUE = "queue"
 
 
 def json_schema(kind: SchemaKind) -> dict[str, Any]:
     """Return the JSON schema of a kind of file (draft 2020-12)."""
     from wattree.design.schema import study_schema
     from wattree.job import job_schema
+    from wattree.schedule.queue_file import queue_schema
 
     writers: dict[SchemaKind, Callable[[], dict[str, Any]]] = {
         SchemaKind.JOB: job_schema,
         SchemaKind.STUDY: study_schema,
+        SchemaKind.QUEUE: queue_schema,
     }
     return writers[kind]()
 
@@ -38,14 +41,14 @@ class SchemaRequest:
     """What `wattree schema` is asked."""
 
     kind: Annotated[
-        SchemaKind, typer.Argument(metavar="KIND", help="job or study.", show_default=False)
+        SchemaKind, typer.Argument(metavar="KIND", help="job, study or queue.", show_default=False)
     ]
     out: Annotated[Path | None, option("PATH", "File to write; by default it is printed.")] = None
 
 
 @request_command
 def schema(request: SchemaRequest) -> None:
-    """Print the JSON schema of a job or study file.
+    """Print the JSON schema of a job, study or queue file.
 
     An editor that knows the schema completes keys and marks mistakes. With the YAML language
     server, begin the file with: # yaml-language-server: $schema=job.schema.json

@@ -193,7 +193,7 @@ def refuse_to_mix(folder: Path, names: Sequence[str]) -> None:
     """
     others = [
         path.name
-        for path in (sorted(folder.iterdir()) if folder.is_dir() else ())
+        for path in (sorted(folder.iterdir()) if is_folder(folder) else ())
         if _NAME.match(path.name) and path.name not in names
     ]
     if others:

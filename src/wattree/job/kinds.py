@@ -9,6 +9,7 @@ from typing import Final
 _KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "a job": (frozenset({"model", "data", "cluster"}), "use `wattree plan`, `simulate` or `train`"),
     "a design study": (frozenset({"workloads", "axes"}), "use `wattree design`"),
+    "a queue": (frozenset({"cluster", "jobs"}), "use `wattree schedule`"),
     "a calibration": (frozenset({"constants"}), "give it as `--calibration`"),
     "a measured run": (frozenset({"wall_s", "energy_j"}), "use `wattree energy`"),
     "a device": (frozenset({"architecture", "matrix"}), "name it as `device:` of a node"),

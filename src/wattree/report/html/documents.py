@@ -13,6 +13,7 @@ from wattree.report.words import strategy_in_words
 
 if TYPE_CHECKING:
     from wattree.predict import Prediction
+    from wattree.schedule import Schedule
     from wattree.search import Plan
     from wattree.search.compared import RunComparison
 
@@ -63,6 +64,17 @@ def write_comparison_report(path: Path, comparison: RunComparison) -> None:
     names = ", ".join(Path(run.source).name for run in comparison.runs)
     subtitle = "All are related to the first, A."
     _write(path, kind="Comparison", title=names, subtitle=subtitle, body=body)
+
+
+def write_schedule_report(path: Path, schedule: Schedule) -> None:
+    """Write the report of a schedule."""
+    from wattree.report.html.schedule_view import schedule_view
+
+    body = rendered("schedule.html.j2", schedule=schedule_view(schedule))
+    queue = schedule.queue
+    title = f"{len(schedule.jobs)} jobs on {queue.cluster.label}"
+    subtitle = "When each job runs, where, and under which power limit."
+    _write(path, kind="Schedule", title=title, subtitle=subtitle, body=body)
 
 
 def _write(path: Path, *, body: str, **words: Any) -> None:

@@ -1,0 +1,90 @@
+"""What the report of a schedule shows, as words, tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wattree.report.html.views import Card, TableView
+from wattree.report.plots import Plot
+from wattree.report.plots.of_schedule import schedule_plots
+from wattree.report.schedule_text import (
+    JOBS_HEAD,
+    OBJECTIVES,
+    TOTALS_HEAD,
+    answer,
+    bound,
+    job_rows,
+    total_rows,
+)
+from wattree.report.words import grams, joules, money, percent
+from wattree.units import format_time
+
+if TYPE_CHECKING:
+    from wattree.schedule import Schedule
+
+_SHOWN = {"energy": joules, "cost": money, "carbon": grams}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleView:
+    """A schedule: the answer, cards, pictures, tables, lists."""
+
+    answer: str
+    cards: Sequence[Card]
+    plots: Sequence[Plot]
+    tables: Sequence[TableView]
+    late: Sequence[str]
+    refused: Sequence[str]
+    notes: Sequence[str]
+
+
+def schedule_view(schedule: Schedule) -> ScheduleView:
+    """Return what a report of a schedule shows."""
+    jobs = TableView(
+        caption="Jobs by their start",
+        head=JOBS_HEAD,
+        body=[tuple(row.values()) for row in job_rows(schedule)],
+        numbers=range(1, len(JOBS_HEAD)),
+    )
+    totals = TableView(
+        caption="Beside first come, first served",
+        head=TOTALS_HEAD,
+        body=list(total_rows(schedule)),
+        numbers=(1, 2, 3),
+    )
+    return ScheduleView(
+        answer=answer(schedule),
+        cards=_cards(schedule),
+        plots=schedule_plots(schedule),
+        tables=(jobs, totals),
+        late=[f"{job.name}: {job.late_because}" for job in schedule.jobs if job.late_s],
+        refused=[f"{name}: {'; '.join(why)}" for name, why in schedule.refused.items()],
+        notes=schedule.notes,
+    )
+
+
+def _cards(schedule: Schedule) -> list[Card]:
+    name = schedule.queue.objective.value
+    own, plain = schedule.totals.of(name), schedule.first_come.of(name)
+    shown = _SHOWN.get(name, format_time)
+    saved = ""
+    if own is not None and plain:
+        saved = f"{percent(1 - own / plain)} less than first come, first served"
+    late = schedule.totals.late
+    due = sum(job.deadline_s is not None for job in schedule.jobs)
+    return [
+        Card(
+            name=OBJECTIVES[name].capitalize(),
+            value="unknown" if own is None else shown(own),
+            note=saved,
+        ),
+        Card(
+            name="Deadlines",
+            value=f"{due - late} of {due} met" if due else "none given",
+            note=f"the last job ends after {format_time(schedule.totals.makespan_s)}",
+            bad=late > 0,
+        ),
+        Card(name="How good it can be", value=percent(schedule.gap), note=bound(schedule)),
+    ]

@@ -1,0 +1,146 @@
+"""Pictures of a schedule: nodes over time, power over time, and what energy costs or emits then."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from wattree.report.plots.figure import INK, SERIES, Plot
+from wattree.report.words import watts
+from wattree.schedule.schedule_result import busy
+from wattree.units import JOULES_PER_KWH, format_time
+
+if TYPE_CHECKING:
+    from wattree.schedule import Schedule, ScheduledJob
+
+_HOUR_S: Final = 3600.0
+_DAYS_FROM_S: Final = 4 * 86_400.0
+#: Names stand beside bars of jobs that take less of the width than this.
+_NARROW: Final = 0.12
+
+
+def schedule_plots(schedule: Schedule) -> list[Plot]:
+    """Return the pictures: nodes, power, and carbon or price by the hour where they change."""
+    end = format_time(schedule.totals.makespan_s)
+    nodes = schedule.queue.cluster.nodes
+    plots = [
+        Plot(
+            name="nodes",
+            title="Which job has which node",
+            summary=f"{len(schedule.jobs)} jobs on {nodes} nodes until {end}; the table below has "
+            "the same.",
+            draw=lambda axes: _draw_nodes(axes, schedule),
+            height_in=min(1.4 + 0.35 * nodes, 6.0),
+        ),
+        Plot(
+            name="power",
+            title="Power of all nodes, with PUE",
+            summary=f"At most {watts(float(_power(schedule)[1].max()))}.",
+            draw=lambda axes: _draw_power(axes, schedule),
+            height_in=2.4,
+        ),
+    ]
+    series = schedule.queue.terms.series
+    if series is not None:
+        price = schedule.queue.objective.value == "cost" and series.price_usd_per_j is not None
+        hourly = series.price_usd_per_j if price else series.carbon_gco2e_per_j
+        assert hourly is not None
+        plots.append(
+            Plot(
+                name="hours",
+                title="Price of energy by the hour" if price else "Carbon intensity by the hour",
+                summary=f"{series.name}, from the beginning of the queue.",
+                draw=lambda axes: _draw_hours(axes, schedule, hourly, "USD" if price else "gCO2e"),
+                height_in=2.0,
+            )
+        )
+    return plots
+
+
+def _scale(schedule: Schedule) -> tuple[float, str]:
+    """Return the unit of the axis of time: its seconds, and its name."""
+    return (86_400.0, "d") if schedule.totals.makespan_s >= _DAYS_FROM_S else (_HOUR_S, "h")
+
+
+def _time_axis(axes: Any, schedule: Schedule) -> float:
+    scale, unit = _scale(schedule)
+    axes.set(xlabel=f"time from the beginning of the queue [{unit}]")
+    axes.set_xlim(0.0, 1.02 * schedule.totals.makespan_s / scale)
+    return scale
+
+
+def _draw_nodes(axes: Any, schedule: Schedule) -> None:
+    scale = _time_axis(axes, schedule)
+    for number, job in enumerate(schedule.jobs):
+        start, length = job.start_s / scale, (job.end_s - job.start_s) / scale
+        for first, count in _spans(job):
+            axes.broken_barh(
+                [(start, length)],
+                (first - 0.45, count - 0.1),
+                facecolor=SERIES[number % len(SERIES)],
+                alpha=0.75,
+            )
+        first, count = _spans(job)[0]
+        wide = length >= _NARROW * schedule.totals.makespan_s / scale
+        axes.text(
+            start + length / 2 if wide else start + length,
+            first + count / 2 - 0.5,
+            job.name if wide else f" {job.name}",
+            ha="center" if wide else "left",
+            va="center",
+            fontsize=8.5,
+            color="#000000" if wide else INK,
+            clip_on=True,
+        )
+        if job.deadline_s is not None and job.deadline_s <= 1.02 * schedule.totals.makespan_s:
+            axes.plot(
+                [job.deadline_s / scale] * 2,
+                [first - 0.45, first + count - 0.55],
+                color="#d55e00" if job.late_s else INK,
+                ls=":",
+            )
+    nodes = schedule.queue.cluster.nodes
+    axes.set(ylabel="node", ylim=(nodes - 0.5, -0.5))
+    axes.yaxis.get_major_locator().set_params(integer=True)
+
+
+def _spans(job: ScheduledJob) -> list[tuple[int, int]]:
+    """Return first and number of nodes of each row of neighboring ones."""
+    rows = groupby(enumerate(job.nodes), key=lambda each: each[1] - each[0])
+    found = []
+    for _, members in rows:
+        nodes = [node for _, node in members]
+        found.append((nodes[0], len(nodes)))
+    return found
+
+
+def _power(schedule: Schedule) -> tuple[Any, Any]:
+    """Return moments at which power changes, and the power from each on. [s], [W]"""
+    moments = {0.0, *(t for job in schedule.jobs for t in (job.start_s, job.end_s))}
+    times_s = np.array(sorted(moments))
+    return times_s, busy(schedule, times_s)[1]
+
+
+def _draw_power(axes: Any, schedule: Schedule) -> None:
+    scale = _time_axis(axes, schedule)
+    times_s, power_w = _power(schedule)
+    axes.stairs(power_w[:-1] / 1e3, times_s / scale, fill=True, color=SERIES[0], alpha=0.75)
+    cap_w = schedule.queue.power_cap_w
+    top = power_w.max() / 1e3
+    if cap_w is not None:
+        axes.axhline(cap_w / 1e3, color=INK, lw=1, ls="--")
+        axes.annotate(
+            "cap", (axes.get_xlim()[1], cap_w / 1e3), ha="right", va="bottom", fontsize=8.5
+        )
+        top = max(top, cap_w / 1e3)
+    axes.set(ylabel="power [kW]", ylim=(0.0, 1.12 * top))
+
+
+def _draw_hours(axes: Any, schedule: Schedule, hourly: tuple[float, ...], unit: str) -> None:
+    scale = _time_axis(axes, schedule)
+    hours = int(np.ceil(schedule.totals.makespan_s / _HOUR_S))
+    shown = np.array([hourly[hour % len(hourly)] for hour in range(hours)]) * JOULES_PER_KWH
+    axes.stairs(shown, np.arange(hours + 1) * _HOUR_S / scale, color=SERIES[2], lw=1.5)
+    axes.set(ylabel=f"{unit}/kWh", ylim=(min(0.0, shown.min()), 1.1 * shown.max()))

@@ -1,0 +1,131 @@
+"""A schedule as text for people: when and where each job runs, and what that is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wattree.job.ranges import ranges
+from wattree.report.parts import bullets, headed_table, section
+from wattree.report.words import NOT_APPLICABLE, grams, joules, money, percent, watts
+from wattree.units import format_time
+
+if TYPE_CHECKING:
+    from wattree.schedule import Schedule, ScheduledJob
+
+#: Objective → what it is called.
+OBJECTIVES = {
+    "energy": "energy",
+    "cost": "cost",
+    "carbon": "carbon",
+    "completion": "time until jobs end",
+    "makespan": "time until all jobs end",
+}
+
+
+def show_schedule(schedule: Schedule, console: Console) -> None:
+    """Print the schedule, what it comes to beside a plain queue, and how good it can be."""
+    style = "bold" if schedule.meets_deadlines else "bold red"
+    console.print(Text(answer(schedule), style=style), soft_wrap=True)
+    console.print()
+    table = headed_table()
+    for head in _SHOWN:
+        is_name = head == "job"
+        table.add_column(head, justify="left" if is_name else "right", no_wrap=not is_name)
+    for row in job_rows(schedule):
+        table.add_row(*(row[head] for head in _SHOWN))
+    console.print(table)
+    section("Beside first come, first served", _comparison(schedule), console)
+    late = [f"{job.name}: {job.late_because}" for job in schedule.jobs if job.late_s]
+    if late:
+        section("Late, because of", bullets(late), console)
+    if schedule.refused:
+        lines = [f"{name}: {'; '.join(why)}" for name, why in schedule.refused.items()]
+        section("Not tried", bullets(lines), console)
+    section("Assumed", bullets(schedule.notes), console)
+
+
+def answer(schedule: Schedule) -> str:
+    """Return the answer in a sentence."""
+    jobs, late = len(schedule.jobs), [job for job in schedule.jobs if job.late_s]
+    if late:
+        worst = max(late, key=lambda job: job.late_s)
+        return (
+            f"{len(late)} of {jobs} jobs end after their deadline, {worst.name} by "
+            f"{format_time(worst.late_s)}; {bound(schedule)}"
+        )
+    deadlines = " in time" if any(job.deadline_s is not None for job in schedule.jobs) else ""
+    end = format_time(schedule.totals.makespan_s)
+    return f"{jobs} jobs end{deadlines}, the last after {end}; {bound(schedule)}"
+
+
+def bound(schedule: Schedule) -> str:
+    """Return how much better another schedule could be."""
+    late = schedule.totals.lateness_s - schedule.least_lateness_s > 1e-6
+    what = "lateness" if late else OBJECTIVES[schedule.queue.objective.value]
+    if schedule.gap < 1e-4:
+        less = "ends earlier" if what == OBJECTIVES["makespan"] else f"has less {what}"
+        return f"no other schedule {less}"
+    return f"another schedule has at most {percent(schedule.gap)} less {what}"
+
+
+JOBS_HEAD = ("job", "nodes", "start", "end", "80 %", "limit", "power", "energy", "carbon", "late")
+#: Of these what a terminal has room for.
+_SHOWN = ("job", "nodes", "start", "end", "limit", "power", "energy", "late")
+
+
+def job_rows(schedule: Schedule) -> Iterator[dict[str, str]]:
+    """Yield a line for each job: head → cell, for all of `JOBS_HEAD`."""
+    for job in schedule.jobs:
+        yield {
+            "job": job.name,
+            "nodes": ranges(job.nodes),
+            "start": format_time(job.start_s) if job.start_s else "0",
+            "end": format_time(job.end_s),
+            "80 %": " to ".join(format_time(each) for each in job.end_interval_s),
+            "limit": NOT_APPLICABLE if job.power_limit_w is None else watts(job.power_limit_w),
+            "power": watts(job.power_w),
+            "energy": joules(job.energy_j),
+            "carbon": grams(job.carbon_gco2e),
+            "late": _late(job),
+        }
+
+
+def _late(job: ScheduledJob) -> str:
+    if job.deadline_s is None:
+        return NOT_APPLICABLE
+    return format_time(job.late_s) if job.late_s else "no"
+
+
+TOTALS_HEAD = ("", "this schedule", "first come", "saved")
+
+
+def total_rows(schedule: Schedule) -> Iterator[tuple[str, str, str, str]]:
+    """Yield a line for each figure, with the cells of `TOTALS_HEAD`."""
+    own, plain = schedule.totals, schedule.first_come
+    figures = (
+        ("energy", joules, "energy_j"),
+        ("cost", money, "cost_usd"),
+        ("carbon", grams, "carbon_gco2e"),
+        ("last job ends", format_time, "makespan_s"),
+        ("mean end, by priority", format_time, "completion_s"),
+    )
+    for name, shown, key in figures:
+        ours, theirs = getattr(own, key), getattr(plain, key)
+        if ours is not None:
+            yield name, shown(ours), shown(theirs), percent(1 - ours / theirs if theirs else 0.0)
+    if own.lateness_s or plain.lateness_s:
+        yield "jobs that are late", f"{own.late}", f"{plain.late}", ""
+
+
+def _comparison(schedule: Schedule) -> Table:
+    table = headed_table()
+    for number, head in enumerate(TOTALS_HEAD):
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    for row in total_rows(schedule):
+        table.add_row(*row)
+    return table

@@ -1,0 +1,63 @@
+"""How much slower steps are on the nodes that a schedule gives them, beside the jobs they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from wattree.hardware import Cluster
+from wattree.job import Job, Neighbour
+from wattree.predict import simulate
+from wattree.schedule.placing import Nodes
+from wattree.schedule.ways import PredictedWay
+
+
+def slowdowns(
+    cluster: Cluster,
+    ways: Mapping[int, PredictedWay],
+    nodes: Nodes,
+    met: Mapping[int, Sequence[int]],
+    *,
+    calibration: Path | None = None,
+) -> dict[int, float]:
+    """Return by what factor each task that leaves its leaf is slower than on leaves of its own.
+
+    Its step is played on its nodes, at the same time as steps of those that it meets, in the mean
+    over how their steps lie. Nothing is played on a fabric that is not oversubscribed: there nodes
+    of different jobs share no link that fills up.
+
+    Args:
+        cluster: All of it.
+        ways: How each task runs.
+        nodes: Of each.
+        met: Tasks that leave their leaf → whom they meet.
+        calibration: File of constants; the shipped one if None.
+    """
+    if cluster.fabric.oversubscription <= 1.0:
+        return {}
+    found = {}
+    for task, others in met.items():
+        own = ways[task]
+        job = replace(
+            _on(cluster, own, nodes[task]),
+            neighbours=tuple(
+                Neighbour(job=_on(cluster, ways[other], nodes[other], own)) for other in others
+            ),
+        )
+        result = simulate(job, calibration=calibration).result
+        beside = result.neighbours
+        step_s = result.step_time_s if beside is None else beside.mean_s
+        found[task] = max(step_s / own.step_time_s, 1.0)
+    return found
+
+
+def _on(
+    cluster: Cluster, way: PredictedWay, nodes: Sequence[int], limit: PredictedWay | None = None
+) -> Job:
+    """Return the job of a way on some nodes of the whole cluster, under its limit or another's."""
+    per_node = cluster.node.devices
+    limit_w = (limit or way).power_limit_w
+    devices = tuple(d for n in nodes for d in range(n * per_node, (n + 1) * per_node))
+    whole = cluster if limit_w is None else cluster.limited(limit_w)
+    return replace(way.job, cluster=whole, devices=devices)

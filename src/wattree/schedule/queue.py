@@ -1,0 +1,91 @@
+"""A queue: jobs, the cluster that they wait for, and what the schedule should have least of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from wattree.hardware import Cluster
+from wattree.job import Job, job_from_mapping
+from wattree.job.energy import EnergyTerms
+
+
+class Objective(StrEnum):
+    """What a schedule has least of, after lateness; a value of `problem.OBJECTIVES` each."""
+
+    ENERGY = "energy"
+    COST = "cost"
+    CARBON = "carbon"
+    COMPLETION = "completion"
+    MAKESPAN = "makespan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """One job of a queue.
+
+    Attributes:
+        name: Unique in the queue.
+        mapping: Its job file without cluster and energy, which are the queue's.
+        source: Where it was read from, for messages.
+        folder: Where relative paths in it start.
+        steps: Training steps until it is done; 0 where `tokens` say it.
+        tokens: To train on; None where `steps` say it.
+        nodes: Numbers of nodes that it may have, ascending.
+        release_s, deadline_s, priority: As in `Task`.
+    """
+
+    name: str
+    mapping: Mapping[str, Any]
+    source: str
+    folder: Path
+    steps: int
+    tokens: float | None
+    nodes: tuple[int, ...]
+    release_s: float
+    deadline_s: float | None
+    priority: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """Jobs and what they share.
+
+    Attributes:
+        source: File, for messages.
+        cluster: All of it, at the queue's prices.
+        energy: Its section `energy`, with paths that hold from anywhere.
+        terms: The same, read.
+        jobs: In the order of the file.
+        objective: What the schedule has least of.
+        power_cap_w: Of all nodes together, PUE included; None: any. [W]
+        limits_w: Power limits of devices that every job may run under; None is no limit. [W]
+        slot_s, horizon_s: Of the timetable; None leaves them to the schedule. [s]
+        warnings: Of the file and of its jobs.
+    """
+
+    source: str
+    cluster: Cluster
+    energy: Mapping[str, Any]
+    terms: EnergyTerms
+    jobs: tuple[QueuedJob, ...]
+    objective: Objective
+    power_cap_w: float | None
+    limits_w: tuple[float | None, ...]
+    slot_s: float | None
+    horizon_s: float | None
+    warnings: tuple[str, ...] = ()
+
+    def job(self, queued: QueuedJob, nodes: int) -> Job:
+        """Return a job as if it had so many nodes of the cluster, one beside the other.
+
+        Raises:
+            WattreeError: It describes no possible job.
+        """
+        (pool,) = self.cluster.pools
+        part = replace(self.cluster, pools=(replace(pool, nodes=nodes),))
+        mapping = {**queued.mapping, **({"energy": self.energy} if self.energy else {})}
+        return job_from_mapping(mapping, queued.source, folder=queued.folder, cluster=part)

@@ -1,0 +1,274 @@
+"""Queue files: YAML → `Queue`. Every fault of the file and of the jobs that it names is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from wattree.errors import JobError, UnitError
+from wattree.files import read_yaml
+from wattree.hardware import Cluster
+from wattree.job.cluster import cluster_of
+from wattree.job.cluster_schema import ClusterSpec
+from wattree.job.energy import energy_terms, under_terms
+from wattree.job.kinds import wrong_kind
+from wattree.job.problems import Problems, seen, shown
+from wattree.job.schema import EnergySpec
+from wattree.job.section import Section
+from wattree.job.values import DeviceList, Factor, Power, Steps
+from wattree.schedule.queue import Objective, Queue, QueuedJob
+from wattree.units import parse_quantity
+
+#: More jobs than this take a solver longer than anybody waits.
+MOST_JOBS = 1000
+#: Ten years: no queue is planned further. [s]
+_MOST_S = 10 * 366 * 86_400.0
+_MOST_TOKENS = 1e18
+_PREFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+#: Sections of a job file that the queue gives.
+_OF_THE_QUEUE = ("cluster", "energy", "place", "neighbours")
+
+
+def _time(value: object) -> float:
+    try:
+        found = parse_quantity(value, "s", positive=False)
+    except UnitError as error:
+        raise ValueError(str(error)) from error
+    if found > _MOST_S:
+        raise ValueError(f"found {shown(value)}, expected at most ten years")
+    return found
+
+
+def _length(value: object) -> float:
+    if not (found := _time(value)):
+        raise ValueError(f"found {shown(value)}, expected a time above zero")
+    return found
+
+
+def _watts(value: object) -> float:
+    try:
+        return parse_quantity(value, "w")
+    except UnitError as error:
+        raise ValueError(str(error)) from error
+
+
+def _tokens(value: object) -> float:
+    """Read `10B`, `1.5T` or a number."""
+    found: float | None = None
+    if isinstance(value, str) and value:
+        number, factor = (
+            (value[:-1], _PREFIXES[value[-1]]) if value[-1] in _PREFIXES else (value, 1)
+        )
+        try:
+            found = float(number) * factor
+        except ValueError:
+            found = None
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        found = float(value)
+    if found is None or not 1 <= found <= _MOST_TOKENS:
+        raise ValueError(f"{seen(value)}, expected a number of tokens, such as 10B")
+    return found
+
+
+def _written(example: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "examples": [example]})
+
+
+_Time = Annotated[float, BeforeValidator(_time), _written("36 h")]
+_Length = Annotated[float, BeforeValidator(_length), _written("30 min")]
+_Watts = Annotated[float, BeforeValidator(_watts), _written("60 kW")]
+_Tokens = Annotated[
+    float,
+    BeforeValidator(_tokens),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}], "examples": ["10B"]}),
+]
+
+
+class QueuedSpec(Section):
+    """One job of the queue."""
+
+    name: str = Field(min_length=1, description="a name of its own")
+    job: str | dict[str, Any] = Field(
+        description="a job file, or what one says, without cluster and energy"
+    )
+    steps: Steps | None = Field(None, description="a whole number, training steps until it is done")
+    tokens: _Tokens | None = Field(None, description="tokens to train on, such as 10B, not steps")
+    nodes: DeviceList | None = Field(
+        None,
+        description="numbers of nodes that it may have, such as '1, 2, 4' or '1-8'; any "
+        "power of two if not given",
+    )
+    release: _Time = Field(0.0, description="a time from the queue's beginning, such as '2 h'")
+    deadline: _Time | None = Field(
+        None, description="a time from the queue's beginning, such as '36 h'"
+    )
+    priority: Factor = Field(1.0, description="a number above 0, the weight of its lateness")
+
+
+class QueueFile(Section):
+    """Jobs that wait for a cluster."""
+
+    cluster: ClusterSpec = Field(description="a mapping as in job files; nodes of one kind")
+    energy: EnergySpec | None = Field(
+        None, description="a mapping as in job files; the first hour of a series is the queue's"
+    )
+    objective: Literal["energy", "cost", "carbon", "completion", "makespan"] = Field(
+        "energy", description="energy, cost, carbon, completion or makespan"
+    )
+    power_cap: _Watts | None = Field(
+        None, description="a power such as '60 kW' that all nodes together may draw, with PUE"
+    )
+    power_limits: list[Power] | None = Field(
+        None, description="a list of limits of a device, such as ['500 W'], to try beside none"
+    )
+    slot: _Length | None = Field(None, description="a time, by which starts are told apart")
+    horizon: _Length | None = Field(None, description="a time, by which all jobs have ended")
+    jobs: list[dict[str, Any]] = Field(description="a list of jobs")
+
+
+def queue_schema() -> dict[str, Any]:
+    """Return the JSON schema of a queue file (draft 2020-12)."""
+    schema = QueueFile.model_json_schema()
+    jobs = QueuedSpec.model_json_schema()
+    schema.setdefault("$defs", {}).update(jobs.pop("$defs", {}))
+    schema["$defs"]["QueuedSpec"] = jobs
+    schema["properties"]["jobs"]["items"] = {"$ref": "#/$defs/QueuedSpec"}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def load_queue(path: Path | str) -> Queue:
+    """Return the queue that a YAML file describes.
+
+    Raises:
+        JobError: The file is missing, too large, no YAML, or describes no possible queue; all
+            problems in one.
+    """
+    path = Path(path)
+    return queue_from_mapping(read_yaml(path), str(path), folder=path.parent)
+
+
+def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) -> Queue:
+    """Return the queue of a mapping with the keys of a queue file.
+
+    Args:
+        mapping: What the YAML holds.
+        source: What messages call it.
+        folder: Where relative paths in it start.
+
+    Raises:
+        JobError: It describes no possible queue; all problems in one.
+    """
+    problems = Problems(source)
+    if other := wrong_kind(mapping, "a queue"):
+        problems.add("", other)
+        problems.check()
+    spec = problems.read(QueueFile, mapping, "")
+    problems.check()
+    assert spec is not None
+    assert isinstance(mapping, Mapping)
+    cluster = cluster_of(spec.cluster, folder=folder, problems=problems)
+    energy = dict(mapping.get("energy") or {})
+    terms = energy_terms(energy, folder=folder, problems=problems)
+    if isinstance(energy.get("series"), str):
+        energy["series"] = str((folder / energy["series"]).resolve())
+    if cluster is not None and cluster.is_mixed:
+        problems.add("cluster.pools", "found several kinds of nodes, expected one kind")
+    if not 1 <= len(spec.jobs) <= MOST_JOBS:
+        problems.add("jobs", f"found {len(spec.jobs)}, expected 1 to {MOST_JOBS:,} jobs")
+    jobs = [
+        job
+        for number, value in enumerate(spec.jobs)
+        if (job := _job(value, f"jobs[{number}]", cluster, folder, problems)) is not None
+    ]
+    _refuse_same_names(jobs, problems)
+    problems.check()
+    assert cluster is not None
+    return Queue(
+        source=source,
+        cluster=under_terms(cluster, terms),
+        energy=energy,
+        terms=terms,
+        jobs=tuple(jobs),
+        objective=Objective(spec.objective),
+        power_cap_w=spec.power_cap,
+        limits_w=(cluster.power_limit_w, *(spec.power_limits or ())),
+        slot_s=spec.slot,
+        horizon_s=spec.horizon,
+        warnings=tuple(problems.warnings),
+    )
+
+
+def _job(
+    value: object, place: str, cluster: Cluster | None, folder: Path, problems: Problems
+) -> QueuedJob | None:
+    spec = problems.read(QueuedSpec, value, place)
+    if spec is None:
+        return None
+    if (spec.steps is None) == (spec.tokens is None):
+        found = "neither" if spec.steps is None else "both"
+        problems.add(place, f"found {found} of steps and tokens, expected one of them")
+    if spec.deadline is not None and spec.deadline <= spec.release:
+        problems.add(f"{place}.deadline", "is not after release; set it later")
+    source, mapping, own = f"{problems.source}: {place}.job", spec.job, folder
+    if isinstance(mapping, str):
+        path = folder / mapping
+        source, own, mapping = str(path), path.parent, {}
+        with problems.at(f"{place}.job"):
+            mapping = _read(path)
+    nodes = _nodes(spec, place, cluster, problems)
+    return QueuedJob(
+        name=spec.name,
+        mapping={key: value for key, value in mapping.items() if key not in _OF_THE_QUEUE},
+        source=source,
+        folder=own,
+        steps=spec.steps or 0,
+        tokens=spec.tokens,
+        nodes=nodes,
+        release_s=spec.release,
+        deadline_s=spec.deadline,
+        priority=spec.priority,
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the mapping of a job file.
+
+    Raises:
+        JobError: It cannot be read, or is another kind of file.
+    """
+    mapping: object = read_yaml(path)
+    if not isinstance(mapping, dict):
+        raise JobError(str(path), [f"{seen(mapping)}, expected a job"])
+    if other := wrong_kind(mapping, "a job"):
+        raise JobError(str(path), [other])
+    return mapping
+
+
+def _nodes(
+    spec: QueuedSpec, place: str, cluster: Cluster | None, problems: Problems
+) -> tuple[int, ...]:
+    """Return the numbers of nodes that a job may have, ascending."""
+    most = 1 if cluster is None else cluster.nodes
+    if spec.nodes is None:
+        return tuple(2**power for power in range(most.bit_length()))
+    found = sorted(set(spec.nodes))
+    if cluster is not None and not 1 <= found[0] <= found[-1] <= most:
+        problems.add(
+            f"{place}.nodes",
+            f"found {', '.join(map(str, found[:8]))}, expected numbers from 1 to {most}, the nodes "
+            "of the cluster",
+        )
+    return tuple(found)
+
+
+def _refuse_same_names(jobs: list[QueuedJob], problems: Problems) -> None:
+    names = [job.name for job in jobs]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            problems.add(
+                "jobs",
+                f"found the name {shown(name)} {names.count(name)} times; each job needs its own",
+            )

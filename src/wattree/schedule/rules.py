@@ -1,0 +1,133 @@
+"""Schedules by rules, without a solver: first come first served, and tasks put in one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.schedule.problem import Choice, Problem, Start
+
+#: Orders that are drawn for ten tasks or fewer, from a fixed seed; fewer for more tasks, whose
+#: orders take longer to try.
+_DRAWN, _FEWEST, _SEED = 60, 4, 7
+
+
+class Timetable:
+    """What is taken in each slot."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._nodes = np.zeros(problem.slots, dtype=np.int64)
+        self._power_w = np.zeros(problem.slots)
+
+    def free(self, choice: Choice) -> NDArray[np.bool_]:
+        """Return at which of its starts a choice has nodes and power throughout."""
+        full = self._nodes + choice.nodes > self._problem.nodes
+        spare_w = self._problem.spare_w
+        if np.isfinite(spare_w):
+            full |= self._power_w + choice.power_w > spare_w * (1 + 1e-12)
+        before = np.concatenate(([0], np.cumsum(full)))
+        starts = np.arange(choice.first, choice.first + len(choice.end_s))
+        return np.asarray(before[starts + choice.slots] == before[starts])
+
+    def take(self, choice: Choice, slot: int) -> None:
+        """Take what a choice needs from a slot on."""
+        self._add(choice, slot, 1)
+
+    def give_back(self, choice: Choice, slot: int) -> None:
+        """Give back what was taken."""
+        self._add(choice, slot, -1)
+
+    def _add(self, choice: Choice, slot: int, sign: int) -> None:
+        self._nodes[slot : slot + choice.slots] += sign * choice.nodes
+        self._power_w[slot : slot + choice.slots] += sign * choice.power_w
+
+
+def first_come(problem: Problem) -> tuple[Start, ...] | None:
+    """Return the schedule of a plain queue; None where the horizon is too near.
+
+    Tasks start in the order of their release, each as fast as it can be run; none overtakes
+    another.
+    """
+    table, starts, earliest = Timetable(problem), [], 0
+    order = sorted(range(len(problem.tasks)), key=lambda n: problem.tasks[n].release_s)
+    for number in order:
+        own = [each for each in problem.choices if each.task == number]
+        if not own:
+            return None
+        fastest = min(own, key=lambda each: (each.slots, each.nodes))
+        free = np.flatnonzero(table.free(fastest)) + fastest.first
+        later = free[free >= earliest]
+        if not len(later):
+            return None
+        earliest = int(later[0])
+        table.take(fastest, earliest)
+        starts.append(Start(task=number, way=fastest.way, slot=earliest))
+    return tuple(starts)
+
+
+def inserted(problem: Problem) -> tuple[Start, ...] | None:
+    """Return the best schedule of those that put in one task after the other, in many orders."""
+    best: tuple[tuple[float, float], tuple[Start, ...]] | None = None
+    for order in _orders(problem):
+        found = _in_order(problem, order)
+        if found is not None:
+            merit = problem.lateness(found), cost_of(problem, found)
+            if best is None or merit < best[0]:
+                best = merit, found
+    return None if best is None else best[1]
+
+
+def cost_of(problem: Problem, starts: Sequence[Start]) -> float:
+    """Return what the solver makes small after lateness."""
+    value = sum(
+        float(choice.value[start.slot - choice.first])
+        for start in starts
+        for choice in problem.choices
+        if (choice.task, choice.way) == (start.task, start.way)
+    )
+    makespan = problem.total("makespan", starts) if problem.objective == "makespan" else 0.0
+    return value + makespan
+
+
+def _orders(problem: Problem) -> Iterator[list[int]]:
+    tasks = problem.tasks
+    numbers = range(len(tasks))
+    area = [min(way.nodes * way.duration_s for way in task.ways) for task in tasks]
+    due = [math.inf if task.deadline_s is None else task.deadline_s for task in tasks]
+    keys: tuple[Callable[[int], float], ...] = (
+        lambda n: tasks[n].release_s,
+        lambda n: due[n],
+        lambda n: -area[n],
+        lambda n: area[n] / tasks[n].priority,
+    )
+    for key in keys:
+        yield sorted(numbers, key=key)
+    draw = np.random.default_rng(_SEED)
+    for _ in range(max(_DRAWN * 10 // max(len(tasks), 10), _FEWEST)):
+        yield draw.permutation(len(tasks)).tolist()
+
+
+def _in_order(problem: Problem, order: Sequence[int]) -> tuple[Start, ...] | None:
+    table, starts = Timetable(problem), []
+    for number in order:
+        best: tuple[tuple[float, float], Choice, int] | None = None
+        for choice in problem.choices:
+            if choice.task != number:
+                continue
+            free = np.flatnonzero(table.free(choice))
+            if not len(free):
+                continue
+            ends = choice.end_s[free] if problem.objective == "makespan" else choice.value[free]
+            at = int(np.lexsort((ends, choice.lateness[free]))[0])
+            merit = float(choice.lateness[free][at]), float(ends[at])
+            if best is None or merit < best[0]:
+                best = merit, choice, int(free[at]) + choice.first
+        if best is None:
+            return None
+        table.take(best[1], best[2])
+        starts.append(Start(task=number, way=best[1].way, slot=best[2]))
+    return tuple(starts)

@@ -1,0 +1,320 @@
+"""`schedule`: predict every way to run the jobs of a queue, and choose among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wattree.accounts.bill import energy_usd_per_j
+from wattree.accounts.energy_ledger import standing_of
+from wattree.energy.hourly import HourlySeries
+from wattree.errors import InfeasibleError
+from wattree.schedule.contention import slowdowns
+from wattree.schedule.placing import Nodes, meeting, placed
+from wattree.schedule.problem import Problem, Start, Task
+from wattree.schedule.queue import Queue
+from wattree.schedule.rules import first_come, inserted
+from wattree.schedule.schedule_result import Schedule, ScheduledJob, Totals
+from wattree.schedule.solve import Solution, solve
+from wattree.schedule.tariff import Tariff
+from wattree.schedule.ways import PredictedWay, Progress, predicted_ways
+from wattree.units import format_time
+
+#: Lengths of slots that people think in. [s]
+_SLOTS = (1, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800)
+#: Slots of a horizon: as many as the solver can take with so many ways.
+_MOST_SLOTS, _FEWEST_SLOTS, _MOST_COLUMNS = 120, 24, 24_000
+#: Rounds of schedule, placement and play until steps are as slow as the schedule took them to be.
+_ROUNDS = 3
+_SLOWER = 1e-3
+_DAY_S = 86_400.0
+
+
+def schedule(
+    queue: Queue,
+    *,
+    calibration: Path | None = None,
+    limit_s: float = 45.0,
+    progress: Progress | None = None,
+) -> Schedule:
+    """Return when each job of a queue starts, where, on how many nodes and under which limit.
+
+    Args:
+        queue: Jobs and their cluster.
+        calibration: File of constants; the shipped one if None.
+        limit_s: Time that the solver may take. [s]
+        progress: Called with (stage, done, total).
+
+    Raises:
+        InfeasibleError: Jobs fit on no number of nodes, or not under the power cap; all are told.
+        WattreeError: A job is impossible.
+    """
+    ways, refused = predicted_ways(queue, calibration=calibration, progress=progress)
+    idle_w = _idle_w(queue)
+    _check(queue, ways, refused, idle_w)
+    problem = _problem(queue, ways, idle_w)
+    slower: dict[tuple[int, int], float] = {}
+    for rounds_left in reversed(range(_ROUNDS)):
+        solution = solve(problem, limit_s=limit_s)
+        assert solution is not None, "the horizon holds the tasks one after another"
+        nodes = placed(problem, solution.starts, queue.cluster.fabric.leaf_nodes)
+        chosen = _Chosen(problem, solution, nodes)
+        more = _slower(queue, chosen, ways, calibration)
+        if not more or not rounds_left:
+            break
+        for (task, way), factor in more.items():
+            ways[task][way] = ways[task][way].slowed(factor)
+            slower[task, way] = slower.get((task, way), 1.0) * factor
+        problem = replace(problem, tasks=_tasks(queue, ways))
+    return _Answer(queue, chosen, ways, slower, max(more.values(), default=1.0), refused).schedule()
+
+
+def _idle_w(queue: Queue) -> float:
+    """Return what a node draws at rest, PUE included. [W]"""
+    (pool,) = queue.cluster.pools
+    return queue.cluster.site.pue * sum(
+        standing_of(queue.cluster, pool, networked=queue.cluster.nodes > 1).values()
+    )
+
+
+def _tasks(queue: Queue, ways: Sequence[Sequence[PredictedWay]]) -> tuple[Task, ...]:
+    return tuple(
+        Task(
+            name=job.name,
+            ways=tuple(each.way for each in own),
+            release_s=job.release_s,
+            deadline_s=job.deadline_s,
+            priority=job.priority,
+        )
+        for job, own in zip(queue.jobs, ways, strict=True)
+    )
+
+
+def _check(
+    queue: Queue,
+    ways: Sequence[Sequence[PredictedWay]],
+    refused: Sequence[Sequence[str]],
+    idle_w: float,
+) -> None:
+    """Refuse jobs that cannot run even alone.
+
+    Raises:
+        InfeasibleError: With every such job and what is in its way.
+    """
+    cap_w, nodes = queue.power_cap_w, queue.cluster.nodes
+    lines = []
+    if cap_w is not None and cap_w <= nodes * idle_w:
+        lines.append(
+            f"power_cap: {cap_w:,.0f} W, but {nodes} nodes draw {nodes * idle_w:,.0f} W at rest"
+        )
+    problem = Problem(tasks=(), nodes=nodes, slot_s=1.0, slots=1, power_cap_w=cap_w, idle_w=idle_w)
+    for job, own, reasons in zip(queue.jobs, ways, refused, strict=True):
+        if not own:
+            lines.append(f"{job.name}: " + "; ".join(reasons))
+        elif not lines and not any(problem.fits(each.way) for each in own):
+            least_w = min(problem.power_of(each.way) for each in own) + nodes * idle_w
+            lines.append(
+                f"{job.name}: the cluster draws at least {least_w:,.0f} W while it runs, with all "
+                f"other nodes at rest; power_cap is {cap_w:,.0f} W; raise it, or give power_limits"
+            )
+    if lines:
+        text = "".join(f"\n  {line}" for line in lines)
+        raise InfeasibleError(f"{queue.source}: jobs that cannot run:{text}", {})
+
+
+def _problem(queue: Queue, ways: Sequence[Sequence[PredictedWay]], idle_w: float) -> Problem:
+    """Return the problem with a horizon by which a plain queue is through."""
+    tasks = _tasks(queue, ways)
+    horizon_s = queue.horizon_s or _horizon_s(queue, tasks)
+    columns = sum(len(task.ways) for task in tasks)
+    count = min(max(_MOST_COLUMNS // columns, _FEWEST_SLOTS), _MOST_SLOTS)
+    slot_s = queue.slot_s or next((s for s in _SLOTS if s * count >= horizon_s), horizon_s / count)
+    series = queue.terms.series
+    problem = Problem(
+        tasks=tasks,
+        nodes=queue.cluster.nodes,
+        slot_s=slot_s,
+        slots=max(math.ceil(horizon_s / slot_s), 1),
+        power_cap_w=queue.power_cap_w,
+        idle_w=idle_w,
+        objective=queue.objective.value,
+        carbon=_tariff(series, "carbon_gco2e_per_j", queue.cluster.site.carbon_gco2e_per_j),
+        price=_tariff(series, "price_usd_per_j", energy_usd_per_j(queue.cluster)),
+    )
+    while first_come(problem) is None or inserted(problem) is None:
+        if queue.horizon_s is not None:
+            raise InfeasibleError(
+                f"{queue.source}: horizon: not all jobs end by {format_time(queue.horizon_s)}; "
+                "give a later one, or none",
+                {},
+            )
+        problem = replace(problem, slots=2 * problem.slots)
+    return problem
+
+
+def _horizon_s(queue: Queue, tasks: Sequence[Task]) -> float:
+    """Return a time by which the jobs are likely to have ended, with room to wait. [s]"""
+    area_s = sum(min(w.nodes * w.duration_s for w in task.ways) for task in tasks)
+    longest_s = max(min(w.duration_s for w in task.ways) for task in tasks)
+    last_s = max(task.release_s for task in tasks)
+    due_s = max((task.deadline_s or 0.0 for task in tasks), default=0.0)
+    busy_s = last_s + longest_s + 1.5 * area_s / queue.cluster.nodes
+    return max(busy_s, due_s, _DAY_S + longest_s if queue.terms.series is not None else 0.0)
+
+
+def _tariff(series: HourlySeries | None, name: str, usual: float | None) -> Tariff:
+    hourly = None if series is None else getattr(series, name)
+    return Tariff(tuple(hourly) if hourly is not None else (usual or 0.0,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A schedule and the nodes of its tasks."""
+
+    problem: Problem
+    solution: Solution
+    nodes: Nodes
+
+
+def _slower(
+    queue: Queue,
+    chosen: _Chosen,
+    ways: Sequence[Sequence[PredictedWay]],
+    calibration: Path | None,
+) -> dict[tuple[int, int], float]:
+    """Return ways that are slower where they are placed than was thought, and by what factor."""
+    starts = chosen.solution.starts
+    met = meeting(chosen.problem, starts, chosen.nodes, queue.cluster.fabric.leaf_nodes)
+    taken = {start.task: ways[start.task][start.way] for start in starts}
+    factors = slowdowns(queue.cluster, taken, chosen.nodes, met, calibration=calibration)
+    index = {start.task: start.way for start in starts}
+    return {
+        (task, index[task]): factor for task, factor in factors.items() if factor > 1.0 + _SLOWER
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """All that an answer is told from.
+
+    Attributes:
+        untold: By how much steps are slower where they are placed than the schedule has them.
+    """
+
+    queue: Queue
+    chosen: _Chosen
+    ways: Sequence[Sequence[PredictedWay]]
+    slower: dict[tuple[int, int], float]
+    untold: float
+    refused: Sequence[Sequence[str]]
+
+    def schedule(self) -> Schedule:
+        """Return the answer."""
+        starts, problem = self.chosen.solution.starts, self.chosen.problem
+        plain = first_come(problem) or starts
+        order = sorted(starts, key=lambda s: (s.slot, s.task))
+        return Schedule(
+            queue=self.queue,
+            jobs=tuple(self._job(start) for start in order),
+            totals=self._totals(starts),
+            first_come=self._totals(plain),
+            least=self.chosen.solution.least_cost,
+            least_lateness_s=self.chosen.solution.least_lateness,
+            gap=self.chosen.solution.gap,
+            slot_s=problem.slot_s,
+            idle_w=problem.idle_w,
+            refused={
+                job.name: tuple(reasons)
+                for job, reasons in zip(self.queue.jobs, self.refused, strict=True)
+                if reasons
+            },
+            notes=tuple(self._notes()),
+        )
+
+    def _job(self, start: Start) -> ScheduledJob:
+        predicted = self.ways[start.task][start.way]
+        way, begin_s = predicted.way, start.slot * self.chosen.problem.slot_s
+        low, high = predicted.interval
+        return ScheduledJob(
+            name=self.queue.jobs[start.task].name,
+            nodes=self.chosen.nodes[start.task],
+            power_limit_w=predicted.power_limit_w,
+            strategy=predicted.strategy,
+            start_s=begin_s,
+            end_s=self.chosen.problem.end_s(start),
+            end_interval_s=(begin_s + low * way.duration_s, begin_s + high * way.duration_s),
+            deadline_s=self.queue.jobs[start.task].deadline_s,
+            late_s=self.chosen.problem.late_s(start),
+            late_because=self._why_late(start),
+            slowdown=self.slower.get((start.task, start.way), 1.0),
+            energy_j=way.energy_j,
+            power_w=way.power_w,
+            cost_usd=self._amount("cost", [start]),
+            carbon_gco2e=self._amount("carbon", [start]),
+        )
+
+    def _totals(self, starts: Sequence[Start]) -> Totals:
+        problem = self.chosen.problem
+        return Totals(
+            energy_j=problem.total("energy", starts),
+            cost_usd=self._amount("cost", starts),
+            carbon_gco2e=self._amount("carbon", starts),
+            makespan_s=problem.total("makespan", starts),
+            completion_s=problem.total("completion", starts),
+            lateness_s=problem.lateness(starts),
+            late=sum(problem.late_s(start) > 0 for start in starts),
+        )
+
+    def _amount(self, objective: str, starts: Sequence[Start]) -> float | None:
+        """Return cost or carbon; None where the cluster knows no price, or no intensity."""
+        cluster = self.queue.cluster
+        known = (
+            cluster.site.carbon_gco2e_per_j is not None
+            if objective == "carbon"
+            else energy_usd_per_j(cluster) is not None or cluster.node.price_usd_per_s is not None
+        )
+        return self.chosen.problem.total(objective, starts) if known else None
+
+    def _why_late(self, start: Start) -> str:
+        """Return what keeps a job from its deadline."""
+        late_s = self.chosen.problem.late_s(start)
+        if not late_s:
+            return ""
+        task = self.chosen.problem.tasks[start.task]
+        assert task.deadline_s is not None
+        fitting = [way for way in task.ways if self.chosen.problem.fits(way)]
+        soonest_s = task.release_s + min(way.duration_s for way in fitting)
+        if soonest_s > task.deadline_s:
+            capped = min(way.duration_s for way in task.ways) + task.release_s <= task.deadline_s
+            cause = "the power cap" if capped else "its own length"
+            missing = format_time(soonest_s - task.deadline_s)
+            return f"{cause}: started at once it would be {missing} late"
+        free = replace(self.chosen.problem, power_cap_w=None)
+        without = inserted(free)
+        lateness = self.chosen.problem.lateness(self.chosen.solution.starts)
+        if without is not None and free.lateness(without) < lateness:
+            return "the power cap: without it less is late"
+        return "the nodes: others with deadlines or higher priority have them"
+
+    def _notes(self) -> list[str]:
+        slot = format_time(self.chosen.problem.slot_s)
+        notes = [
+            f"jobs start at multiples of {slot} and keep their nodes to the end of one",
+            "nodes at rest count toward the power cap, not toward energy",
+        ]
+        series = self.queue.terms.series
+        if (
+            series is not None
+            and self.chosen.problem.slots * self.chosen.problem.slot_s > 3600 * len(series.hours)
+        ):
+            notes.append(f"{series.name} has {len(series.hours)} hours and repeats")
+        if self.slower:
+            notes.append("steps of jobs that share uplinks were played together; they take longer")
+        if self.untold > 1.0:
+            notes.append(
+                f"where jobs are placed, one meets others and takes {self.untold:.2f} x as long as "
+                "stated; every schedule that avoids it meets others in turn"
+            )
+        return notes

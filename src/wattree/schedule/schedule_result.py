@@ -1,0 +1,142 @@
+"""What `schedule` answers: each job's place in time and space, beside a plain queue and a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.schedule.queue import Queue
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledJob:
+    """One job of a schedule.
+
+    Attributes:
+        name: Of the job.
+        nodes: Numbers of its nodes.
+        power_limit_w: Of each device; None: the rated power. [W]
+        strategy: In a few words.
+        start_s, end_s: From the queue's beginning. [s]
+        end_interval_s: When it ends with 80 % probability, if it starts then. [s]
+        deadline_s, late_s: By when it should end, and by how much it does not. [s]
+        late_because: Why it cannot end in time; empty if it does.
+        slowdown: Of its steps by those that it meets on the fabric, at least 1.
+        energy_j: PUE included. [J]
+        power_w: On average. [W]
+        cost_usd, carbon_gco2e: Of it; None where the cluster has no price, or no intensity.
+    """
+
+    name: str
+    nodes: tuple[int, ...]
+    power_limit_w: float | None
+    strategy: str
+    start_s: float
+    end_s: float
+    end_interval_s: tuple[float, float]
+    deadline_s: float | None
+    late_s: float
+    late_because: str
+    slowdown: float
+    energy_j: float
+    power_w: float
+    cost_usd: float | None
+    carbon_gco2e: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What a schedule comes to.
+
+    Attributes:
+        energy_j: Of all jobs, PUE included; nodes at rest are not counted. [J]
+        cost_usd, carbon_gco2e: The same; None where unknown.
+        makespan_s: When the last job ends. [s]
+        completion_s: When jobs end in the mean, by priority. [s]
+        lateness_s: After deadlines, times priorities, added up. [s]
+        late: Jobs that miss their deadline.
+    """
+
+    energy_j: float
+    cost_usd: float | None
+    carbon_gco2e: float | None
+    makespan_s: float
+    completion_s: float
+    lateness_s: float
+    late: int
+
+    def of(self, objective: str) -> float | None:
+        """Return the figure that an objective makes small."""
+        names = {"energy": "energy_j", "cost": "cost_usd", "carbon": "carbon_gco2e"}
+        found: float | None = getattr(self, names.get(objective, f"{objective}_s"))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Answer to "in which order, where, and how".
+
+    Attributes:
+        queue: The question.
+        jobs: By their start.
+        totals: Of the schedule.
+        first_come: Of a plain queue on the same predictions.
+        least: No schedule has less of the objective, if it is as little late. [SI]
+        least_lateness_s: No schedule is less late. [s]
+        gap: Share by which a better schedule may undercut this one.
+        slot_s: Starts are multiples of it. [s]
+        idle_w: That a node draws at rest, PUE included. [W]
+        refused: Of each job the numbers of nodes that it cannot have, and why.
+        notes: What the figures rest on.
+    """
+
+    queue: Queue
+    jobs: tuple[ScheduledJob, ...]
+    totals: Totals
+    first_come: Totals
+    least: float
+    least_lateness_s: float
+    gap: float
+    slot_s: float
+    idle_w: float
+    refused: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+    @property
+    def meets_deadlines(self) -> bool:
+        """Whether no job is late."""
+        return not self.totals.late
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "queue": self.queue.source,
+            "objective": self.queue.objective.value,
+            "nodes": self.queue.cluster.nodes,
+            "power_cap_w": self.queue.power_cap_w,
+            "jobs": [asdict(job) for job in self.jobs],
+            "totals": asdict(self.totals),
+            "first_come": asdict(self.first_come),
+            "bound": {"objective": self.least, "lateness_s": self.least_lateness_s},
+            "gap": self.gap,
+            "slot_s": self.slot_s,
+            "refused": {name: list(reasons) for name, reasons in self.refused.items()},
+            "notes": list(self.notes),
+        }
+
+
+def busy(schedule: Schedule, times_s: Floats) -> tuple[Floats, Floats]:
+    """Return the nodes that are taken and the power of all nodes at given times. [1], [W]"""
+    nodes = np.zeros(len(times_s))
+    power_w = np.full(len(times_s), schedule.queue.cluster.nodes * schedule.idle_w)
+    for job in schedule.jobs:
+        runs = (times_s >= job.start_s) & (times_s < job.end_s)
+        nodes += len(job.nodes) * runs
+        power_w += max(job.power_w - len(job.nodes) * schedule.idle_w, 0.0) * runs
+    return nodes, power_w

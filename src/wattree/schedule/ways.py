@@ -1,0 +1,138 @@
+"""How long each job of a queue takes and what it draws, on each number of nodes and power limit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wattree.accounts.bill import energy_usd_per_j, run_bill
+from wattree.errors import InfeasibleError, WattreeError
+from wattree.job import AUTO, Job
+from wattree.predict import simulate
+from wattree.schedule.problem import Way
+from wattree.schedule.queue import Queue, QueuedJob
+from wattree.search import plan
+from wattree.strategy import StrategyOptions, options_in_words
+from wattree.trace import Result
+from wattree.units import format_bytes
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedWay:
+    """A way to run a job, and what it is.
+
+    Attributes:
+        way: Its figures.
+        job: It on as many nodes, with the strategy.
+        power_limit_w: Of each device; None: the rated power. [W]
+        strategy: In a few words.
+        step_time_s: Of one step. [s]
+        interval: Shortest and longest duration that is likely (80 %), as factors of the duration.
+    """
+
+    way: Way
+    job: Job
+    power_limit_w: float | None
+    strategy: str
+    step_time_s: float
+    interval: tuple[float, float]
+
+    def slowed(self, factor: float) -> PredictedWay:
+        """Return the way where every step takes longer by a factor, at the same energy."""
+        way = replace(self.way, duration_s=self.way.duration_s * factor)
+        return replace(self, way=way, step_time_s=self.step_time_s * factor)
+
+
+def predicted_ways(
+    queue: Queue, *, calibration: Path | None = None, progress: Progress | None = None
+) -> tuple[list[list[PredictedWay]], list[list[str]]]:
+    """Return for each job the ways that fit in memory, and why others do not.
+
+    Args:
+        queue: The queue.
+        calibration: File of constants; the shipped one if None.
+        progress: Called with (stage, done, total).
+    """
+    known: dict[str, tuple[list[PredictedWay], str]] = {}
+    ways, refused = [], []
+    total = sum(len(job.nodes) for job in queue.jobs)
+    done = 0
+    for queued in queue.jobs:
+        found: list[PredictedWay] = []
+        reasons: list[str] = []
+        for nodes in queued.nodes:
+            key = _key(queued, nodes)
+            if key not in known:
+                known[key] = _on(queue, queued, nodes, calibration)
+            own, reason = known[key]
+            found += own
+            reasons += [f"{nodes} node{'s' * (nodes > 1)}: {reason}"] if reason else []
+            done += 1
+            if progress is not None:
+                progress("predict", done, total)
+        ways.append(found)
+        refused.append(reasons)
+    return ways, refused
+
+
+def _key(queued: QueuedJob, nodes: int) -> str:
+    facts = [queued.mapping, str(queued.folder), queued.steps, queued.tokens, nodes]
+    return json.dumps(facts, sort_keys=True, default=str)
+
+
+def _on(
+    queue: Queue, queued: QueuedJob, nodes: int, calibration: Path | None
+) -> tuple[list[PredictedWay], str]:
+    """Return the ways on so many nodes, one for each power limit, or why there are none."""
+    try:
+        job = queue.job(queued, nodes)
+        if job.strategy == AUTO:
+            best = plan(job, top=1, calibration=calibration).best
+            assert best is not None, "a plan without a best strategy is refused"
+            job = replace(job, strategy=best.options)
+        found = []
+        for limit_w in queue.limits_w:
+            limited = job if limit_w is None else job.capped(limit_w)
+            result = simulate(limited, calibration=calibration).result
+            if not result.memory.fits:
+                return [], _shortage(result)
+            found.append(_way(queue, queued, limited, limit_w, result))
+    except InfeasibleError as error:
+        return [], str(error).splitlines()[0]
+    except WattreeError as error:
+        return [], " ".join(str(error).split())
+    return found, ""
+
+
+def _shortage(result: Result) -> str:
+    memory = result.memory
+    needs, has = format_bytes(memory.peak_bytes), format_bytes(memory.capacity_bytes)
+    return f"needs {needs} of {has} per device"
+
+
+def _way(
+    queue: Queue, queued: QueuedJob, job: Job, limit_w: float | None, result: Result
+) -> PredictedWay:
+    samples = None if queued.tokens is not None else float(queued.steps * job.data.global_batch)
+    run = run_bill(result, tokens=queued.tokens, samples=samples)
+    price = energy_usd_per_j(queue.cluster) or 0.0
+    low, high = result.interval.get("step_time_s", (result.step_time_s, result.step_time_s))
+    way = Way(
+        nodes=job.cluster.nodes,
+        duration_s=run.time_s,
+        energy_j=run.energy_j,
+        fixed_usd=max((run.cost_usd or 0.0) - price * run.energy_j, 0.0),
+    )
+    strategy = job.strategy
+    return PredictedWay(
+        way=way,
+        job=job,
+        power_limit_w=limit_w,
+        strategy=options_in_words(strategy) if isinstance(strategy, StrategyOptions) else "a tree",
+        step_time_s=result.step_time_s,
+        interval=(low / result.step_time_s, high / result.step_time_s),
+    )

@@ -1,0 +1,155 @@
+"""A queue from its file to its schedule: predictions, deadlines, caps, fabrics, the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.schedule.test_queue import JOB, queue, waiting
+from wattree import simulate
+from wattree.cli.main import run
+from wattree.errors import InfeasibleError
+from wattree.schedule import Schedule, schedule
+from wattree.schedule.contention import slowdowns
+from wattree.schedule.queue_file import queue_from_mapping
+from wattree.schedule.ways import predicted_ways
+
+
+def found(mapping: dict[str, Any]) -> Schedule:
+    """Return the schedule of a queue."""
+    return schedule(queue_from_mapping(mapping, folder=Path()), limit_s=10.0)
+
+
+def cap(alone: Schedule, jobs: float) -> str:
+    """Return a cap of two nodes under which so many jobs like one can run at once."""
+    rest_w = alone.idle_w
+    return f"{2 * rest_w + jobs * (alone.jobs[0].power_w - rest_w):.3f} W"
+
+
+def test_figures_are_those_of_simulate() -> None:
+    """A job alone: its steps one after another, from the beginning."""
+    mapping = queue(waiting(nodes=1))
+    own = queue_from_mapping(mapping, folder=Path())
+    result = simulate(own.job(own.jobs[0], 1)).result
+    (job,) = found(mapping).jobs
+
+    assert job.start_s == 0.0
+    assert job.end_s == pytest.approx(100 * result.step_time_s)
+    assert job.energy_j == pytest.approx(100 * result.energy_j.total)
+    assert job.cost_usd == pytest.approx(100 * result.cost_usd)
+    assert job.carbon_gco2e == pytest.approx(100 * result.carbon_gco2e)
+    assert job.end_interval_s[0] < job.end_s < job.end_interval_s[1]
+
+
+def test_more_nodes_where_time_counts_fewer_where_energy_does() -> None:
+    """One job, both nodes or one."""
+    nodes = {
+        objective: len(found(queue(waiting(), objective=objective)).jobs[0].nodes)
+        for objective in ("makespan", "energy")
+    }
+
+    assert nodes == {"makespan": 2, "energy": 1}
+
+
+def test_a_power_limit_saves_energy_until_a_deadline_forbids_it() -> None:
+    """400 W instead of 700 W."""
+    jobs = waiting(steps=1000, nodes=1)
+    loose = found(queue(jobs, power_limits=["400 W"]))
+    end_s = found(queue(jobs)).jobs[0].end_s
+    tight = found(queue({**jobs, "deadline": f"{end_s:.3f} s"}, power_limits=["400 W"]))
+
+    assert loose.jobs[0].power_limit_w == 400.0
+    assert loose.jobs[0].end_s > end_s
+    assert loose.totals.energy_j < tight.totals.energy_j
+    assert tight.jobs[0].power_limit_w is None
+    assert tight.meets_deadlines
+
+
+def test_what_keeps_a_job_from_its_deadline_is_told() -> None:
+    """Its own length; others that have the nodes; the cap."""
+    alone = found(queue(waiting(nodes=1)))
+    alone_s = alone.jobs[0].end_s
+    both = [waiting(name, nodes=2, deadline=f"{0.9 * alone_s:.3f} s") for name in "ab"]
+    cases: list[tuple[dict[str, Any], str]] = [
+        (queue(waiting(deadline="1 s", nodes=1)), "its own length: started at once it would be"),
+        (queue(*both), "the nodes: others"),
+        (
+            queue(
+                *(waiting(name, nodes=1, deadline=f"{1.2 * alone_s:.3f} s") for name in "ab"),
+                power_cap=cap(alone, 1.5),
+            ),
+            "the power cap: without it less is late",
+        ),
+    ]
+    for mapping, expected in cases:
+        late = [job.late_because for job in found(mapping).jobs if job.late_s]
+        assert late
+        assert any(reason.startswith(expected) for reason in late), (expected, late)
+
+
+def test_jobs_that_cannot_run_are_all_told() -> None:
+    """Memory, and a cap below what one job draws."""
+    large = {**JOB, "model": "llama-3.1-70b"}
+    mapping = queue(
+        {"name": "large", "job": large, "steps": 1, "nodes": 1},
+        {"name": "odd", "job": {**JOB, "strategy": {"tp": 3}}, "steps": 1, "nodes": 1},
+    )
+    with pytest.raises(InfeasibleError) as error:
+        found(mapping)
+    assert "large: 1 node: needs" in str(error.value)
+    assert "odd: 1 node:" in str(error.value)
+
+    with pytest.raises(InfeasibleError, match="2 nodes draw .* W at rest"):
+        found(queue(waiting(), power_cap="2 kW"))
+    with pytest.raises(InfeasibleError, match="a: the cluster draws at least"):
+        found(queue(waiting(nodes=1), power_cap=cap(found(queue(waiting(nodes=1))), 0.5)))
+    with pytest.raises(InfeasibleError, match="horizon: not all jobs end by"):
+        found(queue(waiting("a", nodes=2), waiting("b", nodes=2), horizon="1 s"))
+
+
+def test_jobs_on_one_oversubscribed_fabric_slow_each_other(tmp_path: Path) -> None:
+    """Their steps are played together on the nodes that they have."""
+    fabric = tmp_path / "fabric.yaml"
+    fabric.write_text(
+        "name: narrow\ntitle: two to a leaf\nkind: fat-tree\nsources: {test: made up}\n"
+        "oversubscription: {value: 8, source: test}\nleaf_nodes: {value: 2, source: test}\n"
+        'switch_latency: {value: "0.7 us", source: test}\n'
+        'switch_power_per_nic: {value: "116 W", source: test}\n'
+    )
+    mapping = {
+        "cluster": {"node": "dgx-a100", "nodes": 4, "fabric": "fabric.yaml"},
+        "jobs": [waiting(name, nodes=2) for name in "ab"],
+    }
+    own = queue_from_mapping(mapping, folder=tmp_path)
+    ways, _ = predicted_ways(own)
+    taken = {0: ways[0][0], 1: ways[1][0]}
+
+    crossed = slowdowns(own.cluster, taken, {0: (0, 2), 1: (1, 3)}, {0: (1,), 1: (0,)})
+    assert all(factor > 1.05 for factor in crossed.values())
+    # The schedule gives each a leaf of its own, and then nothing is slower.
+    assert all(job.slowdown == 1.0 for job in schedule(own, limit_s=10.0).jobs)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text, JSON and a report; exit code 3 where a deadline is missed, 2 for a mistake."""
+    file, out, page = (tmp_path / name for name in ("q.yaml", "q.json", "q.html"))
+    file.write_text(json.dumps(queue(waiting(), waiting("b", deadline="10 h"))))
+
+    assert run(["schedule", str(file), "--json", str(out), "--report", str(page)]) == 0
+    text = capsys.readouterr().out
+    assert "2 jobs end in time" in text
+    assert "first come" in text
+    value = json.loads(out.read_text())
+    assert [job["name"] for job in value["jobs"]] == ["a", "b"]
+    assert value["gap"] < 1e-3
+    assert "Which job has which node" in page.read_text()
+
+    file.write_text(json.dumps(queue(waiting(deadline="1 s"))))
+    assert run(["schedule", str(file)]) == 3
+    assert "its own length" in capsys.readouterr().out
+    file.write_text("jobs: 3\n")
+    assert run(["schedule", str(file)]) == 2
+    assert "cluster: is missing" in capsys.readouterr().err
