@@ -80,9 +80,9 @@ def exhaustive(problem: Problem) -> tuple[Start, ...] | None:
         if number == len(options):
             best[0] = late, value + (last if makespan else 0.0), starts
             return
-        for own_late, own_value, end, choice, slot in options[number]:
+        for own_late, own_value, own_end, choice, slot in options[number]:
             lateness = late + own_late + after[number + 1][0]
-            end = max(last, end)
+            end = max(last, own_end)
             cost = value + own_value + after[number + 1][1] + (end if makespan else 0.0)
             if lateness > best[0][0] + 1e-9:
                 break

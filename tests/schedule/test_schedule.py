@@ -102,7 +102,7 @@ def test_jobs_that_cannot_run_are_all_told() -> None:
     assert "large: 1 node: needs" in str(error.value)
     assert "odd: 1 node:" in str(error.value)
 
-    with pytest.raises(InfeasibleError, match="2 nodes draw .* W at rest"):
+    with pytest.raises(InfeasibleError, match=r"2 nodes draw .* W at rest"):
         found(queue(waiting(), power_cap="2 kW"))
     with pytest.raises(InfeasibleError, match="a: the cluster draws at least"):
         found(queue(waiting(nodes=1), power_cap=cap(found(queue(waiting(nodes=1))), 0.5)))

@@ -7,6 +7,7 @@ so that a solver that runs out of time leaves no queue without an answer, only a
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -98,7 +99,9 @@ def least_makespan(problem: Problem) -> float:
         task.release_s + min(way.duration_s for way in own)
         for task, own in zip(problem.tasks, ways, strict=True)
     )
-    return max(area / problem.nodes, alone)
+    slots = sum(min(way.nodes * problem.slots_of(way) for way in own) for own in ways)
+    full_s = (math.ceil(slots / problem.nodes) - 1) * problem.slot_s  # to the start of the last one
+    return max(area / problem.nodes, alone, full_s)
 
 
 class _Program:
