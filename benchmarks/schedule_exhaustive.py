@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattree.schedule.problem import OBJECTIVES, Choice, Problem, Start, Task, Way
+from wattree.schedule.problem import OBJECTIVES, Problem, QueuedTask, StartTable, TaskStart, Way
 from wattree.schedule.rules import Timetable
 from wattree.schedule.tariff import Tariff
 
@@ -25,9 +25,9 @@ def drawn(
             fixed_usd=float(draw.uniform(0.0, 2.0)),
         )
 
-    def task(number: int) -> Task:
+    def task(number: int) -> QueuedTask:
         due = float(draw.uniform(1.0, 9.0)) * 3600.0
-        return Task(
+        return QueuedTask(
             name=f"job {number}",
             ways=tuple(way(int(nodes)) for nodes in draw.choice([1, 2, 4], size=2, replace=False)),
             release_s=float(draw.integers(0, 3)) * 1800.0,
@@ -49,13 +49,13 @@ def drawn(
     )
 
 
-def exhaustive(problem: Problem) -> tuple[Start, ...] | None:
+def exhaustive(problem: Problem) -> tuple[TaskStart, ...] | None:
     """Return the best of all schedules; None where there is none.
 
     Starts of a task are tried from the best on; they are left where the tasks placed so far, and
     each other one at its own best, come to no less than the best schedule found.
     """
-    options: list[list[tuple[float, float, float, Choice, int]]] = [[] for _ in problem.tasks]
+    options: list[list[tuple[float, float, float, StartTable, int]]] = [[] for _ in problem.tasks]
     for choice in problem.choices:
         columns = zip(choice.lateness, choice.value, choice.end_s, strict=True)
         options[choice.task] += [
@@ -72,10 +72,10 @@ def exhaustive(problem: Problem) -> tuple[Start, ...] | None:
     ]
     makespan = problem.objective == "makespan"
     table = Timetable(problem)
-    best: list[tuple[float, float, tuple[Start, ...] | None]] = [(np.inf, np.inf, None)]
+    best: list[tuple[float, float, tuple[TaskStart, ...] | None]] = [(np.inf, np.inf, None)]
 
     def search(
-        number: int, late: float, value: float, last: float, starts: tuple[Start, ...]
+        number: int, late: float, value: float, last: float, starts: tuple[TaskStart, ...]
     ) -> None:
         if number == len(options):
             best[0] = late, value + (last if makespan else 0.0), starts
@@ -89,7 +89,7 @@ def exhaustive(problem: Problem) -> tuple[Start, ...] | None:
             if (lateness, cost) >= best[0][:2] or not table.free(choice)[slot - choice.first]:
                 continue
             table.take(choice, slot)
-            start = Start(task=number, way=choice.way, slot=slot)
+            start = TaskStart(task=number, way=choice.way, slot=slot)
             search(number + 1, late + own_late, value + own_value, end, (*starts, start))
             table.give_back(choice, slot)
 

@@ -34,9 +34,10 @@ from tests.each import each
 from wattree.cli.main import run
 from wattree.design import load_study
 from wattree.errors import StrategyError
-from wattree.files import read_yaml
+from wattree.files import read_yaml, yaml_of
 from wattree.hardware import load as hardware
 from wattree.job import Job, job_from_mapping, job_schema
+from wattree.schedule.queue_file import queue_from_mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -157,6 +158,16 @@ def test_hardware_files_load(block: Block, folder: Path) -> None:
     loaded = LOADERS[kind](folder / name)
 
     assert getattr(loaded, "name") == Path(name).stem  # noqa: B009 - of any of the four
+
+
+@pytest.mark.parametrize("block", marked("queue"))
+def test_queues_load(block: Block) -> None:
+    """Their jobs are those of the examples."""
+    found = queue_from_mapping(
+        yaml_of(block.body, block.page.name), folder=ROOT / "examples" / "queue"
+    )
+
+    assert found.jobs
 
 
 @pytest.mark.parametrize("block", marked("study"))

@@ -12,18 +12,18 @@ from tests.schedule.test_queue import JOB, queue, waiting
 from wattree import simulate
 from wattree.cli.main import run
 from wattree.errors import InfeasibleError
-from wattree.schedule import Schedule, schedule
+from wattree.schedule import QueueSchedule, schedule
 from wattree.schedule.contention import slowdowns
 from wattree.schedule.queue_file import queue_from_mapping
 from wattree.schedule.ways import predicted_ways
 
 
-def found(mapping: dict[str, Any]) -> Schedule:
+def found(mapping: dict[str, Any]) -> QueueSchedule:
     """Return the schedule of a queue."""
     return schedule(queue_from_mapping(mapping, folder=Path()), limit_s=10.0)
 
 
-def cap(alone: Schedule, jobs: float) -> str:
+def cap(alone: QueueSchedule, jobs: float) -> str:
     """Return a cap of two nodes under which so many jobs like one can run at once."""
     rest_w = alone.idle_w
     return f"{2 * rest_w + jobs * (alone.jobs[0].power_w - rest_w):.3f} W"

@@ -7,13 +7,13 @@ import pytest
 
 from benchmarks.schedule_exhaustive import drawn, exhaustive
 from wattree.schedule.placing import meeting, placed
-from wattree.schedule.problem import OBJECTIVES, Problem, Start, Task, Way
+from wattree.schedule.problem import OBJECTIVES, Problem, QueuedTask, TaskStart, Way
 from wattree.schedule.rules import cost_of, first_come
 from wattree.schedule.solve import solve
 from wattree.schedule.tariff import Tariff
 
 
-def taken(problem: Problem, starts: tuple[Start, ...]) -> tuple[np.ndarray, np.ndarray]:
+def taken(problem: Problem, starts: tuple[TaskStart, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes and power beyond rest in each slot."""
     nodes, power_w = np.zeros(problem.slots), np.zeros(problem.slots)
     for start in starts:
@@ -91,9 +91,9 @@ def test_nodes_of_a_leaf_are_kept_together() -> None:
             assert task not in others
 
 
-def one(way: Way, **more: object) -> Task:
+def one(way: Way, **more: object) -> QueuedTask:
     """Return a task with one way."""
-    return Task(name="one", ways=(way,), **more)  # type: ignore[arg-type]
+    return QueuedTask(name="one", ways=(way,), **more)  # type: ignore[arg-type]
 
 
 def test_a_task_waits_for_clean_hours() -> None:
@@ -110,7 +110,7 @@ def test_a_task_waits_for_clean_hours() -> None:
     found = solve(problem)
 
     assert found is not None
-    assert found.starts == (Start(task=0, way=0, slot=2),)
+    assert found.starts == (TaskStart(task=0, way=0, slot=2),)
     assert problem.total("carbon", found.starts) == pytest.approx(720.0)
 
 
@@ -119,7 +119,7 @@ def test_a_deadline_is_worth_more_than_the_objective() -> None:
     fast = Way(nodes=2, duration_s=10.0, energy_j=100.0)
     thrifty = Way(nodes=1, duration_s=30.0, energy_j=50.0)
     for deadline_s, expected in ((None, 1), (30.0, 1), (29.0, 0), (5.0, 0)):
-        task = Task(name="a", ways=(fast, thrifty), deadline_s=deadline_s)
+        task = QueuedTask(name="a", ways=(fast, thrifty), deadline_s=deadline_s)
         found = solve(Problem(tasks=(task,), nodes=2, slot_s=1.0, slots=60))
 
         assert found is not None

@@ -15,9 +15,9 @@ from wattree.report.words import NOT_APPLICABLE, grams, joules, money, percent, 
 from wattree.units import format_time
 
 if TYPE_CHECKING:
-    from wattree.schedule import Schedule, ScheduledJob
+    from wattree.schedule import QueueSchedule, ScheduledJob
 
-#: Objective → what it is called.
+#: QueueObjective → what it is called.
 OBJECTIVES = {
     "energy": "energy",
     "cost": "cost",
@@ -27,7 +27,7 @@ OBJECTIVES = {
 }
 
 
-def show_schedule(schedule: Schedule, console: Console) -> None:
+def show_schedule(schedule: QueueSchedule, console: Console) -> None:
     """Print the schedule, what it comes to beside a plain queue, and how good it can be."""
     style = "bold" if schedule.meets_deadlines else "bold red"
     console.print(Text(answer(schedule), style=style), soft_wrap=True)
@@ -49,7 +49,7 @@ def show_schedule(schedule: Schedule, console: Console) -> None:
     section("Assumed", bullets(schedule.notes), console)
 
 
-def answer(schedule: Schedule) -> str:
+def answer(schedule: QueueSchedule) -> str:
     """Return the answer in a sentence."""
     jobs, late = len(schedule.jobs), [job for job in schedule.jobs if job.late_s]
     if late:
@@ -63,7 +63,7 @@ def answer(schedule: Schedule) -> str:
     return f"{jobs} jobs end{deadlines}, the last after {end}; {bound(schedule)}"
 
 
-def bound(schedule: Schedule) -> str:
+def bound(schedule: QueueSchedule) -> str:
     """Return how much better another schedule could be."""
     late = schedule.totals.lateness_s - schedule.least_lateness_s > 1e-6
     what = "lateness" if late else OBJECTIVES[schedule.queue.objective.value]
@@ -78,7 +78,7 @@ JOBS_HEAD = ("job", "nodes", "start", "end", "80 %", "limit", "power", "energy",
 _SHOWN = ("job", "nodes", "start", "end", "limit", "power", "energy", "late")
 
 
-def job_rows(schedule: Schedule) -> Iterator[dict[str, str]]:
+def job_rows(schedule: QueueSchedule) -> Iterator[dict[str, str]]:
     """Yield a line for each job: head → cell, for all of `JOBS_HEAD`."""
     for job in schedule.jobs:
         yield {
@@ -104,7 +104,7 @@ def _late(job: ScheduledJob) -> str:
 TOTALS_HEAD = ("", "this schedule", "first come", "saved")
 
 
-def total_rows(schedule: Schedule) -> Iterator[tuple[str, str, str, str]]:
+def total_rows(schedule: QueueSchedule) -> Iterator[tuple[str, str, str, str]]:
     """Yield a line for each figure, with the cells of `TOTALS_HEAD`."""
     own, plain = schedule.totals, schedule.first_come
     figures = (
@@ -122,7 +122,7 @@ def total_rows(schedule: Schedule) -> Iterator[tuple[str, str, str, str]]:
         yield "jobs that are late", f"{own.late}", f"{plain.late}", ""
 
 
-def _comparison(schedule: Schedule) -> Table:
+def _comparison(schedule: QueueSchedule) -> Table:
     table = headed_table()
     for number, head in enumerate(TOTALS_HEAD):
         table.add_column(head, justify="right" if number else "left", no_wrap=True)

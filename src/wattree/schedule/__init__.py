@@ -1,21 +1,21 @@
 """Jobs in a queue: when each starts, on how many nodes, under which power limit, and where."""
 
-from wattree.schedule.problem import Problem, Start, Task, Way
-from wattree.schedule.queue import Objective, Queue, QueuedJob
+from wattree.schedule.problem import Problem, QueuedTask, TaskStart, Way
+from wattree.schedule.queue import JobQueue, QueuedJob, QueueObjective
 from wattree.schedule.schedule import schedule
-from wattree.schedule.schedule_result import Schedule, ScheduledJob
+from wattree.schedule.schedule_result import QueueSchedule, ScheduledJob
 from wattree.schedule.solve import Solution, solve
 
 __all__ = [
-    "Objective",
+    "JobQueue",
     "Problem",
-    "Queue",
+    "QueueObjective",
+    "QueueSchedule",
     "QueuedJob",
-    "Schedule",
+    "QueuedTask",
     "ScheduledJob",
     "Solution",
-    "Start",
-    "Task",
+    "TaskStart",
     "Way",
     "schedule",
     "solve",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wattree.schedule.problem import Problem, Start
+from wattree.schedule.problem import Problem, TaskStart
 
 #: Nodes of each task, by its number.
 Nodes = Mapping[int, tuple[int, ...]]
 
 
-def placed(problem: Problem, starts: Sequence[Start], leaf_nodes: int) -> Nodes:
+def placed(problem: Problem, starts: Sequence[TaskStart], leaf_nodes: int) -> Nodes:
     """Return the nodes of each task: of one leaf where it has room, of as few as possible else.
 
     Any nodes that are free will do, as the schedule never takes more than there are.
@@ -48,7 +48,7 @@ def _chosen(leaves: list[list[int]], count: int) -> list[int]:
 
 
 def meeting(
-    problem: Problem, starts: Sequence[Start], nodes: Nodes, leaf_nodes: int
+    problem: Problem, starts: Sequence[TaskStart], nodes: Nodes, leaf_nodes: int
 ) -> dict[int, tuple[int, ...]]:
     """Return for each task that leaves its leaf those that it meets there when most do.
 

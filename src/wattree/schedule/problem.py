@@ -48,7 +48,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class QueuedTask:
     """What is to be run once.
 
     Attributes:
@@ -67,7 +67,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class TaskStart:
     """When and how a task runs.
 
     Attributes:
@@ -81,7 +81,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class StartTable:
     """One way of one task at all its starts, `(n,)` each.
 
     Attributes:
@@ -122,7 +122,7 @@ class Problem:
         price: Of energy. [USD/J]
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[QueuedTask, ...]
     nodes: int
     slot_s: float
     slots: int
@@ -151,7 +151,7 @@ class Problem:
         return max(way.power_w - way.nodes * self.idle_w, 0.0)
 
     @cached_property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[StartTable, ...]:
         """All ways that fit, with all starts within the horizon."""
         found = [
             self._choice(number, index)
@@ -161,7 +161,7 @@ class Problem:
         ]
         return tuple(each for each in found if len(each.end_s))
 
-    def _choice(self, number: int, index: int) -> Choice:
+    def _choice(self, number: int, index: int) -> StartTable:
         task = self.tasks[number]
         way = task.ways[index]
         slots = self.slots_of(way)
@@ -173,7 +173,7 @@ class Problem:
         if task.deadline_s is not None:
             late_s = np.maximum(end_s - task.deadline_s, 0.0)
             late_s[late_s < 1e-6 * self.slot_s] = 0.0
-        return Choice(
+        return StartTable(
             task=number,
             way=index,
             nodes=way.nodes,
@@ -185,7 +185,7 @@ class Problem:
             value=self._value(task, way, start_s, end_s),
         )
 
-    def _value(self, task: Task, way: Way, start_s: Floats, end_s: Floats) -> Floats:
+    def _value(self, task: QueuedTask, way: Way, start_s: Floats, end_s: Floats) -> Floats:
         weight = task.priority / sum(each.priority for each in self.tasks)
         horizon_s = self.slots * self.slot_s
         if self.objective in ("completion", "makespan"):  # the makespan is one number for all
@@ -209,7 +209,7 @@ class Problem:
         fixed = way.fixed_usd if objective == "cost" else 0.0
         return np.asarray(fixed + way.energy_j * tariff.mean(start_s, way.duration_s))
 
-    def total(self, objective: str, starts: Sequence[Start]) -> float:
+    def total(self, objective: str, starts: Sequence[TaskStart]) -> float:
         """Return what a schedule comes to: the sum of energy, cost or carbon, or a time. [SI]"""
         ends_s = [self.end_s(start) for start in starts]
         if objective == "makespan":
@@ -222,20 +222,20 @@ class Problem:
             for s in starts
         )
 
-    def lateness(self, starts: Sequence[Start]) -> float:
+    def lateness(self, starts: Sequence[TaskStart]) -> float:
         """Return seconds after deadlines, times priorities, added up. [s]"""
         return sum(self.tasks[s.task].priority * self.late_s(s) for s in starts)
 
-    def late_s(self, start: Start) -> float:
+    def late_s(self, start: TaskStart) -> float:
         """Return by how much a task ends after its deadline. [s]"""
         deadline_s = self.tasks[start.task].deadline_s
         late_s = 0.0 if deadline_s is None else self.end_s(start) - deadline_s
         return late_s if late_s >= 1e-6 * self.slot_s else 0.0
 
-    def way(self, start: Start) -> Way:
+    def way(self, start: TaskStart) -> Way:
         """Return how a task runs."""
         return self.tasks[start.task].ways[start.way]
 
-    def end_s(self, start: Start) -> float:
+    def end_s(self, start: TaskStart) -> float:
         """Return when a task ends. [s]"""
         return start.slot * self.slot_s + self.way(start).duration_s

@@ -13,7 +13,7 @@ from wattree.job import Job, job_from_mapping
 from wattree.job.energy import EnergyTerms
 
 
-class Objective(StrEnum):
+class QueueObjective(StrEnum):
     """What a schedule has least of, after lateness; a value of `problem.OBJECTIVES` each."""
 
     ENERGY = "energy"
@@ -35,7 +35,7 @@ class QueuedJob:
         steps: Training steps until it is done; 0 where `tokens` say it.
         tokens: To train on; None where `steps` say it.
         nodes: Numbers of nodes that it may have, ascending.
-        release_s, deadline_s, priority: As in `Task`.
+        release_s, deadline_s, priority: As in `QueuedTask`.
     """
 
     name: str
@@ -51,7 +51,7 @@ class QueuedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class JobQueue:
     """Jobs and what they share.
 
     Attributes:
@@ -72,7 +72,7 @@ class Queue:
     energy: Mapping[str, Any]
     terms: EnergyTerms
     jobs: tuple[QueuedJob, ...]
-    objective: Objective
+    objective: QueueObjective
     power_cap_w: float | None
     limits_w: tuple[float | None, ...]
     slot_s: float | None

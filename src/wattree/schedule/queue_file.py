@@ -1,4 +1,4 @@
-"""Queue files: YAML → `Queue`. Every fault of the file and of the jobs that it names is told."""
+"""Queue files: YAML → `JobQueue`. Every fault of the file and of its jobs is told at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import EnergySpec
 from wattree.job.section import Section
 from wattree.job.values import DeviceList, Factor, Power, Steps
-from wattree.schedule.queue import Objective, Queue, QueuedJob
+from wattree.schedule.queue import JobQueue, QueuedJob, QueueObjective
 from wattree.units import parse_quantity
 
 #: More jobs than this take a solver longer than anybody waits.
@@ -139,7 +139,7 @@ def queue_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def load_queue(path: Path | str) -> Queue:
+def load_queue(path: Path | str) -> JobQueue:
     """Return the queue that a YAML file describes.
 
     Raises:
@@ -150,7 +150,7 @@ def load_queue(path: Path | str) -> Queue:
     return queue_from_mapping(read_yaml(path), str(path), folder=path.parent)
 
 
-def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) -> Queue:
+def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) -> JobQueue:
     """Return the queue of a mapping with the keys of a queue file.
 
     Args:
@@ -186,13 +186,13 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
     _refuse_same_names(jobs, problems)
     problems.check()
     assert cluster is not None
-    return Queue(
+    return JobQueue(
         source=source,
         cluster=under_terms(cluster, terms),
         energy=energy,
         terms=terms,
         jobs=tuple(jobs),
-        objective=Objective(spec.objective),
+        objective=QueueObjective(spec.objective),
         power_cap_w=spec.power_cap,
         limits_w=(cluster.power_limit_w, *(spec.power_limits or ())),
         slot_s=spec.slot,

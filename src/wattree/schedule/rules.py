@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.schedule.problem import Choice, Problem, Start
+from wattree.schedule.problem import Problem, StartTable, TaskStart
 
 #: Orders that are drawn for ten tasks or fewer, from a fixed seed; fewer for more tasks, whose
 #: orders take longer to try.
@@ -23,7 +23,7 @@ class Timetable:
         self._nodes = np.zeros(problem.slots, dtype=np.int64)
         self._power_w = np.zeros(problem.slots)
 
-    def free(self, choice: Choice) -> NDArray[np.bool_]:
+    def free(self, choice: StartTable) -> NDArray[np.bool_]:
         """Return at which of its starts a choice has nodes and power throughout."""
         full = self._nodes + choice.nodes > self._problem.nodes
         spare_w = self._problem.spare_w
@@ -33,20 +33,20 @@ class Timetable:
         starts = np.arange(choice.first, choice.first + len(choice.end_s))
         return np.asarray(before[starts + choice.slots] == before[starts])
 
-    def take(self, choice: Choice, slot: int) -> None:
+    def take(self, choice: StartTable, slot: int) -> None:
         """Take what a choice needs from a slot on."""
         self._add(choice, slot, 1)
 
-    def give_back(self, choice: Choice, slot: int) -> None:
+    def give_back(self, choice: StartTable, slot: int) -> None:
         """Give back what was taken."""
         self._add(choice, slot, -1)
 
-    def _add(self, choice: Choice, slot: int, sign: int) -> None:
+    def _add(self, choice: StartTable, slot: int, sign: int) -> None:
         self._nodes[slot : slot + choice.slots] += sign * choice.nodes
         self._power_w[slot : slot + choice.slots] += sign * choice.power_w
 
 
-def first_come(problem: Problem) -> tuple[Start, ...] | None:
+def first_come(problem: Problem) -> tuple[TaskStart, ...] | None:
     """Return the schedule of a plain queue; None where the horizon is too near.
 
     Tasks start in the order of their release, each as fast as it can be run; none overtakes
@@ -65,13 +65,13 @@ def first_come(problem: Problem) -> tuple[Start, ...] | None:
             return None
         earliest = int(later[0])
         table.take(fastest, earliest)
-        starts.append(Start(task=number, way=fastest.way, slot=earliest))
+        starts.append(TaskStart(task=number, way=fastest.way, slot=earliest))
     return tuple(starts)
 
 
-def inserted(problem: Problem) -> tuple[Start, ...] | None:
+def inserted(problem: Problem) -> tuple[TaskStart, ...] | None:
     """Return the best schedule of those that put in one task after the other, in many orders."""
-    best: tuple[tuple[float, float], tuple[Start, ...]] | None = None
+    best: tuple[tuple[float, float], tuple[TaskStart, ...]] | None = None
     for order in _orders(problem):
         found = _in_order(problem, order)
         if found is not None:
@@ -81,7 +81,7 @@ def inserted(problem: Problem) -> tuple[Start, ...] | None:
     return None if best is None else best[1]
 
 
-def cost_of(problem: Problem, starts: Sequence[Start]) -> float:
+def cost_of(problem: Problem, starts: Sequence[TaskStart]) -> float:
     """Return what the solver makes small after lateness."""
     value = sum(
         float(choice.value[start.slot - choice.first])
@@ -111,10 +111,10 @@ def _orders(problem: Problem) -> Iterator[list[int]]:
         yield draw.permutation(len(tasks)).tolist()
 
 
-def _in_order(problem: Problem, order: Sequence[int]) -> tuple[Start, ...] | None:
+def _in_order(problem: Problem, order: Sequence[int]) -> tuple[TaskStart, ...] | None:
     table, starts = Timetable(problem), []
     for number in order:
-        best: tuple[tuple[float, float], Choice, int] | None = None
+        best: tuple[tuple[float, float], StartTable, int] | None = None
         for choice in problem.choices:
             if choice.task != number:
                 continue
@@ -129,5 +129,5 @@ def _in_order(problem: Problem, order: Sequence[int]) -> tuple[Start, ...] | Non
         if best is None:
             return None
         table.take(best[1], best[2])
-        starts.append(Start(task=number, way=best[1].way, slot=best[2]))
+        starts.append(TaskStart(task=number, way=best[1].way, slot=best[2]))
     return tuple(starts)

@@ -13,10 +13,10 @@ from wattree.energy.hourly import HourlySeries
 from wattree.errors import InfeasibleError
 from wattree.schedule.contention import slowdowns
 from wattree.schedule.placing import Nodes, meeting, placed
-from wattree.schedule.problem import Problem, Start, Task
-from wattree.schedule.queue import Queue
+from wattree.schedule.problem import Problem, QueuedTask, TaskStart
+from wattree.schedule.queue import JobQueue
 from wattree.schedule.rules import first_come, inserted
-from wattree.schedule.schedule_result import Schedule, ScheduledJob, Totals
+from wattree.schedule.schedule_result import QueueSchedule, ScheduledJob, Totals
 from wattree.schedule.solve import Solution, solve
 from wattree.schedule.tariff import Tariff
 from wattree.schedule.ways import PredictedWay, Progress, predicted_ways
@@ -33,12 +33,12 @@ _DAY_S = 86_400.0
 
 
 def schedule(
-    queue: Queue,
+    queue: JobQueue,
     *,
     calibration: Path | None = None,
     limit_s: float = 45.0,
     progress: Progress | None = None,
-) -> Schedule:
+) -> QueueSchedule:
     """Return when each job of a queue starts, where, on how many nodes and under which limit.
 
     Args:
@@ -71,7 +71,7 @@ def schedule(
     return _Answer(queue, chosen, ways, slower, max(more.values(), default=1.0), refused).schedule()
 
 
-def _idle_w(queue: Queue) -> float:
+def _idle_w(queue: JobQueue) -> float:
     """Return what a node draws at rest, PUE included. [W]"""
     (pool,) = queue.cluster.pools
     return queue.cluster.site.pue * sum(
@@ -79,9 +79,9 @@ def _idle_w(queue: Queue) -> float:
     )
 
 
-def _tasks(queue: Queue, ways: Sequence[Sequence[PredictedWay]]) -> tuple[Task, ...]:
+def _tasks(queue: JobQueue, ways: Sequence[Sequence[PredictedWay]]) -> tuple[QueuedTask, ...]:
     return tuple(
-        Task(
+        QueuedTask(
             name=job.name,
             ways=tuple(each.way for each in own),
             release_s=job.release_s,
@@ -93,7 +93,7 @@ def _tasks(queue: Queue, ways: Sequence[Sequence[PredictedWay]]) -> tuple[Task, 
 
 
 def _check(
-    queue: Queue,
+    queue: JobQueue,
     ways: Sequence[Sequence[PredictedWay]],
     refused: Sequence[Sequence[str]],
     idle_w: float,
@@ -124,7 +124,7 @@ def _check(
         raise InfeasibleError(f"{queue.source}: jobs that cannot run:{text}", {})
 
 
-def _problem(queue: Queue, ways: Sequence[Sequence[PredictedWay]], idle_w: float) -> Problem:
+def _problem(queue: JobQueue, ways: Sequence[Sequence[PredictedWay]], idle_w: float) -> Problem:
     """Return the problem with a horizon by which a plain queue is through."""
     tasks = _tasks(queue, ways)
     horizon_s = queue.horizon_s or _horizon_s(queue, tasks)
@@ -154,7 +154,7 @@ def _problem(queue: Queue, ways: Sequence[Sequence[PredictedWay]], idle_w: float
     return problem
 
 
-def _horizon_s(queue: Queue, tasks: Sequence[Task]) -> float:
+def _horizon_s(queue: JobQueue, tasks: Sequence[QueuedTask]) -> float:
     """Return a time by which the jobs are likely to have ended, with room to wait. [s]"""
     area_s = sum(min(w.nodes * w.duration_s for w in task.ways) for task in tasks)
     longest_s = max(min(w.duration_s for w in task.ways) for task in tasks)
@@ -179,7 +179,7 @@ class _Chosen:
 
 
 def _slower(
-    queue: Queue,
+    queue: JobQueue,
     chosen: _Chosen,
     ways: Sequence[Sequence[PredictedWay]],
     calibration: Path | None,
@@ -203,19 +203,19 @@ class _Answer:
         untold: By how much steps are slower where they are placed than the schedule has them.
     """
 
-    queue: Queue
+    queue: JobQueue
     chosen: _Chosen
     ways: Sequence[Sequence[PredictedWay]]
     slower: dict[tuple[int, int], float]
     untold: float
     refused: Sequence[Sequence[str]]
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> QueueSchedule:
         """Return the answer."""
         starts, problem = self.chosen.solution.starts, self.chosen.problem
         plain = first_come(problem) or starts
         order = sorted(starts, key=lambda s: (s.slot, s.task))
-        return Schedule(
+        return QueueSchedule(
             queue=self.queue,
             jobs=tuple(self._job(start) for start in order),
             totals=self._totals(starts),
@@ -233,7 +233,7 @@ class _Answer:
             notes=tuple(self._notes()),
         )
 
-    def _job(self, start: Start) -> ScheduledJob:
+    def _job(self, start: TaskStart) -> ScheduledJob:
         predicted = self.ways[start.task][start.way]
         way, begin_s = predicted.way, start.slot * self.chosen.problem.slot_s
         low, high = predicted.interval
@@ -255,7 +255,7 @@ class _Answer:
             carbon_gco2e=self._amount("carbon", [start]),
         )
 
-    def _totals(self, starts: Sequence[Start]) -> Totals:
+    def _totals(self, starts: Sequence[TaskStart]) -> Totals:
         problem = self.chosen.problem
         return Totals(
             energy_j=problem.total("energy", starts),
@@ -267,7 +267,7 @@ class _Answer:
             late=sum(problem.late_s(start) > 0 for start in starts),
         )
 
-    def _amount(self, objective: str, starts: Sequence[Start]) -> float | None:
+    def _amount(self, objective: str, starts: Sequence[TaskStart]) -> float | None:
         """Return cost or carbon; None where the cluster knows no price, or no intensity."""
         cluster = self.queue.cluster
         known = (
@@ -277,7 +277,7 @@ class _Answer:
         )
         return self.chosen.problem.total(objective, starts) if known else None
 
-    def _why_late(self, start: Start) -> str:
+    def _why_late(self, start: TaskStart) -> str:
         """Return what keeps a job from its deadline."""
         late_s = self.chosen.problem.late_s(start)
         if not late_s:

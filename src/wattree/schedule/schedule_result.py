@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.schedule.queue import Queue
+from wattree.schedule.queue import JobQueue
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class QueueSchedule:
     """Answer to "in which order, where, and how".
 
     Attributes:
@@ -96,7 +96,7 @@ class Schedule:
         notes: What the figures rest on.
     """
 
-    queue: Queue
+    queue: JobQueue
     jobs: tuple[ScheduledJob, ...]
     totals: Totals
     first_come: Totals
@@ -131,7 +131,7 @@ class Schedule:
         }
 
 
-def busy(schedule: Schedule, times_s: Floats) -> tuple[Floats, Floats]:
+def busy(schedule: QueueSchedule, times_s: Floats) -> tuple[Floats, Floats]:
     """Return the nodes that are taken and the power of all nodes at given times. [1], [W]"""
     nodes = np.zeros(len(times_s))
     power_w = np.full(len(times_s), schedule.queue.cluster.nodes * schedule.idle_w)

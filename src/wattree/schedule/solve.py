@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.schedule.problem import Choice, Problem, Start
+from wattree.schedule.problem import Problem, StartTable, TaskStart
 from wattree.schedule.rules import cost_of, inserted
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ class Solution:
         least_cost: No schedule that is as little late has less. [SI]
     """
 
-    starts: tuple[Start, ...]
+    starts: tuple[TaskStart, ...]
     lateness: float
     least_lateness: float
     cost: float
@@ -129,7 +129,7 @@ class _Program:
 
     def least(
         self, cost: Floats, limit_s: float, *, no_later: float | None = None
-    ) -> tuple[tuple[Start, ...] | None, float]:
+    ) -> tuple[tuple[TaskStart, ...] | None, float]:
         """Return the schedule of least cost, if one is found in time, and a bound of the cost.
 
         Args:
@@ -190,10 +190,10 @@ class _Program:
             found.append((at, np.concatenate([self._choices[n].end_s for n in own])))
         return found
 
-    def _starts(self, taken: Floats) -> tuple[Start, ...]:
+    def _starts(self, taken: Floats) -> tuple[TaskStart, ...]:
         parts = np.split(taken[: len(self.value)], self._ends[:-1])
         return tuple(
-            Start(task=choice.task, way=choice.way, slot=choice.first + int(at))
+            TaskStart(task=choice.task, way=choice.way, slot=choice.first + int(at))
             for choice, part in zip(self._choices, parts, strict=True)
             for at in np.flatnonzero(part > 0.5)
         )
@@ -203,7 +203,7 @@ _Row = tuple[NDArray[np.int64], Floats]
 
 
 def _capacity_rows(
-    problem: Problem, choices: tuple[Choice, ...], ends: NDArray[np.int64]
+    problem: Problem, choices: tuple[StartTable, ...], ends: NDArray[np.int64]
 ) -> tuple[list[_Row], list[float], list[float]]:
     """Return rows with their upper and lower limits: each task once, nodes and power by slot."""
     capped = np.isfinite(problem.spare_w)

@@ -12,7 +12,7 @@ from wattree.errors import InfeasibleError, WattreeError
 from wattree.job import AUTO, Job
 from wattree.predict import simulate
 from wattree.schedule.problem import Way
-from wattree.schedule.queue import Queue, QueuedJob
+from wattree.schedule.queue import JobQueue, QueuedJob
 from wattree.search import plan
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.trace import Result
@@ -48,7 +48,7 @@ class PredictedWay:
 
 
 def predicted_ways(
-    queue: Queue, *, calibration: Path | None = None, progress: Progress | None = None
+    queue: JobQueue, *, calibration: Path | None = None, progress: Progress | None = None
 ) -> tuple[list[list[PredictedWay]], list[list[str]]]:
     """Return for each job the ways that fit in memory, and why others do not.
 
@@ -85,7 +85,7 @@ def _key(queued: QueuedJob, nodes: int) -> str:
 
 
 def _on(
-    queue: Queue, queued: QueuedJob, nodes: int, calibration: Path | None
+    queue: JobQueue, queued: QueuedJob, nodes: int, calibration: Path | None
 ) -> tuple[list[PredictedWay], str]:
     """Return the ways on so many nodes, one for each power limit, or why there are none."""
     try:
@@ -115,7 +115,7 @@ def _shortage(result: Result) -> str:
 
 
 def _way(
-    queue: Queue, queued: QueuedJob, job: Job, limit_w: float | None, result: Result
+    queue: JobQueue, queued: QueuedJob, job: Job, limit_w: float | None, result: Result
 ) -> PredictedWay:
     samples = None if queued.tokens is not None else float(queued.steps * job.data.global_batch)
     run = run_bill(result, tokens=queued.tokens, samples=samples)

@@ -13,7 +13,7 @@ from wattree.report.words import strategy_in_words
 
 if TYPE_CHECKING:
     from wattree.predict import Prediction
-    from wattree.schedule import Schedule
+    from wattree.schedule import QueueSchedule
     from wattree.search import Plan
     from wattree.search.compared import RunComparison
 
@@ -66,7 +66,7 @@ def write_comparison_report(path: Path, comparison: RunComparison) -> None:
     _write(path, kind="Comparison", title=names, subtitle=subtitle, body=body)
 
 
-def write_schedule_report(path: Path, schedule: Schedule) -> None:
+def write_schedule_report(path: Path, schedule: QueueSchedule) -> None:
     """Write the report of a schedule."""
     from wattree.report.html.schedule_view import schedule_view
 

@@ -22,7 +22,7 @@ from wattree.report.words import grams, joules, money, percent
 from wattree.units import format_time
 
 if TYPE_CHECKING:
-    from wattree.schedule import Schedule
+    from wattree.schedule import QueueSchedule
 
 _SHOWN = {"energy": joules, "cost": money, "carbon": grams}
 
@@ -40,7 +40,7 @@ class ScheduleView:
     notes: Sequence[str]
 
 
-def schedule_view(schedule: Schedule) -> ScheduleView:
+def schedule_view(schedule: QueueSchedule) -> ScheduleView:
     """Return what a report of a schedule shows."""
     jobs = TableView(
         caption="Jobs by their start",
@@ -65,7 +65,7 @@ def schedule_view(schedule: Schedule) -> ScheduleView:
     )
 
 
-def _cards(schedule: Schedule) -> list[Card]:
+def _cards(schedule: QueueSchedule) -> list[Card]:
     name = schedule.queue.objective.value
     own, plain = schedule.totals.of(name), schedule.first_come.of(name)
     shown = _SHOWN.get(name, format_time)

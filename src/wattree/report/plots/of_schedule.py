@@ -13,7 +13,7 @@ from wattree.schedule.schedule_result import busy
 from wattree.units import JOULES_PER_KWH, format_time
 
 if TYPE_CHECKING:
-    from wattree.schedule import Schedule, ScheduledJob
+    from wattree.schedule import QueueSchedule, ScheduledJob
 
 _HOUR_S: Final = 3600.0
 _DAYS_FROM_S: Final = 4 * 86_400.0
@@ -21,7 +21,7 @@ _DAYS_FROM_S: Final = 4 * 86_400.0
 _NARROW: Final = 0.12
 
 
-def schedule_plots(schedule: Schedule) -> list[Plot]:
+def schedule_plots(schedule: QueueSchedule) -> list[Plot]:
     """Return the pictures: nodes, power, and carbon or price by the hour where they change."""
     end = format_time(schedule.totals.makespan_s)
     nodes = schedule.queue.cluster.nodes
@@ -59,19 +59,19 @@ def schedule_plots(schedule: Schedule) -> list[Plot]:
     return plots
 
 
-def _scale(schedule: Schedule) -> tuple[float, str]:
+def _scale(schedule: QueueSchedule) -> tuple[float, str]:
     """Return the unit of the axis of time: its seconds, and its name."""
     return (86_400.0, "d") if schedule.totals.makespan_s >= _DAYS_FROM_S else (_HOUR_S, "h")
 
 
-def _time_axis(axes: Any, schedule: Schedule) -> float:
+def _time_axis(axes: Any, schedule: QueueSchedule) -> float:
     scale, unit = _scale(schedule)
     axes.set(xlabel=f"time from the beginning of the queue [{unit}]")
     axes.set_xlim(0.0, 1.02 * schedule.totals.makespan_s / scale)
     return scale
 
 
-def _draw_nodes(axes: Any, schedule: Schedule) -> None:
+def _draw_nodes(axes: Any, schedule: QueueSchedule) -> None:
     scale = _time_axis(axes, schedule)
     for number, job in enumerate(schedule.jobs):
         start, length = job.start_s / scale, (job.end_s - job.start_s) / scale
@@ -116,14 +116,14 @@ def _spans(job: ScheduledJob) -> list[tuple[int, int]]:
     return found
 
 
-def _power(schedule: Schedule) -> tuple[Any, Any]:
+def _power(schedule: QueueSchedule) -> tuple[Any, Any]:
     """Return moments at which power changes, and the power from each on. [s], [W]"""
     moments = {0.0, *(t for job in schedule.jobs for t in (job.start_s, job.end_s))}
     times_s = np.array(sorted(moments))
     return times_s, busy(schedule, times_s)[1]
 
 
-def _draw_power(axes: Any, schedule: Schedule) -> None:
+def _draw_power(axes: Any, schedule: QueueSchedule) -> None:
     scale = _time_axis(axes, schedule)
     times_s, power_w = _power(schedule)
     axes.stairs(power_w[:-1] / 1e3, times_s / scale, fill=True, color=SERIES[0], alpha=0.75)
@@ -138,7 +138,7 @@ def _draw_power(axes: Any, schedule: Schedule) -> None:
     axes.set(ylabel="power [kW]", ylim=(0.0, 1.12 * top))
 
 
-def _draw_hours(axes: Any, schedule: Schedule, hourly: tuple[float, ...], unit: str) -> None:
+def _draw_hours(axes: Any, schedule: QueueSchedule, hourly: tuple[float, ...], unit: str) -> None:
     scale = _time_axis(axes, schedule)
     hours = int(np.ceil(schedule.totals.makespan_s / _HOUR_S))
     shown = np.array([hourly[hour % len(hourly)] for hour in range(hours)]) * JOULES_PER_KWH
