@@ -26,8 +26,9 @@ MEMORY_BOUNDS: dict[str, tuple[Callable[[StrategyOptions], bool], float]] = {
     "shards": (lambda o: o.memory.sharding in {"zero2", "zero3", "hybrid"}, 0.30),
     # What a forward and a backward hold side by side depends on how they take turns.
     "dualpipe": (lambda o: o.pipeline.schedule.startswith("dualpipe"), 0.40),
-    # The fullest moment of a stage of unequal chunks may be in another chunk than its last.
-    "virtual stages": (lambda o: o.pipeline.virtual_stages > 1, 0.08),
+    # The fullest moment of a stage of unequal chunks may be in another chunk than its last: of
+    # 3,500 draws one needed more than 8 %, 18 % where every layer is recomputed.
+    "virtual stages": (lambda o: o.pipeline.virtual_stages > 1, 0.20),
     # In a V a stage's two chunks may be fullest at once, which the closed form does not see: of 565
     # draws nine needed more than 13 %, and one 24 %.
     "zero-bubble": (lambda o: o.pipeline.schedule.startswith("zb-"), 0.27),

@@ -1,8 +1,9 @@
-"""Cuts of a pipeline over pools: fewer layers to the stages of slower devices.
+"""Cuts of a pipeline: fewer layers to stages on slower devices, or with embedding or head.
 
-A cut into equal parts lets every stage wait for the slowest device. For each pipeline whose stages
-lie on pools of different speed the space therefore lists a second cut: the one whose longest stage
-is shortest, by the times that one layer, the embedding and the head take on each device.
+A cut into equal parts lets every stage wait for the slowest one. For each pipeline whose stages lie
+on pools of different speed the space therefore lists a second cut: the one whose longest stage is
+shortest, by the times that one layer, the embedding and the head take on each device. `refine` does
+so for stages on equal devices.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from wattree.closed_form.strategies import Shared, screened, stage_pools
 from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
 from wattree.strategy import AXES, Schedule, StrategyOptions
+from wattree.strategy.schedules import chunk_layers
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -27,15 +29,21 @@ _ONE_CHUNK = ("1f1b", "gpipe", "zb-h1", "zb-h2")
 
 
 def balanced_cuts(
-    setting: Setting, options: StrategyOptions, degrees: Degrees, shared: Shared
+    setting: Setting,
+    options: StrategyOptions,
+    degrees: Degrees,
+    shared: Shared,
+    *,
+    alike: bool = False,
 ) -> Iterator[tuple[StrategyOptions, Degrees]]:
-    """Yield options with a cut for pools, and the strategies that it is for.
+    """Yield options with a cut, and the strategies that it is for.
 
     Args:
-        setting: The job, on a mixed cluster.
+        setting: The job.
         options: What the strategies share.
         degrees: What they differ in.
         shared: Keeps block programs from call to call.
+        alike: Also for stages that all lie on the same pools, where it is not the even cut.
     """
     if options.pipeline.schedule not in _ONE_CHUNK:
         return
@@ -50,14 +58,16 @@ def balanced_cuts(
     for count, depth in np.unique(np.stack([ranks, stages], axis=1), axis=0).tolist():
         mine = np.flatnonzero((ranks == count) & (stages == depth))
         pools = stage_pools(setting.job.cluster, count, depth) > 0
-        if (pools == pools[:, :1]).all():
-            continue  # every stage lies on the same pools
+        if not alike and (pools == pools[:, :1]).all():
+            continue
         slowest = np.max(np.where(pools[:, :, None], layer_s[:, None, mine], 0.0), axis=0)
         extra = np.zeros_like(slowest)
         extra[0] = np.where(pools[:, :1], first_s[:, mine], 0.0).max(axis=0)
         extra[-1] += np.where(pools[:, -1:], last_s[:, mine], 0.0).max(axis=0)
         cuts = Counter(map(tuple, even_stage_layers(slowest, extra, layers).T.tolist()))
         cut = cuts.most_common(1)[0][0]
+        if alike and cut == tuple(chunk_layers(layers, depth)):
+            continue
         schedule = Schedule(name=options.pipeline.schedule, stage_layers=cut)
         if not stage_misfits(setting.model, depth, schedule):
             yield options.changed(stage_layers=cut), chosen.take(mine)

@@ -28,6 +28,7 @@ class Limits:
         placements: What lies in expanded memory that devices reach: `device` for nothing, or some
             of `placements.PLACED` joined by `+`; None for those that make sense on the cluster.
         offer: What the software can run; None for everything.
+        refined: Whether `plan` also changes the most promising strategies (`search.refine`).
     """
 
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -43,6 +44,7 @@ class Limits:
     in_turn: bool = False
     placements: Sequence[str] | None = None
     offer: Offer | None = None
+    refined: bool = True
 
 
 def device_counts(

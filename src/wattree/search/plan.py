@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
+from wattree.closed_form.bounds import time_bound
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
@@ -31,6 +32,7 @@ from wattree.search.offered import not_offered
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import FEWEST, Search, in_order, misses, ranked_strategy, search
+from wattree.search.refine import refined_space
 from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
 from wattree.strategy import StrategyOptions
@@ -40,6 +42,8 @@ Progress = Callable[[str, int, int], None]
 #: Share of memory that strategies leave free unless someone says otherwise: predicted peaks are
 #: off by 4 % in the mean (docs/accuracy.md).
 DEFAULT_MARGIN = 0.05
+#: Strategies near the best that are simulated, at least and at most, if they may be better.
+_FEWEST_REFINED, _ENOUGH_REFINED = 2, 6
 
 
 def plan(
@@ -155,6 +159,11 @@ def _searched(
         changed = enumerate_space(setting, ranks=ranks, limits=replace(limits, phantom=True))
         sought.append(seek.within(changed))
     found = in_order((entry for part in sought for entry in part.found.found), objective)
+    if found and limits.refined:
+        space = refined_space(setting, sought[0].screened, sought[0].meets, limits)
+        few = replace(seek, fewest=_FEWEST_REFINED, enough=_ENOUGH_REFINED)
+        sought.append(few.within(space, than=found))
+        found = in_order((*found, *sought[-1].found.found), objective)
     if found and (shared := _sharing(setting, found[0], limits)) is not None:
         space = enumerate_space(setting, ranks=ranks, limits=shared)
         sought.append(seek.within(space, than=found))
@@ -175,13 +184,15 @@ class _Sought:
         screened: Its estimates.
         found: What was simulated.
         candidates: How many strategies it has, illegal ones included.
-        feasible: Of these, those that meet every constraint.
+        meets: Which of the estimates meet every constraint.
+        feasible: How many strategies do.
         rejected: Reason → how many were rejected for it.
     """
 
     screened: ScreenedSpace
     found: Search
     candidates: int
+    meets: NDArray[np.bool_]
     feasible: int
     rejected: Mapping[str, int]
 
@@ -195,6 +206,7 @@ class _Seek:
     objectives: tuple[str, ...]
     fewest: int
     report: Progress
+    enough: int | None = None
 
     def within(self, space: Space, *, than: Sequence[RankedStrategy] = ()) -> _Sought:
         """Return what is found in `space`, of strategies that may be better `than` those known."""
@@ -213,22 +225,31 @@ class _Seek:
             self.constraints,
             objectives=self.objectives,
             fewest=self.fewest,
+            enough=self.enough,
             progress=lambda done, total: self.report("simulating", done, total),
         )
         return _Sought(
             screened=screened,
             found=found,
             candidates=len(space) + sum(space.rejected.values()),
+            meets=feasible,
             feasible=int(feasible.sum()) - sum(found.missed.values()),
             rejected=_counted(space.rejected, turned_away, found.missed),
         )
 
     def _better(self, screened: ScreenedSpace, than: Sequence[RankedStrategy]) -> NDArray[np.bool_]:
-        """Return which estimates are better than all that is known, by any objective."""
+        """Return which strategies may be better than all that is known, by any objective.
+
+        Of a few they are all that the error of the closed form leaves room for.
+        """
         better = np.zeros(len(screened), dtype=bool)
+        error = np.zeros(len(screened))
+        if self.enough is not None:
+            software = self.setting.software
+            error[:] = [time_bound(options, software) for options in screened.space]
         for name in self.objectives:
             least = min(objective_of(entry.result, name) for entry in than)
-            better |= screened.objective(name, self.setting) < least
+            better |= screened.objective(name, self.setting) < least * (1.0 + error)
         return better
 
 

@@ -1,0 +1,130 @@
+"""Strategies near the most promising: schedules, uneven stages, partial recomputation."""
+
+from __future__ import annotations
+
+from tests.search.jobs import FEW, job, setting
+from wattree import plan
+from wattree.job.offers import Offer, offer_of
+from wattree.predict import predicted
+from wattree.search.limits import Limits
+from wattree.search.refine import refined_space
+from wattree.search.screen import ScreenedSpace, screen
+from wattree.search.space import Space, enumerate_space
+from wattree.strategy.schedules import PIPELINE_SCHEDULES
+
+#: Pipelines alone, of which there are few.
+DEEP = Limits(axes={"tp": (1,), "cp": (1,), "dp": (1, 2)}, shardings=("none",))
+
+
+def screened(limits: Limits = DEEP, **changes: object) -> ScreenedSpace:
+    """Return the space of a small job with its estimates."""
+    own = setting(**changes)
+    return screen(own, enumerate_space(own, limits=limits))
+
+
+def refined(limits: Limits = DEEP, *, usable: float = 1.0, **changes: object) -> Space:
+    """Return what is near the most promising, with a part of the memory."""
+    found = screened(limits, **changes)
+    fits = found.memory_bytes <= usable * found.capacity_bytes
+    own = ScreenedSpace(
+        **{
+            name: getattr(found, name)
+            for name in ScreenedSpace.__dataclass_fields__
+            if name != "capacity_bytes"
+        },
+        capacity_bytes=usable * found.capacity_bytes,
+    )
+    return refined_space(setting(**changes), own, fits, limits)
+
+
+def test_every_schedule_that_is_not_listed_is_tried() -> None:
+    """On pipelines alone, each with its own chunks; what runs in the executor runs here."""
+    found = list(refined())
+    schedules = {options.pipeline.schedule for options in found}
+
+    assert schedules >= set(PIPELINE_SCHEDULES) - {"gpipe", "interleaved"}
+    assert {options.pp for options in found} == {4, 8}
+    for name in schedules:
+        options = next(each for each in found if each.pipeline.schedule == name)
+        assert predicted(setting(), options).result.step_time_s > 0
+
+
+def test_only_what_the_software_offers() -> None:
+    """V schedules of torchtitan, none of Megatron-Core; recomputation by layer where there is."""
+    for software, expected in (
+        ("torchtitan", {"1f1b", "breadth-first", "zb-v", "dualpipev"}),
+        ("megatron-core", {"1f1b"}),
+    ):
+        own = Limits(axes=DEEP.axes, shardings=("none",), offer=offer_of(software))
+        found = {options.pipeline.schedule for options in refined(own)}
+        assert found <= expected
+    bare = Offer(software="x", version="1", source="x", choices={"recompute": ("none", "full")})
+    own = Limits(axes=DEEP.axes, shardings=("none",), offer=bare)
+    assert all(options.memory.recompute in {"none", "full"} for options in refined(own, usable=0.2))
+
+
+def test_uneven_stages_make_up_for_embedding_and_head() -> None:
+    """The longest stage of the cut is no longer than that of the even one."""
+    cuts = [o for o in refined() if o.pipeline.stage_layers is not None]
+
+    assert cuts
+    for options in cuts:
+        layers = options.pipeline.stage_layers
+        assert layers is not None
+        assert sum(layers) == 12
+        assert layers[-1] <= max(layers)
+        even = options.changed(stage_layers=None)
+        own, plain = (predicted(setting(), each).result.step_time_s for each in (options, even))
+        assert own <= plain * 1.02
+
+
+def test_part_of_the_layers_is_recomputed_where_all_are_too_many() -> None:
+    """With less memory than storing everything takes, and more than recomputing everything does."""
+    whole = screened()
+    stored = [o.memory.recompute == "none" for o in whole.space]
+    usable = 0.9 * float((whole.memory_bytes / whole.capacity_bytes)[stored].min())
+    found = [o for o in refined(usable=usable) if o.memory.recompute.startswith("block_")]
+
+    assert {options.memory.recompute for options in found} == {
+        "block_2",
+        "block_3",
+        "block_4",
+        "block_8",
+    }
+
+
+def test_a_plan_is_never_worse_and_keeps_to_its_limits() -> None:
+    """Beside the plan without; named schedules and recomputations are all there are."""
+    for changes in (
+        {"model": "bert-large", "batch": 32},
+        {"model": "gpt2-xl", "batch": 16, "sequence": 1024, "software": "torchtitan"},
+    ):
+        own, plain = (
+            plan(job(**changes), limits=Limits(shardings=("none",), refined=refined), top=3)
+            for refined in (True, False)
+        )
+        assert own.best is not None
+        assert plain.best is not None
+        assert own.best.result.step_time_s <= plain.best.result.step_time_s
+    named = plan(job(), limits=FEW, top=3)
+    assert {each.options.pipeline.schedule for each in named.ranked} <= {"1f1b"}
+
+
+def test_a_plan_takes_the_better_schedule() -> None:
+    """A deep pipeline of few micro-batches, of which zero-bubble schedules lose less."""
+    axes = {"dp": (1,), "fsdp": (1,), "tp": (1,), "cp": (1,), "pp": (8,)}
+    own, plain = (
+        plan(
+            job(batch=8),
+            limits=Limits(axes=axes, shardings=("none",), refined=refined),
+            top=20,
+        )
+        for refined in (True, False)
+    )
+    best, listed = (
+        next(each for each in found.ranked if each.options.pp == 8) for found in (own, plain)
+    )
+
+    assert best.options.pipeline.schedule not in Limits().schedules
+    assert best.result.step_time_s < 0.97 * listed.result.step_time_s
+    assert best.result.step_time_s == predicted(setting(batch=8), best.options).result.step_time_s
