@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import wattree
 from wattree.errors import WattreeError
 from wattree.job import job_from_mapping
 
+FOLDER = Path(__file__).parent
 #: Cluster of the study → nodes, and software of the time.
 CLUSTERS: Mapping[str, Mapping[str, Any]] = {
     "hc1": {"node": "8x-titan-xp", "nodes": 1},
     "hc2": {"node": "p3dn.24xlarge", "nodes": 4},
-    "hc3": {"node": "p4d.24xlarge", "nodes": 2},
+    "hc3": {"node": "p4d.24xlarge", "nodes": 2, "fabric": "./hc3.yaml"},
 }
 #: Model → samples on a device, positions (0: it has none), and strategies to run.
 IMAGES = ("data-parallel", "op shard", "ZeRO", "pipeline")
@@ -63,13 +65,13 @@ def rows(models: list[str], clusters: list[str]) -> Iterator[tuple[str, ...]]:
                     "model": model,
                     "data": data,
                     "precision": "fp32",
-                    "optimizer": "sgd",
+                    "optimizer": "adam",
                     "cluster": dict(CLUSTERS[cluster]),
                     "software": "pytorch",
                     "strategy": strategy(kind, ranks=ranks, samples=samples, model=model),
                 }
                 try:
-                    found = wattree.simulate(job_from_mapping(job)).result
+                    found = wattree.simulate(job_from_mapping(job, folder=FOLDER)).result
                 except WattreeError as error:
                     yield model, cluster, kind, "-", str(error).strip().splitlines()[-1].strip()
                     continue
