@@ -113,6 +113,11 @@ def test_every_misfit_is_told_at_once(tmp_path: Path) -> None:
             "cluster.node: unknown node 'dgx-h1000'",
         ),
         ({"model": "gpt2", "data": {}, "cluster": {}}, "this is a job, expected a queue"),
+        (queue(3), "jobs[0]: found 3, expected a mapping of name, job"),  # type: ignore[arg-type]
+        (
+            queue(waiting(), power_limits=["400 W", "5 W"]),
+            "power_limits[1].power_limit: 5 W is not above",
+        ),
         ([1], "found a list of 1 items, expected a mapping"),
         (queue(waiting(), objective="speed"), "objective: found 'speed', expected energy, cost"),
         (
@@ -126,7 +131,7 @@ def test_every_misfit_is_told_at_once(tmp_path: Path) -> None:
             "cluster.pools: found several kinds of nodes, expected one kind",
         ),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_what_is_no_queue(mapping: object, expected: str) -> None:
     """Where, found, expected."""

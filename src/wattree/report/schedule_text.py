@@ -58,9 +58,11 @@ def answer(schedule: QueueSchedule) -> str:
             f"{len(late)} of {jobs} jobs end after their deadline, {worst.name} by "
             f"{format_time(worst.late_s)}; {bound(schedule)}"
         )
-    deadlines = " in time" if any(job.deadline_s is not None for job in schedule.jobs) else ""
+    in_time = " in time" if any(job.deadline_s is not None for job in schedule.jobs) else ""
     end = format_time(schedule.totals.makespan_s)
-    return f"{jobs} jobs end{deadlines}, the last after {end}; {bound(schedule)}"
+    if jobs == 1:
+        return f"The job ends{in_time}, after {end}; {bound(schedule)}"
+    return f"{jobs} jobs end{in_time}, the last after {end}; {bound(schedule)}"
 
 
 def bound(schedule: QueueSchedule) -> str:

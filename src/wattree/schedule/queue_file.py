@@ -126,7 +126,7 @@ class QueueFile(Section):
     )
     slot: _Length | None = Field(None, description="a time, by which starts are told apart")
     horizon: _Length | None = Field(None, description="a time, by which all jobs have ended")
-    jobs: list[dict[str, Any]] = Field(description="a list of jobs")
+    jobs: list[Any] = Field(description="a list of jobs")
 
 
 def queue_schema() -> dict[str, Any]:
@@ -178,6 +178,10 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
         problems.add("cluster.pools", "found several kinds of nodes, expected one kind")
     if not 1 <= len(spec.jobs) <= MOST_JOBS:
         problems.add("jobs", f"found {len(spec.jobs)}, expected 1 to {MOST_JOBS:,} jobs")
+    for number, limit_w in enumerate(spec.power_limits or ()):
+        if cluster is not None:
+            with problems.at(f"power_limits[{number}]"):
+                cluster.limited(limit_w)
     jobs = [
         job
         for number, value in enumerate(spec.jobs)

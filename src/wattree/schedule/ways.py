@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattree.accounts.bill import energy_usd_per_j, run_bill
-from wattree.errors import InfeasibleError, WattreeError
+from wattree.errors import InfeasibleError, JobError, WattreeError
 from wattree.job import AUTO, Job
 from wattree.predict import simulate
 from wattree.schedule.problem import Way
@@ -117,6 +117,10 @@ def _shortage(result: Result) -> str:
 def _way(
     queue: JobQueue, queued: QueuedJob, job: Job, limit_w: float | None, result: Result
 ) -> PredictedWay:
+    if queued.tokens is not None and result.tokens_per_s is None:
+        raise JobError(
+            queued.source, ["tokens: the job has no data.sequence_length, so no tokens; give steps"]
+        )
     samples = None if queued.tokens is not None else float(queued.steps * job.data.global_batch)
     run = run_bill(result, tokens=queued.tokens, samples=samples)
     price = energy_usd_per_j(queue.cluster) or 0.0
