@@ -20,6 +20,9 @@ from wattree.search.plan_result import Plan
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
 _PARTLY = ("block_2", "block_3", "block_4", "block_8")
+#: Spaces small enough to list everything.
+_AXES = {"cp": (1,), "ep": (1,)}
+_SHARDINGS = ("none", "zero1", "zero3")
 #: Model, tokens per sample (None: images), samples, node, nodes, software.
 _JOBS = (
     ("gpt3-1.3b", 2048, 64, "dgx-a100", 1, "pytorch"),
@@ -88,11 +91,13 @@ def _compared(job: tuple[str, int | None, int, str, int, str]) -> dict[str, Any]
         found = plan(job_from_mapping(mapping), limits=limits, top=1)
         return found, time.process_time() - began
 
-    planned(Limits())  # kernels, catalogs
-    listed, listed_s = planned(Limits(refined=False))
-    own, own_s = planned(Limits())
+    few: dict[str, Any] = {"axes": _AXES, "shardings": _SHARDINGS}
+    planned(Limits(**few))  # kernels, catalogs
+    listed, listed_s = planned(Limits(**few, refined=False))
+    own, own_s = planned(Limits(**few))
     whole, _ = planned(
         Limits(
+            **few,
             schedules=tuple(PIPELINE_SCHEDULES),
             recomputations=("none", "selective", "full", *_PARTLY),
             refined=False,

@@ -111,20 +111,23 @@ def test_a_plan_is_never_worse_and_keeps_to_its_limits() -> None:
 
 
 def test_a_plan_takes_the_better_schedule() -> None:
-    """A deep pipeline of few micro-batches, of which zero-bubble schedules lose less."""
-    axes = {"dp": (1,), "fsdp": (1,), "tp": (1,), "cp": (1,), "pp": (8,)}
+    """A pipeline of few micro-batches, of which schedules in a V lose less."""
+    axes = {"dp": (2,), "fsdp": (1,), "tp": (1,), "cp": (1,), "pp": (4,)}
     own, plain = (
         plan(
-            job(batch=8),
+            job(batch=8, software="torchtitan"),
             limits=Limits(axes=axes, shardings=("none",), refined=refined),
             top=20,
         )
         for refined in (True, False)
     )
     best, listed = (
-        next(each for each in found.ranked if each.options.pp == 8) for found in (own, plain)
+        next(each for each in found.ranked if each.options.pp == 4) for found in (own, plain)
     )
 
     assert best.options.pipeline.schedule not in Limits().schedules
-    assert best.result.step_time_s < 0.97 * listed.result.step_time_s
-    assert best.result.step_time_s == predicted(setting(batch=8), best.options).result.step_time_s
+    assert best.result.step_time_s < 0.99 * listed.result.step_time_s
+    assert (
+        best.result.step_time_s
+        == predicted(setting(batch=8, software="torchtitan"), best.options).result.step_time_s
+    )

@@ -13,7 +13,7 @@ from wattree.predict import Setting
 from wattree.search.ideas import ideas
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
-from wattree.search.probability import probability_below
+from wattree.search.probability import likely_better
 from wattree.strategy import StrategyOptions
 from wattree.trace import PART_WORDS, STEP_PART_WORDS, Result
 from wattree.units import format_bytes, format_quantity, format_time
@@ -148,13 +148,7 @@ def against(
     if abs(share) < _TIE:
         head = f"It is level with {about}, {shown}"
     elif share > 0:
-        likely = probability_below(
-            ours,
-            theirs,
-            mine,
-            other,
-            pair_spread=setting.calibration.residuals.spreads.get("step_time_s.pair"),
-        )
+        likely = likely_better(ours, theirs, objective, calibration=setting.calibration)
         sure = f"with {100 * min(likely, _SUREST):.0f} % probability"
         head = f"It beats {about} by {100 * share:.1f} % ({sure}), {shown}"
     else:  # only one that misses a constraint can be better, or it would have won

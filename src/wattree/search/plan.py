@@ -32,7 +32,7 @@ from wattree.search.offered import not_offered
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import FEWEST, Search, in_order, misses, ranked_strategy, search
-from wattree.search.refine import refined_space
+from wattree.search.refine import refined_space, worth_it
 from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
 from wattree.strategy import StrategyOptions
@@ -163,7 +163,12 @@ def _searched(
         space = refined_space(setting, sought[0].screened, sought[0].meets, limits)
         few = replace(seek, fewest=_FEWEST_REFINED, enough=_ENOUGH_REFINED)
         sought.append(few.within(space, than=found))
-        found = in_order((*found, *sought[-1].found.found), objective)
+        better = [
+            entry
+            for entry in sought[-1].found.found
+            if limits.offer is not None or worth_it(setting, entry, found[0], objective)
+        ]
+        found = in_order((*found, *better), objective)
     if found and (shared := _sharing(setting, found[0], limits)) is not None:
         space = enumerate_space(setting, ranks=ranks, limits=shared)
         sought.append(seek.within(space, than=found))

@@ -10,10 +10,31 @@ from __future__ import annotations
 import math
 
 from wattree.accounts.interval import LEFT_OPEN, RESIDUAL
+from wattree.cost import Calibration
+from wattree.search.objective import objective_of
 from wattree.trace import Result
 
 #: Spread of the ratio of two strategies' step times where the calibration states none.
 _PAIR_SPREAD = 0.05
+
+
+def likely_better(
+    ours: Result, theirs: Result, objective: str, *, calibration: Calibration
+) -> float:
+    """Return the probability that one strategy of a job is better than another.
+
+    Args:
+        ours, theirs: What the strategies would do.
+        objective: What the better has less of.
+        calibration: Under which both are predicted.
+    """
+    return probability_below(
+        ours,
+        theirs,
+        objective_of(ours, objective),
+        objective_of(theirs, objective),
+        pair_spread=calibration.residuals.spreads.get("step_time_s.pair"),
+    )
 
 
 def probability_below(

@@ -18,6 +18,8 @@ from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
 from wattree.search.balance import balanced_cuts
 from wattree.search.limits import Limits
+from wattree.search.plan_result import RankedStrategy
+from wattree.search.probability import likely_better
 from wattree.search.screen import ScreenedSpace
 from wattree.search.space import Space, StrategyGroup
 from wattree.strategy import AXES, Schedule, StrategyOptions
@@ -30,6 +32,8 @@ _BASES = 32
 _EVERY = (2, 3, 4, 8)
 #: Half of the layers recomputed do not make up for more than twice the memory.
 _MOST_OVER = 2.0
+#: As sure as intervals are that a strategy is better.
+_SURE = 0.8
 
 _Bases = Mapping[StrategyOptions, list[StrategyOptions]]
 
@@ -55,6 +59,24 @@ def refined_space(
         if limits.recomputations is None:
             groups += _partly_recomputed(setting, screened, feasible, limits)
     return Space(groups=tuple(groups), rejected={})
+
+
+def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, objective: str) -> bool:
+    """Return whether to tell of a changed strategy to those whose software is not known.
+
+    Few programs have its schedule, so it has to be better by more than predictions may be wrong.
+
+    Args:
+        setting: The job.
+        entry: The changed strategy.
+        best: The best of the space.
+        objective: What the best has least of.
+    """
+    if entry.options.pipeline.schedule in Limits().schedules:
+        return True
+    calibration = setting.calibration
+    likely = likely_better(entry.result, best.result, objective, calibration=calibration)
+    return likely >= _SURE
 
 
 def _bases(screened: ScreenedSpace, among: NDArray[np.int64]) -> _Bases:
