@@ -1,7 +1,7 @@
 """Phantom against tensor parallelism without training: energy of a forward pass of a sample.
 
 `python examples/phantom_study/inference.py` counts FLOP and bytes, simulates forward passes of the
-sweep of `study.yaml`, prints tables and finding, and writes them to `README.md` (half a minute).
+sweep of `study.yaml`, prints tables and finding, and writes them to `tables.md` (half a minute).
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def main() -> None:
     shown = [case for case in found if case.ghosts == simulated["ghosts"][0]]
     text = "```text\n" + "\n".join(finding(found, STUDY["claim"])) + "\n```\n\n" + table(shown)
     print(text)
-    readme = HERE / "README.md"
-    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    write_atomic(readme, f"{before}{BEGIN}\n{text}{END}{rest.partition(END)[2]}")
+    tables_page = HERE / "tables.md"
+    before, _, rest = tables_page.read_text(encoding="utf-8").partition(BEGIN)
+    write_atomic(tables_page, f"{before}{BEGIN}\n{text}{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

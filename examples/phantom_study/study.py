@@ -2,7 +2,7 @@
 
 `python examples/phantom_study/study.py` trains the small stacks (some minutes, needs the extra
 `torch`), simulates the large ones, prints all tables and where the claim of half the energy holds,
-and writes `measured.json`, the tables in `README.md` and two pictures (with matplotlib) beside it.
+and writes `measured.json`, `tables.md` and two pictures (with matplotlib) beside it.
 `--stored` takes `measured.json` as it is, `--quick` that and a corner of the sweep, and writes
 nothing.
 """
@@ -87,10 +87,10 @@ def main(words: Sequence[str] | None = None) -> None:
     print(text)
     if given.quick:
         return
-    readme = HERE / "README.md"
-    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    tables_page = HERE / "tables.md"
+    before, _, rest = tables_page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    write_atomic(readme, f"{before}{BEGIN}\n{text}{END}{after}")
+    write_atomic(tables_page, f"{before}{BEGIN}\n{text}{END}{after}")
     if find_spec("matplotlib") is None:
         print("matplotlib is not installed: no pictures")
         return

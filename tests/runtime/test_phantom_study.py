@@ -92,7 +92,7 @@ def test_steps_to_a_loss(study: ModuleType) -> None:
 
 def test_the_page_has_what_the_program_prints_of_what_was_measured(study: ModuleType) -> None:
     """`python examples/phantom_study/study.py --stored` remakes it."""
-    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    page = (FOLDER / "tables.md").read_text(encoding="utf-8")
     kept = json.loads((FOLDER / "measured.json").read_text(encoding="utf-8"))["runs"]
 
     assert study.tables.steps_table(kept, study.STUDY["trained"]["targets"]) in page
@@ -119,5 +119,5 @@ def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:
     assert child.returncode == 130
     assert "interrupted" in notes
     assert 'study.py", line' not in notes  # a rank that still imports may end in one of its own
-    for name in ("measured.json", "README.md"):
+    for name in ("measured.json", "tables.md"):
         assert (folder / name).read_bytes() == (FOLDER / name).read_bytes()
