@@ -2,7 +2,7 @@
 
 `python docs/accuracy_tables.py [DIR]`: both get the errors on rows left out of the fit; with DIR, a
 folder that holds `throughput_llm.csv`, `memory.csv` and `throughput_vision_dlrm.csv`,
-docs/accuracy.md gets the tables of all rows, language models and other networks apart.
+docs/reference/accuracy.md gets the tables of all rows, language models and other networks apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wattree.validation import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Marker in docs/accuracy.md → files of rows.
+#: Marker in docs/reference/accuracy.md → files of rows.
 FILES = {
     "accuracy-full": ("throughput_llm.csv", "memory.csv"),
     "accuracy-networks": ("throughput_vision_dlrm.csv",),
@@ -35,7 +35,7 @@ def main() -> None:
         _fill(page, "held-out", held_out())
     if len(sys.argv) > 1:
         folder = Path(sys.argv[1])
-        page = ROOT / "docs" / "accuracy.md"
+        page = ROOT / "docs" / "reference" / "accuracy.md"
         for marker, names in FILES.items():
             validation = wattree.validate([folder / name for name in names])
             _fill(page, marker, _tables(validation, worst_rows=30))

@@ -1,4 +1,4 @@
-"""Put the table of built-in models into docs/models.md; `--check` only compares it."""
+"""Put the table of built-in models into docs/reference/models.md; `--check` only compares it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wattree.capture import catalog_entry, model_figures
 from wattree.capture.zoo import built_in_models
 from wattree.report.words import count, quantity
 
-PAGE = Path(__file__).parent / "models.md"
+PAGE = Path(__file__).parent / "reference" / "models.md"
 BEGIN, END = "<!-- built-in models:begin -->", "<!-- built-in models:end -->"
 
 

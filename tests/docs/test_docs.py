@@ -467,6 +467,6 @@ def test_the_page_on_models_has_the_table_of_the_built_in_ones() -> None:
     assert spec.loader is not None
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)
-    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "models.md").read_text(encoding="utf-8")
 
     assert tables.filled(page) == page
