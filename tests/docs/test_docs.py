@@ -232,9 +232,10 @@ def test_python_snippets_run(block: Block, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("block", marked("shell"))
 def test_shell_snippets_succeed(block: Block, tmp_path: Path) -> None:
     """Commands are copied whole."""
-    program = tmp_path / "wattree"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m wattree "$@"\n')
-    program.chmod(0o755)
+    for name, arguments in (("wattree", " -m wattree"), ("python", "")):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
+        program.chmod(0o755)
     environment = {
         **os.environ,
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
