@@ -30,6 +30,7 @@ include_patterns = [
     "docs/*/*.md",
     "*.md",
     "examples/*/README.md",
+    "examples/*/tables.md",
     "validation/README.md",
 ]
 exclude_patterns = [".*", "build", "src", "tests", "benchmarks", "shared", "runs", "**/__pycache__"]
