@@ -1,0 +1,42 @@
+"""Mixes of strategies by kind of block and by stage."""
+
+from __future__ import annotations
+
+from benchmarks.mixed import recomputed, sharded, simulated
+from tests.search.jobs import setting
+from wattree.predict import predicted
+from wattree.strategy import StrategyOptions
+
+
+def test_a_mix_of_everything_is_the_uniform_strategy() -> None:
+    """What a mix does to all blocks, an option of the strategy does: same time, same memory."""
+    own = setting()
+    plain = StrategyOptions(dp=4, pp=2, sharding="zero1")
+    every = [instance.path for instance in own.model.instances]
+    layers = [instance.path for instance in own.model.instances if instance.is_layer]
+
+    for mix, option in (
+        (sharded(every), {"sharding": "zero3"}),
+        (recomputed(layers), {"recompute": "full"}),
+    ):
+        found = simulated(own, plain, mix)
+        uniform = predicted(own, plain.changed(**option), detail=False).result
+        assert found is not None
+        assert found.step_time_s == uniform.step_time_s
+        assert found.memory.peak_bytes == uniform.memory.peak_bytes
+
+
+def test_a_mix_lies_between_what_it_mixes() -> None:
+    """In memory and in time, by the number of stages that recompute."""
+    own = setting()
+    plain = StrategyOptions(dp=2, pp=4, sharding="none")
+    layers = [instance.path for instance in own.model.instances if instance.is_layer]
+    found = [simulated(own, plain, recomputed(layers[:count])) for count in (0, 3, 6, 12)]
+
+    times = [each.step_time_s for each in found if each is not None]
+    peaks = [each.memory.peak_bytes for each in found if each is not None]
+    assert len(times) == len(found)
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[0] > peaks[-1]
