@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.mixed import recomputed, sharded, simulated
-from tests.search.jobs import setting
+from tests.search.jobs import job, setting
+from wattree import simulate
 from wattree.predict import predicted
 from wattree.strategy import StrategyOptions
 
@@ -40,3 +43,18 @@ def test_a_mix_lies_between_what_it_mixes() -> None:
     assert times[0] < times[-1]
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[0] > peaks[-1]
+
+
+def test_a_mix_is_written_as_a_job_that_simulates_to_the_same() -> None:
+    """A mix needs no option: the tree that results print is a strategy of a job file."""
+    own = setting()
+    paths = ["head", *(i.path for i in own.model.instances if i.is_layer)][:5]
+    plain = StrategyOptions(dp=4, pp=2, sharding="zero1")
+    found = simulated(own, plain, sharded(paths).merged(recomputed(paths[1:])))
+
+    assert found is not None
+    written = {key: value for key, value in found.strategy.items() if key != "preset"}
+    again = simulate(job(strategy=written)).result
+    # `simulate` adds up operators one by one, mixes are simulated in runs of them: rounding only.
+    assert again.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
+    assert again.memory.peak_bytes == found.memory.peak_bytes
