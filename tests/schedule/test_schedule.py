@@ -11,7 +11,7 @@ import pytest
 from tests.schedule.test_queue import JOB, queue, waiting
 from wattree import simulate
 from wattree.cli.main import run
-from wattree.errors import InfeasibleError
+from wattree.errors import InfeasibleError, JobError
 from wattree.schedule import QueueSchedule, schedule
 from wattree.schedule.contention import slowdowns
 from wattree.schedule.queue_file import queue_from_mapping
@@ -95,12 +95,13 @@ def test_jobs_that_cannot_run_are_all_told() -> None:
     large = {**JOB, "model": "llama-3.1-70b"}
     mapping = queue(
         {"name": "large", "job": large, "steps": 1, "nodes": 1},
-        {"name": "odd", "job": {**JOB, "strategy": {"tp": 3}}, "steps": 1, "nodes": 1},
+        waiting("hungry", nodes=1),
+        power_cap=cap(found(queue(waiting(nodes=1))), 0.5),
     )
     with pytest.raises(InfeasibleError) as error:
         found(mapping)
     assert "large: 1 node: needs" in str(error.value)
-    assert "odd: 1 node:" in str(error.value)
+    assert "hungry: the cluster draws at least" in str(error.value)
 
     with pytest.raises(InfeasibleError, match=r"2 nodes draw .* W at rest"):
         found(queue(waiting(), power_cap="2 kW"))
@@ -110,15 +111,58 @@ def test_jobs_that_cannot_run_are_all_told() -> None:
         found(queue(waiting("a", nodes=2), waiting("b", nodes=2), horizon="1 s"))
 
 
-def test_jobs_on_one_oversubscribed_fabric_slow_each_other(tmp_path: Path) -> None:
-    """Their steps are played together on the nodes that they have."""
-    fabric = tmp_path / "fabric.yaml"
-    fabric.write_text(
-        "name: narrow\ntitle: two to a leaf\nkind: fat-tree\nsources: {test: made up}\n"
-        "oversubscription: {value: 8, source: test}\nleaf_nodes: {value: 2, source: test}\n"
+def test_mistakes_in_jobs_are_told_when_the_queue_is_read() -> None:
+    """What is wrong on every number of nodes is a mistake, not a job that does not fit."""
+    jobs = (waiting("odd", job={**JOB, "strategy": {"tp": 3}}), waiting(job={**JOB, "modle": 1}))
+    with pytest.raises(JobError) as error:
+        queue_from_mapping(queue(*jobs), folder=Path())
+    assert "jobs[0].job: " in error.value.problems[0]
+    assert "jobs[1].job: unknown key 'modle'" in error.value.problems[1]
+
+    unknown = [waiting(name, job={**JOB, "model": name}) for name in ("gpt22", "gpt23")]
+    with pytest.raises(JobError) as error:
+        found(queue(*unknown))
+    assert [line.split(";")[0] for line in error.value.problems] == [
+        f"jobs[{n}].job: model: unknown model '{name}'" for n, name in enumerate(("gpt22", "gpt23"))
+    ]
+
+
+def test_jobs_that_cannot_keep_apart_take_longer_and_the_bound_does_not(tmp_path: Path) -> None:
+    """Three nodes to a leaf, two jobs of two nodes and one of each leaf's rest."""
+    narrow(tmp_path, leaf_nodes=3)
+    mapping = {
+        "cluster": {"node": "dgx-a100", "nodes": 6, "fabric": "fabric.yaml"},
+        "jobs": [waiting(name, nodes=2) for name in "abc"],
+        "objective": "makespan",
+    }
+    own = queue_from_mapping(mapping, folder=tmp_path)
+    alone_s = predicted_ways(own)[0][0][0].way.duration_s
+    result = schedule(own, limit_s=10.0)
+    across = [job for job in result.jobs if len({node // 3 for node in job.nodes}) > 1]
+
+    for job in result.jobs:
+        assert job.end_s - job.start_s == pytest.approx(alone_s * job.slowdown)
+    assert across, "one of three has nodes of both leaves"
+    assert any(job.slowdown > 1.01 for job in result.jobs)
+    assert result.least < result.totals.makespan_s * 0.999
+    assert result.gap > 1e-3
+    assert any("were played" in note for note in result.notes)
+
+
+def narrow(folder: Path, leaf_nodes: int) -> None:
+    """Write a fabric with an eighth of the uplinks that its leaves could fill."""
+    (folder / "fabric.yaml").write_text(
+        "name: narrow\ntitle: small leaves\nkind: fat-tree\nsources: {test: made up}\n"
+        "oversubscription: {value: 8, source: test}\n"
+        f"leaf_nodes: {{value: {leaf_nodes}, source: test}}\n"
         'switch_latency: {value: "0.7 us", source: test}\n'
         'switch_power_per_nic: {value: "116 W", source: test}\n'
     )
+
+
+def test_jobs_on_one_oversubscribed_fabric_slow_each_other(tmp_path: Path) -> None:
+    """Their steps are played together on the nodes that they have."""
+    narrow(tmp_path, leaf_nodes=2)
     mapping = {
         "cluster": {"node": "dgx-a100", "nodes": 4, "fabric": "fabric.yaml"},
         "jobs": [waiting(name, nodes=2) for name in "ab"],
@@ -128,7 +172,8 @@ def test_jobs_on_one_oversubscribed_fabric_slow_each_other(tmp_path: Path) -> No
     taken = {0: ways[0][0], 1: ways[1][0]}
 
     crossed = slowdowns(own.cluster, taken, {0: (0, 2), 1: (1, 3)}, {0: (1,), 1: (0,)})
-    assert all(factor > 1.05 for factor in crossed.values())
+    assert all(factor.time > 1.05 for factor in crossed.values())
+    assert all(1.0 < factor.energy < factor.time for factor in crossed.values())
     # The schedule gives each a leaf of its own, and then nothing is slower.
     assert all(job.slowdown == 1.0 for job in schedule(own, limit_s=10.0).jobs)
 

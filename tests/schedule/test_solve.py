@@ -8,7 +8,7 @@ import pytest
 from benchmarks.schedule_exhaustive import drawn, exhaustive
 from wattree.schedule.placing import meeting, placed
 from wattree.schedule.problem import OBJECTIVES, Problem, QueuedTask, TaskStart, Way
-from wattree.schedule.rules import cost_of, first_come
+from wattree.schedule.rules import cost_of, first_come, inserted
 from wattree.schedule.solve import solve
 from wattree.schedule.tariff import Tariff
 
@@ -67,6 +67,20 @@ def test_a_plain_queue_is_never_better() -> None:
         assert found.lateness <= problem.lateness(plain) + 1e-6
         if found.lateness == pytest.approx(problem.lateness(plain)):
             assert found.cost <= cost_of(problem, plain) * (1 + 1e-6)
+
+
+def test_rules_alone_are_no_worse_than_a_plain_queue() -> None:
+    """What is answered where the solver finds nothing in its time."""
+    for seed in range(60):
+        problem = drawn(seed, tasks=12, slots=40)
+        plain, found = first_come(problem), inserted(problem)
+        if plain is None:
+            continue
+        assert found is not None
+        ours, theirs = (problem.lateness(each) for each in (found, plain))
+        assert ours <= theirs, seed
+        if ours == theirs:
+            assert cost_of(problem, found) <= cost_of(problem, plain), seed
 
 
 def test_nodes_of_a_leaf_are_kept_together() -> None:

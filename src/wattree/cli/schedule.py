@@ -34,7 +34,7 @@ class ScheduleRequest:
     calibration: Calibration = None
     limit: Annotated[
         str, option("TIME", "Time that the solver may take to prove how good a schedule is.")
-    ] = "45 s"
+    ] = "30 s"
     json_path: JsonPath = None
     report: ReportPath = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -36,9 +37,11 @@ def show_schedule(schedule: QueueSchedule, console: Console) -> None:
     for head in _SHOWN:
         is_name = head == "job"
         table.add_column(head, justify="left" if is_name else "right", no_wrap=not is_name)
-    for row in job_rows(schedule):
+    for row in islice(job_rows(schedule), _MOST_ROWS):
         table.add_row(*(row[head] for head in _SHOWN))
     console.print(table)
+    if (more := len(schedule.jobs) - _MOST_ROWS) > 0:
+        console.print(f"and {more} later ones (--json, --report)")
     section("Beside first come, first served", _comparison(schedule), console)
     late = [f"{job.name}: {job.late_because}" for job in schedule.jobs if job.late_s]
     if late:
@@ -71,12 +74,14 @@ def bound(schedule: QueueSchedule) -> str:
     what = "lateness" if late else OBJECTIVES[schedule.queue.objective.value]
     if schedule.gap < 1e-4:
         less = "ends earlier" if what == OBJECTIVES["makespan"] else f"has less {what}"
-        return f"no other schedule {less}"
-    return f"another schedule has at most {percent(schedule.gap)} less {what}"
+        return f"no other schedule in slots of {format_time(schedule.slot_s)} {less}"
+    slots = f"in slots of {format_time(schedule.slot_s)}"
+    return f"another schedule {slots} has at most {percent(schedule.gap)} less {what}"
 
 
 JOBS_HEAD = ("job", "nodes", "start", "end", "80 %", "limit", "power", "energy", "carbon", "late")
-#: Of these what a terminal has room for.
+#: What a terminal has room for: jobs, and of these cells.
+_MOST_ROWS = 20
 _SHOWN = ("job", "nodes", "start", "end", "limit", "power", "energy", "late")
 
 

@@ -1,9 +1,9 @@
-"""How much slower steps are on the nodes that a schedule gives them, beside the jobs they meet."""
+"""How much longer steps take, and how much more energy, beside the jobs that they meet."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattree.hardware import Cluster
@@ -13,6 +13,23 @@ from wattree.schedule.placing import Nodes
 from wattree.schedule.ways import PredictedWay
 
 
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """What a step becomes where it is placed, as factors of what it was taken to be.
+
+    Attributes:
+        time: At least 1.
+        energy: At least 1.
+    """
+
+    time: float = 1.0
+    energy: float = 1.0
+
+    def after(self, other: Slowdown) -> Slowdown:
+        """Return both, one on top of the other."""
+        return Slowdown(self.time * other.time, self.energy * other.energy)
+
+
 def slowdowns(
     cluster: Cluster,
     ways: Mapping[int, PredictedWay],
@@ -20,8 +37,8 @@ def slowdowns(
     met: Mapping[int, Sequence[int]],
     *,
     calibration: Path | None = None,
-) -> dict[int, float]:
-    """Return by what factor each task that leaves its leaf is slower than on leaves of its own.
+) -> dict[int, Slowdown]:
+    """Return how much slower each task that leaves its leaf is than on leaves of its own.
 
     Its step is played on its nodes, at the same time as steps of those that it meets, in the mean
     over how their steps lie. Nothing is played on a fabric that is not oversubscribed: there nodes
@@ -48,7 +65,10 @@ def slowdowns(
         result = simulate(job, calibration=calibration).result
         beside = result.neighbours
         step_s = result.step_time_s if beside is None else beside.mean_s
-        found[task] = max(step_s / own.step_time_s, 1.0)
+        step_j = result.energy_j.total if beside is None else beside.energy_mean_j
+        found[task] = Slowdown(
+            max(step_s / own.step_time_s, 1.0), max(step_j / own.step_energy_j, 1.0)
+        )
     return found
 
 

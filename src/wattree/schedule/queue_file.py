@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from wattree.errors import JobError, UnitError
+from wattree.errors import JobError, UnitError, WattreeError
 from wattree.files import read_yaml
 from wattree.hardware import Cluster
 from wattree.job.cluster import cluster_of
@@ -190,7 +190,7 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
     _refuse_same_names(jobs, problems)
     problems.check()
     assert cluster is not None
-    return JobQueue(
+    queue = JobQueue(
         source=source,
         cluster=under_terms(cluster, terms),
         energy=energy,
@@ -203,6 +203,25 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
         horizon_s=spec.horizon,
         warnings=tuple(problems.warnings),
     )
+    for job in jobs:
+        _refuse_mistakes(queue, job, problems)
+    problems.check()
+    return queue
+
+
+def _refuse_mistakes(queue: JobQueue, job: QueuedJob, problems: Problems) -> None:
+    """Note what is wrong with a job on every number of nodes: then it is not the nodes."""
+    found: WattreeError | None = None
+    for nodes in job.nodes:
+        try:
+            queue.job(job, nodes)
+        except WattreeError as error:
+            found = error
+        else:
+            return
+    lines = found.problems if isinstance(found, JobError) else (str(found),)
+    for line in lines:
+        problems.add(job.source.removeprefix(f"{problems.source}: "), line)
 
 
 def _job(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.energy_ledger import standing_of
 from wattree.energy.hourly import HourlySeries
 from wattree.errors import InfeasibleError
-from wattree.schedule.contention import slowdowns
+from wattree.schedule.contention import Slowdown, slowdowns
 from wattree.schedule.placing import Nodes, meeting, placed
 from wattree.schedule.problem import Problem, QueuedTask, TaskStart
 from wattree.schedule.queue import JobQueue
@@ -36,7 +36,7 @@ def schedule(
     queue: JobQueue,
     *,
     calibration: Path | None = None,
-    limit_s: float = 45.0,
+    limit_s: float = 30.0,
     progress: Progress | None = None,
 ) -> QueueSchedule:
     """Return when each job of a queue starts, where, on how many nodes and under which limit.
@@ -54,21 +54,25 @@ def schedule(
     ways, refused = predicted_ways(queue, calibration=calibration, progress=progress)
     idle_w = _idle_w(queue)
     _check(queue, ways, refused, idle_w)
-    problem = _problem(queue, ways, idle_w)
-    slower: dict[tuple[int, int], float] = {}
-    for rounds_left in reversed(range(_ROUNDS)):
-        solution = solve(problem, limit_s=limit_s)
-        assert solution is not None, "the horizon holds the tasks one after another"
+    alone = problem = _problem(queue, ways, idle_w)
+    rounds = _ROUNDS if queue.cluster.fabric.oversubscription > 1.0 else 1
+    slower: dict[tuple[int, int], Slowdown] = {}
+    bounds: Solution | None = None
+    for rounds_left in reversed(range(rounds)):
+        solution = solve(problem, limit_s=limit_s / rounds)
+        assert solution is not None, "a schedule by rules is within the horizon"
+        bounds = bounds or solution
         nodes = placed(problem, solution.starts, queue.cluster.fabric.leaf_nodes)
-        chosen = _Chosen(problem, solution, nodes)
+        chosen = _Chosen(problem, solution.bounded_by(bounds), nodes)
         more = _slower(queue, chosen, ways, calibration)
         if not more or not rounds_left:
             break
         for (task, way), factor in more.items():
-            ways[task][way] = ways[task][way].slowed(factor)
-            slower[task, way] = slower.get((task, way), 1.0) * factor
-        problem = replace(problem, tasks=_tasks(queue, ways))
-    return _Answer(queue, chosen, ways, slower, max(more.values(), default=1.0), refused).schedule()
+            ways[task][way] = ways[task][way].slowed(factor.time, factor.energy)
+            slower[task, way] = factor.after(slower.get((task, way), Slowdown()))
+        problem = _roomy(queue, replace(problem, tasks=_tasks(queue, ways)))
+    untold = max((factor.time for factor in more.values()), default=1.0)
+    return _Answer(queue, chosen, alone, ways, slower, untold, refused).schedule()
 
 
 def _idle_w(queue: JobQueue) -> float:
@@ -113,7 +117,7 @@ def _check(
     for job, own, reasons in zip(queue.jobs, ways, refused, strict=True):
         if not own:
             lines.append(f"{job.name}: " + "; ".join(reasons))
-        elif not lines and not any(problem.fits(each.way) for each in own):
+        elif problem.spare_w > 0.0 and not any(problem.fits(each.way) for each in own):
             least_w = min(problem.power_of(each.way) for each in own) + nodes * idle_w
             lines.append(
                 f"{job.name}: the cluster draws at least {least_w:,.0f} W while it runs, with all "
@@ -143,6 +147,15 @@ def _problem(queue: JobQueue, ways: Sequence[Sequence[PredictedWay]], idle_w: fl
         carbon=_tariff(series, "carbon_gco2e_per_j", queue.cluster.site.carbon_gco2e_per_j),
         price=_tariff(series, "price_usd_per_j", energy_usd_per_j(queue.cluster)),
     )
+    return _roomy(queue, problem)
+
+
+def _roomy(queue: JobQueue, problem: Problem) -> Problem:
+    """Return the problem with a horizon, if the queue gives none, that schedules by rules keep.
+
+    Raises:
+        InfeasibleError: The queue gives one that is too near.
+    """
     while first_come(problem) is None or inserted(problem) is None:
         if queue.horizon_s is not None:
             raise InfeasibleError(
@@ -183,15 +196,17 @@ def _slower(
     chosen: _Chosen,
     ways: Sequence[Sequence[PredictedWay]],
     calibration: Path | None,
-) -> dict[tuple[int, int], float]:
-    """Return ways that are slower where they are placed than was thought, and by what factor."""
+) -> dict[tuple[int, int], Slowdown]:
+    """Return ways that are slower where they are placed than was thought, and by how much."""
     starts = chosen.solution.starts
     met = meeting(chosen.problem, starts, chosen.nodes, queue.cluster.fabric.leaf_nodes)
     taken = {start.task: ways[start.task][start.way] for start in starts}
     factors = slowdowns(queue.cluster, taken, chosen.nodes, met, calibration=calibration)
     index = {start.task: start.way for start in starts}
     return {
-        (task, index[task]): factor for task, factor in factors.items() if factor > 1.0 + _SLOWER
+        (task, index[task]): factor
+        for task, factor in factors.items()
+        if max(factor.time, factor.energy) > 1.0 + _SLOWER
     }
 
 
@@ -200,26 +215,30 @@ class _Answer:
     """All that an answer is told from.
 
     Attributes:
+        alone: The problem with steps that meet no other job.
         untold: By how much steps are slower where they are placed than the schedule has them.
     """
 
     queue: JobQueue
     chosen: _Chosen
+    alone: Problem
     ways: Sequence[Sequence[PredictedWay]]
-    slower: dict[tuple[int, int], float]
+    slower: Mapping[tuple[int, int], Slowdown]
     untold: float
     refused: Sequence[Sequence[str]]
 
     def schedule(self) -> QueueSchedule:
         """Return the answer."""
         starts, problem = self.chosen.solution.starts, self.chosen.problem
-        plain = first_come(problem) or starts
+        plain = first_come(self.alone)
+        assert plain is not None, "the horizon is roomy"
         order = sorted(starts, key=lambda s: (s.slot, s.task))
+        the_cap = self._cap_makes_late()
         return QueueSchedule(
             queue=self.queue,
-            jobs=tuple(self._job(start) for start in order),
-            totals=self._totals(starts),
-            first_come=self._totals(plain),
+            jobs=tuple(self._job(start, capped=the_cap) for start in order),
+            totals=self._totals(problem, starts),
+            first_come=self._totals(self.alone, plain),
             least=self.chosen.solution.least_cost,
             least_lateness_s=self.chosen.solution.least_lateness,
             gap=self.chosen.solution.gap,
@@ -233,7 +252,7 @@ class _Answer:
             notes=tuple(self._notes()),
         )
 
-    def _job(self, start: TaskStart) -> ScheduledJob:
+    def _job(self, start: TaskStart, *, capped: bool) -> ScheduledJob:
         predicted = self.ways[start.task][start.way]
         way, begin_s = predicted.way, start.slot * self.chosen.problem.slot_s
         low, high = predicted.interval
@@ -247,27 +266,28 @@ class _Answer:
             end_interval_s=(begin_s + low * way.duration_s, begin_s + high * way.duration_s),
             deadline_s=self.queue.jobs[start.task].deadline_s,
             late_s=self.chosen.problem.late_s(start),
-            late_because=self._why_late(start),
-            slowdown=self.slower.get((start.task, start.way), 1.0),
+            late_because=self._why_late(start, capped=capped),
+            slowdown=self.slower.get((start.task, start.way), Slowdown()).time,
             energy_j=way.energy_j,
             power_w=way.power_w,
-            cost_usd=self._amount("cost", [start]),
-            carbon_gco2e=self._amount("carbon", [start]),
+            cost_usd=self._amount("cost", self.chosen.problem, [start]),
+            carbon_gco2e=self._amount("carbon", self.chosen.problem, [start]),
         )
 
-    def _totals(self, starts: Sequence[TaskStart]) -> Totals:
-        problem = self.chosen.problem
+    def _totals(self, problem: Problem, starts: Sequence[TaskStart]) -> Totals:
         return Totals(
             energy_j=problem.total("energy", starts),
-            cost_usd=self._amount("cost", starts),
-            carbon_gco2e=self._amount("carbon", starts),
+            cost_usd=self._amount("cost", problem, starts),
+            carbon_gco2e=self._amount("carbon", problem, starts),
             makespan_s=problem.total("makespan", starts),
             completion_s=problem.total("completion", starts),
             lateness_s=problem.lateness(starts),
             late=sum(problem.late_s(start) > 0 for start in starts),
         )
 
-    def _amount(self, objective: str, starts: Sequence[TaskStart]) -> float | None:
+    def _amount(
+        self, objective: str, problem: Problem, starts: Sequence[TaskStart]
+    ) -> float | None:
         """Return cost or carbon; None where the cluster knows no price, or no intensity."""
         cluster = self.queue.cluster
         known = (
@@ -275,9 +295,19 @@ class _Answer:
             if objective == "carbon"
             else energy_usd_per_j(cluster) is not None or cluster.node.price_usd_per_s is not None
         )
-        return self.chosen.problem.total(objective, starts) if known else None
+        return problem.total(objective, starts) if known else None
 
-    def _why_late(self, start: TaskStart) -> str:
+    def _cap_makes_late(self) -> bool:
+        """Return whether less is late without the power cap."""
+        problem = self.chosen.problem
+        lateness = problem.lateness(self.chosen.solution.starts)
+        if problem.power_cap_w is None or not lateness:
+            return False
+        free = replace(problem, power_cap_w=None)
+        without = inserted(free)
+        return without is not None and free.lateness(without) < lateness
+
+    def _why_late(self, start: TaskStart, *, capped: bool) -> str:
         """Return what keeps a job from its deadline."""
         late_s = self.chosen.problem.late_s(start)
         if not late_s:
@@ -287,14 +317,11 @@ class _Answer:
         fitting = [way for way in task.ways if self.chosen.problem.fits(way)]
         soonest_s = task.release_s + min(way.duration_s for way in fitting)
         if soonest_s > task.deadline_s:
-            capped = min(way.duration_s for way in task.ways) + task.release_s <= task.deadline_s
-            cause = "the power cap" if capped else "its own length"
+            able = min(way.duration_s for way in task.ways) + task.release_s <= task.deadline_s
+            cause = "the power cap" if able else "its own length"
             missing = format_time(soonest_s - task.deadline_s)
             return f"{cause}: started at once it would be {missing} late"
-        free = replace(self.chosen.problem, power_cap_w=None)
-        without = inserted(free)
-        lateness = self.chosen.problem.lateness(self.chosen.solution.starts)
-        if without is not None and free.lateness(without) < lateness:
+        if capped:
             return "the power cap: without it less is late"
         return "the nodes: others with deadlines or higher priority have them"
 
@@ -302,7 +329,8 @@ class _Answer:
         slot = format_time(self.chosen.problem.slot_s)
         notes = [
             f"jobs start at multiples of {slot} and keep their nodes to the end of one",
-            "nodes at rest count toward the power cap, not toward energy",
+            "jobs count toward the power cap with their mean power, nodes at rest with theirs",
+            "nodes at rest count toward no job's energy, nor toward the objective",
         ]
         series = self.queue.terms.series
         if (
@@ -312,6 +340,7 @@ class _Answer:
             notes.append(f"{series.name} has {len(series.hours)} hours and repeats")
         if self.slower:
             notes.append("steps of jobs that share uplinks were played together; they take longer")
+            notes.append("the bound, and first come first served, are of steps that meet no other")
         if self.untold > 1.0:
             notes.append(
                 f"where jobs are placed, one meets others and takes {self.untold:.2f} x as long as "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,16 @@ class Solution:
             found, bound = self.cost, self.least_cost
         return max(found - bound, 0.0) / abs(found) if found else 0.0
 
+    def bounded_by(self, other: Solution) -> Solution:
+        """Return the solution with bounds of another, of a problem in which tasks are no longer."""
+        return replace(
+            self,
+            least_lateness=min(other.least_lateness, self.lateness),
+            least_cost=min(other.least_cost, self.cost),
+        )
 
-def solve(problem: Problem, *, limit_s: float = 45.0) -> Solution | None:
+
+def solve(problem: Problem, *, limit_s: float = 30.0) -> Solution | None:
     """Return the best schedule that is found, with bounds; None where none is within the horizon.
 
     Args:
@@ -71,8 +79,10 @@ def solve(problem: Problem, *, limit_s: float = 45.0) -> Solution | None:
     if best is None:
         return None
     left_s = limit_s - (time.monotonic() - began)
-    found, least = program.least(program.value, left_s, no_later=late)
-    least = max(least, program.sum_of_least(program.value) + least_makespan(problem))
+    found, least = None, program.sum_of_least(program.value) + least_makespan(problem)
+    if cost_of(problem, best) - least > _GAP * abs(least):
+        found, proven = program.least(program.value, left_s, no_later=late)
+        least = max(least, proven)
     if found is not None and cost_of(problem, found) < cost_of(problem, best):
         best = found
     starts = tuple(sorted(best, key=lambda each: each.task))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattree.accounts.bill import energy_usd_per_j, run_bill
-from wattree.errors import InfeasibleError, JobError, WattreeError
+from wattree.errors import InfeasibleError, JobError, ModelError, WattreeError
 from wattree.job import AUTO, Job
 from wattree.predict import simulate
 from wattree.schedule.problem import Way
@@ -31,6 +31,7 @@ class PredictedWay:
         power_limit_w: Of each device; None: the rated power. [W]
         strategy: In a few words.
         step_time_s: Of one step. [s]
+        step_energy_j: Of one step, PUE included. [J]
         interval: Shortest and longest duration that is likely (80 %), as factors of the duration.
     """
 
@@ -39,12 +40,23 @@ class PredictedWay:
     power_limit_w: float | None
     strategy: str
     step_time_s: float
+    step_energy_j: float
     interval: tuple[float, float]
 
-    def slowed(self, factor: float) -> PredictedWay:
-        """Return the way where every step takes longer by a factor, at the same energy."""
-        way = replace(self.way, duration_s=self.way.duration_s * factor)
-        return replace(self, way=way, step_time_s=self.step_time_s * factor)
+    def slowed(self, time: float, energy: float) -> PredictedWay:
+        """Return the way where every step takes longer, and more energy, by these factors."""
+        way = replace(
+            self.way,
+            duration_s=self.way.duration_s * time,
+            energy_j=self.way.energy_j * energy,
+            fixed_usd=self.way.fixed_usd * time,
+        )
+        return replace(
+            self,
+            way=way,
+            step_time_s=self.step_time_s * time,
+            step_energy_j=self.step_energy_j * energy,
+        )
 
 
 def predicted_ways(
@@ -56,8 +68,12 @@ def predicted_ways(
         queue: The queue.
         calibration: File of constants; the shipped one if None.
         progress: Called with (stage, done, total).
+
+    Raises:
+        JobError: Models cannot be built; all of them are told.
     """
-    known: dict[str, tuple[list[PredictedWay], str]] = {}
+    mistakes: dict[str, None] = {}
+    known: dict[str, tuple[list[_Predicted], str]] = {}
     ways, refused = [], []
     total = sum(len(job.nodes) for job in queue.jobs)
     done = 0
@@ -67,27 +83,37 @@ def predicted_ways(
         for nodes in queued.nodes:
             key = _key(queued, nodes)
             if key not in known:
-                known[key] = _on(queue, queued, nodes, calibration)
+                try:
+                    known[key] = _on(queue, queued, nodes, calibration)
+                except ModelError as error:  # on any number of nodes
+                    known[key] = [], str(error)
+                    mistakes[str(error).removeprefix(f"{queue.source}: ")] = None
             own, reason = known[key]
-            found += own
+            found += [_way(queue, queued, *each) for each in own]
             reasons += [f"{nodes} node{'s' * (nodes > 1)}: {reason}"] if reason else []
             done += 1
             if progress is not None:
                 progress("predict", done, total)
         ways.append(found)
         refused.append(reasons)
+    if mistakes:
+        raise JobError(queue.source, list(mistakes))
     return ways, refused
 
 
 def _key(queued: QueuedJob, nodes: int) -> str:
-    facts = [queued.mapping, str(queued.folder), queued.steps, queued.tokens, nodes]
+    facts = [queued.mapping, str(queued.folder), nodes]
     return json.dumps(facts, sort_keys=True, default=str)
+
+
+#: A job, its power limit [W] and its predicted step.
+_Predicted = tuple[Job, float | None, Result]
 
 
 def _on(
     queue: JobQueue, queued: QueuedJob, nodes: int, calibration: Path | None
-) -> tuple[list[PredictedWay], str]:
-    """Return the ways on so many nodes, one for each power limit, or why there are none."""
+) -> tuple[list[_Predicted], str]:
+    """Return the steps on so many nodes, one for each power limit, or why there are none."""
     try:
         job = queue.job(queued, nodes)
         if job.strategy == AUTO:
@@ -100,7 +126,9 @@ def _on(
             result = simulate(limited, calibration=calibration).result
             if not result.memory.fits:
                 return [], _shortage(result)
-            found.append(_way(queue, queued, limited, limit_w, result))
+            found.append((limited, limit_w, result))
+    except ModelError:
+        raise
     except InfeasibleError as error:
         return [], str(error).splitlines()[0]
     except WattreeError as error:
@@ -138,5 +166,6 @@ def _way(
         power_limit_w=limit_w,
         strategy=options_in_words(strategy) if isinstance(strategy, StrategyOptions) else "a tree",
         step_time_s=result.step_time_s,
+        step_energy_j=result.energy_j.total,
         interval=(low / result.step_time_s, high / result.step_time_s),
     )
