@@ -6,7 +6,7 @@ Of the fastest strategies of each job, those included that need up to twice the 
 simulated: parameters sharded for some kinds of blocks and not for others, recomputation of some
 kinds of layers, or of the layers of the first stages of a pipeline, which store most micro-batches.
 Degrees, schedules and cuts are those of the strategy that is mixed, as one step has one mesh. A mix
-is marked (*) where it is better with 80 % probability, by what the two do not share.
+is marked (*) where it is better with 80 % probability, by what the two do not share. Embedding tables are spread over replicas, dense parts copied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from wattree.search.promising import misses
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions, options_in_words
+from wattree.strategy.parts import tables_of
 from wattree.strategy.presets.data import REPLICAS
+from wattree.strategy.presets.tables import sharded_tables
 from wattree.strategy.schedules import chunk_layers
 from wattree.strategy.tree import ActivationStore, MemoryChoice, StrategyTree, TreeNode
 from wattree.trace import Result
@@ -47,13 +49,14 @@ _JOBS = (
     ("encoder-decoder", "t5-3b", 512, 512, "dgx-a100", 1),
     ("large vocabulary", "gemma-2-9b", 4096, 64, "dgx-a100", 2),
     ("ViT", "vit-h-14", None, 1024, "dgx-a100", 1),
-    ("tables", "dlrm-dcnv2", None, 65536, "dgx-a100", 1),
+    ("tables", "dlrm-small", None, 65536, "dgx-a100", 1),
 )
 #: Strategies of a job that are mixed, and how much of the memory they may need.
 _BASES, _MOST_OVER = 4, 2.0
 #: Kinds of blocks that are told apart, the ones with most parameters first.
 _KINDS = 4
 _SURE = 0.8
+_TABLES = ("auto", "table-wise", "row-wise", "column-wise")
 _HEAD = ("field", "job", "uniform", "mixed", "gain", "sure", "mixes", "what differs", "of")
 _CONSTRAINTS = Constraints(margin=DEFAULT_MARGIN)
 _OVER = (*REPLICAS, "cp")
@@ -128,6 +131,9 @@ def _mixed(given: tuple[str, str, int | None, int, str, int]) -> dict[str, Any]:
 def _bases(setting: Setting, job: Job, best: StrategyOptions) -> Iterator[StrategyOptions]:
     """Yield the best strategy, and the fastest that would be but for their memory."""
     yield best
+    if tables_of(setting.model):  # which are spread over replicas, whatever is fast without
+        samples = job.data.global_batch // best.ranks
+        yield StrategyOptions(dp=best.ranks, micro_batch=samples, sharding="none")
     space = enumerate_space(
         setting, ranks=(best.ranks,), limits=Limits(offer=offer_of(job.software))
     )
@@ -146,6 +152,10 @@ def _bases(setting: Setting, job: Job, best: StrategyOptions) -> Iterator[Strate
 
 def _mixes(setting: Setting, base: StrategyOptions) -> Iterator[tuple[str, StrategyTree]]:
     """Yield what differs, and the choices for it."""
+    for way in _TABLES if tables_of(setting.model) and base.replicas > 1 else ():
+        # The closed form has no such strategies, so plan does not list them.
+        spread = base.changed(tables=way)
+        yield f"spreads tables, {way}", sharded_tables(spread, setting.model)
     kinds = _kinds(setting)
     if base.memory.sharding in {"none", "zero1"} and base.replicas * base.cp > 1:
         # What stores parameters whole has them sharded for some blocks, with their gradients.
