@@ -6,7 +6,8 @@ Of the fastest strategies of each job, those included that need up to twice the 
 simulated: parameters sharded for some kinds of blocks and not for others, recomputation of some
 kinds of layers, or of the layers of the first stages of a pipeline, which store most micro-batches.
 Degrees, schedules and cuts are those of the strategy that is mixed, as one step has one mesh. A mix
-is marked (*) where it is better with 80 % probability, by what the two do not share. Embedding tables are spread over replicas, dense parts copied.
+is marked (*) where it is better with 80 % probability, by what the two do not share.
+Embedding tables are spread over replicas, dense parts copied.
 """
 
 from __future__ import annotations
