@@ -34,7 +34,7 @@ class ScheduleRequest:
     calibration: Calibration = None
     limit: Annotated[
         str, option("TIME", "Time that the solver may take to prove how good a schedule is.")
-    ] = "30 s"
+    ] = "45 s"
     json_path: JsonPath = None
     report: ReportPath = None
 

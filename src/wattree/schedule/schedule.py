@@ -36,7 +36,7 @@ def schedule(
     queue: JobQueue,
     *,
     calibration: Path | None = None,
-    limit_s: float = 30.0,
+    limit_s: float = 45.0,
     progress: Progress | None = None,
 ) -> QueueSchedule:
     """Return when each job of a queue starts, where, on how many nodes and under which limit.

@@ -58,7 +58,7 @@ class Solution:
         )
 
 
-def solve(problem: Problem, *, limit_s: float = 30.0) -> Solution | None:
+def solve(problem: Problem, *, limit_s: float = 45.0) -> Solution | None:
     """Return the best schedule that is found, with bounds; None where none is within the horizon.
 
     Args:
