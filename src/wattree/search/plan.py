@@ -35,6 +35,7 @@ from wattree.search.promising import FEWEST, Search, in_order, misses, ranked_st
 from wattree.search.refine import refined_space, worth_it
 from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
+from wattree.search.spread_tables import NOT_SPREAD, with_spread_tables
 from wattree.strategy import StrategyOptions
 
 Progress = Callable[[str, int, int], None]
@@ -121,13 +122,14 @@ def plan(
         )
     rivals = _rivals(setting, found[0].options.ranks, limits.offer)
     ranked = _with_rivals(found, list(rivals.values()), constraints, objective)
-    simulated = sum(part.found.simulated for part in sought)
+    spread = sum(entry.options.parallelism.tables != NOT_SPREAD for entry in found)
+    simulated = sum(part.found.simulated for part in sought) + spread
     exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)
     idle = allow_approximate and not sought[1].candidates
     return Plan(
-        candidates=sum(part.candidates for part in sought),
+        candidates=sum(part.candidates for part in sought) + spread,
         simulated=simulated + sum(rival is not None for rival in rivals.values()),
-        feasible=sum(part.feasible for part in sought),
+        feasible=sum(part.feasible for part in sought) + spread,
         wall_s=time.perf_counter() - began,
         objective=objective,
         best=ranked[0],
@@ -173,7 +175,8 @@ def _searched(
         space = enumerate_space(setting, ranks=ranks, limits=shared)
         sought.append(seek.within(space, than=found))
         found = in_order((*found, *sought[-1].found.found), objective)
-    return sought, found
+    spread = with_spread_tables(setting, ranks, seek.constraints, limits)
+    return sought, in_order((*found, *spread), objective)
 
 
 def _sharing(setting: Setting, best: RankedStrategy, limits: Limits) -> Limits | None:

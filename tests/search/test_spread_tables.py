@@ -1,0 +1,62 @@
+"""Plans of models with tables: spread over replicas, beside copies of the dense parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.search.jobs import FEW
+from wattree import plan, simulate
+from wattree.job import Job, job_from_mapping
+from wattree.search.limits import Limits
+
+
+def job(model: str, **strategy: object) -> Job:
+    """Return a job on eight devices."""
+    return job_from_mapping(
+        {
+            "model": model,
+            "data": {"global_batch": 65536},
+            "precision": "bf16",
+            "cluster": {"node": "dgx-a100"},
+            "strategy": strategy or "auto",
+        }
+    )
+
+
+def test_tables_that_no_device_holds_are_spread() -> None:
+    """No plain strategy fits; the plan is what `simulate` says of its options."""
+    found = plan(job("dlrm-dcnv2"), top=3)
+
+    assert found.best is not None
+    assert found.best.options.parallelism.tables != "data-parallel"
+    again = simulate(job("dlrm-dcnv2", dp=8, micro_batch=8192, tables="column-wise"))
+    ranked = next(e for e in found.ranked if e.options.parallelism.tables == "column-wise")
+    assert ranked.result.step_time_s == pytest.approx(again.result.step_time_s)
+    assert found.feasible == sum(
+        entry.options.parallelism.tables != "data-parallel" for entry in found.ranked
+    )
+
+
+def test_spread_tables_win_where_they_are_faster() -> None:
+    """They move looked-up vectors instead of the gradients of whole tables."""
+    found = plan(job("dlrm-small"), top=20)
+    best = {
+        spread: min(
+            entry.result.step_time_s
+            for entry in found.ranked
+            if (entry.options.parallelism.tables != "data-parallel") is spread
+        )
+        for spread in (True, False)
+    }
+
+    assert best[True] < 0.5 * best[False]
+
+
+def test_models_without_tables_and_named_axes_have_none() -> None:
+    """Nothing changes for them."""
+    for found in (
+        plan(job("resnet-50"), limits=FEW, top=3),
+        plan(job("dlrm-small"), limits=Limits(axes={"tp": (1,)}), top=3),
+    ):
+        tables = {entry.options.parallelism.tables for entry in found.ranked}
+        assert tables == {"data-parallel"}
