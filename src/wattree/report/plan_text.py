@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.report.energy_text import run_facts
-from wattree.report.parts import INDENT, facts_table, headed_table, plain_table, section
+from wattree.report.parts import INDENT, bullets, facts_table, headed_table, plain_table, section
 from wattree.report.result_text import summary_rows
 from wattree.report.words import NOT_APPLICABLE, changed_function, column, significant
 from wattree.units import format_bytes, format_time
@@ -86,6 +86,8 @@ def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Conso
         console.print(Text("\nWhy", style="bold"))
         for sentence in plan.explanation[:_REASONS]:
             console.print(Padding(Text(sentence), INDENT))
+    if best.result.assumptions:
+        section("Assumed", bullets(best.result.assumptions[:_REASONS]), console)
     if plan.exact is not None or plan.pareto:
         _more_rankings(plan, console)
     left = [f"{len(plan.ideas)} strategies as a table", "all comparisons", "what was rejected"]
