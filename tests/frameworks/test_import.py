@@ -80,13 +80,13 @@ def test_fewer_ranks_than_a_node_has_take_a_part_of_it(tmp_path: Path) -> None:
         ("data_parallel_shard_degree = 0", "found 0, expected -1 or above 0"),
         ('pipeline_parallel_schedule = "Fast"\npipeline_parallel_degree = 2', "one of GPipe, 1F1B"),
         ("data_parallel_shard_degree = 64", "the degrees multiply to 64 ranks"),
-        ("tensor_parallel_degree = 16\ndata_parallel_shard_degree = 1", "do not divide over axis"),
+        ("tensor_parallel_degree = 24\ndata_parallel_shard_degree = 1", "do not divide over axis"),
     ],
 )
 def test_impossible_values_are_refused(tmp_path: Path, setting: str, message: str) -> None:
     """A job that cannot be would be refused later, of a file that its user never wrote."""
     path = written(tmp_path, "a.toml", TOML.format(parallelism=setting))
-    nodes = 2 if "16" in setting else 1
+    nodes = 3 if "24" in setting else 1
 
     with pytest.raises(JobError, match=message):
         import_recipe(path, "torchtitan", node="dgx-h100", nodes=nodes)
