@@ -113,12 +113,17 @@ def simulate(
             )
             result = with_neighbours(prediction.result, there.effect)
             prediction = replace(prediction, result=result, shared_fabric_step=there)
+    return replace(prediction, warnings=_warnings(setting, strategy))
+
+
+def _warnings(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
+    """Return what has no effect, and where another model than the job's is lowered."""
     copied = copied_heads_lines(setting.model, strategy)
     warnings = (*copied, *idle_choices(setting.job, setting.model), *setting.warnings)
     trained = changed_setting(setting, strategy).model
-    if trained is not setting.model:
-        warnings = (changed_line(setting.model, trained), *warnings)
-    return replace(prediction, warnings=warnings)
+    if trained is setting.model:
+        return warnings
+    return (changed_line(setting.model, trained), *warnings)
 
 
 def _generated(

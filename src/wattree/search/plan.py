@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
-from wattree.closed_form.bounds import time_bound
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
@@ -31,14 +29,13 @@ from wattree.search.objective import OBJECTIVES, objective_of
 from wattree.search.offered import not_offered
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import Plan, RankedStrategy
-from wattree.search.promising import FEWEST, Search, in_order, misses, ranked_strategy, search
+from wattree.search.promising import FEWEST, in_order, misses, ranked_strategy
 from wattree.search.refine import refined_space, worth_it
-from wattree.search.screen import Constraints, ScreenedSpace, screen
-from wattree.search.space import Space, enumerate_space
+from wattree.search.screen import Constraints
+from wattree.search.space import enumerate_space
+from wattree.search.space_search import Progress, SearchedSpace, SpaceSearch
 from wattree.search.spread_tables import NOT_SPREAD, with_spread_tables
 from wattree.strategy import StrategyOptions
-
-Progress = Callable[[str, int, int], None]
 
 #: Share of memory that strategies leave free unless someone says otherwise: predicted peaks are
 #: off by 4 % in the mean (docs/accuracy.md).
@@ -98,7 +95,7 @@ def plan(
         margin=_checked_margin(margin),
     )
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
-    seek = _Seek(
+    seek = SpaceSearch(
         setting=setting,
         constraints=constraints,
         # The fastest save energy at rest, so they are always worth a look.
@@ -120,32 +117,59 @@ def plan(
             missed=sought[0].found.missed,
             max_devices=max_devices,
         )
-    rivals = _rivals(setting, found[0].options.ranks, limits.offer)
-    ranked = _with_rivals(found, list(rivals.values()), constraints, objective)
-    spread = sum(entry.options.parallelism.tables != NOT_SPREAD for entry in found)
-    simulated = sum(part.found.simulated for part in sought) + spread
-    exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)
     idle = allow_approximate and not sought[1].candidates
-    return Plan(
-        candidates=sum(part.candidates for part in sought) + spread,
-        simulated=simulated + sum(rival is not None for rival in rivals.values()),
-        feasible=sum(part.feasible for part in sought) + spread,
+    return replace(
+        _answer(seek, limits, sought, found, top=top, pareto=pareto),
         wall_s=time.perf_counter() - began,
-        objective=objective,
-        best=ranked[0],
-        ranked=_of_best_ideas(ranked, objective, top),
-        explanation=explanation(setting, objective, ranked, rivals),
         rejected=rejected,
-        not_offered=not_offered(setting, limits),
-        pareto=None if pareto is None else _front(ranked, pareto),
-        exact=None if exact is ranked[0] else exact,
         warnings=(*setting.warnings, *((_no_phantoms(setting),) if idle else ())),
     )
 
 
+def _answer(
+    seek: SpaceSearch,
+    limits: Limits,
+    sought: Sequence[SearchedSpace],
+    found: tuple[RankedStrategy, ...],
+    *,
+    top: int,
+    pareto: tuple[str, str] | None,
+) -> Plan:
+    """Return the plan, but for its time, what was rejected, and warnings.
+
+    Args:
+        seek: How was searched.
+        limits: In which part of the space.
+        sought: What was found in each space.
+        found: All strategies that meet the constraints, best first.
+        top: Ideas to return.
+        pareto: Two objectives whose front is wanted too.
+    """
+    setting, objective = seek.setting, seek.objectives[0]
+    rivals = _rivals(setting, found[0].options.ranks, limits.offer)
+    ranked = _with_rivals(found, list(rivals.values()), seek.constraints, objective)
+    spread = sum(entry.options.parallelism.tables != NOT_SPREAD for entry in found)
+    simulated = sum(part.found.simulated for part in sought) + spread
+    exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)
+    return Plan(
+        candidates=sum(part.candidates for part in sought) + spread,
+        simulated=simulated + sum(rival is not None for rival in rivals.values()),
+        feasible=sum(part.feasible for part in sought) + spread,
+        wall_s=0.0,
+        objective=objective,
+        best=ranked[0],
+        ranked=_of_best_ideas(ranked, objective, top),
+        explanation=explanation(setting, objective, ranked, rivals),
+        rejected={},
+        not_offered=not_offered(setting, limits),
+        pareto=None if pareto is None else _front(ranked, pareto),
+        exact=None if exact is ranked[0] else exact,
+    )
+
+
 def _searched(
-    seek: _Seek, ranks: Sequence[int], limits: Limits, *, approximate: bool
-) -> tuple[list[_Sought], tuple[RankedStrategy, ...]]:
+    seek: SpaceSearch, ranks: Sequence[int], limits: Limits, *, approximate: bool
+) -> tuple[list[SearchedSpace], tuple[RankedStrategy, ...]]:
     """Return what was found in each space, and all of it in order.
 
     Args:
@@ -182,83 +206,6 @@ def _searched(
 def _sharing(setting: Setting, best: RankedStrategy, limits: Limits) -> Limits | None:
     """Return where to look for several processes on each device, if that may be better."""
     return sharing_limits(setting, best.options, limits, simulated_s=best.result.step_time_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sought:
-    """What was found in a space.
-
-    Attributes:
-        screened: Its estimates.
-        found: What was simulated.
-        candidates: How many strategies it has, illegal ones included.
-        meets: Which of the estimates meet every constraint.
-        feasible: How many strategies do.
-        rejected: Reason → how many were rejected for it.
-    """
-
-    screened: ScreenedSpace
-    found: Search
-    candidates: int
-    meets: NDArray[np.bool_]
-    feasible: int
-    rejected: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seek:
-    """How spaces are searched: arguments of `screen` and `search`."""
-
-    setting: Setting
-    constraints: Constraints
-    objectives: tuple[str, ...]
-    fewest: int
-    report: Progress
-    enough: int | None = None
-
-    def within(self, space: Space, *, than: Sequence[RankedStrategy] = ()) -> _Sought:
-        """Return what is found in `space`, of strategies that may be better `than` those known."""
-        total = max(len(space), 1)
-        screened = screen(
-            self.setting, space, progress=lambda done: self.report("screening", done, total)
-        )
-        turned_away = screened.rejections(self.constraints)
-        feasible = ~np.logical_or.reduce(list(turned_away.values()))
-        if than:
-            feasible &= self._better(screened, than)
-        found = search(
-            self.setting,
-            screened,
-            feasible,
-            self.constraints,
-            objectives=self.objectives,
-            fewest=self.fewest,
-            enough=self.enough,
-            progress=lambda done, total: self.report("simulating", done, total),
-        )
-        return _Sought(
-            screened=screened,
-            found=found,
-            candidates=len(space) + sum(space.rejected.values()),
-            meets=feasible,
-            feasible=int(feasible.sum()) - sum(found.missed.values()),
-            rejected=_counted(space.rejected, turned_away, found.missed),
-        )
-
-    def _better(self, screened: ScreenedSpace, than: Sequence[RankedStrategy]) -> NDArray[np.bool_]:
-        """Return which strategies may be better than all that is known, by any objective.
-
-        Of a few they are all that the error of the closed form leaves room for.
-        """
-        better = np.zeros(len(screened), dtype=bool)
-        error = np.zeros(len(screened))
-        if self.enough is not None:
-            software = self.setting.software
-            error[:] = [time_bound(options, software) for options in screened.space]
-        for name in self.objectives:
-            least = min(objective_of(entry.result, name) for entry in than)
-            better |= screened.objective(name, self.setting) < least * (1.0 + error)
-        return better
 
 
 def _no_phantoms(setting: Setting) -> str:
@@ -313,18 +260,6 @@ def _rank_counts(
         whole = set(np.cumsum(node).tolist())
         counts = tuple(n for n in counts if n in whole or node[0] % n == 0)
     return counts if fewer else counts[:1]
-
-
-def _counted(
-    illegal: Mapping[str, int],
-    screened_out: Mapping[str, NDArray[np.bool_]],
-    missed: Mapping[str, int],
-) -> dict[str, int]:
-    """Return reason → candidates rejected for it, before, by and after screening."""
-    counts = Counter(illegal)
-    counts.update({reason: int(mask.sum()) for reason, mask in screened_out.items()})
-    counts.update(missed)
-    return {reason: count for reason, count in counts.items() if count}
 
 
 def _of_best_ideas(

@@ -1,0 +1,109 @@
+"""One space searched: screened in closed form, and its most promising strategies simulated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.closed_form.bounds import time_bound
+from wattree.predict import Setting
+from wattree.search.objective import objective_of
+from wattree.search.plan_result import RankedStrategy
+from wattree.search.promising import Search, search
+from wattree.search.screen import Constraints, ScreenedSpace, screen
+from wattree.search.space import Space
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedSpace:
+    """What was found in a space.
+
+    Attributes:
+        screened: Its estimates.
+        found: What was simulated.
+        candidates: How many strategies it has, illegal ones included.
+        meets: Which of the estimates meet every constraint.
+        feasible: How many strategies do.
+        rejected: Reason → how many were rejected for it.
+    """
+
+    screened: ScreenedSpace
+    found: Search
+    candidates: int
+    meets: NDArray[np.bool_]
+    feasible: int
+    rejected: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceSearch:
+    """How spaces are searched: arguments of `screen` and `search`."""
+
+    setting: Setting
+    constraints: Constraints
+    objectives: tuple[str, ...]
+    fewest: int
+    report: Progress
+    enough: int | None = None
+
+    def within(self, space: Space, *, than: Sequence[RankedStrategy] = ()) -> SearchedSpace:
+        """Return what is found in `space`, of strategies that may be better `than` those known."""
+        total = max(len(space), 1)
+        screened = screen(
+            self.setting, space, progress=lambda done: self.report("screening", done, total)
+        )
+        turned_away = screened.rejections(self.constraints)
+        feasible = ~np.logical_or.reduce(list(turned_away.values()))
+        if than:
+            feasible &= self._better(screened, than)
+        found = search(
+            self.setting,
+            screened,
+            feasible,
+            self.constraints,
+            objectives=self.objectives,
+            fewest=self.fewest,
+            enough=self.enough,
+            progress=lambda done, total: self.report("simulating", done, total),
+        )
+        return SearchedSpace(
+            screened=screened,
+            found=found,
+            candidates=len(space) + sum(space.rejected.values()),
+            meets=feasible,
+            feasible=int(feasible.sum()) - sum(found.missed.values()),
+            rejected=_counted(space.rejected, turned_away, found.missed),
+        )
+
+    def _better(self, screened: ScreenedSpace, than: Sequence[RankedStrategy]) -> NDArray[np.bool_]:
+        """Return which strategies may be better than all that is known, by any objective.
+
+        Of a few they are all that the error of the closed form leaves room for.
+        """
+        better = np.zeros(len(screened), dtype=bool)
+        error = np.zeros(len(screened))
+        if self.enough is not None:
+            software = self.setting.software
+            error[:] = [time_bound(options, software) for options in screened.space]
+        for name in self.objectives:
+            least = min(objective_of(entry.result, name) for entry in than)
+            better |= screened.objective(name, self.setting) < least * (1.0 + error)
+        return better
+
+
+def _counted(
+    illegal: Mapping[str, int],
+    screened_out: Mapping[str, NDArray[np.bool_]],
+    missed: Mapping[str, int],
+) -> dict[str, int]:
+    """Return reason → candidates rejected for it, before, by and after screening."""
+    counts = Counter(illegal)
+    counts.update({reason: int(mask.sum()) for reason, mask in screened_out.items()})
+    counts.update(missed)
+    return {reason: count for reason, count in counts.items() if count}
