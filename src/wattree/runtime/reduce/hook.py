@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,6 +90,8 @@ class Reduction:
         self._turns: queue.SimpleQueue[_Turn | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="wattree-reduce", daemon=True)
         self._thread.start()
+        # A thread that Python stops at its end while it is inside torch aborts the process.
+        weakref.finalize(self, _stop, self._turns, self._thread)
 
     def hook(self, bucket: dist.GradBucket) -> Any:
         """Take a bucket; return the future of its mean."""
@@ -155,6 +158,12 @@ class Reduction:
             return
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield self._stream
+
+
+def _stop(turns: queue.SimpleQueue[_Turn | None], thread: threading.Thread) -> None:
+    """End a thread and wait for it, at the end of the process."""
+    turns.put(None)
+    thread.join(_LEAVE_S)
 
 
 def _mean(done: Any) -> Tensor:
