@@ -137,8 +137,10 @@ def changes_since(made: str, paths: Sequence[str]) -> int | None:
     """
     if git("rev-parse", "--is-shallow-repository") != "false":
         return None
-    count = git("rev-list", "--count", f"{made}..HEAD", "--", *paths)
-    return int(count) if count else sys.maxsize
+    # A commit of another branch may be here too, and gone from the next clone.
+    if git("merge-base", made, "HEAD") != git("rev-parse", f"{made}^{{commit}}"):
+        return sys.maxsize
+    return int(git("rev-list", "--count", f"{made}..HEAD", "--", *paths))
 
 
 def stale_reason(session: Session) -> str | None:
