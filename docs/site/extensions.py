@@ -78,8 +78,9 @@ class SchemaTables(Directive):
 
     def run(self) -> list[nodes.Node]:
         """Return the sections: the file itself first, then its parts by name."""
-        schema = json_schema(self.arguments[0])
-        parts = {"The file": schema, **schema.get("$defs", {})}
+        kind = self.arguments[0]
+        schema = json_schema(kind)
+        parts = {f"The {kind} file": schema, **schema.get("$defs", {})}
         return [
             titled(name, key_table(part)) for name, part in parts.items() if part.get("properties")
         ]
@@ -109,8 +110,12 @@ def key_table(schema: Mapping[str, Any]) -> nodes.table:
 
 def kind_of(rule: Mapping[str, Any]) -> str:
     """Return the type of a value in words."""
-    choices = [kind_of(choice) for choice in rule.get("anyOf", ())]
-    return str(rule.get("type") or rule.get("$ref", "").rpartition("/")[2] or " or ".join(choices))
+    choices = [kind_of(choice) for choice in rule.get("anyOf", ())] or rule.get("enum", ())
+    if "value" in (cited := rule.get("properties", {})):
+        return f"{cited['value'].get('type')}, with its source"
+    if choices:
+        return " or ".join(map(str, choices))
+    return str(rule.get("type") or rule.get("$ref", "").rpartition("/")[2])
 
 
 def default_of(rule: Mapping[str, Any]) -> str:

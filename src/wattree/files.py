@@ -114,6 +114,15 @@ def read_text(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> str:
         _refuse(path, f"found byte 0x{raw[error.start]:02x} at {error.start}, expected UTF-8 text")
 
 
+def schema_line(kind: str) -> str:
+    """Return the first line of a YAML file that names its JSON schema to editors.
+
+    Args:
+        kind: As of `wattree schema`, which writes the schema beside the file.
+    """
+    return f"# yaml-language-server: $schema={kind}.schema.json"
+
+
 def is_folder(path: Path) -> bool:
     """Return whether there is such a folder; a name that no system takes is none."""
     try:

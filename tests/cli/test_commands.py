@@ -21,6 +21,7 @@ from tests.samples import sample_plan, sample_result, sample_trace, too_large
 from wattree.capture import model_names
 from wattree.cli.main import main, run
 from wattree.cli.output import check_outputs
+from wattree.cli.schema import SchemaKind
 from wattree.cost import Software
 from wattree.errors import InfeasibleError, OutputError, StrategyError
 from wattree.hardware.load import device_names, fabric_names, node_names, site_names
@@ -868,23 +869,35 @@ def test_what_shows_one_step_is_refused_beside_a_sweep(
 # ---------------------------------------------------------------- schemas of files
 
 
-@pytest.mark.parametrize(
-    ("kind", "file"), [("job", JOB), ("study", "examples/design/own-prices.yaml")]
-)
-def test_a_file_that_ships_fits_the_schema_that_is_printed(
-    kind: str, file: str, tmp_path: Path
-) -> None:
+def test_files_that_ship_fit_the_schemas_that_are_printed(tmp_path: Path) -> None:
     """Editors would mark what is right."""
     import jsonschema
 
+    from wattree.cost import calibration_file
     from wattree.files import read_yaml
+    from wattree.hardware.load import CATALOG
 
-    code = run(["schema", kind, "--out", str(tmp_path / "schema.json")])
-    schema = json.loads((tmp_path / "schema.json").read_text(encoding="utf-8"))
+    folders = {"device": "devices", "node": "nodes", "fabric": "fabrics", "site": "sites"}
+    files = {kind: list((CATALOG / name).glob("*.yaml")) for kind, name in folders.items()}
+    files["job"] = list(Path("examples").glob("*.yaml"))
+    files["study"] = [Path("examples/design/own-prices.yaml")]
+    files["queue"] = [Path("examples/queue/queue.yaml")]
+    files["calibration"] = [Path(calibration_file.__file__).with_name("calibration.yaml")]
+    files["run"] = list(Path("validation/runs").glob("*.json"))
+    unfit = []
+    for kind in SchemaKind:
+        out = tmp_path / f"{kind}.schema.json"
+        assert run(["schema", kind, "--out", str(out)]) == 0
+        schema = json.loads(out.read_text(encoding="utf-8"))
+        jsonschema.Draft202012Validator.check_schema(schema)
+        checker = jsonschema.Draft202012Validator(schema)
+        assert files[kind], kind
+        for file in files[kind]:
+            is_json = file.suffix == ".json"
+            found = json.loads(file.read_text(encoding="utf-8")) if is_json else read_yaml(file)
+            unfit += [f"{file.name}: {fault.message}" for fault in checker.iter_errors(found)]
 
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(read_yaml(Path(file)), schema)
-    assert code == 0
+    assert unfit == []
 
 
 def test_a_schema_refuses_an_unknown_key(capsys: pytest.CaptureFixture[str]) -> None:

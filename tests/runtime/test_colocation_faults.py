@@ -18,7 +18,7 @@ from wattree.process import Process, is_alive, process_of
 from wattree.runtime.colocation.clean import clear_orphans
 from wattree.runtime.colocation.environment import PARENT
 from wattree.runtime.colocation.processes import end, marked
-from wattree.runtime.colocation.state import JobState, state_root, states_in
+from wattree.runtime.colocation.state import JobState, new_state, state_root, states_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 #: A job ends within so long of whatever was killed. [s]
@@ -152,6 +152,18 @@ def test_a_job_ends_when_one_of_its_processes_is_killed(
         assert launcher.returncode == 1
         last = notes.strip().splitlines()[-1]
         assert last.startswith(f"wattree: rank {rank} was killed by signal 9 (SIGKILL)")
+
+
+def test_a_launcher_killed_before_its_file_leaves_nothing_for_good(home: dict[str, str]) -> None:
+    """The next one removes the folder; what it did not make stays."""
+    root = state_root(home)
+    running = new_state(root, ["true"])
+    (root / "0123456789ab").mkdir()
+    (root / "notes").mkdir()
+
+    assert clear_orphans(root) == []
+    assert {path.name for path in root.iterdir() if path.is_dir()} == {"notes", running.token}
+    running.remove()
 
 
 def _keepers(state: JobState) -> list[Process]:

@@ -59,7 +59,7 @@ def init(request: InitRequest) -> None:
     """
     import wattree
     from wattree.files import write_atomic
-    from wattree.job.written import yaml_text
+    from wattree.job.written import job_yaml
 
     if request.out.exists():
         raise OutputError(f"{request.out} exists; name another file, or remove it")
@@ -67,7 +67,7 @@ def init(request: InitRequest) -> None:
     mapping = _answers(request, folder)
     job = wattree.job_from_mapping(mapping, str(request.out), folder=folder)
     hint = f"Next: wattree plan {shlex.quote(str(request.out))}"
-    write_atomic(request.out, yaml_text(mapping, head=f"Written by `wattree init`. {hint}"))
+    write_atomic(request.out, job_yaml(mapping, head=f"Written by `wattree init`. {hint}"))
     tell(f"{request.out}: {job.cluster.label}, {job.data.global_batch} samples per step")
     tell(hint)
 

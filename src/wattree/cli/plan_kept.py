@@ -27,7 +27,7 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
         OutputError: The file cannot be written.
     """
     from wattree.files import write_atomic
-    from wattree.job.written import mapping_of, yaml_text
+    from wattree.job.written import job_yaml, mapping_of
     from wattree.strategy.described import describe_options
 
     if rank > len(found.ideas):
@@ -36,7 +36,7 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
     strategy = {"strategy": describe_options(chosen.options)}
     mapping = _with_devices(mapping_of(job) | others | strategy, job, chosen.options.ranks)
     head = f"Written by `wattree plan`: number {rank} by {found.objective}, {chosen.label}."
-    write_atomic(out, yaml_text(mapping, head=head))
+    write_atomic(out, job_yaml(mapping, head=head))
     return f"{out}: {chosen.label}\nNext: wattree simulate {shlex.quote(str(out))}"
 
 

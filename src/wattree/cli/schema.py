@@ -20,20 +20,31 @@ class SchemaKind(StrEnum):
     JOB = "job"
     STUDY = "study"
     QUEUE = "queue"
+    DEVICE = "device"
+    NODE = "node"
+    FABRIC = "fabric"
+    SITE = "site"
+    CALIBRATION = "calibration"
+    RUN = "run"
 
 
 def json_schema(kind: SchemaKind) -> dict[str, Any]:
     """Return the JSON schema of a kind of file (draft 2020-12)."""
+    from wattree.cost.calibration_schema import calibration_schema
     from wattree.design.schema import study_schema
+    from wattree.hardware.schema import hardware_schema
     from wattree.job import job_schema
     from wattree.schedule.queue_file import queue_schema
+    from wattree.trace.run_file import run_schema
 
     writers: dict[SchemaKind, Callable[[], dict[str, Any]]] = {
         SchemaKind.JOB: job_schema,
         SchemaKind.STUDY: study_schema,
         SchemaKind.QUEUE: queue_schema,
+        SchemaKind.CALIBRATION: calibration_schema,
+        SchemaKind.RUN: run_schema,
     }
-    return writers[kind]()
+    return writers[kind]() if kind in writers else hardware_schema(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +52,19 @@ class SchemaRequest:
     """What `wattree schema` is asked."""
 
     kind: Annotated[
-        SchemaKind, typer.Argument(metavar="KIND", help="job, study or queue.", show_default=False)
+        SchemaKind,
+        typer.Argument(metavar="KIND", help="Kind of file.", show_default=False),
     ]
     out: Annotated[Path | None, option("PATH", "File to write; by default it is printed.")] = None
 
 
 @request_command
 def schema(request: SchemaRequest) -> None:
-    """Print the JSON schema of a job, study or queue file.
+    """Print the JSON schema of a kind of file that Wattree reads.
 
-    An editor that knows the schema completes keys and marks mistakes. With the YAML language
-    server, begin the file with: # yaml-language-server: $schema=job.schema.json
+    An editor that knows the schema completes keys and marks mistakes. Files that Wattree writes
+    name theirs in the first line: # yaml-language-server: $schema=job.schema.json. The schema is
+    looked for beside the file.
 
     Example: wattree schema job --out job.schema.json
     """

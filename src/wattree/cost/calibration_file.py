@@ -26,12 +26,12 @@ _SHIPPED = Path(__file__).with_name("calibration.yaml")
 _KEYS = ("base", "constants", "left_out", "observations", "profile", "residuals")
 _RESIDUAL_KEYS = ("command", "rows", "spreads")
 _ENTRY_KEYS = ("value", "evidence", "source", "spread")
-_EVIDENCE = ("measured", "fitted", "pooled", "chosen")
+EVIDENCE = ("measured", "fitted", "pooled", "chosen")
 _SCOPES = ("device", "die", "architecture", "family", "pooled", "general")
 _FAMILY_ITEMS = ("math", "elementwise", "launch_s", "step_overhead_s")
-_LISTED, _MOST = 20, 1e30
+_LISTED, MOST = 20, 1e30
 #: A logarithm with a wider spread says nothing at all.
-_MOST_SPREAD = 5.0
+MOST_SPREAD = 5.0
 
 
 def load_calibration(path: Path | None = None) -> Calibration:
@@ -136,9 +136,9 @@ def _residuals(raw: Mapping[str, Any], problems: list[str]) -> Residuals:
     for name, spread in spreads.items():
         if name not in RESIDUAL_NAMES:
             faults.append(f"spreads.{name}: is unknown; {_hint(str(name), RESIDUAL_NAMES)}")
-        elif not _is_number(spread) or not 0 <= spread < _MOST_SPREAD:
+        elif not _is_number(spread) or not 0 <= spread < MOST_SPREAD:
             faults.append(
-                f"spreads.{name}: found {spread!r}, expected a number from 0 to {_MOST_SPREAD:g}"
+                f"spreads.{name}: found {spread!r}, expected a number from 0 to {MOST_SPREAD:g}"
             )
     for name, known in rows.items():
         if not isinstance(known, list):
@@ -182,13 +182,13 @@ def _faults(entry: Mapping[Any, Any]) -> Iterator[str]:
     """Yield what is wrong with one constant, each with its key."""
     for key in sorted(map(str, entry.keys() - set(_ENTRY_KEYS))):
         yield f"{key}: is unknown; {_hint(key, _ENTRY_KEYS)}"
-    for key, stand_in, most in (("value", None, _MOST), ("spread", 0.0, _MOST_SPREAD)):
+    for key, stand_in, most in (("value", None, MOST), ("spread", 0.0, MOST_SPREAD)):
         number = entry.get(key, stand_in)
         if not _is_number(number) or not 0 <= number < most:
             yield f"{key}: found {number!r}, expected a number from 0 to {most:g}"
     evidence = entry.get("evidence", "fitted")
-    if evidence not in _EVIDENCE:
-        yield f"evidence: found {evidence!r}; {_hint(str(evidence), _EVIDENCE)}"
+    if evidence not in EVIDENCE:
+        yield f"evidence: found {evidence!r}; {_hint(str(evidence), EVIDENCE)}"
 
 
 class _Names:

@@ -18,7 +18,7 @@ from wattree.frameworks.settings import Settings
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
 from wattree.job.problems import MOST_PROBLEMS
-from wattree.job.written import yaml_text
+from wattree.job.written import job_yaml
 from wattree.lowering.checked import checked
 from wattree.lowering.model import model_of
 from wattree.strategy import AXES, StrategyOptions
@@ -55,7 +55,7 @@ class ImportedRecipe:
         head = [f"Imported by `wattree import --from {self.framework}` from {self.source}."]
         head += [f"assumed: {note}" for note in self.assumed]
         head += [f"not understood: {key}" for key in self.not_understood]
-        return yaml_text(self.job, head="\n".join(" ".join(line.split()) for line in head))
+        return job_yaml(self.job, head="\n".join(" ".join(line.split()) for line in head))
 
 
 def import_recipe(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,16 +155,7 @@ def load_device(name_or_path: str | Path | Description) -> Device:
         JobError: The file cannot be used; every problem is listed.
     """
     path, fields = _open("device", name_or_path)
-    found: dict[str, Any] = {
-        **_titled(fields),
-        "vendor": fields.text("vendor"),
-        "architecture": fields.text("architecture"),
-        "die": fields.label("die"),
-        "kind": fields.text("kind", _DEVICE_KINDS),
-        **fields.figures(_DEVICE_MEMORY),
-        "peak_flop_per_s": _read_peaks(fields),
-        **fields.figures(_DEVICE),
-    }
+    found = _read_device(fields)
     fields.close()
     try:
         return Device(**found, sources=fields.sources)
@@ -184,14 +175,8 @@ def load_node(name_or_path: str | Path | Description, *, device: Device | None =
         JobError: A file cannot be used; every problem is listed.
     """
     path, fields = _open("node", name_or_path)
-    found: dict[str, Any] = _titled(fields)
-    device_name, _ = fields.text("device"), fields.text("fabric")
-    found["devices"] = fields.count("devices", name="devices", low=1, high=4096)
-    found["scale_up"] = _read_scale_up(fields.section("scale_up"))
-    found |= fields.figures(_ADAPTERS)
-    found["host"] = read_host(fields.section("host"))
-    found |= fields.figures(_PRICE)
-    found["cxl"] = _read_cxl(fields.section("cxl")) if "cxl" in fields else None
+    found = _read_node(fields)
+    device_name = found.pop("device")
     found["links"] = read_wiring(
         fields,
         device=lambda: device or load_device(_beside(path, device_name)),
@@ -230,9 +215,7 @@ def load_fabric(name_or_path: str | Path | Description) -> Fabric:
         JobError: The file cannot be used; every problem is listed.
     """
     _, fields = _open("fabric", name_or_path)
-    found: dict[str, Any] = _titled(fields)
-    found["kind"] = fields.text("kind", _FABRIC_KINDS)
-    found |= fields.figures(_FABRIC)
+    found = _read_fabric(fields)
     fields.close()
     return Fabric(**found, sources=fields.sources)
 
@@ -245,11 +228,58 @@ def load_site(name_or_path: str | Path | Description) -> Site:
         JobError: The file cannot be used; every problem is listed.
     """
     _, fields = _open("site", name_or_path)
+    found = _read_site(fields)
+    fields.close()
+    return Site(**found, sources=fields.sources)
+
+
+def _read_device(fields: Fields) -> dict[str, Any]:
+    return {
+        **_titled(fields),
+        "vendor": fields.text("vendor"),
+        "architecture": fields.text("architecture"),
+        "die": fields.label("die"),
+        "kind": fields.text("kind", _DEVICE_KINDS),
+        **fields.figures(_DEVICE_MEMORY),
+        "peak_flop_per_s": _read_peaks(fields),
+        **fields.figures(_DEVICE),
+    }
+
+
+def _read_node(fields: Fields) -> dict[str, Any]:
+    """Return a node but for its links, with the name of its device."""
+    found: dict[str, Any] = _titled(fields)
+    found["device"], _ = fields.text("device"), fields.text("fabric")
+    found["devices"] = fields.count("devices", name="devices", low=1, high=4096)
+    found["scale_up"] = _read_scale_up(fields.section("scale_up"))
+    found |= fields.figures(_ADAPTERS)
+    found["host"] = read_host(fields.section("host"))
+    found |= fields.figures(_PRICE)
+    found["cxl"] = _read_cxl(fields.section("cxl")) if "cxl" in fields else None
+    return found
+
+
+def _read_fabric(fields: Fields) -> dict[str, Any]:
+    return {
+        **_titled(fields),
+        "kind": fields.text("kind", _FABRIC_KINDS),
+        **fields.figures(_FABRIC),
+    }
+
+
+def _read_site(fields: Fields) -> dict[str, Any]:
     name = fields.text("name")
     fields.texts("aliases")
-    found = fields.figures(_SITE)
-    fields.close()
-    return Site(name=name, **found, sources=fields.sources)
+    return {"name": name, **fields.figures(_SITE)}
+
+
+#: Kind of file → what reads its keys; the links of a node apart.
+READERS: Mapping[str, Callable[[Fields], dict[str, Any]]] = {
+    "device": _read_device,
+    "node": _read_node,
+    "fabric": _read_fabric,
+    "site": _read_site,
+}
 
 
 def _titled(fields: Fields) -> dict[str, str]:

@@ -15,7 +15,8 @@ from wattree.hardware.node import ScaleUp
 from wattree.hardware.topologies import check_connected, device_name
 from wattree.units import parse_quantity
 
-_KEYS = frozenset({"ends", "bandwidth", "latency", "kind"})
+#: Keys of one link.
+LINK_KEYS = frozenset({"ends", "bandwidth", "latency", "kind"})
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 _DEVICE = re.compile(r"d(\d+)")
 _ADAPTER = re.compile(r"nic(\d+)", re.ASCII)
@@ -119,8 +120,8 @@ def _topology(path: Path, device: Device, scale_up: ScaleUp) -> tuple[Link, ...]
 
 
 def _cable(fields: Fields, key: str, entry: Mapping[Any, Any], *, nics: int) -> tuple[Link, ...]:
-    for extra in sorted(map(str, set(entry) - _KEYS)):
-        fields.refuse(f"{key}.{extra}", unknown_key(extra, _KEYS))
+    for extra in sorted(map(str, set(entry) - LINK_KEYS)):
+        fields.refuse(f"{key}.{extra}", unknown_key(extra, LINK_KEYS))
     ends = entry.get("ends")
     if (
         not isinstance(ends, list)

@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from wattree.files import read_yaml
+from wattree.files import read_yaml, schema_line
 
 
 def mapping_of(path: Path) -> dict[str, Any]:
@@ -18,6 +18,11 @@ def mapping_of(path: Path) -> dict[str, Any]:
     """
     found: dict[str, Any] = _absolute(read_yaml(path), path.absolute().parent)
     return found
+
+
+def job_yaml(mapping: Mapping[str, Any], *, head: str = "") -> str:
+    """Return the text of a job file that names its schema; arguments as of `yaml_text`."""
+    return f"{schema_line('job')}\n{yaml_text(mapping, head=head)}"
 
 
 def yaml_text(mapping: Mapping[str, Any], *, head: str = "") -> str:

@@ -25,7 +25,7 @@ from wattree.cost import (
 from wattree.cost.observation_file import observation_lines
 from wattree.cost.observations import Observation, moved, untold
 from wattree.errors import RunError
-from wattree.files import write_atomic
+from wattree.files import schema_line, write_atomic
 from wattree.job.workload import refuse_workload
 from wattree.learn.constants import moved_constants
 from wattree.learn.observe import STEP, class_observations, mean, mean_classes, step_observation
@@ -315,6 +315,7 @@ def _write(out: Path, learned: Calibration, base: Calibration) -> None:
         if shipped.constants.get(name) != constant
     }
     head = [
+        schema_line("calibration"),
         "# Constants learned from your own runs by `wattree calibrate`.",
         f"base: {SHIPPED_BASE}",
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattree.job import Job
-from wattree.job.written import mapping_of, yaml_text
+from wattree.job.written import job_yaml, mapping_of
 from wattree.strategy import StrategyOptions
 
 _STRATEGY = ("dp", "tp", "micro_batch", "ghosts", "variant", "regather", "sharding")
@@ -35,4 +35,4 @@ def job_text(path: Path, job: Job, preset: str | None) -> str:
             mapping["strategy"]["layer_ghosts"] = dict(options.phantoms.layer_ghosts)
     if isinstance(options, StrategyOptions) and options.colocation.is_several:
         mapping["strategy"] |= {key: options.value(key) for key in _COLOCATION}
-    return yaml_text(mapping)
+    return job_yaml(mapping)

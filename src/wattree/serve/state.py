@@ -18,7 +18,7 @@ from wattree.hardware import Precision
 from wattree.hardware.load import node_names, site_names
 from wattree.job import Job, job_from_mapping
 from wattree.job.offers import offer_of
-from wattree.job.written import yaml_text
+from wattree.job.written import job_yaml, yaml_text
 from wattree.strategy import CONTEXTS, RECOMPUTATIONS, SHARDINGS
 from wattree.strategy.described import describe_options
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
@@ -122,7 +122,7 @@ class PageState:
             if keys.get(name) in files:
                 keys[name] = str(keys[name]).rpartition(" (")[0]
                 head.append(f"Put {keys[name]} into the folder of this file.")
-        return yaml_text(mapping, head="\n".join(head))
+        return job_yaml(mapping, head="\n".join(head))
 
     def with_options(self, options: Any) -> PageState:
         """Return the state with the strategy of a plan in its controls."""

@@ -39,6 +39,19 @@ def from_plain(kind: type[T], found: object, problems: list[str]) -> T | None:
     return _made(kind, found, "", problems)
 
 
+def plain_schema(kind: type) -> dict[str, Any]:
+    """Return the JSON schema of what `from_plain` takes for a dataclass (draft 2020-12)."""
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(kind).json_schema()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        if "properties" in part:
+            part["additionalProperties"] = False
+        if "description" in part:  # the docstring; what it says of its fields is for developers
+            part["description"] = part["description"].split("\n")[0]
+    return schema
+
+
 def _made(kind: type[T], found: object, where: str, problems: list[str]) -> T | None:
     """Return a `kind` with the values of a mapping, or None after listing what is wrong."""
     if not isinstance(found, dict):

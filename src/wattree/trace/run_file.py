@@ -12,7 +12,7 @@ from typing import Any
 
 from wattree.errors import JobError, RunError
 from wattree.files import read_json, write_atomic
-from wattree.trace.plain import as_plain, from_plain
+from wattree.trace.plain import as_plain, from_plain, plain_schema
 from wattree.trace.run import Run
 from wattree.trace.run_checks import problems_of
 
@@ -39,6 +39,14 @@ def write_run(run: Run, path: str | Path) -> None:
 def run_as_json(run: Run) -> dict[str, Any]:
     """Return what the file of a run holds, in plain types."""
     return {"schema": SCHEMA, **as_plain(run)}
+
+
+def run_schema() -> dict[str, Any]:
+    """Return the JSON schema of a file of a run (draft 2020-12)."""
+    schema = plain_schema(Run)
+    schema["properties"] = {"schema": {"const": SCHEMA}, **schema["properties"]}
+    schema["required"] = ["schema", *(key for key in schema["required"] if key != "name")]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def read_runs(paths: Iterable[str | Path]) -> tuple[Run, ...]:

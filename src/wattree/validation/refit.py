@@ -26,7 +26,7 @@ import numpy as np
 from wattree.cost import SHIPPED_BASE, Calibration, Constant, constant_lines, load_calibration
 from wattree.cost.calibration import device_names
 from wattree.errors import RunError
-from wattree.files import write_atomic
+from wattree.files import schema_line, write_atomic
 from wattree.predict import predicted, run_of, setting_of
 from wattree.strategy import StrategyOptions
 from wattree.validation.trained import RUN_STAGES, TrainedRun, refuse_mixed
@@ -359,6 +359,7 @@ def _write(out: Path, calibration: Calibration) -> None:
         if shipped.get(name) != constant
     }
     head = [
+        schema_line("calibration"),
         "# Constants refitted by runs of `wattree train` (wattree profile --from-run).",
         f"base: {SHIPPED_BASE}",
         "",

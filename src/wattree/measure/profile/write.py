@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wattree.cost import SHIPPED_BASE, Constant, constant_lines
 from wattree.energy import core_w
-from wattree.files import write_atomic
+from wattree.files import schema_line, write_atomic
 from wattree.measure.profile.families import Findings
 from wattree.measure.profile.machine import Machine
 
@@ -73,6 +73,7 @@ def full_names(machine: Machine, constants: Mapping[str, Constant]) -> dict[str,
 
 def _calibration(machine: Machine, findings: Findings) -> str:
     lines = [
+        schema_line("calibration"),
         f"# Constants of {machine.title}, measured by `wattree profile`.",
         "# They hold for this device and PyTorch; what is not here is as it ships.",
         f"base: {SHIPPED_BASE}",
@@ -99,6 +100,7 @@ def _device(machine: Machine, findings: Findings) -> str:
     fp32 = peaks.get("fp32", max(peaks.values()))
     share = "estimate: its share of the machine's cores at the median of known processors"
     rows = [
+        schema_line("device"),
         f"name: {machine.device}",
         f'title: "{machine.title}"',
         f"vendor: {machine.vendor}",
@@ -130,6 +132,7 @@ def _node(files: ProfileFiles, machine: Machine, findings: Findings) -> str:
     device = machine.device if machine.in_catalog else f"./{files.device.name}"
     own = "estimate: counted with the processors" if machine.kind == "cpu" else "estimate: unknown"
     rows = [
+        schema_line("node"),
         f"name: {machine.device}-node",
         f'title: "{machine.title}"',
         f"device: {device}",

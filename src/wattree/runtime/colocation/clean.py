@@ -14,7 +14,7 @@ from pathlib import Path
 from wattree.process import Process, is_alive
 from wattree.runtime.colocation.environment import JOB
 from wattree.runtime.colocation.processes import end, marked
-from wattree.runtime.colocation.state import JobState, locked, states_in
+from wattree.runtime.colocation.state import JobState, locked, remove_unfinished, states_in
 
 #: What the process is called that clears up after its launcher.
 KEEPER = "keeper"
@@ -90,6 +90,7 @@ def clear_orphans(root: Path) -> list[Cleared]:
             cleared = clear(state)
             state.remove()
             found.append(cleared)
+        remove_unfinished(root)
     return found
 
 

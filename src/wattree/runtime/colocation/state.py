@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -24,6 +25,8 @@ from wattree.private import private_folder
 from wattree.process import Process, numbering, process_of, this_process
 
 _JOB, _PROCESSES, _SHARED, _LOCK = "job.json", "processes", "shared", "lock"
+_TOKEN_BYTES = 6
+_TOKEN = re.compile(rf"[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux shows shared memory, no file of ours
 
 
@@ -147,7 +150,7 @@ def state_root(environment: Mapping[str, str]) -> Path:
 
 def new_state(root: Path, command: Sequence[str]) -> JobState:
     """Return the state of a job that this process starts, with a folder of its own."""
-    token = secrets.token_hex(6)
+    token = secrets.token_hex(_TOKEN_BYTES)
     state = JobState(
         folder=root / token,
         token=token,
@@ -156,8 +159,9 @@ def new_state(root: Path, command: Sequence[str]) -> JobState:
         begun_s=time.time(),
         place=numbering(),
     )
-    state.folder.mkdir(mode=0o700)
-    write_atomic(state.folder / _JOB, state.text())
+    with locked(root):  # a folder without its file is one whose launcher was killed right here
+        state.folder.mkdir(mode=0o700)
+        write_atomic(state.folder / _JOB, state.text())
     return state
 
 
@@ -165,6 +169,13 @@ def states_in(root: Path) -> list[JobState]:
     """Return the jobs of this boot and name space that left a folder, whether they run or not."""
     found = (_read(folder) for folder in sorted(root.iterdir()) if folder.is_dir())
     return [state for state in found if state is not None and state.place == numbering()]
+
+
+def remove_unfinished(root: Path) -> None:
+    """Remove folders of jobs that were never described; the caller holds `locked`."""
+    for folder in root.iterdir():
+        if _TOKEN.fullmatch(folder.name) and folder.is_dir() and not (folder / _JOB).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -181,4 +192,4 @@ def _read(folder: Path) -> JobState | None:
     try:
         return JobState.of(folder, (folder / _JOB).read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # about to be written, or not ours
+        return None  # about to be written or removed, or not ours
