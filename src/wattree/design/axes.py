@@ -55,7 +55,7 @@ def _varied(
     """Return an axis of one field."""
     before, path = len(problems.lines), str(spec.path)
     if (fault := check_path(path)) is not None and path not in ALIASES:
-        problems.add(f"{where}.path", f"'{path}' {fault}")
+        problems.add(f"{where}.path", f"'{path:.120}' {fault}")
     given = spec.values if spec.range is None else spec.range
     key = "values" if spec.range is None else "range"
     read = _values(given or [], f"{where}.{key}", problems=problems)
@@ -121,7 +121,7 @@ def _choices(
         for path, value in sets.items():
             fault = check_path(path)
             if fault is not None and not (path in ALIASES and factor_in(value)):
-                problems.add(f"{where}.choices.{choice}", f"'{path}' {fault}")
+                problems.add(f"{where}.choices.{choice}", f"'{path:.120}' {fault}")
     if len(problems.lines) > before:
         return None
     return Axis(

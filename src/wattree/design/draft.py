@@ -39,6 +39,8 @@ _FILES = ("node", "device", "fabric", "site")
 CLUSTER = (*(n for n in ClusterSpec.model_fields if n != "pools"), "devices")
 #: Fields of `capital`: what buying costs, and how long what was bought is used.
 CAPITAL = ("device", "node", "cluster", "lifetime")
+#: Words of a path below its root; no file has sections so deep.
+_MOST_DEEP = 16
 #: Path → paths that it stands for; only factors have a meaning for several at once.
 ALIASES = {"device.flops": ("device.matrix_peak", "device.vector_peak")}
 
@@ -75,6 +77,8 @@ def check_path(path: str) -> str | None:
     known = {"cluster": CLUSTER, "capital": CAPITAL}.get(root)
     if not rest or not all(rest):
         return "names no field: expected a dotted path, such as device.memory or cluster.nodes"
+    if len(rest) > _MOST_DEEP:
+        return f"names no field: found {len(rest) + 1} words, expected at most {_MOST_DEEP + 1}"
     if known is not None and rest[0] not in known:
         guess = nearest(rest[0], known)
         hint = f"did you mean '{root}.{guess}'? " if guess else ""

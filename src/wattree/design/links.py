@@ -49,7 +49,7 @@ def _link(
 ) -> AxisLink | None:
     before = len(problems.lines)
     if spec.path and (fault := check_path(spec.path)):
-        problems.add(f"{where}.path", f"'{spec.path}' {fault}")
+        problems.add(f"{where}.path", f"'{spec.path:.120}' {fault}")
     if spec.path.startswith(("job.", "search.")):
         problems.add(f"{where}.path", "is of no cluster; links set fields of hardware and capital")
     if not spec.source.strip():

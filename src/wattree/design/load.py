@@ -170,7 +170,7 @@ def _changes(value: Mapping[str, Any], *, problems: Problems) -> tuple[Change, .
     found = []
     for path, given in value.items():
         if (fault := check_path(str(path))) is not None and path not in ALIASES:
-            problems.add("changes", f"'{path}' {fault}")
+            problems.add("changes", f"'{path:.120}' {fault}")
             continue
         cited = isinstance(given, Mapping) and set(given) == {"value", "source"}
         plain = given["value"] if cited else given
