@@ -182,13 +182,20 @@ class SearchCancelledError(WattreeError):
 
 
 class MissingExtraError(WattreeError):
-    """An optional dependency is needed and absent."""
+    """An optional dependency is needed and absent.
 
-    def __init__(self, *, needed_for: str, package: str, extra: str) -> None:
+    Args:
+        needed_for: What needs it.
+        package: As it is imported.
+        extra: Of Wattree, that has it; of one that stands in none, it is installed by its name.
+    """
+
+    def __init__(self, *, needed_for: str, package: str, extra: str = "") -> None:
         self.extra = extra
+        what = f"'wattree[{extra}]'" if extra else package
         super().__init__(
             f"{needed_for} needs the package '{package}', which is not installed; "
-            f"install it with: pip install 'wattree[{extra}]'"
+            f"install it with: pip install {what}"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome, outcome_json
 from wattree.design.points import Value
 from wattree.design.study import Study
+from wattree.shown import Shown
 
 Floats = NDArray[np.float64]
 
@@ -26,8 +27,8 @@ OBJECTIVE_TOTALS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Results(Shown):
     """What is known of a study.
 
     Attributes:
@@ -87,6 +88,20 @@ class Results:
         """Return the index of the best feasible point, the first of equals; None without one."""
         values = self.objective(objective or self.study.objectives[0])
         return None if np.isnan(values).all() else int(np.nanargmin(values))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the points: their values in SI units, totals, and the figures of each workload."""
+        return [
+            {
+                "point": outcome.point.key,
+                **outcome.point.values,
+                "feasible": outcome.feasible,
+                "reason": outcome.reason,
+                **outcome.totals,
+                **{each.workload: asdict(each) for each in outcome.workloads},
+            }
+            for outcome in self.outcomes
+        ]
 
     def where(self, indices: Sequence[int]) -> Results:
         """Return the same of some points alone."""

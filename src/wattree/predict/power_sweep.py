@@ -10,6 +10,7 @@ from typing import Any
 from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.predict.simulate import simulate
+from wattree.shown import Shown
 
 #: Usual limits: rated power, then every twentieth of it down to three tenths, as far as the
 #: devices draw less at rest by this factor.
@@ -40,8 +41,8 @@ class LimitedStep:
     energy_saved: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerSweep:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PowerSweep(Shown):
     """Steps under falling limits.
 
     Attributes:
@@ -60,11 +61,15 @@ class PowerSweep:
     fits: bool
     warnings: tuple[str, ...]
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return the steps."""
+        return [asdict(step) for step in self.steps]
+
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {
             "job": self.job,
-            "power_limits": [asdict(step) for step in self.steps],
+            "power_limits": self.records(),
             "knee": {
                 "least_energy_w": self.least_energy_w,
                 "least_energy_delay_w": self.least_energy_delay_w,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from wattree.accounts.energy_use import energy_of
 from wattree.accounts.fabric import Rules
@@ -26,12 +27,13 @@ from wattree.predict.example import missing_strategy
 from wattree.predict.execute import executed, written_out
 from wattree.predict.generation import NO_STRATEGY, generation_steps
 from wattree.predict.left_open import decided
+from wattree.shown import Shown
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.trace import Result, Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Prediction(Shown):
     """A simulated step.
 
     Attributes:
@@ -56,6 +58,10 @@ class Prediction:
     shared_fabric_step: SharedFabricStep | None = None
     loading: tuple[Loading, ...] = ()
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """Return the figures."""
+        return self.result.records()
 
 
 def simulate(

@@ -26,6 +26,7 @@ from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.example import missing_strategy
 from wattree.predict.generation import NO_STRATEGY, generation_steps
 from wattree.predict.left_open import decided
+from wattree.shown import Shown
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import GenerationUse
@@ -53,8 +54,8 @@ class EstimatedEnergy:
     total: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEstimate:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StepEstimate(Shown):
     """A training step by the closed form; figures are called as those of `Result`.
 
     Attributes:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.schedule.queue import JobQueue
+from wattree.shown import Shown
 
 Floats = NDArray[np.float64]
 
@@ -78,8 +79,8 @@ class Totals:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSchedule:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class QueueSchedule(Shown):
     """Answer to "in which order, where, and how".
 
     Attributes:
@@ -113,6 +114,10 @@ class QueueSchedule:
         """Whether no job is late."""
         return not self.totals.late
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return the jobs, by their start."""
+        return [asdict(job) for job in self.jobs]
+
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {
@@ -120,7 +125,7 @@ class QueueSchedule:
             "objective": self.queue.objective.value,
             "nodes": self.queue.cluster.nodes,
             "power_cap_w": self.queue.power_cap_w,
-            "jobs": [asdict(job) for job in self.jobs],
+            "jobs": self.records(),
             "totals": asdict(self.totals),
             "first_come": asdict(self.first_come),
             "bound": {"objective": self.least, "lateness_s": self.least_lateness_s},

@@ -17,6 +17,7 @@ from wattree.lowering.setting import Setting, setting_of
 from wattree.predict import simulate
 from wattree.search.explain import against, part_differences
 from wattree.search.plan_result import RankedStrategy
+from wattree.shown import Shown
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.units import format_bytes, format_quantity
 
@@ -57,8 +58,8 @@ class ComparedRun:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunComparison:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunComparison(Shown):
     """Runs side by side; the others are held against the first.
 
     Attributes:
@@ -70,6 +71,10 @@ class RunComparison:
     runs: tuple[ComparedRun, ...]
     differing: Mapping[str, tuple[str, ...]]
     reasons: tuple[str, ...]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the figures of each run, with its name and source."""
+        return [{"name": run.name, "source": run.source, **run.figures} for run in self.runs]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from wattree.errors import InfeasibleError
 from wattree.search.ideas import ideas
+from wattree.shown import Shown
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
 
@@ -32,8 +33,8 @@ class RankedStrategy:
         return {"label": self.label, "strategy": fields.pop("strategy"), **fields}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Plan(Shown):
     """Answer to "which strategy, and why".
 
     Attributes:
@@ -72,6 +73,14 @@ class Plan:
     def ideas(self) -> tuple[tuple[RankedStrategy, ...], ...]:
         """The ranked strategies by idea, each with its variants behind it."""
         return ideas(self.ranked, self.objective)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the ranked strategies, each with the number of its idea."""
+        return [
+            {"idea": number, "label": entry.label, **entry.result.records()[0]}
+            for number, idea in enumerate(self.ideas, start=1)
+            for entry in idea
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON; `exact` where there is one."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from wattree.shown import Shown
 from wattree.trace.bill import RunBill, ScheduleShift
 from wattree.trace.colocation import ColocationUse
 from wattree.trace.energy import EnergyUse, PowerOverTime
@@ -226,8 +227,8 @@ class SimulationSize:
     run_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Result(Shown):
     """One training step of one job. Units as in the field names; None where it does not apply.
 
     Attributes:
@@ -334,6 +335,13 @@ class Result:
     def energy_delay_product_js(self) -> float:
         """Energy of a step times its time. [J s]"""
         return self.energy_j.total * self.step_time_s
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the figures; of the strategy its degrees and schedule, without its tree."""
+        fields = self.as_json()
+        strategy = {key: part for key, part in fields["strategy"].items() if key != "tree"}
+        del fields["provenance"]
+        return [fields | {"strategy": strategy}]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON.

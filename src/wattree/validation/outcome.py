@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Group
 
+from wattree.shown import Shown
 from wattree.validation.score import (
     ALL_SOURCES,
     Scored,
@@ -39,8 +40,8 @@ def hold_out_key(kind: str, *, is_network: bool) -> str:
     return f"{_HELD_OUT}, {group}, {kind or NOTHING}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Validation(Shown):
     """Predictions of measured rows.
 
     Attributes:
@@ -91,14 +92,18 @@ class Validation:
             )
         return found
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return every row, with what had to be assumed."""
+        assumed = self.assumptions or {}
+        return [
+            entry.as_json() | {"assumptions": list(assumed.get(entry.row.row_id, ()))}
+            for entry in self.scored
+        ]
+
     def as_json(self) -> dict[str, Any]:
         """Return the object that `--json` writes."""
         return {
-            "rows": [
-                entry.as_json()
-                | {"assumptions": list((self.assumptions or {}).get(entry.row.row_id, ()))}
-                for entry in self.scored
-            ],
+            "rows": self.records(),
             "summary": summary_json(self.summary),
             "hold_outs": [asdict(line) for line in self.hold_outs],
             "interval_coverage": {

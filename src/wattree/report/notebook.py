@@ -1,0 +1,249 @@
+"""What Python shows of results: one line in a terminal, a report's first screen in a notebook."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+
+from wattree.errors import MissingExtraError, check_packages
+from wattree.report.words import joules, percent, strategy_in_words
+from wattree.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from wattree.design.results import Results
+    from wattree.predict import PowerSweep, Prediction, StepEstimate
+    from wattree.report.html.views import Card, TableView
+    from wattree.report.plots import Plot
+    from wattree.schedule import QueueSchedule
+    from wattree.search import Plan
+    from wattree.search.compared import RunComparison
+    from wattree.trace import Result
+    from wattree.validation import Validation
+
+_WIDTH: Final = 110
+_ID: Final = re.compile(r'( id="|href="#|url\(#|labelledby="|describedby=")')
+_PRE: Final = '<pre style="line-height:1.25;overflow-x:auto">{code}</pre>'
+
+
+def line_of(value: object) -> str:
+    """Return a result in one line."""
+    return _LINES[type(value).__name__](value)
+
+
+def html_of(value: object) -> str:
+    """Return the first screen of a result as HTML; its text without jinja2 or matplotlib."""
+    screen = _SCREENS.get(type(value).__name__)
+    try:
+        check_packages("jinja2", "matplotlib", needed_for="a report", extra="report")
+    except MissingExtraError:
+        screen = None
+    return _text(value) if screen is None else screen(value)
+
+
+def _result_line(value: Result) -> str:
+    memory = value.memory
+    return (
+        f"{value.model} on {value.cluster}, {strategy_in_words(value.strategy)}: "
+        f"{format_time(value.step_time_s)} per step, {format_bytes(memory.peak_bytes)} of "
+        f"{format_bytes(memory.capacity_bytes)}{'' if memory.fits else ', does not fit'}, "
+        f"{joules(value.energy_j.total)}"
+    )
+
+
+def _estimate_line(value: StepEstimate) -> str:
+    memory = value.memory
+    return (
+        f"{format_time(value.step_time_s)} per step, {format_bytes(memory.peak_bytes)} of "
+        f"{format_bytes(memory.capacity_bytes)}{'' if memory.fits else ', does not fit'}, "
+        f"{joules(value.energy_j.total)}"
+    )
+
+
+def _plan_line(value: Plan) -> str:
+    found = f"{value.candidates:,} strategies screened, {value.feasible:,} feasible"
+    if value.best is None:
+        return f"nothing fits; {found}"
+    time = format_time(value.best.result.step_time_s)
+    return f"best by {value.objective}: {value.best.label}, {time} per step; {found}"
+
+
+def _comparison_line(value: RunComparison) -> str:
+    return ", ".join(
+        f"{run.name} {format_time(run.figures['step_time_s'])} per step" for run in value.runs
+    )
+
+
+def _sweep_line(value: PowerSweep) -> str:
+    limits = [step.power_limit_w for step in value.steps]
+    return (
+        f"{value.job}: {len(limits)} limits from {max(limits):.0f} to {min(limits):.0f} W, least "
+        f"energy at {value.least_energy_w:.0f} W"
+    )
+
+
+def _study_line(value: Results) -> str:
+    found = f"{value.study.name}: {len(value)} points, {int(value.feasible.sum())} feasible"
+    best = value.best()
+    if best is None:
+        return found
+    return f"{found}, best by {value.study.objectives[0]}: {value.outcomes[best].point.key}"
+
+
+def _schedule_line(value: QueueSchedule) -> str:
+    late = "" if value.meets_deadlines else f", {value.totals.late} late"
+    return f"{len(value.jobs)} jobs{late}, gap {percent(value.gap)}"
+
+
+def _validation_line(value: Validation) -> str:
+    each = {quantity: by_source["all"] for quantity, by_source in value.summary.items()}
+    return ", ".join(
+        f"{quantity} {percent(errors.mean_abs_error)} mean error over {errors.count} rows"
+        for quantity, errors in each.items()
+        if errors.mean_abs_error is not None
+    )
+
+
+_LINES: Final[Mapping[str, Callable[[Any], str]]] = {
+    "Plan": _plan_line,
+    "PowerSweep": _sweep_line,
+    "Prediction": lambda value: _result_line(value.result),
+    "QueueSchedule": _schedule_line,
+    "Result": _result_line,
+    "Results": _study_line,
+    "RunComparison": _comparison_line,
+    "StepEstimate": _estimate_line,
+    "Validation": _validation_line,
+}
+
+
+def _prediction_screen(value: Prediction) -> str:
+    from wattree.report.html.views import step_view
+
+    view, result = step_view(value), value.result
+    title, words = f"{result.model} on {result.cluster}", strategy_in_words(result.strategy)
+    return _screen(title, words, cards=view.cards, plots=view.plots[:1], lines=view.warnings)
+
+
+def _result_screen(value: Result) -> str:
+    from wattree.report.html.views import step_cards
+
+    title, words = f"{value.model} on {value.cluster}", strategy_in_words(value.strategy)
+    return _screen(title, words, cards=step_cards(value.as_json()))
+
+
+def _estimate_screen(value: StepEstimate) -> str:
+    from wattree.report.html.views import step_cards
+
+    return _screen("Estimate of one step", "", cards=step_cards(value.as_json()))
+
+
+def _plan_screen(value: Plan) -> str:
+    from wattree.report.html.views import plan_view
+
+    view = plan_view(value)
+    tables = [view.table] if view.table else []
+    return _screen("Plan", view.answer, cards=view.cards, lines=view.reasons, tables=tables)
+
+
+def _comparison_screen(value: RunComparison) -> str:
+    from wattree.report.html.views import comparison_view
+
+    view = comparison_view(value)
+    return _screen("Comparison", "", lines=view.reasons, plots=[view.plot], tables=[view.table])
+
+
+_SCREENS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "Plan": _plan_screen,
+    "Prediction": _prediction_screen,
+    "Result": _result_screen,
+    "RunComparison": _comparison_screen,
+    "StepEstimate": _estimate_screen,
+}
+
+
+def _screen(
+    title: str,
+    words: str,
+    *,
+    cards: Sequence[Card] = (),
+    lines: Sequence[str] = (),
+    plots: Sequence[Plot] = (),
+    tables: Sequence[TableView] = (),
+) -> str:
+    """Return parts of a report as a piece of a page, whose style holds for it alone."""
+    from wattree.report.html.templates import rendered, style
+
+    scoped = style().replace(":root", ":scope").replace("body {", ":scope {")
+    shown: dict[str, Any] = {"cards": cards, "lines": lines, "plots": plots, "tables": tables}
+    html = rendered("notebook.html.j2", style=scoped, title=title, words=words, **shown)
+    # Ids of two results of a page must differ.
+    own = hashlib.sha256(html.encode()).hexdigest()[:8]
+    return _ID.sub(rf"\g<1>{own}-", html)
+
+
+def _text(value: object) -> str:
+    """Return what a terminal shows, as HTML."""
+    console = Console(record=True, file=StringIO(), width=_WIDTH)
+    show = _TEXTS.get(type(value).__name__)
+    if show is None:
+        console.print(line_of(value), markup=False, highlight=False)
+    else:
+        show(value, console)
+    return console.export_html(inline_styles=True, code_format=_PRE)
+
+
+def _show_result(value: Any, console: Console) -> None:
+    from wattree.report.result_text import show_result
+
+    show_result(getattr(value, "result", value), console, full=False)
+
+
+def _show_plan(value: Plan, console: Console) -> None:
+    from wattree.report.plan_text import show_plan
+
+    show_plan(value, console, full=False)
+
+
+def _show_comparison(value: RunComparison, console: Console) -> None:
+    from wattree.report.compare_text import show_comparison
+
+    show_comparison(value, console)
+
+
+def _show_sweep(value: PowerSweep, console: Console) -> None:
+    from wattree.report.power_sweep_text import show_power_sweep
+
+    show_power_sweep(value, console)
+
+
+def _show_study(value: Results, console: Console) -> None:
+    from wattree.report.design_text import show_answers
+
+    show_answers(value, console)
+
+
+def _show_schedule(value: QueueSchedule, console: Console) -> None:
+    from wattree.report.schedule_text import show_schedule
+
+    show_schedule(value, console)
+
+
+def _show_validation(value: Validation, console: Console) -> None:
+    console.print(value.table())
+
+
+_TEXTS: Final[Mapping[str, Callable[[Any, Console], None]]] = {
+    "Plan": _show_plan,
+    "PowerSweep": _show_sweep,
+    "Prediction": _show_result,
+    "QueueSchedule": _show_schedule,
+    "Result": _show_result,
+    "Results": _show_study,
+    "RunComparison": _show_comparison,
+    "Validation": _show_validation,
+}
