@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,30 @@ def test_from_start_to_a_ranked_plan_a_step_and_a_comparison(page: Any) -> None:
     page.click("#open")
     page.wait_for_selector("#step svg")
     assert "Where the step goes" in page.inner_text("#step")
+
+
+@needs_chromium
+def test_files_of_a_framework_are_saved_or_what_it_cannot_express_is_said(page: Any) -> None:
+    """The framework of the software is chosen; its launch script may be run."""
+    assert page.input_value("#framework") == "torchtitan"
+    with page.expect_download() as saving:
+        page.click("#take")
+    with zipfile.ZipFile(saving.value.path()) as archive:
+        modes = {each.filename: each.external_attr >> 16 for each in archive.infolist()}
+    assert saving.value.suggested_filename == "torchtitan.zip"
+    assert modes["torchtitan/launch.sh"] & 0o111
+    assert any(name.endswith(".toml") for name in modes)
+
+    page.select_option("#framework", "maxtext")
+    page.click("#take")
+    page.wait_for_selector("#taken [role=alert]")
+
+
+def test_a_framework_that_there_is_not_is_refused(server: Server) -> None:
+    """With the nearest that there is."""
+    status, text = server.ask("/framework.zip?" + urlencode({**SMALL, "to": "torchtitn"}))
+    assert status == 422
+    assert "torchtitan" in text
 
 
 @needs_chromium

@@ -7,7 +7,7 @@ from wattree.frameworks import maxtext as _maxtext  # noqa: F401
 from wattree.frameworks import megatron_bridge as _megatron_bridge  # noqa: F401
 from wattree.frameworks import megatron_lm as _megatron_lm  # noqa: F401
 from wattree.frameworks import torchtitan as _torchtitan  # noqa: F401
-from wattree.frameworks.export import ExportedRecipe, export_recipe
+from wattree.frameworks.export import ExportedRecipe, export_recipe, zipped_recipe
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
 from wattree.frameworks.given import Given
 from wattree.frameworks.imports import ImportedRecipe, import_recipe
@@ -25,4 +25,5 @@ __all__ = [
     "Written",
     "export_recipe",
     "import_recipe",
+    "zipped_recipe",
 ]

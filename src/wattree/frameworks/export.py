@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from wattree.errors import OutputError
 from wattree.files import refusal
@@ -82,6 +84,23 @@ def export_recipe(
         fill_in=written.fill_in,
         assumed=(*concrete.job.assumed, *written.assumed),
     )
+
+
+def zipped_recipe(job: Job, name: str) -> bytes:
+    """Return the files of an export as a zip file; the same job gives the same bytes.
+
+    Raises:
+        UnknownNameError: There is no such framework.
+        JobError: The framework cannot express the job; every misfit is listed.
+    """
+    files, _ = recipe_files(FRAMEWORKS[name], concrete_job(job))
+    content = BytesIO()
+    with ZipFile(content, "w", ZIP_DEFLATED) as archive:
+        for file, text in files.items():
+            entry = ZipInfo(f"{name}/{file}")  # of the oldest date that the format has
+            entry.external_attr = (0o100755 if file == LAUNCH else 0o100644) << 16
+            archive.writestr(entry, text, ZIP_DEFLATED)
+    return content.getvalue()
 
 
 def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str, str], Written]:

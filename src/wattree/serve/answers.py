@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import wattree
 from wattree.errors import JobError, StrategyError, WattreeError
+from wattree.frameworks import FRAMEWORKS, zipped_recipe
 from wattree.report.html.templates import rendered
 from wattree.report.html.views import Card, plan_view, step_cards, step_view
 from wattree.search import with_memory_fixes
@@ -49,6 +50,7 @@ class Answers:
             controls=fragment("controls.html.j2", **self._controls(state)),
             figures=self.figures(state),
             comparison=self.comparison(compared) if compared else "",
+            frameworks=[FRAMEWORKS[name] for name in FRAMEWORKS],
         )
 
     def controls(self, state: PageState) -> str:
@@ -97,6 +99,15 @@ class Answers:
             memory = prediction.result.memory
             warning = "" if memory.fits else "It does not fit: the figures are of an ideal device."
             return fragment("step.html.j2", step=view, warning=warning)
+
+    def framework(self, state: PageState, name: str) -> bytes:
+        """Return the files by which a framework starts the job of a state, zipped.
+
+        Raises:
+            WattreeError: There is no such framework, or it cannot express the job.
+        """
+        with self._lock:
+            return zipped_recipe(state.job(self.files), name)
 
     def predicted(self, state: PageState) -> Prediction:
         """Return the simulated step of a state.

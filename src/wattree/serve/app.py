@@ -30,6 +30,8 @@ from wattree.serve.state import START, PageState
 
 #: States that are laid side by side.
 _MOST_COMPARED: Final = 4
+#: Parameters of an address that are no controls: states to compare, and a framework.
+_NO_STATE: Final = ("with", "to")
 #: Files that one server takes.
 _MOST_FILES: Final = 50
 
@@ -60,6 +62,7 @@ def make_app(token: str, hosts: frozenset[str], *, plans: Plans | None = None) -
         Route("/files", served.upload, methods=["POST"]),
         Route("/job.yaml", served.job_file),
         Route("/report.html", served.report),
+        Route("/framework.zip", served.framework),
         Route("/page.js", served.script),
         Route("/page.css", served.style),
     ]
@@ -178,6 +181,12 @@ class _Served:
 
         return _download(await run_in_threadpool(written), "report.html", "text/html")
 
+    async def framework(self, request: Request) -> Response:
+        """Answer with the files by which a framework starts the job of a state."""
+        state, name = PageState.of(_query(request)), request.query_params.get("to", "")
+        archive = await run_in_threadpool(self._answers.framework, state, name)
+        return _download(archive, f"{name}.zip", "application/zip")
+
     async def script(self, request: Request) -> Response:
         """Answer with the page's script."""
         del request
@@ -191,7 +200,7 @@ class _Served:
 
 def _query(request: Request) -> dict[str, str]:
     """Return the state in the address of a request."""
-    return {name: value for name, value in request.query_params.items() if name != "with"}
+    return {name: value for name, value in request.query_params.items() if name not in _NO_STATE}
 
 
 async def _html(function: Callable[..., str], *arguments: Any) -> Response:
@@ -216,6 +225,6 @@ def _check_upload(path: Path, name: str) -> None:
         ) from error
 
 
-def _download(text: str, name: str, kind: str) -> Response:
+def _download(content: str | bytes, name: str, kind: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(text, media_type=kind, headers=headers)
+    return Response(content, media_type=kind, headers=headers)

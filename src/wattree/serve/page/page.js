@@ -95,6 +95,16 @@ document.getElementById("keep").addEventListener("click", () => {
   compared = [...compared.filter(each => each !== String(state())), String(state())].slice(-4);
   lay();
 });
+document.getElementById("take").addEventListener("click", async () => {
+  const name = document.getElementById("framework").value, taken = document.getElementById("taken");
+  const answer = await fetch("/framework.zip?" + state() + "&to=" + name).catch(() => null);
+  if (!answer?.ok) { taken.innerHTML = answer ? await answer.text() : say("The server does not answer."); return; }
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = name + ".zip";
+  link.click();
+  taken.textContent = link.download + " is saved; its README.md says what to fill in.";
+});
 document.addEventListener("click", event => {
   const button = event.target.closest("button");
   if (!button) return;
