@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 
 from tests.distributed.ranks import Forked, start_python
 from tests.distributed.warm import warm_python
+from wattree.cli.main import run
 
 pytestmark = pytest.mark.slow
 
@@ -223,13 +224,13 @@ def test_a_peer_that_does_not_come_is_missed(job: Path) -> None:
 
 
 @contextlib.contextmanager
-def _training(job: Path) -> Iterator[tuple[Forked, list[int]]]:
+def _training(job: Path, *words: str, steps: int = 1_000_000) -> Iterator[tuple[Forked, list[int]]]:
     """Train long; give the process and its ranks once they train."""
-    job.write_text(JOB.replace("STEPS", "1000000"))
+    job.write_text(JOB.replace("STEPS", str(steps)))
     errors = job.parent / "errors.txt"
     errors.touch()
     starter = start_python(
-        ["-m", "wattree", "train", "job.yaml"],
+        ["-m", "wattree", "train", "job.yaml", *words],
         Path(os.devnull),
         _environment(),
         errors=errors,
@@ -282,6 +283,36 @@ def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
     assert found.returncode == 0, found.stderr
     use: dict[str, Any] = json.loads(found.stdout)["training"]
     assert (use["first_step"], use["steps"], len(use["losses"])) == (step, step + 3, step + 3)
+
+
+def test_asked_to_stop_when_all_is_trained_it_still_tells_the_result(job: Path) -> None:
+    """A job that goes on later would find nothing left to do, and no result."""
+    with _training(job, "--json", "result.json", steps=200) as (starter, ranks):
+        until_s = time.monotonic() + 60
+        while not (job.parent / "saved" / "step-200").exists() and time.monotonic() < until_s:
+            time.sleep(0.005)
+        starter.send_signal(signal.SIGTERM)
+        assert starter.wait(timeout=60) == 0
+    assert _are_gone(ranks)
+    use = json.loads((job.parent / "result.json").read_text())["training"]
+    assert len(use["losses"]) == 200
+
+
+def test_a_signal_does_not_cut_the_result_short(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while the result is written: the run is over, and nothing is left to stop."""
+
+    def disturbed(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        delivered.append(arguments)
+
+    delivered: list[Any] = []
+    monkeypatch.setattr("wattree.cli.train.deliver_trained", disturbed)
+    monkeypatch.chdir(job.parent)
+    alone = JOB.replace("STEPS", "3").replace("{preset: phantom, tp: 2, ghosts: 4}", "{dp: 1}")
+    job.write_text(f"{alone}place: {{devices: [0]}}\n")
+
+    assert run(["train", "job.yaml", "--quiet"]) == 0
+    assert len(delivered) == 1
 
 
 def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:

@@ -147,6 +147,8 @@ def train(chance: random.Random, folder: Path) -> Broken:
         broken = remains(program, what)
     if (folder / "result.json").exists():
         return broken  # the signal came too late
+    if "SIGKILL" in what and (saved / f"step-{_STEPS}").exists():
+        return broken  # all is trained and kept; only the figures of the run are gone
     broken += finished(TRAIN_WORDS, folder, what)
     if not broken and (found := tuple(losses(folder))) != uninterrupted_losses():
         pairs = enumerate(zip(found, uninterrupted_losses(), strict=False), start=1)

@@ -81,7 +81,10 @@ class Program:
         begin = text.rfind("Traceback (most recent call last)")
         if begin < 0 or _PACKAGE not in (text := text[begin:].strip()):
             return ""
-        lines = text.splitlines()
+        first, *rest = text.splitlines()
+        # What others print may follow: a traceback ends with its first line that is not indented.
+        ends = (number for number, line in enumerate(rest, 1) if not line.startswith(" "))
+        lines = [first, *rest[: next(ends, len(rest))]]
         ours = [line.strip().partition(_PACKAGE)[2] for line in lines if _PACKAGE in line]
         if "KeyboardInterrupt" in lines[-1] and ours[-1].endswith("<module>"):
             return ""

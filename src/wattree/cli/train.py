@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from wattree.runtime.launch import Launch
     from wattree.runtime.recipe import Recipe
     from wattree.runtime.train import TrainSettings
+    from wattree.runtime.train.outcome import Trained
 
 INTERRUPTED = 130
 
@@ -242,11 +244,13 @@ def _train_here(
     place = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
     _check_world(place, recipe, job)
 
+    def deliver(trained: Trained) -> None:
+        deliver_trained(request, replace(trained, job=plan))
+
     def run() -> RankEnd:
-        end = train_rank(job, recipe, place, settings)
-        if end.trained is not None:
-            deliver_trained(request, replace(end.trained, job=plan))
-        return end
+        return train_rank(job, recipe, place, settings, deliver=deliver)
 
     if guarded(place, run).interrupted:
         raise typer.Exit(INTERRUPTED)
+    if place.rank:  # ends by itself, while the first may still write what the run came to
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

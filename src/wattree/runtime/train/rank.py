@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,14 @@ class RankEnd:
     trained: Trained | None = None
 
 
-def train_rank(job: Job, recipe: Recipe, launch: Launch, settings: TrainSettings) -> RankEnd:
+def train_rank(
+    job: Job,
+    recipe: Recipe,
+    launch: Launch,
+    settings: TrainSettings,
+    *,
+    deliver: Callable[[Trained], None] | None = None,
+) -> RankEnd:
     """Train one rank of a job to its end.
 
     Args:
@@ -80,20 +87,24 @@ def train_rank(job: Job, recipe: Recipe, launch: Launch, settings: TrainSettings
         recipe: How its strategy is run.
         launch: Which rank this is.
         settings: What else was said.
+        deliver: Takes what the run came to, on rank 0; a wish to stop does not cut it short.
 
     Raises:
         WattreeError: The job cannot be trained, or a rank cannot go on; the message names it.
     """
     kind = _kind(job, settings.device)
-    with (
-        StopAsked() as stop,
-        joined_ranks(launch, recipe, kind=kind, timeout_s=settings.timeout_s) as session,
-        _folder(session, settings.out) as folder,
-    ):
-        parts = _parts(job, session, settings)
-        with parts.saving.owned(fresh=settings.fresh):
-            first, losses = parts.saving.resume()
-            return _trained(job, session, settings, parts, folder, stop, first, losses)
+    with StopAsked() as stop:
+        with (
+            joined_ranks(launch, recipe, kind=kind, timeout_s=settings.timeout_s) as session,
+            _folder(session, settings.out) as folder,
+        ):
+            parts = _parts(job, session, settings)
+            with parts.saving.owned(fresh=settings.fresh):
+                first, losses = parts.saving.resume()
+                end = _trained(job, session, settings, parts, folder, stop, first, losses)
+        if end.trained is not None and deliver is not None:
+            deliver(end.trained)
+    return end
 
 
 def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
