@@ -20,6 +20,13 @@ _SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 
 
+def whole_number(text: str, *, digits: int = 9) -> int | None:
+    """Return a whole number that people wrote; None where it is none or has more digits."""
+    # Python also takes digits of other scripts, and refuses to read thousands of them.
+    is_one = text.isascii() and text.isdigit() and len(text) <= digits
+    return int(text) if is_one else None
+
+
 def _bytes() -> dict[str, float]:
     return {f"{prefix}B": scale for prefix, scale in (_SI | _BINARY).items()}
 

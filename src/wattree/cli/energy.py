@@ -13,6 +13,7 @@ import typer
 from wattree.cli.job_file import read_job
 from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option, tell
 from wattree.cli.request import option, request_command
+from wattree.units import whole_number
 
 if TYPE_CHECKING:
     from wattree.energy.calibration import EnergyCalibration
@@ -290,8 +291,10 @@ def _counts(text: str) -> tuple[int, ...]:
     from wattree.errors import RunError
 
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+    found = [whole_number(word) for word in words]
+    numbers = tuple(number for number in found if number is not None)
+    if len(numbers) < len(found):
         expected = "expected numbers such as 16,32"
         expected += ", at most 1e+09" if any(len(word) > 9 for word in words) else ""
         raise RunError("--nodes", [f"found '{text[:40]}', {expected}"])
-    return tuple(map(int, words))
+    return numbers

@@ -13,6 +13,7 @@ import typer
 from wattree.cli.output import quantity_option, tell
 from wattree.cli.request import option, request_command
 from wattree.errors import RunError
+from wattree.units import whole_number
 
 if TYPE_CHECKING:
     from wattree.runtime.launch import Finished
@@ -210,9 +211,12 @@ def processes_option(text: str | None) -> int | None:
     """
     if text is None or text == AUTO:
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise RunError("--processes-per-device", [f"found '{text}', expected 1 or more, or auto"])
-    return int(text)
+    number = whole_number(text)
+    if not number:
+        raise RunError(
+            "--processes-per-device", [f"found '{text:.40}', expected 1 or more, or auto"]
+        )
+    return number
 
 
 def mps_option(*, with_mps: bool, without_mps: bool) -> bool | None:

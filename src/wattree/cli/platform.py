@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattree.errors import HardwareError, JobError, UnknownNameError, WattreeError
+from wattree.units import whole_number
 
 if TYPE_CHECKING:
     from wattree.hardware import Cluster
@@ -60,15 +61,17 @@ def _cluster(text: str) -> Cluster:
     name, colon, count = text.rpartition(":")
     if not colon:
         name, count = text, "1"
-    if not count.isascii() or not count.isdigit() or not 0 < int(count) < 10**6:
+    nodes = whole_number(count, digits=6)
+    if not nodes:
         raise WattreeError(
-            f"--cluster: found {count!r} nodes in '{text}', expected NODE or NODE:N, N from 1"
+            f"--cluster: found {count!r:.40} nodes in '{text:.80}', "
+            "expected NODE or NODE:N, N from 1"
         )
     source = Path(name) if name.endswith((".yaml", ".yml")) else name
     try:
         return Cluster(
             node=load_node(source),
-            nodes=int(count),
+            nodes=nodes,
             fabric=load_fabric(default_fabric_name(source)),
             site=load_site("world-average"),
         )

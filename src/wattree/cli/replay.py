@@ -23,6 +23,7 @@ from wattree.cli.output import (
 from wattree.cli.platform import Compute, platform_of
 from wattree.cli.request import option, request_command
 from wattree.errors import WattreeError
+from wattree.units import whole_number
 
 Traces = Annotated[
     Path,
@@ -120,7 +121,8 @@ def _dims(text: str | None) -> tuple[int, ...]:
     """
     if text is None:
         return ()
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and len(word) < 7 and int(word) for word in words):
+    found = [whole_number(word.strip(), digits=6) for word in text.split(",")]
+    sizes = tuple(size for size in found if size)
+    if len(sizes) < len(found):
         raise WattreeError(f"--dims: found '{text}', expected numbers from 1 such as 4,2")
-    return tuple(map(int, words))
+    return sizes

@@ -14,6 +14,7 @@ from wattree.frameworks.framework import Imported
 from wattree.frameworks.models import layers_of
 from wattree.frameworks.settings import Settings
 from wattree.strategy import Offload, chunk_layers
+from wattree.units import whole_number
 
 #: What torchtitan names; see the file.
 FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("torchtitan.yaml"))
@@ -291,7 +292,7 @@ def _recompute(settings: Settings) -> str:
         return mode
     if option == "op":
         return "selective_operator"
-    if not str(option).isdigit() or int(option) < 1:
+    if not whole_number(str(option)):
         settings.problem(
             "activation_checkpoint.selective_ac_option",
             f"found {option!r}, expected 'op' or a whole number of layers",

@@ -15,6 +15,7 @@ from wattree.job.cluster_schema import ClusterSpec, PoolSpec
 from wattree.job.idle import warn_of_idle_cluster, warn_of_port
 from wattree.job.problems import Problems, shown
 from wattree.job.values import read_power_limit
+from wattree.units import whole_number
 
 #: More kinds of nodes than this in one job are a slip: a pool of each node, perhaps.
 MOST_POOLS = 64
@@ -159,14 +160,14 @@ def _by_device(
 ) -> dict[int, float]:
     factors: dict[int, float] = {}
     for device, factor in (given or {}).items():
-        if not (device.isascii() and device.isdigit() and len(device) < 10):
+        if (index := whole_number(device)) is None:
             problems.add(
                 f"cluster.{key}", f"found the key {shown(device)}, expected a device index from 0"
             )
-        elif int(device) in factors:
-            problems.add(f"cluster.{key}", f"device {int(device)} is named twice; name it once")
+        elif index in factors:
+            problems.add(f"cluster.{key}", f"device {index} is named twice; name it once")
         else:
-            factors[int(device)] = factor
+            factors[index] = factor
     return factors
 
 

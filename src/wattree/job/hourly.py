@@ -11,7 +11,7 @@ from wattree.energy.hourly import HourlySeries
 from wattree.errors import JobError
 from wattree.files import read_text, refusal
 from wattree.job.problems import shown
-from wattree.units import JOULES_PER_KWH
+from wattree.units import JOULES_PER_KWH, whole_number
 
 _CARBON, _PRICE = "gCO2e/kWh", "USD/kWh"
 _HEAD = f"hour,{_CARBON} or hour,{_CARBON},{_PRICE}"
@@ -108,8 +108,8 @@ def _followed(
 
 
 def _hour(text: str) -> int | datetime | None:
-    if text.isascii() and text.isdigit() and len(text) < 10:
-        return int(text)
+    if (number := whole_number(text)) is not None:
+        return number
     try:
         return datetime.fromisoformat(text)
     except ValueError:

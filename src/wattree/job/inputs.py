@@ -8,6 +8,7 @@ from math import prod
 from typing import Final
 
 from wattree.errors import ModelError, nearest
+from wattree.units import whole_number
 
 #: What values a declared tensor can have, as PyTorch names them.
 DTYPES: Final = (
@@ -88,10 +89,10 @@ def _below(bound: str | None, dtype: str, text: str) -> int | None:
         return None
     if "int" not in dtype:
         raise ModelError(f"found '{text}': only whole numbers have an upper bound")
-    digits = bound.replace("_", "")
-    if not digits.isdigit() or len(digits) > _MOST_DIGITS or int(digits) < 1:
+    found = whole_number(bound.replace("_", ""), digits=_MOST_DIGITS)
+    if not found:
         raise ModelError(f"found '{text}': '{bound}' is no upper bound, expected a whole number")
-    return int(digits)
+    return found
 
 
 def _dim(text: str, whole: str) -> tuple[int | str, ...]:

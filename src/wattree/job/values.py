@@ -19,7 +19,7 @@ from pydantic_core import core_schema
 
 from wattree.errors import UnitError
 from wattree.job.problems import seen, shown
-from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, parse_quantity
+from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, parse_quantity, whole_number
 
 #: Above these a number is a slip, not a wish: no run has come within a factor of ten of them.
 MOST_TOKENS = 100_000_000
@@ -207,7 +207,7 @@ def _by_index(value: object) -> object:
     if not isinstance(value, dict):
         return value
     twice = {key for key in value if type(key) is int} & {
-        int(key) for key in value if isinstance(key, str) and key.isdecimal()
+        whole_number(key) for key in value if isinstance(key, str)
     }
     if twice:
         raise ValueError(f"found device {min(twice)} twice, once as text; expected it once")

@@ -22,6 +22,7 @@ from wattree.job.written import job_yaml, yaml_text
 from wattree.strategy import CONTEXTS, RECOMPUTATIONS, SHARDINGS
 from wattree.strategy.described import describe_options
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
+from wattree.units import whole_number
 
 #: Longest value of a control: a line of further keys. [characters]
 _LONGEST: Final = 4000
@@ -202,8 +203,8 @@ def _degrees(state: PageState, files: Mapping[str, Path]) -> list[int]:
 
 def _number(text: str) -> Any:
     """Return a whole number or truth where the text is one."""
-    if text.isascii() and text.isdigit():
-        return int(text)
+    if (number := whole_number(text)) is not None:
+        return number
     return {"true": True, "false": False}.get(text, text)
 
 

@@ -24,6 +24,7 @@ from wattree.hardware.imports.topology import ImportedTopology
 from wattree.hardware.imports.xml_tree import Element, read_xml
 from wattree.hardware.network import Link, cable
 from wattree.hardware.topologies.join import device_name, join, without_forwarding
+from wattree.units import whole_number
 
 _SPEED = re.compile(r"\s*(\d+(?:\.\d+)?)\s*GT/s", re.ASCII)
 #: What the kernel writes where it does not know the speed of a slot.
@@ -293,8 +294,8 @@ class _Reader:
 
     def _number(self, element: Element, key: str) -> int:
         text = element.attributes.get(key, "")
-        if text.isascii() and text.isdigit() and len(text) < 10:
-            return int(text)
+        if (number := whole_number(text)) is not None:
+            return number
         found = f"'{text[:40]}'" if key in element.attributes else "nothing"
         self._note(element, f"has {found} as {key}, expected a whole number")
         return 0
