@@ -274,3 +274,29 @@ def test_parts_can_be_left_out_by_name() -> None:
         "WATTREE_UNPATCHED: found 'batches', expected any of hook, backend, batch, workers, "
         "learning-rate"
     )
+
+
+def test_a_loader_made_of_one_that_has_its_share_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries make loaders anew with another sampler: a half of a half would be a quarter."""
+    from torch.utils.data import DataLoader
+
+    from wattree.runtime.patches.loader import change_loader
+    from wattree.runtime.tune import watch
+    from wattree.runtime.tune.trial import Trial
+
+    monkeypatch.setattr(DataLoader, "__init__", DataLoader.__init__)  # as it is, afterward
+    half = ColocatedProcess(processes=2, device=0, device_rank=0, local_rank=0)
+    change_loader(half, batch=True, workers=True)
+    trial = Trial(folder=tmp_path, batch_factor=3)
+    watch._watch_loaders(watch.TrialWatch(trial, rank=0), trial)
+
+    loader = DataLoader(list(range(48)), batch_size=8, num_workers=4)
+    again = DataLoader(
+        loader.dataset, batch_size=loader.batch_sampler.batch_size, num_workers=loader.num_workers
+    )
+
+    assert (loader.batch_size, loader.num_workers) == (12, 2)
+    assert (again.batch_size, again.num_workers) == (12, 2)
+    assert DataLoader(list(range(48)), batch_size=loader.batch_size * 2).batch_size == 36

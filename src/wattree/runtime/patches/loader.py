@@ -13,9 +13,12 @@ from wattree.runtime.colocation.batch import batch_share
 from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.colocation.layout import share_of
 from wattree.runtime.patches import UNPATCHED
+from wattree.runtime.patches.changed_once import changed_number, is_changed
 from wattree.runtime.patches.ending import end_by
 
 _SOURCE = "DataLoader(batch_size=…)"
+#: What its numbers remember.
+_BY = "colocation"
 
 
 def change_loader(colocation: ColocatedProcess, *, batch: bool, workers: bool) -> None:
@@ -34,13 +37,16 @@ def change_loader(colocation: ColocatedProcess, *, batch: bool, workers: bool) -
         asked.apply_defaults()
         values = asked.arguments
         changed: dict[str, Any] = {}
-        if batch and values["batch_sampler"] is None and values["batch_size"] is not None:
-            changed["batch_size"] = end_by(lambda: _batch(values, colocation))
-        if workers and values["num_workers"] > 0:
-            changed["num_workers"] = _workers(values["num_workers"], colocation)
-            if changed["num_workers"] == 0:  # what only holds with workers is refused without
+        size, count = values["batch_size"], values["num_workers"]
+        is_whole = values["batch_sampler"] is None and size is not None
+        if batch and is_whole and not is_changed(size, _BY):
+            share = end_by(lambda: _batch(values, colocation))
+            changed["batch_size"] = changed_number(share, _BY, before=size)
+        if workers and count > 0 and not is_changed(count, _BY):
+            share = _workers(count, colocation)
+            changed["num_workers"] = changed_number(share, _BY, before=count)
+            if share == 0:  # what only holds with workers is refused without
                 changed |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
-        changed = {name: value for name, value in changed.items() if value != values[name]}
         for name in list(signature.parameters)[1 : len(given) + 1]:
             changed.setdefault(name, values[name])
         original(self, **(named | changed))

@@ -24,6 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from wattree.files import write_atomic
 from wattree.runtime.launch.spawn import leave_failure
+from wattree.runtime.patches.changed_once import changed_number, is_changed
 from wattree.runtime.reduce.samples import rows_of
 from wattree.runtime.tune.trial import Trial, TrialAccount
 
@@ -33,6 +34,8 @@ _AHEAD = 4
 #: After the last step a process has this long to end by itself. [s]
 _ENDS_WITHIN_S = 5.0
 _KIB = 1024
+#: What numbers of loaders remember.
+_BY = "trial"
 
 
 def begin(trial: Trial) -> TrialWatch:
@@ -190,9 +193,9 @@ def _watch_loaders(watch: TrialWatch, trial: Trial) -> None:
     def begin_loader(self: Any, *given: Any, **named: Any) -> None:
         if trial.batch_factor > 1:
             if len(given) > 1:
-                given = (given[0], given[1] * trial.batch_factor, *given[2:])
-            elif named.get("batch_size") is not None:
-                named["batch_size"] *= trial.batch_factor
+                given = (given[0], _multiplied(given[1], trial.batch_factor), *given[2:])
+            elif "batch_size" in named:
+                named["batch_size"] = _multiplied(named["batch_size"], trial.batch_factor)
         make(self, *given, **named)
         watch.workers = max(watch.workers, self.num_workers)
 
@@ -205,6 +208,13 @@ def _watch_loaders(watch: TrialWatch, trial: Trial) -> None:
             watch.data_s += time.perf_counter() - began_s
 
     DataLoader.__init__, _BaseDataLoaderIter.__next__ = begin_loader, take_clocked
+
+
+def _multiplied(size: int | None, factor: int) -> int | None:
+    """Return a larger batch; that of a loader made of one that has it already, as it is."""
+    if size is None or is_changed(size, _BY):
+        return size
+    return changed_number(size * factor, _BY, before=size)
 
 
 def _held_bytes() -> float:
