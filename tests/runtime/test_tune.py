@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -29,6 +33,7 @@ from wattree.runtime.tune import (
 from wattree.runtime.tune.measured import TrialOptions, Trials
 
 ROOMY = RampLimits(free_bytes=1e15, clients=16, cores=8)
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "waits.py"
 
 
@@ -206,17 +211,47 @@ def test_a_trial_is_told_by_a_variable(tmp_path: Path) -> None:
         trial_from({TRIAL: "yes"})
 
 
-def test_trials_need_a_host_by_itself() -> None:
-    """Under a launcher of several ranks there is no one to try for all of them."""
+def test_trials_cannot_change_what_mpi_starts() -> None:
+    """With `--reduce mpi` mpirun starts every process itself."""
     environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "here"}
     environment |= {"MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "2"}
-    with pytest.raises(RunError, match="2 ranks of torchrun; expected none"):
+    with pytest.raises(RunError, match="--reduce mpi under 2 ranks of torchrun"):
         Trials(
             lambda _: ["true"],
-            TrialOptions(launch=LaunchOptions(device="cpu")),
+            TrialOptions(launch=LaunchOptions(device="cpu", reduce="mpi")),
             environment=environment,
             say=print,
         )
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI")
+@pytest.mark.parametrize("words", [[], ["--one-fails"]], ids=["all well", "one fails"])
+def test_launchers_of_mpirun_try_together(tmp_path: Path, words: list[str]) -> None:
+    """All draw up the same rows, of the processes of all; what one cannot do none can."""
+    pytest.importorskip("torch")
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
+    done = subprocess.run(
+        [*command, str(SCRIPT.with_name("tries.py")), *words],
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT / "src"), "XDG_RUNTIME_DIR": str(tmp_path)}
+        | {"XDG_CONFIG_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first == second
+    limits, (one, two) = first
+    assert limits["clients"] >= 1
+    if words:
+        assert "no disk" in one["fault"]
+        return
+    assert not one["fault"] + two["fault"]
+    # Each launcher has a share of the processor, with a batch of eight samples.
+    assert (one["samples"], two["samples"]) == (16.0, 16.0)
+    assert two["step_s"] > 4 * 5e-3
 
 
 def _trials(*words: str) -> Trials:

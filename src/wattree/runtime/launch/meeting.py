@@ -191,6 +191,8 @@ class LauncherMeeting:
         until_s = time.monotonic() + self._timeout_s
         while not is_there():
             failure = self.check()
+            if is_there():  # the last word of one that is gone since
+                return
             if failure is not None:
                 raise RunError("launchers", [failure.message])
             if time.monotonic() > until_s:

@@ -44,7 +44,8 @@ from wattree.runtime.launch.starts import LaunchSettings, common_environment, st
 from wattree.runtime.launch.watches import DaemonWatch, KeeperWatch, starter_watch
 
 MISTAKE = 2
-_ALONE = Launch(rank=0, world=1, local_rank=0, local_world=1, address="127.0.0.1")
+#: What a launcher is that no other one started.
+ALONE = Launch(rank=0, world=1, local_rank=0, local_world=1, address="127.0.0.1")
 
 #: Takes a line for the user.
 Say = Callable[[str], None]
@@ -73,8 +74,8 @@ def launch_script(
     """
     if PROCESSES_PER_DEVICE in environment:
         raise RunError("launch", ["this is a process of wattree launch already"])
-    outer = launch_from(environment) or _ALONE
-    meeting = _meeting(outer, options, environment, say)
+    outer = launch_from(environment) or ALONE
+    meeting = launchers_meet(outer, options, environment, say)
     try:
         finished = _Job(command, options, environment, say, outer, meeting).run()
     except WattreeError as error:
@@ -88,9 +89,14 @@ def launch_script(
     return finished
 
 
-def _meeting(
+def launchers_meet(
     outer: Launch, options: LaunchOptions, environment: Mapping[str, str], say: Say
 ) -> LauncherMeeting:
+    """Return the meeting of the launchers that an outer launcher started; one alone meets no one.
+
+    Raises:
+        RunError: Not all came, or the secret of the run cannot be had.
+    """
     if outer.world == 1:
         return LauncherMeeting(timeout_s=options.timeout_s)
     secret = run_secret(environment)
@@ -113,7 +119,7 @@ class _Job:
         self._say, self._outer, self._meeting = say, outer, meeting
         self._is_first = meeting.number == 0
         self._watches: list[LaunchWatch] = [meeting]
-        starter = starter_watch(environment, None if outer is _ALONE else outer.launcher)
+        starter = starter_watch(environment, None if outer is ALONE else outer.launcher)
         if starter is not None:
             self._watches.append(starter)
 
