@@ -123,7 +123,10 @@ def test_the_command_says_so(traced: Path, capsys: pytest.CaptureFixture[str]) -
     assert "a step: the step waits for its input" in said
     assert "num_workers of the DataLoader" in said
 
-    assert run(["explain", str(traced / "job.yaml"), "--trace", *files, "--json", "-"]) == 0
+    report = traced / "report.html"
+    words = ["--trace", *files, "--report", str(report), "--json", "-"]
+    assert run(["explain", str(traced / "job.yaml"), *words]) == 0
+    assert "the step waits for its input" in report.read_text(encoding="utf-8")
     found = json.loads(capsys.readouterr().out)
     assert found["faults"][0]["fault"] == "data"
 

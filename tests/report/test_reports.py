@@ -16,17 +16,24 @@ from axe_playwright_python.sync_playwright import Axe
 import wattree
 from tests.browser import needs_chromium
 from tests.report.test_energy_text import accounted
+from tests.validation.test_table import ENTRIES
 from wattree.cli.main import run
 from wattree.errors import OutputError
+from wattree.kineto.op_classes import COMMUNICATION, WAITING
+from wattree.learn.explain import ClassTime, Explanation, StepFault
+from wattree.learn.measured_steps import MeasuredRank
 from wattree.predict import Prediction
 from wattree.report.html.documents import (
     write_comparison_report,
+    write_explanation_report,
     write_plan_report,
     write_step_report,
+    write_validation_report,
 )
 from wattree.report.plots import PLOTS, plots_of, write_plot
 from wattree.report.plots.bars import link_shares
 from wattree.report.plots.over_time import busy_shares, fullest_memory
+from wattree.validation import Validation
 
 #: A name that would be markup or a script if it were not escaped.
 NASTY = "<img src=x onerror=alert(1)>"
@@ -51,11 +58,45 @@ def predicted() -> Prediction:
     return wattree.simulate(job())
 
 
+def explanation() -> Explanation:
+    """Return a run that waits for its data and for a slow rank."""
+    times = {"products": (0.2, 0.21), "data": (0.0, 0.05), "elementwise": (0.03, 0.02)}
+    classes = [ClassTime(name=name, predicted_s=p, measured_s=m) for name, (p, m) in times.items()]
+    rank = MeasuredRank(
+        rank=0,
+        step_s=0.28,
+        classes_s={WAITING: 0.0, COMMUNICATION: 0.0} | {n: m for n, (_, m) in times.items()},
+        hidden_s=0.01,
+        collectives=2.0,
+        sizes_bytes=None,
+    )
+    fault = StepFault(
+        fault="data",
+        title=f"the step waits for {NASTY}",
+        lost_s=0.05,
+        evidence="50 ms of each step",
+        causes=("too few workers", "slow storage"),
+    )
+    return Explanation(
+        predicted_s=0.23,
+        measured_s=0.28,
+        classes=tuple(classes),
+        hidden_s=(0.01, 0.02),
+        collectives=(2.0, 2.0),
+        faults=(fault,),
+        ranks=(rank,),
+        notes=("one rank alone",),
+    )
+
+
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Write one report of each kind."""
     folder = tmp_path_factory.mktemp("reports")
-    paths = {name: folder / f"{name}.html" for name in ("step", "plan", "compare")}
+    names = ("step", "plan", "compare", "explain", "validate")
+    paths = {name: folder / f"{name}.html" for name in names}
+    write_explanation_report(paths["explain"], explanation(), NASTY)
+    write_validation_report(paths["validate"], Validation(scored=ENTRIES))
     write_step_report(paths["step"], predicted())
     write_plan_report(paths["plan"], wattree.plan(job(strategy="auto"), top=4))
     result = folder / f"{NASTY.replace('/', '')}.json"
@@ -200,6 +241,10 @@ def test_commands_write_reports_and_pictures(
     assert "Ranked strategies" in report.read_text()
     assert run(["compare", path, path, "--report", str(report)]) == 0
     assert "Side by side" in report.read_text()
+    rows = tmp_path / "rows.csv"
+    rows.write_text("".join(Path("validation/rows.csv").read_text().splitlines(True)[:6]))
+    assert run(["validate", "--rows", str(rows), "--report", str(report)]) == 0
+    assert "predicted against measured" in report.read_text()
     assert run(["simulate", path, "--report", str(tmp_path / "none" / "a.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ from wattree.cli.output import (
     Calibration,
     JobPath,
     JsonPath,
+    ReportPath,
     announce_compilation,
     check_outputs,
     deliver,
@@ -38,6 +39,7 @@ class ExplainRequest:
     ] = None
     calibration: Calibration = None
     json_path: JsonPath = None
+    report: ReportPath = None
 
 
 @request_command
@@ -55,14 +57,18 @@ def explain(request: ExplainRequest) -> None:
     from wattree.learn.explain import trace_paths
     from wattree.learn.predicted_step import predicted_step
     from wattree.report.explained_text import show_explanation
+    from wattree.report.html.documents import check_report, write_explanation_report
 
     paths = list(trace_paths(request.trace or (), request.more or ()))
     for path in (request.job, *paths):
-        check_outputs(request.json_path, source=path)
+        check_outputs(request.json_path, request.report, source=path)
+    check_report(request.report)
     job = read_job(request.job)
     traced = read_ranks(paths)
     announce_compilation()
     found = explained(job, traced, predicted_step(job, request.calibration))
     for note in found.notes:
         tell(f"wattree: {note}")
+    if request.report is not None:
+        write_explanation_report(request.report, found, request.job.name)
     deliver(found.as_json(), request.json_path, lambda console: show_explanation(found, console))

@@ -12,9 +12,11 @@ from wattree.cli.output import (
     Calibration,
     JsonPath,
     MutualSlowdown,
+    ReportPath,
     Sharing,
     SharingOption,
     announce_compilation,
+    check_outputs,
     deliver,
     progress_bars,
 )
@@ -37,6 +39,7 @@ class ValidateRequest:
         ),
     ] = False
     json_path: JsonPath = None
+    report: ReportPath = None
     sharing: SharingOption = Sharing.MAX_MIN
     mutual_slowdown: MutualSlowdown = True
 
@@ -53,7 +56,11 @@ def validate(request: ValidateRequest) -> None:
     Example: wattree validate --rows measured.csv --json errors.json
     """
     import wattree
+    from wattree.report.html.documents import check_report, write_validation_report
 
+    for path in request.rows or [Path()]:
+        check_outputs(request.json_path, request.report, source=path)
+    check_report(request.report)
     announce_compilation()
     with progress_bars() as progress:
         validation = wattree.validate(
@@ -64,6 +71,8 @@ def validate(request: ValidateRequest) -> None:
             mutual_slowdown=request.mutual_slowdown,
             progress=progress,
         )
+    if request.report is not None:
+        write_validation_report(request.report, validation)
     deliver(
         validation.as_json(), request.json_path, lambda console: console.print(validation.table())
     )

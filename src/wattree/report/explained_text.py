@@ -21,16 +21,9 @@ _TOLD = 4
 
 def show_explanation(found: Explanation, console: Console) -> None:
     """Print step and classes, predicted and measured, then the faults with their causes."""
-    slower = found.measured_s / found.predicted_s - 1.0
-    console.print(
-        Text(
-            f"Step {format_time(found.measured_s)} measured, {format_time(found.predicted_s)} "
-            f"predicted: {abs(slower):.0%} {'slower' if slower > 0 else 'faster'}",
-            style="bold",
-        )
-    )
+    console.print(Text(headline(found), style="bold"))
     console.print()
-    console.print(_classes(found))
+    console.print(classes_table(found))
     for number, fault in enumerate(found.faults[:_TOLD], start=1):
         console.print()
         lost = f"{number}. {format_time(fault.lost_s)} a step: {fault.title}"
@@ -41,7 +34,17 @@ def show_explanation(found: Explanation, console: Console) -> None:
         console.print("\nNothing takes longer than predicted by 1 % of the step.")
 
 
-def _classes(found: Explanation) -> Table:
+def headline(found: Explanation) -> str:
+    """Return both steps in one line."""
+    slower = found.measured_s / found.predicted_s - 1.0
+    return (
+        f"Step {format_time(found.measured_s)} measured, {format_time(found.predicted_s)} "
+        f"predicted: {abs(slower):.0%} {'slower' if slower > 0 else 'faster'}"
+    )
+
+
+def classes_table(found: Explanation) -> Table:
+    """Return the classes of the step, predicted and measured."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for place, head in enumerate(("", "predicted", "measured", "difference", "of the step")):
         table.add_column(head, justify="left" if place == 0 else "right", no_wrap=True)

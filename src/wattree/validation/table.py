@@ -11,7 +11,8 @@ from rich.table import Table
 from wattree.units import format_bytes, format_quantity, format_time
 from wattree.validation.score import ALL_SOURCES, Scored, Summary
 
-_TITLES = {
+#: Quantity → what people call it.
+QUANTITY_TITLES = {
     "step_time_s": "Step time",
     "peak_memory_bytes": "Peak memory",
     "average_power_w": "Average power",
@@ -62,7 +63,7 @@ def summary_table(
             calibration; adds a column.
     """
     head, lines = _summary_cells(summary, left_out)
-    table = Table(title=f"{_TITLES.get(quantity, quantity)}, error against measured rows")
+    table = Table(title=f"{QUANTITY_TITLES.get(quantity, quantity)}, error against measured rows")
     for name in head:
         first = name == head[0]
         table.add_column(name, justify="left" if first else "right", no_wrap=first)
@@ -97,7 +98,7 @@ def coverage_table(covered: Mapping[str, Mapping[str, tuple[float, int]]]) -> Ta
     for quantity, classes in covered.items():
         for name, (inside, rows) in classes.items():
             style = "bold" if name == ALL_SOURCES else None
-            title = _TITLES.get(quantity, quantity)
+            title = QUANTITY_TITLES.get(quantity, quantity)
             table.add_row(title, escape(name), str(rows), f"{100 * inside:.0f} %", style=style)
     return table
 

@@ -12,10 +12,12 @@ from wattree.report.html.templates import rendered, style
 from wattree.report.words import strategy_in_words
 
 if TYPE_CHECKING:
+    from wattree.learn.explain import Explanation
     from wattree.predict import Prediction
     from wattree.schedule import QueueSchedule
     from wattree.search import Plan
     from wattree.search.compared import RunComparison
+    from wattree.validation import Validation
 
 _BASIS = "Intervals hold with 80 % probability; docs/accuracy.md says how they are made."
 
@@ -70,11 +72,37 @@ def write_schedule_report(path: Path, schedule: QueueSchedule) -> None:
     """Write the report of a schedule."""
     from wattree.report.html.schedule_view import schedule_view
 
-    body = rendered("schedule.html.j2", schedule=schedule_view(schedule))
+    body = rendered("report.html.j2", report=schedule_view(schedule))
     queue = schedule.queue
     title = f"{len(schedule.jobs)} jobs on {queue.cluster.label}"
     subtitle = "When each job runs, where, and under which power limit."
     _write(path, kind="Schedule", title=title, subtitle=subtitle, body=body)
+
+
+def write_explanation_report(path: Path, found: Explanation, job: str) -> None:
+    """Write the report of a run beside its prediction.
+
+    Args:
+        path: Of the report.
+        found: What came of it.
+        job: What was run.
+    """
+    from wattree.report.html.explained_view import explained_view
+
+    body = rendered("report.html.j2", report=explained_view(found))
+    subtitle = "Why the run is not as fast as predicted."
+    _write(path, kind="A run beside its prediction", title=job, subtitle=subtitle, body=body)
+
+
+def write_validation_report(path: Path, found: Validation) -> None:
+    """Write the report of predictions beside measurements."""
+    from wattree.report.html.validation_view import validation_view
+
+    body = rendered("report.html.j2", report=validation_view(found))
+    rows = len({each.row.row_id for each in found.scored})
+    title = f"{rows:,} measured runs"
+    subtitle = "How far predictions are from what was measured, worst rows included."
+    _write(path, kind="Predictions beside measurements", title=title, subtitle=subtitle, body=body)
 
 
 def _write(path: Path, *, body: str, **words: Any) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wattree.report.html.report_view import ReportView
 from wattree.report.html.views import Card, TableView
-from wattree.report.plots import Plot
 from wattree.report.plots.of_schedule import schedule_plots
 from wattree.report.schedule_text import (
     JOBS_HEAD,
@@ -27,20 +25,7 @@ if TYPE_CHECKING:
 _SHOWN = {"energy": joules, "cost": money, "carbon": grams}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleView:
-    """A schedule: the answer, cards, pictures, tables, lists."""
-
-    answer: str
-    cards: Sequence[Card]
-    plots: Sequence[Plot]
-    tables: Sequence[TableView]
-    late: Sequence[str]
-    refused: Sequence[str]
-    notes: Sequence[str]
-
-
-def schedule_view(schedule: QueueSchedule) -> ScheduleView:
+def schedule_view(schedule: QueueSchedule) -> ReportView:
     """Return what a report of a schedule shows."""
     jobs = TableView(
         caption="Jobs by their start",
@@ -54,14 +39,18 @@ def schedule_view(schedule: QueueSchedule) -> ScheduleView:
         body=list(total_rows(schedule)),
         numbers=(1, 2, 3),
     )
-    return ScheduleView(
+    return ReportView(
         answer=answer(schedule),
         cards=_cards(schedule),
         plots=schedule_plots(schedule),
         tables=(jobs, totals),
-        late=[f"{job.name}: {job.late_because}" for job in schedule.jobs if job.late_s],
-        refused=[f"{name}: {'; '.join(why)}" for name, why in schedule.refused.items()],
-        notes=schedule.notes,
+        lists={
+            "Late, because of": [
+                f"{job.name}: {job.late_because}" for job in schedule.jobs if job.late_s
+            ],
+            "Not tried": [f"{name}: {'; '.join(why)}" for name, why in schedule.refused.items()],
+            "Assumed": schedule.notes,
+        },
     )
 
 

@@ -1,0 +1,52 @@
+"""What the report of predictions beside measurements shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from wattree.report.html.report_view import ReportView, view_of
+from wattree.report.html.views import Card
+from wattree.report.plots.of_validation import validation_plots
+from wattree.report.words import percent
+from wattree.validation import ALL_SOURCES, worst
+from wattree.validation.table import QUANTITY_TITLES
+
+if TYPE_CHECKING:
+    from wattree.validation import Summary, Validation
+
+
+def validation_view(found: Validation) -> ReportView:
+    """Return what a report of predictions beside measurements shows."""
+    whole = {name: sources[ALL_SOURCES] for name, sources in found.summary.items()}
+    return ReportView(
+        answer=_answer(found, whole),
+        cards=[_card(QUANTITY_TITLES.get(name, name), each) for name, each in whole.items()],
+        plots=validation_plots(found),
+        tables=[view_of(each) for each in found.table().renderables if isinstance(each, Table)],
+    )
+
+
+def _answer(found: Validation, whole: dict[str, Summary]) -> str:
+    if not whole:
+        return "No row has a prediction and a measurement."
+    rows = sum(each.count for each in whole.values())
+    skipped = sum(each.skipped for each in whole.values())
+    (largest,) = worst(found.scored, count=1) or (None,)
+    told = f"{rows:,} measured values are predicted, {skipped:,} rows are skipped."
+    if largest is None or largest.error is None:
+        return told
+    row = largest.row
+    return f"{told} The largest error is {percent(abs(largest.error))}, of row {row.row_id}."
+
+
+def _card(name: str, errors: Summary) -> Card:
+    if errors.mean_abs_error is None or errors.median_abs_error is None:
+        return Card(name=name, value="no prediction", note=f"{errors.skipped:,} rows skipped")
+    inside = "" if errors.inside is None else f", {100 * errors.inside:.0f} % inside 80 % intervals"
+    return Card(
+        name=f"{name}, mean error",
+        value=percent(errors.mean_abs_error),
+        note=f"median {percent(errors.median_abs_error)}, {errors.count:,} rows{inside}",
+    )

@@ -1,0 +1,85 @@
+"""Pictures of predictions beside measurements: each row, and errors by source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from wattree.report.plots.figure import INK, SERIES, Plot
+from wattree.validation import ALL_SOURCES
+from wattree.validation.table import QUANTITY_TITLES
+
+if TYPE_CHECKING:
+    from wattree.validation import Scored, Summary, Validation
+
+#: Quantity → factor from SI, and what the axis says.
+_UNITS: Final[Mapping[str, tuple[float, str]]] = {
+    "step_time_s": (1.0, "s"),
+    "peak_memory_bytes": (2.0**-30, "GiB"),
+    "average_power_w": (1e-3, "kW"),
+    "energy_j": (1e-3, "kJ"),
+}
+#: Sources with the largest errors that are drawn.
+_SOURCES: Final = 16
+
+
+def validation_plots(found: Validation) -> list[Plot]:
+    """Return two pictures of each quantity."""
+    plots = []
+    for quantity, sources in found.summary.items():
+        rows = [
+            each
+            for each in found.scored
+            if each.quantity == quantity and each.counts and each.error is not None
+        ]
+        each = {name: errors for name, errors in sources.items() if name != ALL_SOURCES}
+        each = {name: errors for name, errors in each.items() if errors.mean_abs_error is not None}
+        if not rows:
+            continue
+        title = QUANTITY_TITLES.get(quantity, quantity)
+        plots.append(
+            Plot(
+                name=f"rows-{quantity.replace('_', '-')}",
+                title=f"{title}: predicted against measured",
+                summary=f"{len(rows):,} rows; on the line a prediction is exact, between the thin "
+                "ones within 10 %.",
+                draw=partial(_draw_rows, rows=rows, quantity=quantity),
+                height_in=4.2,
+            )
+        )
+        if len(each) > 1:
+            plots.append(
+                Plot(
+                    name=f"sources-{quantity.replace('_', '-')}",
+                    title=f"{title}: mean error by source, largest first",
+                    summary="The table below has all sources.",
+                    draw=partial(_draw_sources, sources=each),
+                    height_in=1.0 + 0.28 * min(len(each), _SOURCES),
+                )
+            )
+    return plots
+
+
+def _draw_rows(axes: Any, rows: Sequence[Scored], quantity: str) -> None:
+    factor, unit = _UNITS.get(quantity, (1.0, "SI"))
+    measured = [factor * (each.measured or 0.0) for each in rows]
+    predicted = [factor * (each.predicted or 0.0) for each in rows]
+    ends = [min(measured) / 1.3, max(measured) * 1.3]
+    axes.plot(ends, ends, color=INK, linewidth=1.0)
+    for share in (0.9, 1.1):
+        axes.plot(ends, [share * end for end in ends], color=SERIES[6], linewidth=0.7)
+    axes.scatter(measured, predicted, s=14, color=SERIES[0], alpha=0.6, linewidths=0)
+    axes.set(xscale="log", yscale="log", xlabel=f"measured [{unit}]", ylabel=f"predicted [{unit}]")
+
+
+def _draw_sources(axes: Any, sources: Mapping[str, Summary]) -> None:
+    ordered = sorted(sources.items(), key=lambda item: -(item[1].mean_abs_error or 0.0))
+    names = [f"{name} ({errors.count})" for name, errors in ordered[:_SOURCES]]
+    errors = [100 * (each.mean_abs_error or 0.0) for _, each in ordered[:_SOURCES]]
+    axes.barh(names, errors, color=SERIES[0], height=0.6)
+    for row, error in enumerate(errors):
+        axes.annotate(f" {error:.1f}", (error, row), va="center", fontsize=9)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set(xlabel="mean absolute error [%]; number of rows in parentheses")
