@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from wattree.job import job_from_mapping
+from wattree.trace.run_file import read_run
+
 
 def test_the_study_writes_its_table_and_picture(
     root: Path,
@@ -44,6 +47,28 @@ def test_the_study_writes_its_table_and_picture(
     assert rows[2].startswith("| MC² stages, told times | ")
     assert (tmp_path / "errors.png").stat().st_size > 10_000
     assert "== ft, synchronous (simulated) ==" in capsys.readouterr().out
+
+
+def test_the_measured_runs_are_those_of_the_script(root: Path) -> None:
+    """Each job can be read, each run is there, and an idle one."""
+    folder = root / "examples" / "mc2_study"
+    spec = importlib.util.spec_from_file_location("measured", folder / "measured.py")
+    assert spec is not None
+    assert spec.loader is not None
+    measured = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(measured)
+    names = {"idle"}
+    for name in measured.NETWORKS:
+        for processes in measured.PROCESSES:
+            job = job_from_mapping(measured.job_of(name, processes))
+            assert job.data.global_batch == measured.NETWORKS[name][1] * processes
+            names.add(f"{name}-{processes}")
+
+    runs = {path.stem: read_run(path) for path in (folder / "measured").glob("*.json")}
+
+    assert set(runs) == names
+    assert {run.node for run in runs.values()} == {measured.NODE}
+    assert all(run.power for run in runs.values())
 
 
 def test_the_study_leaves_its_page_alone_unless_asked(
