@@ -52,12 +52,20 @@ _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _AFTER_S = 0.3
 
 
-def shoot(program: Program, chance: random.Random, *, leader: bool | None = None) -> str:
-    """Send a signal to the leader or one of its children; return what was sent to whom."""
+def shoot(program: Program, chance: random.Random, *, spares: str = "") -> str:
+    """Send a signal to the leader or one of its children; return what was sent to whom.
+
+    Args:
+        program: Whose processes.
+        chance: Decides all.
+        spares: Children are left alone whose command holds this; none if it is empty.
+    """
     number = chance.choice(_SIGNALS)
     time.sleep(chance.uniform(0.0, _AFTER_S))  # the moment itself, not a wait for a state
-    children = program.children()
-    to_leader = chance.random() < 0.5 if leader is None else leader
+    children = [
+        each for each in program.children() if not spares or spares not in command_of(each.pid)
+    ]
+    to_leader = chance.random() < 0.5
     pid = program.process.pid if to_leader or not children else chance.choice(children).pid
     name = "the leader" if pid == program.process.pid else "a child"
     name = BYSTANDER if any(word in command_of(pid) for word in _BYSTANDERS) else name
@@ -179,7 +187,10 @@ def launch(chance: random.Random, folder: Path) -> Broken:
     wanted = chance.randint(0, RANKS)
     with started(_LAUNCH_WORDS, folder) as program:
         program.await_state(lambda: len(list(folder.glob("ready-*"))) >= wanted)
-        what = f"launch with {wanted} ranks ready, {shoot(program, chance)}"
+        # A child that still has the launcher's command is not yet what it will be: a rank, or a
+        # bystander, which hears no signal.
+        shot = shoot(program, chance, spares="wattree launch")
+        what = f"launch with {wanted} ranks ready, {shot}"
         if what.endswith(BYSTANDER):
             (folder / "go").touch()
         broken = remains(program, what)
