@@ -77,6 +77,9 @@ def test_names_of_a_job_are_text_on_the_page() -> None:
     """A model may be called as it likes."""
     html = notebook._screen("<script>alert(1)</script>", "", cards=[Card(name="<b>", value="&")])
     assert "<script>" not in html
+    named = sample_result(model="a\x1b[2Jb\u202ec")
+    assert "\\x1b" in repr(named)
+    assert not set("\x1b\u202e") & set(repr(named) + named._repr_html_())
     assert "<b>" not in html
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 
 from wattree.errors import MissingExtraError, check_packages
+from wattree.printable import printable
 from wattree.report.words import joules, percent, strategy_in_words
 from wattree.units import format_bytes, format_time
 
@@ -32,7 +33,7 @@ _PRE: Final = '<pre style="line-height:1.25;overflow-x:auto">{code}</pre>'
 
 def line_of(value: object) -> str:
     """Return a result in one line."""
-    return _LINES[type(value).__name__](value)
+    return printable(_LINES[type(value).__name__](value))
 
 
 def html_of(value: object) -> str:
@@ -42,7 +43,7 @@ def html_of(value: object) -> str:
         check_packages("jinja2", "matplotlib", needed_for="a report", extra="report")
     except MissingExtraError:
         screen = None
-    return _text(value) if screen is None else screen(value)
+    return printable(_text(value) if screen is None else screen(value))
 
 
 def _result_line(value: Result) -> str:
