@@ -231,7 +231,7 @@ def test_launchers_of_mpirun_try_together(tmp_path: Path, words: list[str]) -> N
     pytest.importorskip("torch")
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
     done = subprocess.run(
-        [*command, str(SCRIPT.with_name("tries.py")), *words],
+        [*command, str(SCRIPT.with_name("tries.py")), str(tmp_path / "ended"), *words],
         env=os.environ
         | {"PYTHONPATH": str(ROOT / "src"), "XDG_RUNTIME_DIR": str(tmp_path)}
         | {"XDG_CONFIG_HOME": str(tmp_path)},

@@ -15,7 +15,7 @@ from wattree.runtime.tune.measured import TrialOptions, Trials
 SCRIPT = Path(__file__).with_name("waits.py")
 FIRST = os.environ["OMPI_COMM_WORLD_RANK"] == "0"
 FAILS = "--one-fails" in sys.argv and not FIRST
-WORDS = ["-c", "raise OSError('no disk')"] if FAILS else [str(SCRIPT), "-"]
+WORDS = ["-c", "raise OSError('no disk')"] if FAILS else [str(SCRIPT), sys.argv[1]]
 
 
 def main() -> None:
