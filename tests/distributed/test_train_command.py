@@ -20,7 +20,6 @@ pytest.importorskip("torch")
 
 from tests.distributed.ranks import Forked, start_python
 from tests.distributed.warm import warm_python
-from wattree.cli.main import run
 
 pytestmark = pytest.mark.slow
 
@@ -60,9 +59,14 @@ def job(tmp_path: Path) -> Path:
 
 def _forked_run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run the command without loading PyTorch anew, as a command of its own or as a rank."""
+    return _ended(folder, "-m", "wattree", *words, **more)
+
+
+def _ended(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run Python without loading PyTorch anew."""
     output, errors = folder / "said.txt", folder / "told.txt"
     given = {**_environment(), **more}
-    command = start_python(["-m", "wattree", *words], output, given, errors=errors, folder=folder)
+    command = start_python(words, output, given, errors=errors, folder=folder)
     try:
         code = command.wait(200)
     finally:
@@ -298,21 +302,26 @@ def test_asked_to_stop_when_all_is_trained_it_still_tells_the_result(job: Path) 
     assert len(use["losses"]) == 200
 
 
-def test_a_signal_does_not_cut_the_result_short(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+#: Trains as the command does; a signal comes while the result is written.
+_DISTURBED = """
+import signal, sys
+from wattree.cli.main import run
+import wattree.cli.train
+def disturbed(*arguments):
+    signal.raise_signal(signal.SIGINT)
+    print("delivered")
+sys.modules["wattree.cli.train"].deliver_trained = disturbed
+raise SystemExit(run(["train", "job.yaml", "--quiet"]))
+"""
+
+
+def test_a_signal_does_not_cut_the_result_short(job: Path) -> None:
     """It comes while the result is written: the run is over, and nothing is left to stop."""
-
-    def disturbed(*arguments: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-        delivered.append(arguments)
-
-    delivered: list[Any] = []
-    monkeypatch.setattr("wattree.cli.train.deliver_trained", disturbed)
-    monkeypatch.chdir(job.parent)
     alone = JOB.replace("STEPS", "3").replace("{preset: phantom, tp: 2, ghosts: 4}", "{dp: 1}")
     job.write_text(f"{alone}place: {{devices: [0]}}\n")
 
-    assert run(["train", "job.yaml", "--quiet"]) == 0
-    assert len(delivered) == 1
+    found = _ended(job.parent, "-c", _DISTURBED)
+    assert (found.returncode, found.stdout) == (0, "delivered\n"), found.stderr
 
 
 def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:
