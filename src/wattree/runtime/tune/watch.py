@@ -47,6 +47,7 @@ _BY = "trial"
 def begin(trial: Trial) -> TrialWatch:
     """Watch this process, of which torch was just imported."""
     watch = TrialWatch(trial, rank=int(os.environ.get("RANK", "0")))
+    watch.begin()
     register_optimizer_step_post_hook(watch.step)
     _watch_models(watch, trial)
     _watch_loaders(watch, trial)
@@ -72,8 +73,11 @@ class TrialWatch:
         self.samples = self.workers = self.wraps = 0
         self.data_s = 0.0
         self._loaders: list[Any] = []
+
+    def begin(self) -> None:
+        """Let the account be written at the end, and end this process once its time is over."""
         atexit.register(self.leave)
-        timer = threading.Timer(trial.limit_s, self._give_up)
+        timer = threading.Timer(self._trial.limit_s, self._give_up)
         timer.daemon = True
         timer.start()
 
