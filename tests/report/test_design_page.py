@@ -249,13 +249,37 @@ def test_it_is_used_with_a_keyboard_and_read_aloud(opened: Opened) -> None:
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [390, 800, 1360])
 def test_it_fits_the_window(opened: Opened, width: int) -> None:
-    """Tables scroll in their boxes, the page only down."""
+    """The page scrolls only down, and so does whatever is in it."""
     page = opened(large_results(100), viewport={"width": width, "height": 800})
     for name in ("heat", "tornado"):
         drawn(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#points").scroll_into_view_if_needed()
+    page.wait_for_selector("#points tbody tr")
+    for details in page.locator("details.data summary").all():
+        details.click()
+    inside = (
+        "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > "
+        "one.clientWidth + 1).map(one => one.getAttribute('aria-label') || one.id)"
+    )
+    assert page.evaluate(inside) == []
+
+
+@needs_chromium
+def test_paper_has_every_plot_and_whole_tables(opened: Opened) -> None:
+    """Those, too, that no one scrolled to."""
+    page = opened(expansion_results(), viewport={"width": 680, "height": 900})
+    page.emulate_media(media="print")
+    page.evaluate("() => { dispatchEvent(new Event('beforeprint')); }")
+    empty = (
+        "[...document.querySelectorAll('.canvas')].filter(one => !one.hidden && "
+        "!one.querySelector('.main-svg')).length"
+    )
+    assert page.evaluate(empty) == 0
+    assert page.locator("#points tbody tr").count() > 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 680
 
 
 @needs_chromium

@@ -57,6 +57,43 @@ def _strategy(one: WorkloadOutcome) -> str:
     return f"{one.strategy}{'' if one.simulated else ' ≈'}{notes}"
 
 
+def answer_cards(results: Results, summary: StudySummary) -> list[Section]:
+    """Return the answer in three cards: the best choice, what it costs, how sure that is."""
+    first = OBJECTIVE_TOTALS[results.study.objectives[0]]
+    point = summary.best.get(first)
+    if point is None:
+        why = summary.missing.get(first)
+        note = why.reason if why is not None else "no point has this figure"
+        return [{"name": "Best choice", "value": "none", "note": note, "bad": True}]
+    totals = {name: float(found[point]) for name, found in summary.sweep.measures.items()}
+    others = [f"{SHORT[name]} {amount(name, value)}" for name, value in totals.items()]
+    found = results.outcomes[point].workloads
+    ran = sum(one.simulated for one in found)
+    how = "simulated" if ran == len(found) else "by the closed form"
+    if 0 < ran < len(found):
+        how = f"{ran} of {len(found)} workloads simulated"
+    return [
+        {
+            "name": f"Best choice: least {MEASURES[first]}",
+            "value": at_point(summary.sweep, point),
+            "note": strategies_at(results, point),
+            "bad": False,
+        },
+        {
+            "name": "What it costs",
+            "value": amount(first, totals[first]),
+            "note": ", ".join(others[1:]),
+            "bad": False,
+        },
+        {
+            "name": "How sure",
+            "value": f"predicted, {how}",
+            "note": "nothing here was measured; compare points rather than trust one figure",
+            "bad": False,
+        },
+    ]
+
+
 def best_section(results: Results, summary: StudySummary) -> Section:
     """Return the best point of each objective, with what else it has."""
     totals = list(summary.sweep.measures)

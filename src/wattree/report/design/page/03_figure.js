@@ -86,6 +86,20 @@ class Figure {
   }
 }
 
+/** Paper shows every plot, as wide as a page of A4 between its margins, whatever was in view. */
+const PRINTED = 670;
+function printing(begins) {
+  figures.forEach((figure) => {
+    if (begins) figure.render();
+    if (!figure.said || figure.said.empty) return;
+    const layout = themed(figure.said.layout, begins ? PAPER : colours());
+    Plotly.react(figure.canvas, figure.said.data, begins ? { ...layout, width: PRINTED, autosize: false } : layout);
+    if (!begins) figure.mark();
+  });
+}
+addEventListener("beforeprint", () => printing(true));
+addEventListener("afterprint", () => printing(false));
+
 const waiting = new Set();
 /** Draw soon, once, however many changes come at once. */
 function schedule(figure) {
@@ -112,14 +126,19 @@ function element(name, text = "", attributes = {}) {
   return node;
 }
 
+/** A cell of a table; its heading stands beside it where a row is a block. */
+function cellOf(text, head) {
+  return element("td", text, { "data-head": head, ...(text.length <= 12 ? { class: "brief" } : {}) });
+}
+
 function tableOf(head, rows) {
-  const table = element("table");
+  const table = element("table", "", head.length > 5 ? { class: "many" } : {});
   const top = table.createTHead().insertRow();
   head.forEach((text) => top.append(element("th", text, { scope: "col" })));
   const body = table.createTBody();
   rows.forEach((row) => {
     const line = body.insertRow();
-    row.forEach((text, place) => line.append(element(place ? "td" : "th", text, { ...(place ? {} : { scope: "row" }), ...(text.length > 24 ? { class: "long" } : {}) })));
+    row.forEach((text, place) => line.append(place ? cellOf(text, head[place]) : element("th", text, { scope: "row" })));
   });
   return table;
 }

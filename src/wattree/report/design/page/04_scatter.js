@@ -32,7 +32,7 @@ function scatterFigure() {
     const left = points.length - known.length;
     return {
       data,
-      layout: { xaxis: { title: { text: `${across.label} [${xScale[1]}]` }, rangemode: "tozero" }, yaxis: { title: { text: `${up.label} [${yScale[1]}]` }, rangemode: "tozero" }, hovermode: "closest", height: 460 },
+      layout: { xaxis: { title: { text: `${across.label} [${xScale[1]}]` } }, yaxis: { title: { text: `${up.label} [${yScale[1]}]` } }, hovermode: "closest", height: 460 },
       summary: `${known.length.toLocaleString("en")} points, every one drawn; ${front.length} of them on the front of these two` + (left ? `; ${left} lack one of the figures` : ""),
       head: ["Point on the front", across.label, up.label, "Strategy", ...varied.map((axis) => axis.label)],
       rows: front.map((p) => [pointName(p), figureText(xs[p], across.unit), figureText(ys[p], up.unit), study.workloads.map((w) => strategyAt(w, p)).join("; "), ...varied.map((axis) => levelAt(axis, p))]),

@@ -7,7 +7,7 @@ function worthFigures() {
     const others = varied.filter((one) => one !== axis && one.levels.length <= MOST_LINES);
     const options = [["", "all else chosen anew, and alone"], ...others.map((one) => [one.name, `each ${one.label}`])];
     const by = choices(`worth-${place}-by`, options, worth.by || "", () => figure.mark());
-    const figure = new Figure(`worth-${place}`, (theme) => worthPlot(axis, by() ? linesBy(axis, byName(study.axes, by())) : worth.lines, theme), {
+    const figure = new Figure(`worth-${place}`, (theme) => worthPlot(axis, by() ? linesBy(axis, byName(study.axes, by())) : linesOf(axis), theme), {
       on: ["theme"],
       prepare: (canvas) => canvas.on("plotly_click", (event) => select([event.points[0].customdata])),
     });
@@ -49,7 +49,7 @@ function worthPlot(axis, lines, theme) {
         title: { text: plain(titleOf(axis)) }, type: log ? "log" : "linear", zeroline: false,
         ...(shownCodes.length <= 10 ? { tickvals: shownCodes.map(x), ticktext: shownCodes.map((code) => plain(short(bare(axis, axis.levels[code]), 22))) } : {}),
       },
-      yaxis: { title: { text: `${measured.label} [${name}]` }, rangemode: "tozero" },
+      yaxis: { title: { text: `${measured.label} [${name}]` } },
     },
     summary: summaryOf(axis, lines),
     head: [axis.label, ...lines.flatMap((line) => [line.label, "strategy there"])],
@@ -57,7 +57,15 @@ function worthPlot(axis, lines, theme) {
   };
 }
 
-const linesOf = (axis) => byName(study.worths.map((worth) => ({ ...worth, name: worth.axis })), axis.name).lines;
+/** The lines of an axis' answers; one that is the same as the one before is not drawn twice. */
+const distinct = new Map();
+function linesOf(axis) {
+  if (!distinct.has(axis)) {
+    const lines = study.worths.find((worth) => worth.axis === axis.name).lines, told = (line) => JSON.stringify([line.codes, line.values]);
+    distinct.set(axis, lines.filter((line, i) => !i || told(line) !== told(lines[i - 1])));
+  }
+  return distinct.get(axis);
+}
 
 function told(line, place, unit) {
   if (place < 0) return ["nothing fits", ""];

@@ -31,16 +31,16 @@ function pointsTable() {
     const first = element("th", "", { scope: "row" });
     first.append(tick, ` ${pointName(p)}`);
     line.append(first);
-    varied.forEach((axis) => line.append(element("td", levelAt(axis, p))));
-    study.measures.forEach((one) => line.append(element("td", figureText(column(one.values)[p], one.unit))));
+    varied.forEach((axis) => line.append(cellOf(levelAt(axis, p), axis.label)));
+    study.measures.forEach((one) => line.append(cellOf(figureText(column(one.values)[p], one.unit), one.short)));
     const said = study.workloads.map((one) => [study.workloads.length > 1 ? `${one.name}: ` : "", strategyAt(one, p), column(one.simulated)[p] ? "" : " ≈", notesAt(one, p) ? ` (${notesAt(one, p)})` : ""].join(""));
-    line.append(element("td", feasible[p] ? said.join("; ") : `does not fit: ${reasonAt(p)}`, { class: "long" }));
+    line.append(cellOf(feasible[p] ? said.join("; ") : `does not fit: ${reasonAt(p)}`, "strategy"));
     return line;
   };
   const draw = () => {
     stale = false;
     const focused = document.activeElement?.dataset?.point, headed = document.activeElement?.dataset?.sort;
-    const table = element("table"), top = table.createTHead().insertRow();
+    const table = element("table", "", { class: "many" }), top = table.createTHead().insertRow();
     heads.forEach(([key, label]) => {
       const head = element("th", "", { scope: "col", "aria-sort": key === sorted.by ? (sorted.down ? "descending" : "ascending") : "none" });
       const button = element("button", label + (key === sorted.by ? (sorted.down ? " ↓" : " ↑") : ""), { type: "button", "data-sort": key });
@@ -66,4 +66,5 @@ function pointsTable() {
   [infeasibleToo, selectedOnly].forEach((one) => one.addEventListener("change", () => { page = 0; renew(); }));
   onChange((what) => { if (what !== "theme") renew(); });
   new IntersectionObserver((entries) => { seen = entries[entries.length - 1].isIntersecting; if (seen && stale) renew(); }, { rootMargin: "200px" }).observe(box);
+  addEventListener("beforeprint", () => { if (stale) { sort(); draw(); } });
 }
