@@ -171,7 +171,7 @@ def test_reports_are_small_load_nothing_and_run_no_script(reports: dict[str, Pat
 def test_reports_read_at_any_width_and_break_no_rule_of_access(
     browser: Any, reports: dict[str, Path], scheme: str
 ) -> None:
-    """axe-core's rules, at three widths; nothing sticks out of the page."""
+    """axe-core's rules, at three widths; nothing sticks out of the page, and no table scrolls."""
     found = []
     for name, path in reports.items():
         page = browser.new_page(color_scheme=scheme)
@@ -181,6 +181,11 @@ def test_reports_read_at_any_width_and_break_no_rule_of_access(
             wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             if wide > 0:
                 found.append(f"{name} at {width}: {wide} px too wide")
+            inside = page.evaluate(
+                "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > "
+                "one.clientWidth + 1).map(one => one.getAttribute('aria-label'))"
+            )
+            found += [f"{name} at {width}: '{label}' scrolls" for label in inside]
         broken = Axe().run(page).response["violations"]
         found += [f"{name}: {rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in broken]
         page.close()

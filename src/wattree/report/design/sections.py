@@ -69,9 +69,9 @@ def answer_cards(results: Results, summary: StudySummary) -> list[Section]:
     others = [f"{SHORT[name]} {amount(name, value)}" for name, value in totals.items()]
     found = results.outcomes[point].workloads
     ran = sum(one.simulated for one in found)
-    how = "simulated" if ran == len(found) else "by the closed form"
+    how = "by simulation" if ran == len(found) else "by the closed form"
     if 0 < ran < len(found):
-        how = f"{ran} of {len(found)} workloads simulated"
+        how = f"{ran} of {len(found)} workloads by simulation"
     return [
         {
             "name": f"Best choice: least {MEASURES[first]}",
@@ -87,7 +87,7 @@ def answer_cards(results: Results, summary: StudySummary) -> list[Section]:
         },
         {
             "name": "How sure",
-            "value": f"predicted, {how}",
+            "value": f"predicted {how}",
             "note": "nothing here was measured; compare points rather than trust one figure",
             "bad": False,
         },
