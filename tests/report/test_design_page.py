@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.browser import needs_chromium
+from tests.browser import needs_chromium, tables_that_scroll
 from tests.design.synthetic import NASTY, axis, expansion_results, large_results, outcome, study
 from wattree.design import Outcome, Results
 from wattree.design.answers import NoAnswer, pareto, sweep_of
@@ -260,11 +260,7 @@ def test_it_fits_the_window(opened: Opened, width: int) -> None:
     page.wait_for_selector("#points tbody tr")
     for details in page.locator("details.data summary").all():
         details.click()
-    inside = (
-        "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > "
-        "one.clientWidth + 1).map(one => one.getAttribute('aria-label') || one.id)"
-    )
-    assert page.evaluate(inside) == []
+    assert not tables_that_scroll(page)
 
 
 @needs_chromium

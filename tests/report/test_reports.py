@@ -14,7 +14,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 import wattree
-from tests.browser import needs_chromium
+from tests.browser import needs_chromium, tables_that_scroll
 from tests.report.test_energy_text import accounted
 from tests.validation.test_table import ENTRIES
 from wattree.cli.main import run
@@ -181,11 +181,7 @@ def test_reports_read_at_any_width_and_break_no_rule_of_access(
             wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             if wide > 0:
                 found.append(f"{name} at {width}: {wide} px too wide")
-            inside = page.evaluate(
-                "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > "
-                "one.clientWidth + 1).map(one => one.getAttribute('aria-label'))"
-            )
-            found += [f"{name} at {width}: '{label}' scrolls" for label in inside]
+            found += [f"{name} at {width}: '{table}' scrolls" for table in tables_that_scroll(page)]
         broken = Axe().run(page).response["violations"]
         found += [f"{name}: {rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in broken]
         page.close()

@@ -99,7 +99,7 @@ def _context(results: Results, summary: StudySummary) -> dict[str, Any]:
     return {
         "title": study.title or study.name,
         "counts": _counts(results, summary),
-        "cards_of": answer_cards(results, summary),
+        "answers": answer_cards(results, summary),
         "marks": marks(results),
         "sections": sections,
         "best": best_section(results, summary),

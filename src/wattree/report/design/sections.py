@@ -30,6 +30,7 @@ from wattree.report.design.words import (
     spending_sentence,
     worth_sentence,
 )
+from wattree.report.html.views import Card
 
 Section = dict[str, Any]
 #: Rows of a table before the rest is counted; the page's table of all points has every one.
@@ -57,40 +58,33 @@ def _strategy(one: WorkloadOutcome) -> str:
     return f"{one.strategy}{'' if one.simulated else ' ≈'}{notes}"
 
 
-def answer_cards(results: Results, summary: StudySummary) -> list[Section]:
+def answer_cards(results: Results, summary: StudySummary) -> list[Card]:
     """Return the answer in three cards: the best choice, what it costs, how sure that is."""
     first = OBJECTIVE_TOTALS[results.study.objectives[0]]
     point = summary.best.get(first)
     if point is None:
         why = summary.missing.get(first)
         note = why.reason if why is not None else "no point has this figure"
-        return [{"name": "Best choice", "value": "none", "note": note, "bad": True}]
+        return [Card(name="Best choice", value="none", note=note, bad=True)]
     totals = {name: float(found[point]) for name, found in summary.sweep.measures.items()}
-    others = [f"{SHORT[name]} {amount(name, value)}" for name, value in totals.items()]
+    others = [f"{SHORT[name]} {amount(name, totals[name])}" for name in totals if name != first]
     found = results.outcomes[point].workloads
     ran = sum(one.simulated for one in found)
     how = "by simulation" if ran == len(found) else "by the closed form"
     if 0 < ran < len(found):
         how = f"{ran} of {len(found)} workloads by simulation"
     return [
-        {
-            "name": f"Best choice: least {MEASURES[first]}",
-            "value": at_point(summary.sweep, point),
-            "note": strategies_at(results, point),
-            "bad": False,
-        },
-        {
-            "name": "What it costs",
-            "value": amount(first, totals[first]),
-            "note": ", ".join(others[1:]),
-            "bad": False,
-        },
-        {
-            "name": "How sure",
-            "value": f"predicted {how}",
-            "note": "nothing here was measured; compare points rather than trust one figure",
-            "bad": False,
-        },
+        Card(
+            name=f"Best choice: least {MEASURES[first]}",
+            value=at_point(summary.sweep, point),
+            note=strategies_at(results, point),
+        ),
+        Card(name="What it costs", value=amount(first, totals[first]), note=", ".join(others)),
+        Card(
+            name="How sure",
+            value=f"predicted {how}",
+            note="nothing here was measured; compare points rather than trust one figure",
+        ),
     ]
 
 

@@ -3,6 +3,8 @@
 const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"];
 const figures = [];
 const PAPER = { page: "#ffffff", ink: "#000000", quiet: "#333333", line: "#d0d0d0", mark: "#d4005f", neutral: "#8b95a1", accent: "#0b5cad" };
+/** Paper shows every plot, as wide as a page of A4 between its margins. */
+const PRINTED = 670;
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
@@ -43,17 +45,19 @@ class Figure {
     if (this.seen) schedule(this);
   }
 
-  render() {
-    if (!this.stale) return;
-    this.stale = false;
-    const began = performance.now();
-    this.said = this.draw(colours());
+  /** Draw what is stale; on paper everything, in its colours, and then the screen's is stale. */
+  render(paper = false) {
+    if (!this.stale && !paper) return;
+    this.stale = paper;
+    const began = performance.now(), theme = paper ? PAPER : colours();
+    this.said = this.draw(theme);
     this.node.querySelector(".summary").textContent = this.said.empty || this.said.summary || "";
     this.node.querySelectorAll("[data-save]").forEach((one) => { one.disabled = Boolean(this.said.empty); });
     this.canvas.hidden = Boolean(this.said.empty);
     if (!this.said.empty) {
       const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["toImage"], doubleClick: "reset" };
-      Plotly.react(this.canvas, this.said.data, themed(this.said.layout, colours()), settings);
+      const layout = { ...themed(this.said.layout, theme), ...(paper ? { width: PRINTED, autosize: false } : {}) };
+      Plotly.react(this.canvas, this.said.data, layout, settings);
       if (!this.prepared) this.prepare(this.canvas);
       this.prepared = true;
     }
@@ -86,19 +90,8 @@ class Figure {
   }
 }
 
-/** Paper shows every plot, as wide as a page of A4 between its margins, whatever was in view. */
-const PRINTED = 670;
-function printing(begins) {
-  figures.forEach((figure) => {
-    if (begins) figure.render();
-    if (!figure.said || figure.said.empty) return;
-    const layout = themed(figure.said.layout, begins ? PAPER : colours());
-    Plotly.react(figure.canvas, figure.said.data, begins ? { ...layout, width: PRINTED, autosize: false } : layout);
-    if (!begins) figure.mark();
-  });
-}
-addEventListener("beforeprint", () => printing(true));
-addEventListener("afterprint", () => printing(false));
+addEventListener("beforeprint", () => figures.forEach((figure) => figure.render(true)));
+addEventListener("afterprint", () => figures.forEach((figure) => figure.mark()));
 
 const waiting = new Set();
 /** Draw soon, once, however many changes come at once. */
