@@ -12,7 +12,7 @@ PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help lock plan test frameworks soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs docs-serve figures gpu clean
+.PHONY: help lock plan test frameworks soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs docs-serve figures gpu gpu-ready gpu-tests gpu-phantom gpu-energy gpu-colocation clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
@@ -31,8 +31,8 @@ help:
 	@echo 'make docs     build the site of the documentation in build/docs; broken links fail'
 	@echo 'make docs-serve  build it and serve it on http://127.0.0.1:8000'
 	@echo 'make figures  remake every table and picture of the documentation'
-	@echo 'make gpu      run the tests that need an accelerator, train on it, time the kernels of'
-	@echo '              phantom layers, and half an hour with several processes on it'
+	@echo 'make gpu      on an accelerator, in parts that can run alone: gpu-tests, gpu-phantom (kernels),'
+	@echo '              gpu-energy (by stage), gpu-colocation (two processes on a device)'
 	@echo 'make clean    remove what make and the tools wrote'
 
 # The versions of constraints.txt with the hashes of their files, for every platform.
@@ -121,11 +121,23 @@ figures: $(VENV)/.dev-installed
 # Where there is an accelerator, three minutes of training and the kernels of phantom layers follow,
 # then half an hour with several processes on it; results are written to benchmarks/results.
 # Elsewhere nothing is.
-gpu: $(VENV)/.test-torch-installed
-	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS) || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
-	$(BIN)/python -m benchmarks.gpu_energy
-	$(BIN)/python -m benchmarks.gpu_phantom
-	$(BIN)/python -m benchmarks.gpu_colocation
+# Parts of `make gpu`, each of which can run alone and ends after nine minutes at most. Nothing is
+# installed for them, as such machines often have no network and a torch of their own:
+# `make gpu GPU_PYTHON=python3` takes another interpreter.
+GPU_PYTHON ?= $(BIN)/python
+GPU_PARTS := gpu-tests gpu-phantom gpu-energy gpu-colocation
+ON_GPU = PYTHONPATH=src timeout 540 $(GPU_PYTHON)
+
+gpu: $(GPU_PARTS)
+
+gpu-ready:
+	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_ready.py
+
+gpu-tests: gpu-ready
+	$(ON_GPU) -m pytest -m gpu $(PYTEST_ARGS) || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
+
+gpu-phantom gpu-energy gpu-colocation: gpu-ready
+	$(ON_GPU) -m benchmarks.$(subst -,_,$@)
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,12 +1,14 @@
 """Several processes on one accelerator: throughput, utilization, energy, beside the prediction.
 
-    python -m benchmarks.gpu_colocation [--seconds S] [--only MODEL] [--out FILE]
+    python -m benchmarks.gpu_colocation [--seconds S] [--only JOB] [--rivals] [--out FILE]
 
-`make gpu` runs it. Trains ResNet-18, a ShuffleNet and a perceptron on images of 32 and 224 pixels
-with 1, 2, 3, 4 and 6 processes on the first device, under MPS and in turns, each with the batch
-that one has and the same loader workers in all, and beside that one process with a larger batch and
-a compiled model. The result goes to benchmarks/results and names device, driver and software.
-`--device cpu` tries the program itself, where nothing is written unless `--out` says so.
+`make gpu-colocation` runs it: three jobs, bound by the loader (large images, one worker), by
+launches (a network of many small kernels on small images) and by computation (a large batch), with
+1 and 2 processes on the first device, under MPS and in turns, each with the batch that one has and
+the same loader workers in all. `--processes 1 2 3 4 6` and `--rivals`, one process with a larger
+batch or a compiled model, take longer. The result goes to benchmarks/results and names device,
+driver and software. `--device cpu` tries the program itself, where nothing is written unless
+`--out` says so.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,38 @@ from wattree.runtime.tune.measured import TrialOptions, Trials
 
 _SCRIPT = Path(__file__).parent / "gpu_colocation_job.py"
 _RULE = "fixed-per-process"
-PROCESSES = (1, 2, 3, 4, 6)
-SIZES = (32, 224)
-#: Samples of a process, loader workers of the device.
-BATCH, WORKERS = 32, 12
+PROCESSES = (1, 2)
 #: The published gain on one device (AccDP, HiPC 2022), and how far predictions may be off.
 GOAL, CLOSE = 1.58, 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is trained.
+
+    Attributes:
+        model: One of `MODELS`.
+        size: Of an image's side. [pixels]
+        batch: Samples of a process.
+        workers: Of the device's loaders.
+    """
+
+    model: str
+    size: int
+    batch: int = 32
+    workers: int = 12
+
+    def words(self) -> tuple[str, ...]:
+        """Return what the script is told, but for its workers."""
+        return ("--model", self.model, "--size", str(self.size), "--batch", str(self.batch))
+
+
+#: By what bounds them where one process has the device.
+JOBS = {
+    "loader": Job(model="resnet-18", size=224, batch=64, workers=1),
+    "launches": Job(model="shufflenet", size=32),
+    "computation": Job(model="resnet-18", size=224, batch=256),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +80,7 @@ class Line:
     """A line of the table.
 
     Attributes:
+        bound: What bounds the job, of `JOBS`.
         model, size, sharing: What, of how many pixels, and how the device is shared.
         setting: In words.
         processes: On the device.
@@ -63,6 +91,7 @@ class Line:
         energy_j: By sample.
     """
 
+    bound: str
     model: str
     size: int
     sharing: str
@@ -77,39 +106,41 @@ class Line:
 
 
 def lines_of(
-    model: str,
-    size: int,
+    bound: str,
+    job: Job,
     *,
     device: str,
     known_as: str | None,
     seconds: float,
-    batch: int = BATCH,
-    workers: int = WORKERS,
     processes: Sequence[int] = PROCESSES,
+    rivals: bool = False,
 ) -> Iterator[Line]:
-    """Measure one network at one size in every way.
+    """Measure one job in every way.
 
     Args:
-        model: One of `MODELS`.
-        size: Of an image's side. [pixels]
+        bound: What bounds it.
+        job: What is trained.
         device: `cuda` or `cpu`.
         known_as: The device's name in the catalog; None: what MPS fills is not predicted.
         seconds: Length of each measurement. [s]
-        batch, workers, processes: See the constants.
+        processes: Numbers of processes.
+        rivals: Also one process with a larger batch, and with a compiled model.
 
     Raises:
         RunError: One process alone cannot train.
     """
-    words = ("--model", model, "--size", str(size), "--batch", str(batch))
-    profile = _profiled((*words, "--workers", str(workers)), device)
+    profile = _profiled((*job.words(), "--workers", str(job.workers)), device)
+    fill = _fill(job, known_as)
     alone: Any = None
     for sharing in ("mps", "time-sliced") if device == "cuda" else ("processor",):
-        trials = _trials(words, sharing, device, seconds, workers)
+        trials = _trials(job, sharing, device, seconds)
         settings = [TrialSetting(processes=count) for count in processes if count > 1]
         if alone is None:
-            most = max(processes)
-            others = [TrialSetting(batch_factor=factor) for factor in sorted({2, most})]
-            settings = [TrialSetting(), *settings, *others, TrialSetting(compiles=True)]
+            settings = [TrialSetting(), *settings]
+            if rivals:
+                factors = sorted({2, max(processes)})
+                settings += [TrialSetting(batch_factor=factor) for factor in factors]
+                settings.append(TrialSetting(compiles=True))
         for setting in settings:
             row = trials(setting)
             if alone is None:
@@ -117,19 +148,17 @@ def lines_of(
                 if row.fault:
                     raise RunError(str(_SCRIPT), [row.fault])
             is_plain = setting.batch_factor == 1 and not setting.compiles
+            gain = predicted(profile, setting.processes, sharing, fill) if is_plain else None
             yield Line(
-                model=model,
-                size=size,
+                bound=bound,
+                model=job.model,
+                size=job.size,
                 sharing=sharing if setting.processes > 1 else "alone",
                 setting=setting.words(),
                 processes=setting.processes,
                 rate=row.rate,
                 gain=row.rate / alone.rate,
-                predicted=predicted(
-                    profile, setting.processes, sharing, _fill(model, size, batch, known_as)
-                )
-                if is_plain
-                else None,
+                predicted=gain,
                 busy=row.busy,
                 energy_j=row.energy_j,
                 fault=row.fault,
@@ -169,12 +198,12 @@ def predicted(
 def table(lines: Sequence[Line], title: str) -> Table:
     """Return what was measured, as a table."""
     found = Table(title=title, title_justify="left")
-    for name in ("model", "pixels", "shared by", "setting"):
+    for name in ("bound by", "model", "pixels", "shared by", "setting"):
         found.add_column(name)
     for name in ("samples/s", "gain", "predicted", "error", "busy", "J/sample"):
         found.add_column(name, justify="right")
     for line in lines:
-        head = (line.model, str(line.size), line.sharing, line.setting)
+        head = (line.bound, line.model, str(line.size), line.sharing, line.setting)
         if line.fault:
             found.add_row(*head, f"cannot: {line.fault[:60]}")
             continue
@@ -191,22 +220,22 @@ def table(lines: Sequence[Line], title: str) -> Table:
     return found
 
 
-def _fill(model: str, size: int, batch: int, known_as: str | None) -> float | None:
+def _fill(job: Job, known_as: str | None) -> float | None:
     """Return the share of the device that kernels fill, as simulated; None where it cannot be."""
     if known_as is None:
         return None
-    network: Any = {"name": MODELS[model], "arguments": {"image_size": size}}
-    if model == "mlp":
-        network = {"ffn": {"width": 512, "depth": 4, "inputs": 3 * size * size, "outputs": 10}}
+    network: Any = {"name": MODELS[job.model], "arguments": {"image_size": job.size}}
+    if job.model == "mlp":
+        network = {"ffn": {"width": 512, "depth": 4, "inputs": 3 * job.size**2, "outputs": 10}}
     try:
         with tempfile.TemporaryDirectory() as made:
             node = Path(made) / "node.yaml"
             node.write_text(NODE.format(device=known_as), encoding="utf-8")
             strategy = {"preset": "ddp", "processes_per_device": 2, "batch_rule": _RULE}
-            job = job_from_mapping(
+            two = job_from_mapping(
                 {
                     "model": network,
-                    "data": {"global_batch": batch},
+                    "data": {"global_batch": job.batch},
                     "precision": "bf16",
                     "optimizer": "sgd",
                     "software": "pytorch",
@@ -214,9 +243,9 @@ def _fill(model: str, size: int, batch: int, known_as: str | None) -> float | No
                     "strategy": strategy,
                 }
             )
-            use = wattree.simulate(job).result.colocation
+            use = wattree.simulate(two).result.colocation
     except WattreeError as error:
-        print(f"{model}: what its kernels fill is not known: {error}", file=sys.stderr)
+        print(f"{job.model}: what its kernels fill is not known: {error}", file=sys.stderr)
         return None
     return None if use is None else use.fill
 
@@ -233,17 +262,15 @@ def _profiled(words: Sequence[str], device: str) -> dict[str, float]:
     return told
 
 
-def _trials(
-    words: Sequence[str], sharing: str, device: str, seconds: float, workers: int
-) -> Trials:
+def _trials(job: Job, sharing: str, device: str, seconds: float) -> Trials:
     launch = LaunchOptions(
         device=device,
         devices=1,
         batch_rule=_RULE,
         with_mps={"mps": True, "time-sliced": False}.get(sharing),
-        loader_workers=workers,
+        loader_workers=job.workers,
     )
-    command = [sys.executable, str(_SCRIPT), *words, "--workers", str(workers)]
+    command = [sys.executable, str(_SCRIPT), *job.words(), "--workers", str(job.workers)]
     return Trials(
         lambda _: command,
         TrialOptions(launch=launch, seconds=seconds, limit_s=300.0),
@@ -260,11 +287,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table and write the result; say so where there is no accelerator."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--only", choices=sorted(MODELS), help="one network")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="pixels")
+    parser.add_argument("--only", choices=sorted(JOBS), help="one job, by what bounds it")
     parser.add_argument("--processes", type=int, nargs="+", default=PROCESSES)
-    parser.add_argument("--batch", type=int, default=BATCH)
-    parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--rivals", action="store_true", help="larger batches, a compiled model")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--known-as", help="the device's name in the catalog")
     parser.add_argument("--out", type=Path, help="file to write, instead of one in results/")
@@ -284,16 +309,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except UnknownNameError as error:
             print(f"benchmarks.gpu_colocation: {error}: no prediction of MPS", file=sys.stderr)
     lines: list[Line] = []
-    for model, size in product([given.only] if given.only else MODELS, given.sizes):
+    for bound in [given.only] if given.only else JOBS:
         lines += lines_of(
-            model,
-            size,
+            bound,
+            JOBS[bound],
             device=given.device,
             known_as=known_as,
             seconds=given.seconds,
-            batch=given.batch,
-            workers=given.workers,
             processes=given.processes,
+            rivals=given.rivals,
         )
     Console(width=130).print(table(lines, f"{found['device']}, torch {found['torch']}"))
     _print_verdict(lines)
@@ -301,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = given.out or (RESULTS / name if given.device == "cuda" else None)
     if out is not None:
         result = {
-            "schema": "wattree-gpu-colocation/1",
+            "schema": "wattree-gpu-colocation/2",
             "origin": "measured",
             **found,
             "known_as": known_as,
@@ -319,18 +343,14 @@ def _print_verdict(lines: Sequence[Line]) -> None:
         print("nothing was measured with several processes")
         return
     best = max(several, key=lambda line: line.gain)
-    rivals = [
-        line
-        for line in lines
-        if (line.model, line.size) == (best.model, best.size) and line.predicted is None
-    ]
+    rivals = [line for line in lines if line.bound == best.bound and line.predicted is None]
     close = [
         abs(line.predicted / line.gain - 1) <= CLOSE
         for line in several
         if line.predicted is not None
     ]
     print(
-        f"best: {best.model}, {best.size} pixels, {best.setting} ({best.sharing}): "
+        f"best: bound by {best.bound}, {best.setting} ({best.sharing}): "
         f"{best.gain:.2f} x, goal {GOAL} x: {'met' if best.gain >= GOAL else 'MISSED'}"
     )
     for line in rivals:

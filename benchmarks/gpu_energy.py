@@ -2,10 +2,10 @@
 
     python -m benchmarks.gpu_energy [--seconds S] [--out PATH] [--known-as NAME]
 
-VGG16, ResNet-50 and ViT-B/16 of the zoo train on synthetic images for a minute each; the device's
-energy counter is read by stage (`wattree.measure.Stages`). The result names device, driver and
-software; without a device nothing is written. Only the device's energy is compared, as no meter of
-the node is read.
+VGG16, ResNet-50 and ViT-B/16 of the zoo train on synthetic images, a decoder of the sizes of
+Llama 3.2 1B on synthetic tokens, half a minute each; the device's energy counter is read by stage
+(`wattree.measure.Stages`). The result names device, driver and software; without a device nothing
+is written. Only the device's energy is compared, as no meter of the node is read.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from wattree.job import load_job
 from wattree.predict import run_of
 from wattree.trace import STAGES, Run
 
-#: Batches that fill a data-center device and leave room in 16 GB.
+#: Batches that fill a data-center device; those of images leave room in 16 GB.
 TRAININGS = (
     Training(model="vgg-16", batch=64),
     Training(model="resnet-50", batch=128),
     Training(model="vit-b-16", batch=64),
+    Training(model="llama-3.2-1b", batch=2, tokens=2048),
 )
 RESULTS = Path(__file__).parent / "results"
-SECONDS = 60.0
+SECONDS = 30.0
 
 _HINT = "--known-as NAME names the catalog's entry of the same product, if it has one"
 
@@ -70,7 +71,7 @@ price: null
 _JOB = """
 model: {model}
 data:
-  global_batch: {batch}
+  global_batch: {batch}{sequence}
   loader: {{workers: 1, sample_bytes: 1 B, tensor_bytes: {tensor_bytes} B, pinned: false}}
 precision: bf16
 optimizer: sgd
@@ -143,6 +144,7 @@ def predicted(training: Training, device: str, *, power_limit_w: float) -> Side:
         text = _JOB.format(
             model=training.model,
             batch=training.batch,
+            sequence=f"\n  sequence_length: {training.tokens}" if training.tokens else "",
             tensor_bytes=training.tensor_bytes,
             power_limit_w=limit_w,
         )

@@ -1,4 +1,4 @@
-"""Training of the zoo's modules on synthetic data, measured by stage through `Stages`."""
+"""Training of images and of tokens, both synthetic, measured by stage through `Stages`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from wattree.capture.shape import TransformerShape
 from wattree.capture.zoo import built_in_models
 from wattree.files import write_atomic
+from wattree.frameworks.models import shape_of
 from wattree.measure import MeterOptions, Stages
 from wattree.trace import Run
 
@@ -33,21 +35,52 @@ class Training:
     """What is trained.
 
     Attributes:
-        model: Name in the catalog, whose module is that of the zoo.
+        model: Name in the catalog, whose module is that of the zoo, or a decoder's.
         batch: Samples of a step.
         image_size: Pixels of an image's side.
-        options: Of the module, over those of the catalog.
+        tokens: Of a sample, for a decoder; None: it is an image.
+        options: Of the zoo's module, over those of the catalog; of a decoder, its sizes.
     """
 
     model: str
     batch: int
     image_size: int = 224
+    tokens: int | None = None
     options: Mapping[str, Any] | None = None
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of one image as it is copied: fp32, three channels. [B]"""
+        """Bytes of a sample as it is copied: fp32 of three channels, or int64 twice. [B]"""
+        if self.tokens is not None:
+            return 2 * 8 * self.tokens  # the tokens, and what follows each
         return 4 * 3 * self.image_size**2
+
+    def module(self) -> Any:
+        """Return what is trained, a torch module."""
+        given = dict(self.options or {})
+        if self.tokens is None:
+            entry = built_in_models()[self.model]
+            family = import_module(f"wattree.capture.zoo.{entry.module}")
+            return family.build(**entry.options | given)
+        from benchmarks.gpu_decoder import Decoder
+
+        return Decoder(replace(_shape(self.model), **given))
+
+    def host_batch(self) -> tuple[Any, Any]:
+        """Return drawn inputs and targets of a step, in host memory."""
+        import torch
+
+        if self.tokens is None:
+            shape = (self.batch, 3, self.image_size, self.image_size)
+            return torch.randn(shape), torch.randint(10, (self.batch,))
+        ids = torch.randint(1000, (self.batch, self.tokens + 1))
+        return ids[:, :-1].contiguous(), ids[:, 1:].flatten()
+
+
+def _shape(model: str) -> TransformerShape:
+    found = shape_of(model)
+    assert found is not None, model
+    return found
 
 
 class CopiedBatches:
@@ -125,13 +158,9 @@ def train(
     from torch.nn import functional
 
     torch.manual_seed(0)
-    entry = built_in_models()[training.model]
-    arguments = {**entry.options, **(training.options or {})}
-    module = import_module(f"wattree.capture.zoo.{entry.module}").build(**arguments)
-    model = module.to(device).train()
+    model = training.module().to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    batch, shape = training.batch, (training.batch, 3, training.image_size, training.image_size)
-    host = [(torch.randn(shape), torch.randint(10, (batch,))) for _ in range(_HOST_BATCHES)]
+    host = [training.host_batch() for _ in range(_HOST_BATCHES)]
     loader = CopiedBatches(host, device, warm_up=warm_up, seconds=seconds, group=group, most=most)
     kind = torch.device(device).type
     with tempfile.TemporaryDirectory() as folder:

@@ -20,9 +20,10 @@ def test_it_measures_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """One network, tiny: every way has a line with figures, and the file names what it ran on."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(sys, "executable", warm_python())
+    tiny = gpu_colocation.Job(model="mlp", size=8, batch=8, workers=0)
+    monkeypatch.setattr(gpu_colocation, "JOBS", {"launches": tiny})
     out = tmp_path / "found.json"
-    words = ["--device", "cpu", "--only", "mlp", "--sizes", "8", "--batch", "8", "--workers", "0"]
-    words += ["--processes", "1", "2", "--seconds", "0.2", "--out", str(out)]
+    words = ["--device", "cpu", "--rivals", "--seconds", "0.2", "--out", str(out)]
     assert gpu_colocation.main(words) == 0
     found = json.loads(out.read_text(encoding="utf-8"))
     assert found["device"] == "CPU"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,6 +18,7 @@ from benchmarks import gpu_energy
 from benchmarks.gpu_energy import TRAININGS, Row, Side, device_of, main, measured, predicted, table
 from benchmarks.gpu_training import GROUP, CopiedBatches, Training, environment, train
 from tests.measure.fakes import counter
+from wattree.capture import load_model
 from wattree.errors import UnknownNameError
 from wattree.measure import MeterOptions, Track
 from wattree.measure.stages import stage_energies
@@ -30,6 +32,13 @@ TINY = Training(
     batch=2,
     image_size=32,
     options={"width": 32, "layers": 2, "heads": 2, "image_size": 32},
+)
+SMALL_DECODER = Training(
+    model="llama-3.2-1b",
+    batch=2,
+    tokens=8,
+    options={"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "ffn": 48}
+    | {"vocab": 1000},
 )
 WARM_UP = 2
 
@@ -68,6 +77,42 @@ def test_a_training_is_measured_by_stage(options: MeterOptions) -> None:
     assert sum(side.exposed_s.values()) == pytest.approx(side.step_s, rel=1e-9)
     assert 0 < side.exposed_s["materials"] < side.step_s
     assert side.energy_j == pytest.approx(100.0 * side.step_s, rel=0.05)
+
+
+def test_the_decoder_has_the_weights_of_its_entry_and_learns() -> None:
+    """A model of other sizes would be compared with the prediction of another one."""
+    training = next(each for each in TRAININGS if each.tokens)
+    with torch.device("meta"):
+        count = sum(weight.numel() for weight in training.module().parameters())
+    torch.manual_seed(0)
+    model = SMALL_DECODER.module()
+    inputs, targets = SMALL_DECODER.host_batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    losses = []
+    for _ in range(20):
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+    assert count == load_model(training.model).parameters
+    assert inputs.nbytes + targets.nbytes == SMALL_DECODER.batch * SMALL_DECODER.tensor_bytes
+    assert losses[0] == pytest.approx(math.log(1000), abs=1.0)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_decoder_sees_no_later_token() -> None:
+    """Else its attention is not that which is predicted."""
+    model = SMALL_DECODER.module().eval()
+    inputs, _ = SMALL_DECODER.host_batch()
+    changed = inputs.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 1000
+    with torch.no_grad():
+        first, second = (model(ids).unflatten(0, inputs.shape) for ids in (inputs, changed))
+
+    assert torch.equal(first[:, :-1], second[:, :-1])
+    assert not torch.equal(first[:, -1], second[:, -1])
 
 
 def test_batches_end_when_their_time_is_over() -> None:
