@@ -28,9 +28,10 @@ def test_what_once_failed_is_read_or_refused(case: Path) -> None:
     assert replayed(case) is None
 
 
-def test_drawn_inputs_are_read_or_refused() -> None:
+@pytest.mark.parametrize("first", range(0, 3000, 1000))
+def test_drawn_inputs_are_read_or_refused(first: int) -> None:
     """Never a traceback, never a hang. `make soak` draws others."""
-    found = [f"{f.reader} {f.number}: {f.failure}" for f in fuzz(1, 500)]
+    found = [f"{f.reader} {f.number}: {f.failure}" for f in fuzz(1, 1000, first=first)]
 
     assert found == []
 
@@ -56,9 +57,12 @@ def test_files_that_inputs_start_from_are_good(reader: Reader, tmp_path: Path) -
     assert len(refused) <= (len(contents) // 2 if is_behind else 0), refused
 
 
-def test_drawn_jobs_keep_the_laws() -> None:
-    """Three of the jobs that `make soak` draws."""
-    assert [broken_laws(1, number) for number in range(3)] == [[], [], []]
+@pytest.mark.parametrize("first", [0, 15])
+def test_drawn_jobs_keep_the_laws(first: int) -> None:
+    """Thirty of the jobs that `make soak` draws."""
+    broken = [each for number in range(first, first + 15) for each in broken_laws(1, number)]
+
+    assert broken == []
 
 
 @pytest.mark.parametrize("name", ["launch", "design"])
@@ -67,9 +71,16 @@ def test_a_kill_leaves_nothing_and_loses_nothing(name: str, tmp_path: Path) -> N
     assert VICTIMS[name](random.Random(3), tmp_path) == []
 
 
-def test_strangers_at_the_port_of_launchers_do_no_harm(tmp_path: Path) -> None:
-    """The job runs; `make soak` also damages what studies and training runs keep."""
-    assert ATTACKS["strangers"](random.Random(1), tmp_path) == []
+@pytest.mark.parametrize("name", ["strangers", "store"])
+def test_strangers_and_damaged_files_do_no_harm(name: str, tmp_path: Path) -> None:
+    """Five of each; damaged checkpoints are those of `tests/distributed`, and of `make soak`."""
+    broken = []
+    for number in range(5):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        broken += ATTACKS[name](random.Random(number), folder)
+
+    assert broken == []
 
 
 # ------------------------------------------------------------------------- the attackers
