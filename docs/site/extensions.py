@@ -1,22 +1,27 @@
-"""Pages that the program writes itself: its commands and the keys of its files.
+"""Pages that the program writes itself: its commands, the keys of its files, fields of results.
 
-Both are directives of Sphinx, so that the pages that use them stay Markdown:
+These are directives of Sphinx, so that the pages that use them stay Markdown:
 
     ```{wattree-commands}
     ```
     ```{wattree-schema} job
     ```
+    ```{wattree-fields} wattree.trace.Result
+    ```
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import pydoc
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -124,6 +129,53 @@ def default_of(rule: Mapping[str, Any]) -> str:
     return "" if found in (None, {}, []) else json.dumps(found)
 
 
+class FieldTables(Directive):
+    """A table of fields per dataclass, of one and of all that it is made of."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the sections, the class itself first."""
+        return [
+            titled(found.__name__, nodes.paragraph("", summary_of(found)), field_table(found))
+            for found in dataclasses_of(pydoc.locate(self.arguments[0]))
+        ]
+
+
+def dataclasses_of(kind: Any, found: dict[str, Any] | None = None) -> list[Any]:
+    """Return a dataclass and those that types of its fields name, each once, in that order."""
+    found = {} if found is None else found
+    if dataclasses.is_dataclass(kind) and kind.__name__ not in found:
+        found[kind.__name__] = kind
+        for hint in get_type_hints(kind).values():
+            dataclasses_of(hint, found)
+    for part in get_args(kind):
+        dataclasses_of(part, found)
+    return list(found.values())
+
+
+def field_table(kind: Any) -> nodes.table:
+    """Return the fields of a dataclass with what its docstring says of them."""
+    said = attributes_of(kind)
+    rows = [
+        (nodes.literal(text=field.name), nodes.Text(said.get(field.name, "")))
+        for field in dataclasses.fields(kind)
+    ]
+    return table(("field", "meaning"), rows, widths=(25, 75))
+
+
+def summary_of(kind: Any) -> str:
+    """Return what a docstring says before its first section."""
+    return re.split(r"\n\n(?:Attributes|Args|Raises):", inspect.getdoc(kind) or "")[0]
+
+
+def attributes_of(kind: Any) -> dict[str, str]:
+    """Return field → meaning, of the section "Attributes"; one entry may name several fields."""
+    _, _, section = (inspect.getdoc(kind) or "").partition("\nAttributes:\n")
+    entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n     .*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
+
+
 def titled(title: str, *inside: nodes.Node) -> nodes.section:
     """Return a section."""
     identifier = nodes.make_id(title)
@@ -183,6 +235,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives and what runs after a build."""
     app.add_directive("wattree-commands", Commands)
     app.add_directive("wattree-schema", SchemaTables)
+    app.add_directive("wattree-fields", FieldTables)
     app.connect("html-page-context", prepare_search)
     app.connect("build-finished", write_schemas)
     app.connect("build-finished", index)

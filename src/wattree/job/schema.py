@@ -40,7 +40,9 @@ class LoraSpec(Section):
 
     rank: Degree = Field(description="a whole number, the rank of the adapters")
     targets: list[str] | None = Field(
-        None, description="a list of operator patterns, such as [attention.qkv, attention.out]"
+        None,
+        description="a list of operator patterns, such as [attention.qkv, attention.out], which it "
+        "is without",
     )
 
 
@@ -69,7 +71,9 @@ class FfnSpec(Section):
 class ModelSpec(Section):
     """Where the model comes from."""
 
-    name: str | None = Field(None, description="a catalog name or the path of a config.json")
+    name: str | None = Field(
+        None, description="a catalog name, or the path of a config.json or of its folder"
+    )
     capture: bool | None = Field(
         None,
         description="true or false, whether the named model is built by the transformers library "
@@ -137,25 +141,41 @@ class LoaderSpec(Section):
         None, description="a time with its unit, such as '2 ms', of one core for one sample"
     )
     sample_bytes: SampleBytes | None = Field(
-        None, description="a size with its unit, such as '110 kB', of one stored sample"
+        None,
+        description="a size with its unit, such as '110 kB', of one stored sample; tensor_bytes "
+        "without it",
     )
     tensor_bytes: SampleBytes | None = Field(
-        None, description="a size with its unit, such as '588 KiB', that is copied of one sample"
+        None,
+        description="a size with its unit, such as '588 KiB', that is copied of one sample; "
+        "without it 8 "
+        "bytes per token, or all inputs of a captured model",
     )
     prefetch: Degree | None = Field(
-        None, description="a whole number, micro-batches that each worker makes ahead"
+        None,
+        description="a whole number, micro-batches that each worker makes ahead, with the one in "
+        "the making; "
+        "2 without it",
     )
     storage: StorageSpec | None = Field(
-        None, description="a mapping with bandwidth, per and latency"
+        None,
+        description="a mapping with bandwidth, per and latency; the node's own storage without it",
     )
     pinned: bool | None = Field(
-        None, description="true or false, whether copies run alongside computation"
+        None,
+        description="true or false, whether copies leave page-locked memory alongside computation; "
+        "true "
+        "without it",
     )
     cores: Degree | None = Field(
-        None, description="a whole number, cores of a node that its workers share"
+        None,
+        description="a whole number, cores of a node that its workers share; the node's without it",
     )
     device_decode: Duration | None = Field(
-        None, description="a time with its unit, such as '0.2 ms', of the device's own decoder"
+        None,
+        description="a time with its unit, such as '0.2 ms', of the device's own decoder for one "
+        "sample, in "
+        "place of cores",
     )
 
 
@@ -177,7 +197,9 @@ class DataSpec(Section):
         "such as 'data.py:dataset' (which train runs), what is trained on",
     )
     samples: Samples | None = Field(
-        None, description="a whole number, samples of a synthetic source"
+        None,
+        description="a whole number, samples of a synthetic source; without it 16 batches, at "
+        "least 256",
     )
     prompt_length: Tokens | None = Field(
         None, description="a whole number, tokens of each prompt, for the workload generate"
@@ -206,11 +228,13 @@ class CheckpointSpec(Section):
 class TrainingSpec(Section):
     """The whole run, read by `train`; its length by `plan --deadline` as well."""
 
-    steps: Steps = Field(1, description="a whole number of steps")
+    steps: Steps = Field(1, description="a whole number, steps of the run")
     seed: Seed = Field(0, description="a whole number, the random seed")
-    learning_rate: Rate | None = Field(None, description="a number, such as 1e-3")
+    learning_rate: Rate | None = Field(
+        None, description="a number, such as 1e-3; the optimizer's usual one without it"
+    )
     target_loss: Loss | None = Field(
-        None, description="a number above 0, the loss at which training ends"
+        None, description="a number above 0, the mean loss of ten steps at which training ends"
     )
     checkpoint: CheckpointSpec | None = Field(None, description="a mapping with dir and every")
 
@@ -240,7 +264,8 @@ class EnergySpec(Section):
     series: str | None = Field(
         None,
         description="the path of a CSV file with the columns hour, gCO2e/kWh and, if known, "
-        "USD/kWh",
+        "USD/kWh, in "
+        "place of carbon and price",
     )
     embodied: EmbodiedSpec | None = Field(
         None, description="a mapping with device, node and lifetime, the emissions of making them"
@@ -261,9 +286,14 @@ class JobFile(Section):
     )
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
     precision: str = Field(
-        "bf16", description="a number format such as bf16, or amp: fp16 by autocast"
+        "bf16",
+        description="a number format: fp32, tf32, bf16, fp16, fp8 (one scale per tensor), mxfp8 "
+        "(one per "
+        "block), nvfp4, or amp: fp16 by autocast",
     )
-    optimizer: str = Field("adamw", description="an optimizer such as adamw")
+    optimizer: str = Field(
+        "adamw", description="adam, adamw, adamw8bit, adafactor, lion, momentum, rmsprop or sgd"
+    )
     cluster: ClusterSpec = Field(description="a mapping with node and nodes, or with pools")
     strategy: str | OptionsSpec | TreeSpec = Field(
         "auto", description="'auto', the name of a preset, a preset with its degrees, or a tree"

@@ -48,7 +48,9 @@ class PrefetchSpec(Section):
         "(0, and after the reductions of the block before)",
     )
     gathers_in_flight: Degree | None = Field(
-        None, description="a whole number, gathered copies at once with the one in use"
+        None,
+        description="a whole number, gathered copies at once with the one in use; without it as "
+        "needed",
     )
 
 
@@ -165,10 +167,19 @@ def _read_as(knob: Knob) -> Any:
     return Degree if bare is int else bare
 
 
+def _default(knob: Knob) -> dict[str, Any]:
+    """Return the default for the schema, unless the description says what an absent key means."""
+    is_plain = isinstance(knob.default, bool | int | str) and "without it" not in knob.description
+    return {"default": knob.default} if is_plain else {}
+
+
 def _keys_of(*specs: type) -> dict[str, Any]:
     """Return the knobs of specs as fields of a section, all of which may be left out."""
     return {
-        key: (_read_as(knob) | None, Field(None, description=knob.description))
+        key: (
+            _read_as(knob) | None,
+            Field(None, description=knob.description, json_schema_extra=_default(knob)),
+        )
         for spec in specs
         for key, knob in knobs_of(spec).items()
     }
@@ -184,7 +195,10 @@ class _Knobs(Section):
 _PRESET: Any = create_model(
     "_PRESET",
     __base__=_Knobs,
-    preset=(str | None, Field(None, description="the name of a preset")),
+    preset=(
+        str | None,
+        Field(None, description="the name of a preset, such as ddp, zero1, fsdp or megatron"),
+    ),
     **_keys_of(ParallelismOptions, PipelineOptions, MemoryOptions, PhantomOptions),
 )
 _MOVEMENT: Any = create_model(
@@ -195,7 +209,8 @@ _MOVEMENT: Any = create_model(
         Annotated[BucketSpec | None, BeforeValidator(_bucket), WithJsonSchema(_BUCKET_SCHEMA)],
         Field(
             None,
-            description="a size with its unit, such as '25 MiB', of gradients reduced together, or "
+            description="a size with its unit, such as '25 MiB' (the default), of gradients "
+            "reduced together, or "
             "a mapping with gradients and parameters",
         ),
     ),
@@ -239,7 +254,7 @@ class MemorySpec(Section):
     gradients: Stored | None = Field(None, description="'replicate' or {shard: axes}")
     optimizer: Stored | None = Field(None, description="'replicate' or {shard: axes}")
     activations: Literal["keep", "recompute"] | None = Field(
-        None, description="'keep' or 'recompute'"
+        None, description="'keep' or 'recompute', whether backward has them or computes them again"
     )
     recompute_share: float | None = Field(
         None, gt=0, le=1, description="a number above 0 and up to 1, share of each operator redone"

@@ -53,7 +53,9 @@ class ParallelismOptions:
     tokens of each rank's experts, all the same if None.
     """
 
-    dp: int = knob(1, "a whole number, the data-parallel degree")
+    dp: int = knob(
+        1, "a whole number, the data-parallel degree; without it and fsdp the devices that are left"
+    )
     fsdp: int = knob(1, "a whole number, the sharded data-parallel degree")
     tp: int = knob(1, "a whole number, the tensor-parallel degree")
     cp: int = knob(1, "a whole number, the context-parallel degree")
@@ -76,7 +78,8 @@ class ParallelismOptions:
     )
     expert_over_tensor: bool = knob(
         True,
-        "true or false, whether experts are spread over tensor ranks",
+        "true or false, whether whole experts are spread over ep x tp ranks instead of split over "
+        "tp",
         needs="tp",
         idle="has no effect with tp 1: there are no tensor ranks to spread experts over",
         words="split experts",
@@ -137,11 +140,19 @@ class PipelineOptions:
 
     micro_batch: int = knob(
         1,
-        "a whole number, samples per forward pass and replica; without it 1, or all "
-        "where samples are not sequences and pp is 1",
+        "a whole number, samples per forward pass and replica; without it 1, or all where "
+        "samples are not sequences and pp is 1, or where tokens are generated",
     )
-    schedule: str = knob("1f1b", "the name of a pipeline schedule", choices=SCHEDULES)
-    virtual_stages: int = knob(1, "a whole number, chunks of layers per pipeline rank")
+    schedule: str = knob(
+        "1f1b",
+        "gpipe, 1f1b, interleaved, breadth-first, zb-h1, zb-h2, zb-v, dualpipe, dualpipev or "
+        "custom, "
+        "the order of micro-batches in the pipeline",
+        choices=SCHEDULES,
+    )
+    virtual_stages: int = knob(
+        1, "a whole number, chunks of layers per pipeline rank; above 1, 1f1b is interleaved"
+    )
     order: tuple[Order, ...] | None = knob(
         None,
         "what each stage does, for the schedule custom: a list with an item for each "
@@ -154,7 +165,9 @@ class PipelineOptions:
         in_schema=True,
     )
     stage_layers: tuple[int, ...] | None = knob(
-        None, "a list of whole numbers, layers of each pipeline chunk"
+        None,
+        "a list of whole numbers, layers of each of the pp x virtual_stages chunks in model "
+        "order; even without it",
     )
 
 
@@ -164,14 +177,19 @@ class MemoryOptions:
 
     sharding: str = knob(
         "none",
-        "a sharding of the model state over replicas",
+        "none, zero1, zero2, zero3 or hybrid, what replicas shard of the model state",
         choices=SHARDINGS,
         needs="holders",
         idle="'{}' has no effect with one replica: there is no one to share the model's state "
         "with; set dp or fsdp above 1",
         words="{}",
     )
-    recompute: str = knob("none", "what backward recomputes", words="{} recomputation")
+    recompute: str = knob(
+        "none",
+        "none, selective, selective_matmul, selective_operator, selective_qkv, full or "
+        "block_N (every N-th layer), what backward recomputes",
+        words="{} recomputation",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +210,8 @@ class PhantomOptions:
     )
     layer_ghosts: tuple[tuple[str, int], ...] = knob(
         (),
-        "a mapping of patterns of phantom layers to their ghosts, where they have "
-        "others than the rest, such as {layers.0.*: 8}",
+        "a mapping of patterns of phantom layers to their ghosts, where they have others than "
+        "the rest, such as {layers.0.*: 8}; the first that matches counts",
     )
     variant: str = knob(
         PAIR,
@@ -210,6 +228,7 @@ class PhantomOptions:
     regather: bool = knob(False, "true or false, whether ghosts are exchanged again in backward")
     layers: tuple[str, ...] | None = knob(
         None,
-        "a list of patterns of linear layers, such as [mlp.*, attention.out]",
+        "a list of patterns of linear layers, such as [mlp.*, attention.out]; without it stacks, "
+        "and feed-forward parts of transformers",
         key="phantom_layers",
     )

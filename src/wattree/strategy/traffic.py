@@ -97,35 +97,43 @@ class Traffic:
 
     overlap_gradients: bool | None = knob(
         None,
-        "true or false",
+        "true or false, whether reductions of gradients run during backward; without it as the "
+        "software",
         needs="reductions",
         idle=_NOTHING_REDUCED,
     )
     overlap_parameters: bool | None = knob(
         None,
-        "true or false",
+        "true or false, whether gathers of sharded parameters run ahead of their use; without it "
+        "as the software",
         needs="shards",
         idle="has no effect with parameters and optimizer state whole on every rank: there is "
         "nothing to gather",
     )
     overlap_tensor: bool | None = knob(
         None,
-        "true or false",
+        "true or false, whether tensor-parallel traffic runs alongside computation; without it as "
+        "the software",
         needs="tp",
         idle="has no effect with tp 1: there is no tensor-parallel traffic",
     )
     tensor_pieces: int | None = knob(
-        None, "a whole number, pieces of a product that hide tensor-parallel traffic"
+        None,
+        "a whole number, pieces of a matmul that hide tensor-parallel traffic; without it 4, and "
+        "all-reduces are not cut",
     )
     overlap_pipeline: bool | None = knob(
-        None, "true or false, whether computation goes on during sends between stages"
+        None,
+        "true or false, whether computation goes on during sends between stages; without it as the "
+        "software",
     )
     overlap_optimizer: bool = knob(
         False, "true or false, whether a bucket is updated as soon as it is reduced"
     )
     reduce_every_micro_batch: bool | None = knob(
         None,
-        "true or false, whether gradients are reduced after each micro-batch",
+        "true or false, whether gradients are reduced after each micro-batch instead of after the "
+        "last; without it true for sharded gradients",
         needs="reductions",
         idle=_NOTHING_REDUCED,
     )

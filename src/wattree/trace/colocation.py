@@ -14,7 +14,8 @@ class ColocationUse:
         batch_rule: `fixed-global` (they share the batch of one) or `fixed-per-process`.
         device_sharing: `mps` (kernels run at once where they leave room) or `time-sliced`.
         samples_per_process: Of a step.
-        utilization: Share of what the device can do at once that is used over the step.
+        utilization: Share of what the device can do at once that is used over the step: kernels
+            of all processes, weighted with what they fill unless they take turns, and updates.
         host_s: Host time of a process that none of its kernels hides: think time. [s]
         device_s: Its kernels, if it were alone: demand. [s]
         waits_s: What it waits for kernels of the others, and they for it. [s]

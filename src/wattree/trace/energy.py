@@ -28,7 +28,14 @@ COMPONENTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyEntry:
-    """One entry of the ledger: what one component drew for one class of work of one stage. [J]"""
+    """One entry of the ledger: what one component drew for one class of work of one stage.
+
+    Attributes:
+        stage: One of MC²'s three.
+        operator_class: Class of work.
+        component: One of `COMPONENTS`.
+        energy_j: What it drew, static and dynamic. [J]
+    """
 
     stage: str
     operator_class: str

@@ -53,7 +53,13 @@ class IntervalPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFix:
-    """A change that would make the job fit (or fit better)."""
+    """A change that would make the job fit (or fit better).
+
+    Attributes:
+        change: In words.
+        peak_bytes: Memory with it. [B]
+        step_time_s: Step with it. [s]
+    """
 
     change: str
     peak_bytes: float
@@ -205,7 +211,18 @@ STEP_PART_WORDS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
-    """Where the step of the slowest rank goes; the parts add up to the step time. [s]"""
+    """Where the step of the slowest rank goes; the parts add up to the step time. [s]
+
+    Every instant is put under one heading, the first that applies.
+
+    Attributes:
+        compute, recomputation, optimizer: A computation of that phase runs.
+        exposed_communication: None runs, and communication of this rank is in flight.
+        exposed_materials: Neither, and the input is being read or copied; or nothing else is left
+            to do on any rank, and data of later steps is not there yet.
+        other: Neither, and the host works: overhead of the step that belongs to no operator.
+        bubble: Nothing of this rank runs.
+    """
 
     compute: float
     recomputation: float
@@ -218,7 +235,13 @@ class TimeParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSize:
-    """What it took to find out."""
+    """What it took to find out.
+
+    Attributes:
+        tasks, events: Of the graph that was simulated.
+        rank_classes: Of equal ranks, of which each is simulated once.
+        compile_s, run_s: Time to make the graph, and to simulate it. [s]
+    """
 
     tasks: int
     events: int
@@ -232,21 +255,38 @@ class Result(Shown):
     """One training step of one job. Units as in the field names; None where it does not apply.
 
     Attributes:
-        model, cluster, strategy: For people: what was simulated.
+        model, cluster: What was simulated.
+        strategy: `mesh`, `schedule`, `tree` and what else was set; without `preset`, which is for
+            people, it can be pasted into a job file and gives the same figures.
         ranks: Ranks of the job.
-        model_flop_per_step: FLOP that the model needs, no recomputation. [FLOP]
-        mfu, hfu: Model FLOP and executed FLOP over time x dense peak of `mfu_precision`.
-        average_power_w, peak_power_w: Of all devices and nodes of the job, before PUE. [W]
-        cost_usd, carbon_gco2e: Of one step; carbon of its energy.
-        embodied_gco2e: Its part of what making the hardware emitted; None where the job does not
-            say.
-        power: Power over the step by component; None where plays are not detailed.
+        step_time_s: Of one step, from its first task to its last. [s]
+        samples_per_s, tokens_per_s: Of the whole job.
+        tokens_per_s_per_device: The same over the devices.
+        mfu, hfu: Model FLOP, and executed FLOP, over time x dense peak of `mfu_precision`.
+        mfu_precision: The job's precision.
+        model_flop_per_step: FLOP of matrices that the model needs: a multiply-add counts two,
+            attention counts visible scores only, nothing recomputed. [FLOP]
+        parameters: Of what is trained, tied ones once, frozen ones included.
+        memory: The fullest rank.
+        time_s: Where the step goes on the slowest rank.
+        energy_j: Of all nodes of the job, facility included.
+        average_power_w, peak_power_w: Of all devices and nodes of the job, before PUE; the peak is
+            over 256 equal parts of the step. [W]
+        cost_usd: Rent of the nodes for the step, or what `energy` of the job says; None where no
+            price is known. Electricity is part of a catalog rent. [USD]
+        carbon_gco2e: Energy x intensity of the grid; None where none is known. [gCO2e]
+        embodied_gco2e: The step's part of what making the hardware emitted; None where the job does
+            not say. [gCO2e]
+        provenance: Quantity → what it rests on.
+        simulation: What it took to simulate.
+        power: Power over the step by component; not in results of `plan`.
         run: A run to the tokens or samples that were asked for; None without.
         shift: The same job at other hours; None where no one asked.
         training: What was really trained; None of predictions.
         interval: Quantity → what it lies between with 80 % probability; of those that are known.
         interval_parts: What the interval of the step time rests on, by class of constants;
-            `residual` is what constants leave of the errors of such predictions.
+            `residual` is what constants leave of the errors of such predictions, `left_open` what
+            the job did not say.
         evidence_class: What is known of jobs like this one: kind, level of the device's constants,
             and whether the software has measured rows.
         assumptions: What the job did not say and was assumed.
@@ -256,7 +296,8 @@ class Result(Shown):
         materials: The input pipeline; None where the job says nothing of it.
         tiers: Memory behind the devices that the strategy uses.
         dense_parameters: Parameters of the job's model, where the strategy trains another function
-            in its place; None where it trains just that.
+            in its place; None where it trains just that. JSON then also has `function`, `changed`,
+            and `parameter_ratio`; FLOP and MFU are those of what is trained.
         colocation: Several processes on each device; None where there is one.
         workload: `train`, `forward` or `generate`.
         generation: Tokens generated, of which the whole is the step that the other figures are of;
