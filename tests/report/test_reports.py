@@ -80,6 +80,7 @@ def explanation() -> Explanation:
     return Explanation(
         predicted_s=0.23,
         measured_s=0.28,
+        interval_s=(0.21, 0.25),
         classes=tuple(classes),
         hidden_s=(0.01, 0.02),
         collectives=(2.0, 2.0),

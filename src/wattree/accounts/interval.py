@@ -273,12 +273,7 @@ def intervals_of(
         parts: Where the step goes on the slowest rank class.
         slowest: That class.
     """
-    setting = step.setting
-    pool = step.cluster.pools[int(step.compilation.class_pools[slowest])]
-    constants = constants_of(setting, pool.node.device)
-    shares = time_shares(step, parts, slowest)
-    facts = facts_of(setting, pool.node.device, step.ranks)
-    found, known = interval_parts(setting, facts, shares, constants)
+    found, known = _time_parts_known(step, parts, slowest)
     spreads = _spreads(step, energy, peak, figures, time_spread=deviation(found))
     return Intervals(
         of={
@@ -289,6 +284,22 @@ def intervals_of(
         parts=found,
         known=known,
     )
+
+
+def time_interval(step: ExecutedStep, parts: TimeParts, slowest: int) -> tuple[float, float]:
+    """Return the interval of the time of a step alone; arguments as of `intervals_of`. [s]"""
+    found, _ = _time_parts_known(step, parts, slowest)
+    return interval(step.step_s, deviation(found))
+
+
+def _time_parts_known(
+    step: ExecutedStep, parts: TimeParts, slowest: int
+) -> tuple[dict[str, IntervalPart], EvidenceClass]:
+    setting = step.setting
+    device = step.cluster.pools[int(step.compilation.class_pools[slowest])].node.device
+    shares = time_shares(step, parts, slowest)
+    facts = facts_of(setting, device, step.ranks)
+    return interval_parts(setting, facts, shares, constants_of(setting, device))
 
 
 def _spreads(

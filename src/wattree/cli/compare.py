@@ -17,6 +17,7 @@ from wattree.cli.output import (
     check_outputs,
     deliver,
 )
+from wattree.cli.pictures import RUN_PLOTS, plot_option, plots_asked, write_plots
 from wattree.cli.request import request_command
 from wattree.report.html.documents import check_report
 
@@ -40,6 +41,7 @@ class CompareFilesRequest:
     calibration: Calibration = None
     json_path: JsonPath = None
     report: ReportPath = None
+    plot: Annotated[list[str] | None, plot_option(RUN_PLOTS)] = None
 
 
 @request_command
@@ -59,8 +61,9 @@ def compare(request: CompareFilesRequest) -> None:
         raise typer.BadParameter(
             f"found {found}, expected {_FEWEST} to {_MOST} files", param_hint="FILE..."
         )
+    plots = plots_asked(request.plot, RUN_PLOTS)
     for path in request.files:
-        check_outputs(request.json_path, request.report, source=path)
+        check_outputs(request.json_path, request.report, *plots.values(), source=path)
     check_report(request.report)
     announce_compilation()
     comparison = compared_files(request.files, calibration=request.calibration)
@@ -68,6 +71,10 @@ def compare(request: CompareFilesRequest) -> None:
         from wattree.report.html.documents import write_comparison_report
 
         write_comparison_report(request.report, comparison)
+    if plots:
+        from wattree.report.plots.of_runs import run_plots
+
+        write_plots(plots, run_plots({run.name: run.figures for run in comparison.runs}))
     for run in comparison.runs:
         print_warnings(Path(run.source), run.warnings)
     deliver(

@@ -27,6 +27,7 @@ from wattree.cli.output import (
     quantity_option,
     tell,
 )
+from wattree.cli.pictures import PLAN_PLOTS, plot_option, plots_asked, write_plots
 from wattree.cli.plan_kept import write_job, write_report
 from wattree.cli.plan_sizing import nodes_asked, of_length, size
 from wattree.cli.plan_software import compare_families, families_asked
@@ -145,6 +146,7 @@ class PlanRequest:
     budget: Budget = None
     full: Full = False
     report: ReportPath = None
+    plot: Annotated[list[str] | None, plot_option(PLAN_PLOTS)] = None
     calibration: Calibration = None
     json_path: JsonPath = None
 
@@ -164,7 +166,9 @@ def plan(request: PlanRequest) -> None:
     from wattree.search.sizing import run_of
 
     began = time.perf_counter()
-    check_outputs(request.json_path, request.out, request.report, source=request.job)
+    plots = plots_asked(request.plot, PLAN_PLOTS)
+    outputs = (request.json_path, request.out, request.report, *plots.values())
+    check_outputs(*outputs, source=request.job)
     check_report(request.report)
     _check_together(request)
     length = asked_of_run(tokens=request.tokens, samples=None, shift=None)
@@ -274,9 +278,13 @@ def _show(found: Plan, request: PlanRequest, run: RunBill | None, console: Conso
 
 
 def _kept(request: PlanRequest, found: Plan, rank: int, **others: Any) -> str:
-    """Write the report and the job where they were asked for, and return what to say of it."""
+    """Write report, pictures and job where they were asked for, and return what to say of it."""
     if request.report is not None:
         write_report(request.report, found)
+    if request.plot:
+        from wattree.report.plots.of_plan import plan_plots
+
+        write_plots(plots_asked(request.plot, PLAN_PLOTS), plan_plots(found.ideas))
     if request.out is None:
         return ""
     return write_job(request.out, request.job, found, rank, **others)

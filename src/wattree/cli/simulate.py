@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +27,7 @@ from wattree.cli.output import (
     tell,
     trace_option,
 )
+from wattree.cli.pictures import STEP_PLOTS, plot_option, plots_asked, write_plots
 from wattree.cli.request import option, request_command
 from wattree.errors import JobError
 from wattree.report.html.documents import check_report
@@ -107,15 +107,7 @@ class SimulateRequest:
         ),
     ] = False
     report: ReportPath = None
-    plot: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=FILE",
-            help="Write a picture (SVG or PNG), such as timeline=a.svg: step, timeline, memory, "
-            "power or links; may be repeated.",
-            show_default=False,
-        ),
-    ] = None
+    plot: Annotated[list[str] | None, plot_option(STEP_PLOTS)] = None
 
     def executed(self) -> dict[str, Any]:
         """Return how steps are executed, as arguments of `wattree.simulate`."""
@@ -136,7 +128,7 @@ def simulate(request: SimulateRequest) -> None:
 
     Example: wattree simulate job.yaml --trace trace.json --json result.json
     """
-    plots = _plots_asked(request.plot or ())
+    plots = plots_asked(request.plot, STEP_PLOTS)
     outputs = (request.json_path, request.trace_path, request.report, *plots.values())
     check_outputs(*outputs, source=request.job)
     check_report(request.report)
@@ -205,28 +197,6 @@ def _in_words(job: Job) -> str | None:
     return options_in_words(job.strategy) if isinstance(job.strategy, StrategyOptions) else None
 
 
-def _plots_asked(texts: Sequence[str]) -> dict[str, Path]:
-    """Return name of a picture → file, as --plot has them.
-
-    Raises:
-        JobError: There is no such picture.
-        WattreeError: It cannot be drawn here, or not into such a file.
-    """
-    if not texts:
-        return {}
-    from wattree.report.plots import PLOTS, check_plot
-
-    found = {}
-    for text in texts:
-        name, _, file = text.partition("=")
-        if name not in PLOTS or not file:
-            names = ", ".join(PLOTS)
-            raise JobError("--plot", [f"found '{text}', expected NAME=FILE with one of {names}"])
-        check_plot(Path(file), "--plot")
-        found[name] = Path(file)
-    return found
-
-
 def _write_pictures(request: SimulateRequest, prediction: Prediction) -> None:
     """Write the report and the pictures that are asked for.
 
@@ -237,15 +207,11 @@ def _write_pictures(request: SimulateRequest, prediction: Prediction) -> None:
         from wattree.report.html.documents import write_step_report
 
         write_step_report(request.report, prediction)
-    asked = _plots_asked(request.plot or ())
+    asked = plots_asked(request.plot, STEP_PLOTS)
     if asked:
-        from wattree.report.plots import plots_of, write_plot
+        from wattree.report.plots import plots_of
 
-        plots = plots_of(prediction)
-        if missing := [name for name in asked if name not in plots]:
-            raise JobError("--plot", [f"{name}: there is nothing to draw" for name in missing])
-        for name, path in asked.items():
-            write_plot(path, plots[name])
+        write_plots(asked, plots_of(prediction).values())
 
 
 def _limits_w(job: Job, text: str) -> tuple[float, ...]:

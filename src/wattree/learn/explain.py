@@ -68,6 +68,7 @@ class Explanation:
 
     Attributes:
         predicted_s, measured_s: The step; measured on average over the ranks. [s]
+        interval_s: Between which the prediction has it with 80 % probability. [s]
         classes: Largest difference first.
         hidden_s: Communication behind work, predicted and measured. [s]
         collectives: In a step, predicted and measured.
@@ -78,12 +79,19 @@ class Explanation:
 
     predicted_s: float
     measured_s: float
+    interval_s: tuple[float, float]
     classes: tuple[ClassTime, ...]
     hidden_s: tuple[float, float]
     collectives: tuple[float, float]
     faults: tuple[StepFault, ...]
     ranks: tuple[MeasuredRank, ...]
     notes: tuple[str, ...]
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the run is as fast as predictions are sure to tell."""
+        low_s, high_s = self.interval_s
+        return low_s <= self.measured_s <= high_s
 
     def as_json(self) -> dict[str, Any]:
         """Return it in plain types."""
@@ -117,6 +125,7 @@ def explain(job: Job, traced: TracedRanks, predicted: PredictedStep) -> Explanat
     return Explanation(
         predicted_s=predicted.step_s,
         measured_s=float(np.mean([each.step_s for each in ranks])),
+        interval_s=predicted.interval_s,
         classes=tuple(sorted(classes, key=lambda each: -abs(each.difference_s))),
         hidden_s=(predicted.hidden_s, float(np.mean([each.hidden_s for each in ranks]))),
         collectives=(predicted.collectives, float(np.mean([each.collectives for each in ranks]))),

@@ -12,6 +12,7 @@ from wattree.accounts import shares as names
 from wattree.accounts.breakdown import tasks_of, time_parts
 from wattree.accounts.class_sums import class_sums
 from wattree.accounts.fabric import Rules
+from wattree.accounts.interval import time_interval
 from wattree.accounts.shares import computing_shares
 from wattree.cost import load_calibration
 from wattree.errors import JobError
@@ -49,6 +50,7 @@ class PredictedStep:
     Attributes:
         setting: What it was predicted with.
         step_s: Predicted. [s]
+        interval_s: Between which the step lies with 80 % probability. [s]
         ranks: Of the job.
         classes_s: Class → its time; they add up to the step. [s]
         hidden_s: Communication behind work. [s]
@@ -57,6 +59,7 @@ class PredictedStep:
 
     setting: Setting
     step_s: float
+    interval_s: tuple[float, float]
     ranks: int
     classes_s: Mapping[str, float]
     hidden_s: float
@@ -99,6 +102,7 @@ def step_of(setting: Setting) -> PredictedStep:
     return PredictedStep(
         setting=setting,
         step_s=step.step_s,
+        interval_s=time_interval(step, parts, slowest),
         ranks=step.ranks,
         classes_s=found,
         hidden_s=max(busy_s - parts.exposed_communication, 0.0),

@@ -22,6 +22,7 @@ _TOLD = 4
 def show_explanation(found: Explanation, console: Console) -> None:
     """Print step and classes, predicted and measured, then the faults with their causes."""
     console.print(Text(headline(found), style="bold"))
+    console.print(Text(certainty(found)))
     console.print()
     console.print(classes_table(found))
     for number, fault in enumerate(found.faults[:_TOLD], start=1):
@@ -41,6 +42,13 @@ def headline(found: Explanation) -> str:
         f"Step {format_time(found.measured_s)} measured, {format_time(found.predicted_s)} "
         f"predicted: {abs(slower):.0%} {'slower' if slower > 0 else 'faster'}"
     )
+
+
+def certainty(found: Explanation) -> str:
+    """Return the interval of the prediction, and where the run is."""
+    low, high = map(format_time, found.interval_s)
+    where = "within" if found.is_expected else "outside"
+    return f"80 % of such runs are predicted between {low} and {high}: this one is {where}"
 
 
 def classes_table(found: Explanation) -> Table:

@@ -155,7 +155,7 @@ def _comparison_screen(value: RunComparison) -> str:
     from wattree.report.html.views import comparison_view
 
     view = comparison_view(value)
-    return _screen("Comparison", "", lines=view.reasons, plots=[view.plot], tables=[view.table])
+    return _screen("Comparison", "", lines=view.reasons, plots=view.plots[:1], tables=[view.table])
 
 
 _SCREENS: Final[Mapping[str, Callable[[Any], str]]] = {

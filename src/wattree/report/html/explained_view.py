@@ -70,4 +70,12 @@ def _cards(found: Explanation) -> list[Card]:
         share = percent(first.lost_s / found.measured_s)
         note = f"{first.title}: {share} of the step"
         cards.append(Card(name="Largest loss", value=format_time(first.lost_s), note=note))
+    low, high = map(format_time, found.interval_s)
+    cards.append(
+        Card(
+            name="How sure",
+            value="as predicted" if found.is_expected else "other than predicted",
+            note=f"80 % of such runs are predicted between {low} and {high}",
+        )
+    )
     return cards

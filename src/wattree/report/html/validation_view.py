@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -11,6 +12,7 @@ from wattree.report.html.views import Card
 from wattree.report.plots.of_validation import validation_plots
 from wattree.report.words import percent
 from wattree.validation import ALL_SOURCES, worst
+from wattree.validation.score import inside_share
 from wattree.validation.table import QUANTITY_TITLES
 
 if TYPE_CHECKING:
@@ -22,7 +24,10 @@ def validation_view(found: Validation) -> ReportView:
     whole = {name: sources[ALL_SOURCES] for name, sources in found.summary.items()}
     return ReportView(
         answer=_answer(found, whole),
-        cards=[_card(QUANTITY_TITLES.get(name, name), each) for name, each in whole.items()],
+        cards=[
+            *(_card(QUANTITY_TITLES.get(name, name), each) for name, each in whole.items()),
+            *_certainty(found),
+        ],
         plots=validation_plots(found),
         tables=[view_of(each) for each in found.table().renderables if isinstance(each, Table)],
     )
@@ -41,12 +46,18 @@ def _answer(found: Validation, whole: dict[str, Summary]) -> str:
     return f"{told} The largest error is {percent(abs(largest.error))}, of row {row.row_id}."
 
 
+def _certainty(found: Validation) -> Iterator[Card]:
+    share, rows = inside_share(each for each in found.scored if each.counts)
+    if share is not None:
+        note = f"of {rows:,} measured values are in intervals that should hold 80 %"
+        yield Card(name="How sure", value=f"{100 * share:.0f} %", note=note)
+
+
 def _card(name: str, errors: Summary) -> Card:
     if errors.mean_abs_error is None or errors.median_abs_error is None:
         return Card(name=name, value="no prediction", note=f"{errors.skipped:,} rows skipped")
-    inside = "" if errors.inside is None else f", {100 * errors.inside:.0f} % inside 80 % intervals"
     return Card(
         name=f"{name}, mean error",
         value=percent(errors.mean_abs_error),
-        note=f"median {percent(errors.median_abs_error)}, {errors.count:,} rows{inside}",
+        note=f"median {percent(errors.median_abs_error)}, {errors.count:,} rows",
     )

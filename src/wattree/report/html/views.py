@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from wattree.report.compare_text import compared_rows
 from wattree.report.plan_text import ranking_rows, strategy_label
 from wattree.report.plots import Plot, plots_of
-from wattree.report.plots.of_plan import front_plot
-from wattree.report.plots.of_step import steps_plot
+from wattree.report.plots.of_plan import plan_plots
+from wattree.report.plots.of_runs import run_plots
 from wattree.report.result_text import evidence_rows
 from wattree.report.words import (
     COMPONENT_WORDS,
@@ -85,7 +85,7 @@ class PlanView:
     answer: str
     cards: Sequence[Card]
     reasons: Sequence[str]
-    plot: Plot | None
+    plots: Sequence[Plot]
     table: TableView | None
     not_offered: Sequence[str] = field(default_factory=tuple)
     rejected: TableView | None = None
@@ -96,7 +96,7 @@ class ComparisonView:
     """Runs side by side: the reasons first."""
 
     reasons: Sequence[str]
-    plot: Plot
+    plots: Sequence[Plot]
     table: TableView
 
 
@@ -190,7 +190,7 @@ def plan_view(plan: Plan) -> PlanView:
         "simulated.",
         cards=() if best is None else step_cards(best.result.as_json()),
         reasons=plan.explanation,
-        plot=front_plot(ideas) if len(ideas) > 1 else None,
+        plots=plan_plots(ideas),
         table=table,
         not_offered=plan.not_offered,
         rejected=TableView(
@@ -207,7 +207,7 @@ def comparison_view(comparison: RunComparison) -> ComparisonView:
     body = compared_rows(comparison)
     return ComparisonView(
         reasons=comparison.reasons,
-        plot=steps_plot({run.name: run.figures["time_s"] for run in comparison.runs}),
+        plots=run_plots({run.name: run.figures for run in comparison.runs}),
         table=TableView(caption="Side by side", head=("figure", *names), body=body),
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from wattree.report.plots.figure import INK, SERIES, legend, time_unit
+from wattree.report.plots.figure import INK, SERIES, label_end, legend
 from wattree.report.words import part_in_words
 from wattree.trace import Trace
 
@@ -15,30 +16,52 @@ from wattree.trace import Trace
 _LINKS: Final = 10
 #: Parts below this share of the longest step are not drawn.
 _SHOWN_SHARE: Final = 1e-3
+#: Share of a limit from which a bar's label would meet its line.
+_NEAR: Final = 0.86
 
 
-def draw_steps(axes: Any, steps: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw a bar for each step, made of its parts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """Sums of parts, a bar each.
 
-    Args:
-        axes: To draw on.
-        steps: Name of a step → part → time [s].
+    Attributes:
+        parts: Name of a bar → part → amount, in SI.
+        quantity: What they are of, for the axis.
+        unit: Of the axis.
+        scale: SI units in one of these.
+        limit: A line across all bars, such as a capacity, in SI; None for none.
     """
-    longest = max((sum(parts.values()) for parts in steps.values()), default=1.0)
-    scale, unit = time_unit(longest)
-    names = list(steps)
-    parts = list(dict.fromkeys(part for each in steps.values() for part in each))
-    left = np.zeros(len(names))
-    for number, part in enumerate(parts):
-        width = np.array([steps[name].get(part, 0.0) for name in names]) / scale
-        if width.max(initial=0.0) >= _SHOWN_SHARE * longest / scale:
-            label = part_in_words(part)
-            axes.barh(names, width, left=left, color=SERIES[number], label=label, height=0.6)
+
+    parts: Mapping[str, Mapping[str, float]]
+    quantity: str
+    unit: str
+    scale: float
+    limit: float | None = None
+
+
+def draw_bars(axes: Any, bars: Bars) -> None:
+    """Draw a bar for each sum, made of its parts, the total at its end."""
+    totals = [sum(parts.values()) for parts in bars.parts.values()]
+    longest = max([*totals, bars.limit or 0.0, 0.0]) / bars.scale or 1.0
+    names = list(bars.parts)
+    parts = list(dict.fromkeys(part for each in bars.parts.values() for part in each))
+    left, shown = np.zeros(len(names)), 0
+    for part in parts:
+        width = np.array([bars.parts[name].get(part, 0.0) for name in names]) / bars.scale
+        if width.max(initial=0.0) >= _SHOWN_SHARE * longest:
+            color = SERIES[shown % len(SERIES)]
+            axes.barh(names, width, left=left, color=color, label=part_in_words(part), height=0.6)
+            shown += 1
         left = left + width
+    limit = (bars.limit or 0.0) / bars.scale
     for row, total in enumerate(left):
-        axes.annotate(f" {total:.3g} {unit}", (total, row), va="center", ha="left", fontsize=9)
+        # Beyond the line of the limit where it would be written across that.
+        at = limit if _NEAR * limit < total < limit else total
+        label_end(axes, at, row, f"{total:.3g} {bars.unit}")
+    if bars.limit is not None:
+        axes.axvline(limit, color=INK, linewidth=1.0, linestyle="--")
     axes.invert_yaxis()
-    axes.set(xlabel=f"time [{unit}]", xlim=(0.0, 1.12 * longest / scale or 1.0))
+    axes.set(xlabel=f"{bars.quantity} [{bars.unit}]", xlim=(0.0, 1.14 * longest))
     legend(axes)
 
 
@@ -46,7 +69,7 @@ def draw_links(axes: Any, names: Sequence[str], shares: Any) -> None:
     """Draw how busy links are over the step: what they carry over what they could."""
     axes.barh(names, 100 * shares, color=SERIES[0], height=0.6)
     for row, share in enumerate(shares):
-        axes.annotate(f" {100 * share:.1f} %", (100 * share, row), va="center", fontsize=9)
+        label_end(axes, 100 * share, row, f"{100 * share:.1f} %")
     axes.invert_yaxis()
     axes.set(xlabel="used over the step [% of bandwidth]", xlim=(0.0, 112.0))
 

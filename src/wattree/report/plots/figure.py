@@ -134,6 +134,19 @@ def _figure_class() -> Any:
     return Figure
 
 
+def label_end(axes: Any, value: float, row: float, text: str) -> None:
+    """Write at the end of a horizontal bar, on the side away from zero."""
+    axes.annotate(
+        text,
+        (value, row),
+        xytext=(4 if value >= 0 else -4, 0),
+        textcoords="offset points",
+        va="center",
+        ha="left" if value >= 0 else "right",
+        fontsize=9,
+    )
+
+
 def legend(axes: Any) -> None:
     """List the series beside the axes, in the order in which they are stacked."""
     handles, labels = axes.get_legend_handles_labels()

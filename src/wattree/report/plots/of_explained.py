@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from wattree.report.plots.bars import draw_steps
-from wattree.report.plots.figure import INK, SERIES, Plot, time_unit
+from wattree.report.plots.figure import INK, SERIES, Plot, label_end, time_unit
+from wattree.report.plots.of_runs import step_plot
 
 if TYPE_CHECKING:
     from wattree.learn.explain import Explanation
+
+
+#: Ranks that are drawn.
+_RANKS: Final = 16
 
 
 def explained_plots(found: Explanation) -> list[Plot]:
@@ -20,13 +25,7 @@ def explained_plots(found: Explanation) -> list[Plot]:
     }
     differences = {each.name: each.difference_s for each in found.classes if each.difference_s}
     return [
-        Plot(
-            name="classes",
-            title="Where the step goes, predicted and measured",
-            summary="The table of classes below has the same.",
-            draw=partial(draw_steps, steps=steps),
-            height_in=2.4,
-        ),
+        step_plot(steps, "Where the step goes, predicted and measured"),
         Plot(
             name="differences",
             title="Measured less predicted, by class",
@@ -34,7 +33,13 @@ def explained_plots(found: Explanation) -> list[Plot]:
             draw=partial(_draw_differences, differences=differences),
             height_in=1.0 + 0.32 * max(len(differences), 1),
         ),
+        replace(step_plot(_by_rank(found), "Where the step of each rank goes"), name="ranks"),
     ]
+
+
+def _by_rank(found: Explanation) -> dict[str, dict[str, float]]:
+    """Return rank → class → measured time, of the first ranks. [s]"""
+    return {f"rank {each.rank}": dict(each.classes_s) for each in found.ranks[:_RANKS]}
 
 
 def _draw_differences(axes: Any, differences: dict[str, float]) -> None:
@@ -44,8 +49,7 @@ def _draw_differences(axes: Any, differences: dict[str, float]) -> None:
     colors = [SERIES[5] if value > 0 else SERIES[0] for value in values]
     axes.barh(list(differences), values, color=colors, height=0.6)
     for row, value in enumerate(values):
-        side = "left" if value > 0 else "right"
-        axes.annotate(f" {value:+.3g} ", (value, row), va="center", ha=side, fontsize=9)
+        label_end(axes, value, row, f"{value:+.3g}")
     axes.axvline(0.0, color=INK, linewidth=0.8)
     axes.invert_yaxis()
     axes.margins(x=0.2)

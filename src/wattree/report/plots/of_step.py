@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from wattree.report.plots.bars import draw_links, draw_steps, link_shares
+from wattree.report.plots.bars import draw_links, link_shares
 from wattree.report.plots.figure import Plot
+from wattree.report.plots.of_runs import step_plot
 from wattree.report.plots.over_time import draw_memory, draw_power, draw_timeline
-from wattree.report.words import part_in_words, percent, quantity
+from wattree.report.words import percent, quantity
 from wattree.trace import Result, Trace
 from wattree.units import format_bytes, format_time
 
@@ -32,39 +33,13 @@ PLOTS: Final[Mapping[str, str]] = {
 def plots_of(prediction: Prediction) -> dict[str, Plot]:
     """Return the pictures of a step by name; those that would be empty are left out."""
     result, trace = prediction.result, prediction.trace
-    found = [step_plot({"step": result}), _timeline(trace), _memory(result, trace)]
+    found = [step_plot({"step": asdict(result.time_s)}), _timeline(trace), _memory(result, trace)]
     if result.power is not None:
         found.append(_power(result))
     links, shares = link_shares(trace)
     if links:
         found.append(_links(links, shares.tolist()))
     return {plot.name: plot for plot in found}
-
-
-def step_plot(results: Mapping[str, Result]) -> Plot:
-    """Return the picture of where the steps of several results go."""
-    parts = {name: asdict(result.time_s) for name, result in results.items()}
-    return steps_plot(parts)
-
-
-def steps_plot(parts: Mapping[str, Mapping[str, float]]) -> Plot:
-    """Return the same for steps of which the parts are known: name → part → time [s]."""
-    words = "; ".join(
-        f"{name}: "
-        + ", ".join(
-            f"{part_in_words(part)} {format_time(time_s)}"
-            for part, time_s in each.items()
-            if time_s
-        )
-        for name, each in parts.items()
-    )
-    return Plot(
-        name="step",
-        title=PLOTS["step"],
-        summary=words,
-        draw=partial(draw_steps, steps=parts),
-        height_in=1.3 + 0.42 * len(parts),
-    )
 
 
 def _timeline(trace: Trace) -> Plot:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from wattree.report.plots.figure import INK, SERIES, Plot
+from wattree.report.plots.figure import INK, SERIES, Plot, label_end
 from wattree.validation import ALL_SOURCES
+from wattree.validation.score import interval_coverage
 from wattree.validation.table import QUANTITY_TITLES
 
 if TYPE_CHECKING:
@@ -22,10 +23,12 @@ _UNITS: Final[Mapping[str, tuple[float, str]]] = {
 }
 #: Sources with the largest errors that are drawn.
 _SOURCES: Final = 16
+#: Rows of a class of evidence that are worth a bar.
+_FEW_ROWS: Final = 5
 
 
 def validation_plots(found: Validation) -> list[Plot]:
-    """Return two pictures of each quantity."""
+    """Return two pictures of each quantity, and one of the intervals."""
     plots = []
     for quantity, sources in found.summary.items():
         rows = [
@@ -58,6 +61,23 @@ def validation_plots(found: Validation) -> list[Plot]:
                     height_in=1.0 + 0.28 * min(len(each), _SOURCES),
                 )
             )
+    coverage = {
+        f"{QUANTITY_TITLES.get(quantity, quantity)}, {name} ({rows})": 100 * share
+        for quantity, classes in interval_coverage(found.scored).items()
+        for name, (share, rows) in classes.items()
+        if rows >= _FEW_ROWS
+    }
+    if coverage:
+        plots.append(
+            Plot(
+                name="intervals",
+                title="Measured values inside their 80 % intervals, by class of evidence",
+                summary="Right of the line intervals are wider than they need be, left of it "
+                "narrower than they claim.",
+                draw=partial(_draw_coverage, coverage=coverage),
+                height_in=1.0 + 0.28 * len(coverage),
+            )
+        )
     return plots
 
 
@@ -79,7 +99,16 @@ def _draw_sources(axes: Any, sources: Mapping[str, Summary]) -> None:
     errors = [100 * (each.mean_abs_error or 0.0) for _, each in ordered[:_SOURCES]]
     axes.barh(names, errors, color=SERIES[0], height=0.6)
     for row, error in enumerate(errors):
-        axes.annotate(f" {error:.1f}", (error, row), va="center", fontsize=9)
+        label_end(axes, error, row, f"{error:.1f}")
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.set(xlabel="mean absolute error [%]; number of rows in parentheses")
+
+
+def _draw_coverage(axes: Any, coverage: Mapping[str, float]) -> None:
+    axes.barh(list(coverage), list(coverage.values()), color=SERIES[0], height=0.6)
+    for row, share in enumerate(coverage.values()):
+        label_end(axes, share, row, f"{share:.0f}")
+    axes.axvline(80.0, color=INK, linewidth=1.0, linestyle="--")
+    axes.invert_yaxis()
+    axes.set(xlim=(0.0, 112.0), xlabel="inside [%]; number of rows in parentheses")

@@ -1,0 +1,71 @@
+"""`--plot NAME=FILE`: the pictures of a report alone, as SVG or PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from wattree.errors import JobError
+
+if TYPE_CHECKING:
+    from wattree.report.plots import Plot
+
+#: What the commands draw.
+STEP_PLOTS = ("step", "timeline", "memory", "power", "links")
+RUN_PLOTS = ("step", "memory", "energy")
+PLAN_PLOTS = ("front", *RUN_PLOTS)
+
+
+def plot_option(names: Sequence[str]) -> Any:
+    """Return the option of a command that draws these."""
+    return typer.Option(
+        "--plot",
+        metavar="NAME=FILE",
+        help=f"Write a picture (SVG or PNG), such as {names[0]}=a.svg: {', '.join(names[:-1])} or "
+        f"{names[-1]}; may be repeated.",
+        show_default=False,
+    )
+
+
+def plots_asked(texts: Sequence[str] | None, names: Sequence[str]) -> dict[str, Path]:
+    """Return name of a picture → file, as --plot has them.
+
+    Args:
+        texts: Values of the option.
+        names: What the command draws.
+
+    Raises:
+        JobError: There is no such picture.
+        WattreeError: It cannot be drawn here, or not into such a file.
+    """
+    if not texts:
+        return {}
+    from wattree.report.plots import check_plot
+
+    found = {}
+    for text in texts:
+        name, _, file = text.partition("=")
+        if name not in names or not file:
+            known = ", ".join(names)
+            raise JobError("--plot", [f"found '{text}', expected NAME=FILE with one of {known}"])
+        check_plot(Path(file), "--plot")
+        found[name] = Path(file)
+    return found
+
+
+def write_plots(asked: Mapping[str, Path], plots: Iterable[Plot]) -> None:
+    """Write the pictures that were asked for.
+
+    Raises:
+        JobError: A result has no such picture: no link is used, or no power is known.
+    """
+    from wattree.report.plots import write_plot
+
+    found = {plot.name: plot for plot in plots}
+    if missing := [name for name in asked if name not in found]:
+        raise JobError("--plot", [f"{name}: there is nothing to draw" for name in missing])
+    for name, path in asked.items():
+        write_plot(path, found[name])

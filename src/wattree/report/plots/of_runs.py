@@ -1,0 +1,90 @@
+"""Pictures of several steps side by side: where time, memory and energy go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from wattree.report.plots.bars import Bars, draw_bars
+from wattree.report.plots.figure import Plot, time_unit
+from wattree.report.words import COMPONENT_WORDS, part_in_words, percent, quantity
+from wattree.units import format_bytes, format_time
+
+_GIB: Final = 2.0**30
+#: Units of an axis of energies: joules, name.
+_JOULES: Final = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
+
+
+def step_plot(parts: Mapping[str, Mapping[str, float]], title: str = "") -> Plot:
+    """Return the picture of where steps go: name → part → time [s]."""
+    longest = max((sum(each.values()) for each in parts.values()), default=1.0)
+    scale, unit = time_unit(longest)
+    return Plot(
+        name="step",
+        title=title or "Where the step goes",
+        summary=_in_words(parts, format_time),
+        draw=partial(
+            draw_bars, bars=Bars(parts=parts, quantity="time of a step", unit=unit, scale=scale)
+        ),
+        height_in=_height(len(parts)),
+    )
+
+
+def run_plots(runs: Mapping[str, Mapping[str, Any]]) -> list[Plot]:
+    """Return the pictures of several results.
+
+    Args:
+        runs: Name → figures of the result, as its `as_json` has them.
+    """
+    found = [step_plot({name: figures["time_s"] for name, figures in runs.items()})]
+    memory = {name: figures["memory"] for name, figures in runs.items()}
+    held = {name: each["by_category"] for name, each in memory.items() if each.get("by_category")}
+    capacities = {each.get("capacity_bytes") for each in memory.values()}
+    if held:
+        limit = capacities.pop() if len(capacities) == 1 else None
+        bars = Bars(parts=held, quantity="memory", unit="GiB", scale=_GIB, limit=limit)
+        of = "" if limit is None else f" The line is what the device has, {format_bytes(limit)}."
+        found.append(_plot("memory", "Memory of the fullest device", bars, format_bytes, of))
+    energy = {name: _components(figures["energy_j"]) for name, figures in runs.items()}
+    drawn = {name: each for name, each in energy.items() if each}
+    if drawn:
+        longest = max(sum(each.values()) for each in drawn.values())
+        scale, unit = next((each for each in _JOULES if longest >= each[0]), _JOULES[-1])
+        bars = Bars(parts=drawn, quantity="energy of a step", unit=unit, scale=scale)
+        joules = partial(quantity, unit="J")
+        found.append(_plot("energy", "Where the energy goes", bars, joules))
+    return found
+
+
+def _components(energy: Any) -> Mapping[str, float]:
+    """Return energy by component; by stage where a meter knows no components."""
+    if not isinstance(energy, Mapping):
+        return {}
+    parts = energy.get("by_component") or energy.get("by_stage") or {}
+    return {COMPONENT_WORDS.get(name, name): energy_j for name, energy_j in parts.items()}
+
+
+def _plot(name: str, title: str, bars: Bars, shown: Any, more: str = "") -> Plot:
+    return Plot(
+        name=name,
+        title=title,
+        summary=f"{_in_words(bars.parts, shown)}.{more}",
+        draw=partial(draw_bars, bars=bars),
+        height_in=_height(len(bars.parts)),
+    )
+
+
+def _height(bars: int) -> float:
+    """Return the height of a picture, with room for its legend. [inch]"""
+    return 1.9 + 0.42 * bars
+
+
+def _in_words(parts: Mapping[str, Mapping[str, float]], shown: Any) -> str:
+    """Return the total of each bar, and its largest part."""
+    words = []
+    for name, each in parts.items():
+        total, largest = sum(each.values()), max(each, key=lambda part: each[part])
+        share = percent(each[largest] / total) if total else "0 %"
+        words.append(f"{name}: {shown(total)}, {share} of it {part_in_words(largest)}")
+    return "; ".join(words)
