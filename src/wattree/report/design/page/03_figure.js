@@ -20,7 +20,8 @@ function themed(layout, theme) {
     margin: { l: 60, r: 15, t: 15, b: 50 }, height: 420, hoverlabel: { align: "left" },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, ...layout,
   };
-  for (const key of ["xaxis", "yaxis"]) found[key] = { ...axis, ...layout[key] };
+  const axes = Object.keys(layout).filter((key) => /^[xy]axis/.test(key));
+  for (const key of ["xaxis", "yaxis", ...axes]) found[key] = { ...axis, ...layout[key] };
   return found;
 }
 
