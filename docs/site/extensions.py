@@ -32,6 +32,8 @@ DEVELOPERS = (
     "docs/design/",
     "docs/architecture",
     "docs/executor",
+    "docs/capturing",
+    "docs/how-it-is-tested",
     "docs/fitting",
     "docs/energy-checks",
     "CHANGELOG",
