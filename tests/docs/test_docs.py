@@ -324,6 +324,26 @@ def test_the_errors_on_rows_left_out_are_those_of_the_calibration() -> None:
         assert table in (ROOT / page).read_text(encoding="utf-8")
 
 
+def test_the_user_documentation_is_short() -> None:
+    """Words of pages for users, without code, output of commands and tables that a script writes."""
+    site = script("site/extensions")
+    generated = {ROOT / page for figure in FIGURES.figures() for page in figure["writes"]}
+    pages = [
+        page
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if not str(page.relative_to(ROOT)).startswith(site.DEVELOPERS)
+        and (page not in generated or page.parent.name == "docs")
+    ]
+    words = 0
+    for page in pages:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"<!-- ([\w-]+):begin -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL)
+        words += len(re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).split())
+
+    assert len(pages) > 30
+    assert 20_000 < words <= 36_000
+
+
 def test_a_session_says_when_it_is_out_of_date() -> None:
     """Its commit is unknown, or too much changed since."""
     session = next(session for session in SESSIONS.sessions() if session.made)
