@@ -36,7 +36,7 @@ from wattree.design import load_study
 from wattree.errors import StrategyError
 from wattree.files import read_yaml, yaml_of
 from wattree.hardware import load as hardware
-from wattree.job import Job, job_from_mapping, job_schema
+from wattree.job import Job, job_from_mapping
 from wattree.schedule.queue_file import queue_from_mapping
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -325,7 +325,7 @@ def test_the_errors_on_rows_left_out_are_those_of_the_calibration() -> None:
 
 
 def test_the_user_documentation_is_short() -> None:
-    """Words of pages for users, without code, output of commands and tables that a script writes."""
+    """Words of users' pages, without code, output of commands and tables that a script writes."""
     site = script("site/extensions")
     generated = {ROOT / page for figure in FIGURES.figures() for page in figure["writes"]}
     pages = [

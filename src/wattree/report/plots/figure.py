@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +58,15 @@ class Plot:
         text = re.sub(r'((?:id="|href="#|url\(#))', rf"\g<1>{self.name}-", text)
         text = text.replace(INK, "currentColor").replace(_LINE, "var(--line)")
         return re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
+
+    def link(self) -> str:
+        """Return an address that holds it as a file of its own, in black on white.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        content = base64.b64encode(_saved(self, "svg", title=self.title)).decode("ascii")
+        return f"data:image/svg+xml;base64,{content}"
 
 
 def check_plot(path: Path | None, option: str) -> None:
