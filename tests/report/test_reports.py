@@ -204,7 +204,7 @@ def test_a_printed_report_has_every_picture_and_whole_tables(
             " each.getBoundingClientRect().right > innerWidth + 1).length"
         )
         empty = page.evaluate(
-            "[...document.querySelectorAll('figure svg')].filter(each =>"
+            "[...document.querySelectorAll('figure .wide svg')].filter(each =>"
             " each.getBoundingClientRect().height < 40).length"
         )
         assert (clipped, empty) == (0, 0)

@@ -17,7 +17,7 @@ _LINKS: Final = 10
 #: Parts below this share of the longest step are not drawn.
 _SHOWN_SHARE: Final = 1e-3
 #: Share of a limit from which a bar's label would meet its line.
-_NEAR: Final = 0.86
+_NEAR: Final = 0.78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

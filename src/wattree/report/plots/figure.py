@@ -24,6 +24,7 @@ INK, _LINE = "#1b1f24", "#c9d1d9"
 #: Ending of a file → format.
 _FORMATS: Final = {".svg": "svg", ".png": "png"}
 _WIDTH_IN: Final = 9.0
+_NARROW_IN: Final = 4.4
 #: Units of an axis of times: seconds, name.
 _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -46,27 +47,33 @@ class Plot:
     draw: Callable[[Any], None]
     height_in: float = 3.2
 
-    def svg(self) -> str:
+    def svg(self, *, is_narrow: bool = False) -> str:
         """Return it as an element of a page: it takes the page's width and its colors of text.
+
+        Args:
+            is_narrow: For narrow windows, in which a wide one's text would be too small.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        text = _saved(self, "svg").decode("utf-8")
+        text = _saved(self, "svg", width_in=_NARROW_IN if is_narrow else _WIDTH_IN).decode("utf-8")
         text = text[text.index("<svg") :]
         # Ids of two pictures of a page must differ.
-        text = re.sub(r'((?:id="|href="#|url\(#))', rf"\g<1>{self.name}-", text)
+        prefix = f"{self.name}-{'narrow-' if is_narrow else ''}"
+        text = re.sub(r'((?:id="|href="#|url\(#))', rf"\g<1>{prefix}", text)
         text = text.replace(INK, "currentColor").replace(_LINE, "var(--line)")
         return re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
 
     def link(self) -> str:
-        """Return an address that holds it as a file of its own, in black on white.
+        """Return an address that holds it as a file of its own, PNG in black on white.
+
+        An SVG of a timeline is several times as large.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        content = base64.b64encode(_saved(self, "svg", title=self.title)).decode("ascii")
-        return f"data:image/svg+xml;base64,{content}"
+        content = base64.b64encode(_saved(self, "png", title=self.title)).decode("ascii")
+        return f"data:image/png;base64,{content}"
 
 
 def check_plot(path: Path | None, option: str) -> None:
@@ -94,13 +101,13 @@ def write_plot(path: Path, plot: Plot) -> None:
     write_atomic(path, _saved(plot, _FORMATS[path.suffix.lower()], title=plot.title))
 
 
-def _saved(plot: Plot, form: str, *, title: str = "") -> bytes:
+def _saved(plot: Plot, form: str, *, title: str = "", width_in: float = _WIDTH_IN) -> bytes:
     figure_class = _figure_class()
     from matplotlib import rc_context
 
     content = BytesIO()
     with rc_context(_style()):
-        figure = figure_class(figsize=(_WIDTH_IN, plot.height_in), layout="constrained")
+        figure = figure_class(figsize=(width_in, plot.height_in), layout="constrained")
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
         plot.draw(axes)
@@ -158,9 +165,12 @@ def label_end(axes: Any, value: float, row: float, text: str) -> None:
 
 
 def legend(axes: Any) -> None:
-    """List the series beside the axes, in the order in which they are stacked."""
+    """List the series: beside the axes in the order of their stack, above narrow ones."""
     handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+    if axes.figure.get_figwidth() < _WIDTH_IN:
+        axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
+    else:
+        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def time_unit(largest_s: float) -> tuple[float, str]:

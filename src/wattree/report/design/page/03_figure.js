@@ -126,7 +126,7 @@ function cellOf(text, head) {
 }
 
 function tableOf(head, rows) {
-  const table = element("table", "", head.length > 5 ? { class: "many" } : {});
+  const table = element("table", "", head.length > 5 ? { class: "many" } : head.length > 3 ? { class: "some" } : {});
   const top = table.createTHead().insertRow();
   head.forEach((text) => top.append(element("th", text, { scope: "col" })));
   const body = table.createTBody();
