@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long")
     parser.add_argument("--inputs", type=int, default=30_000, help=f"for {len(READERS)} readers")
     parser.add_argument("--jobs", type=int, default=300, help="drawn, each under all laws")
-    parser.add_argument("--kills", type=int, default=20, help="of train, launch and design")
+    parser.add_argument("--kills", type=int, default=20, help="of train, launch, design and serve")
     parser.add_argument("--attacks", type=int, default=100, help="peers and damaged files")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "soak", metavar="DIR")
     parser.add_argument("--fresh", action="store_true", help="forget what the seed has done")

@@ -1,4 +1,4 @@
-"""Part 3: `train`, `launch` and `design` are ended at any moment, then started again.
+"""Part 3: `train`, `launch`, `design` and `serve` are ended at any moment, then started again.
 
 A moment is a state that is waited for (a line, a file, a finished point) and a random instant
 after it. Every kill must leave no process; a second start must end well and lose nothing.
@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
+import socket
 import sqlite3
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from ruamel.yaml import YAML
 
 from tests.design.studies import small_study
-from tests.soak.programs import Program, command_of, started
+from tests.soak.programs import LIMIT_S, Program, command_of, started
 
 __all__ = [
     "DESIGN_WORDS",
@@ -266,10 +271,66 @@ def without_times(points: Mapping[str, Any]) -> dict[str, Any]:
     return {key: {k: v for k, v in each.items() if k != "seconds"} for key, each in points.items()}
 
 
+# ---------------------------------------------------------------------------------- serve
+
+_STATE = {
+    "model": "gpt2", "node": "dgx-a100", "sequence_length": "1024", "global_batch": "64",
+}  # fmt: skip
+
+
+def _address(program: Program) -> str:
+    """Return where a server that has started answers, with its token; empty if it ended before."""
+    found: list[str] = []
+
+    def is_there() -> bool:
+        found[:] = re.findall(r"http://\S+token=\S+\n", program.errors.read_text(errors="replace"))
+        return bool(found)
+
+    return found[0].strip() if program.await_state(is_there) else ""
+
+
+def _asked(address: str, path: str, method: str = "GET") -> int:
+    """Return the status of an answer to the small job; 0 without one."""
+    base, _, token = address.partition("/?token=")
+    request = urllib.request.Request(
+        f"{base}{path}?{urlencode(_STATE)}", method=method, headers={"X-Wattree-Token": token}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError:
+        return 0
+
+
+def serve(chance: random.Random, folder: Path) -> Broken:
+    """A server, planning or not: nothing is left of it, and the next one has its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = ["serve", "--no-browser", "--port", str(port)]
+    is_planning = chance.random() < 0.7
+    with started(words, folder) as program:
+        address = _address(program)
+        if is_planning and _asked(address, "/plans", "POST") != 201:
+            return [("serve", "a plan was not begun")]
+        what = f"serve{', planning' if is_planning else ''}, {shoot(program, chance)}"
+        broken = remains(program, what)
+    with started(words, folder) as program:
+        if (status := _asked(_address(program), "/figures")) != 200:
+            broken.append(("restart", f"{what}: then {status} for the figures"))
+        program.signal(signal.SIGINT, program.process.pid)
+        broken += remains(program, f"{what}, then SIGINT")
+    return broken
+
+
 VICTIMS: Mapping[str, Callable[[random.Random, Path], Broken]] = {
     "train": train,
     "launch": launch,
     "design": design,
+    "serve": serve,
 }
 
 

@@ -65,7 +65,7 @@ def test_drawn_jobs_keep_the_laws(first: int) -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("name", ["launch", "design"])
+@pytest.mark.parametrize("name", ["launch", "design", "serve"])
 def test_a_kill_leaves_nothing_and_loses_nothing(name: str, tmp_path: Path) -> None:
     """One of each; training is killed in `tests/distributed`, and by `make soak`."""
     assert VICTIMS[name](random.Random(3), tmp_path) == []
