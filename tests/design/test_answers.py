@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.design.synthetic import axis, outcome, study
+from wattree.design import Results
 from wattree.design.answers import (
     AxisColumn,
     NoAnswer,
@@ -24,9 +26,11 @@ from wattree.design.answers import (
     break_even_with,
     budgets,
     crossings,
+    kind_reasons,
     main_effects,
     pareto,
     spend,
+    sweep_of,
     tornado,
     undominated,
     worth,
@@ -390,3 +394,27 @@ def test_what_gains_and_costs_nothing_is_named_apart() -> None:
     assert not isinstance(found, NoAnswer)
     assert found.steps == ()
     assert [(step.axis, step.value, step.gain) for step in found.free] == [("a", 2, 0.5)]
+
+
+def test_why_a_kind_wins_says_where_the_time_of_the_others_goes() -> None:
+    """To the target, over all workloads; numbers are no kinds."""
+    values = [
+        {"chip": chip, "memory": memory} for chip in ("fast", "slow", "slower") for memory in (1, 2)
+    ]
+    steps = dict(zip(("fast", "slow", "slower"), (1.0, 2.0, 4.0), strict=True))
+    outcomes = [
+        outcome(
+            each, step_s=steps[str(each["chip"])] / float(each["memory"]), power_w=1, capital_usd=1
+        )
+        for each in values
+    ]
+    axes = [axis("chip", list(steps)), axis("memory", (1, 2))]
+    results = Results(study=study(axes), outcomes=tuple(outcomes), points=len(outcomes))
+
+    found = kind_reasons(results, sweep_of(results))
+
+    assert [(each.winner, each.other, each.share) for each in found] == [
+        ("fast", "slow", 0.5),
+        ("fast", "slower", 0.75),
+    ]
+    assert found[0].saved_s == pytest.approx({"compute": 350, "exposed communication": 150})

@@ -15,6 +15,7 @@ from wattree.report.design.words import (
     bottleneck_sentence,
     break_even_sentence,
     comparison_sentence,
+    kind_sentence,
     spending_sentence,
     worth_sentence,
 )
@@ -41,6 +42,10 @@ def show_answers(results: Results, console: Console) -> None:
             for name, found in summary.bottlenecks.items()
         ],
     )
+    if summary.reasons:
+        _heading(console, "Why it wins (each kind with the best of all else)")
+        for one in summary.reasons:
+            console.print(kind_sentence(summary.sweep, one), markup=False)
     first = MEASURES[OBJECTIVE_TOTALS[results.study.objectives[0]]]
     _heading(console, f"Is it worth it ({first}; all else chosen anew)")
     labels = {axis.name: axis.label for axis in summary.sweep.axes}

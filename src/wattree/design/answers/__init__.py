@@ -24,6 +24,7 @@ from wattree.design.answers.break_even import (
 from wattree.design.answers.budget import Budgets, BudgetStep, best_within, budgets
 from wattree.design.answers.elasticity import Elasticity, LimitingResource, bottleneck, elasticities
 from wattree.design.answers.pareto import Front, pareto, undominated
+from wattree.design.answers.reasons import KindReason, kind_reasons
 from wattree.design.answers.sensitivity import Bar, Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, SpendingStep, spend
 from wattree.design.answers.summary import StudySummary, ValueComparison, summarize
@@ -42,6 +43,7 @@ __all__ = [
     "Effect",
     "Elasticity",
     "Front",
+    "KindReason",
     "LevelWorth",
     "LimitingResource",
     "NoAnswer",
@@ -60,6 +62,7 @@ __all__ = [
     "budgets",
     "crossings",
     "elasticities",
+    "kind_reasons",
     "main_effects",
     "pareto",
     "spend",

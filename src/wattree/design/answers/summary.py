@@ -13,6 +13,7 @@ from wattree.design.answers.break_even import BreakEven, break_even
 from wattree.design.answers.budget import Budgets, budgets
 from wattree.design.answers.elasticity import LimitingResource, bottleneck
 from wattree.design.answers.pareto import Front, pareto
+from wattree.design.answers.reasons import KindReason, kind_reasons
 from wattree.design.answers.sensitivity import Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, spend
 from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
@@ -54,6 +55,8 @@ class StudySummary:
         comparisons: Alternatives along numeric axes, those with a break-even first, then by gain.
         budgets: What is limited (capital, cost to the target, power) → best points.
         spending: What the next million buys from some of the clusters that are best per capital.
+        reasons: Why the point with the least time wins over other kinds; empty where time is no
+            objective, or nothing but numbers is varied.
         infeasible: Reason → points, most frequent first.
     """
 
@@ -69,6 +72,7 @@ class StudySummary:
     comparisons: tuple[ValueComparison, ...]
     budgets: Mapping[str, Budgets | NoAnswer]
     spending: tuple[Spending, ...] | NoAnswer
+    reasons: tuple[KindReason, ...]
     infeasible: Mapping[str, int]
 
 
@@ -82,7 +86,7 @@ def summarize(results: Results) -> StudySummary:
     measures = tuple(best)
     first = wanted[0]
     base = best.get(first)
-    reasons = Counter(one.reason or "no reason" for one in results.outcomes if not one.feasible)
+    unfit = Counter(one.reason or "no reason" for one in results.outcomes if not one.feasible)
     return StudySummary(
         sweep=sweep,
         measures=measures,
@@ -104,7 +108,8 @@ def summarize(results: Results) -> StudySummary:
             if name != first and name in sweep.measures
         },
         spending=_spending(sweep, first),
-        infeasible=dict(reasons.most_common()),
+        reasons=kind_reasons(results, sweep) if "time_s" in measures else (),
+        infeasible=dict(unfit.most_common()),
     )
 
 

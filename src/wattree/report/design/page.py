@@ -27,7 +27,7 @@ from wattree.report.design.sections import (
     money_sections,
     worth_sections,
 )
-from wattree.report.design.words import MEASURES, bottleneck_sentence
+from wattree.report.design.words import MEASURES, bottleneck_sentence, kind_sentence
 from wattree.report.html.templates import rendered, style
 
 _FOLDER = Path(__file__).with_name("page")
@@ -111,6 +111,7 @@ def _context(results: Results, summary: StudySummary) -> dict[str, Any]:
             (MEASURES[name], bottleneck_sentence(summary.sweep, found))
             for name, found in summary.bottlenecks.items()
         ],
+        "reasons": [kind_sentence(summary.sweep, one) for one in summary.reasons],
         "worths": worth_sections(results, summary),
         "front": front_section(results, summary),
         "matters": matter_sections(summary),

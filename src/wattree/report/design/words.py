@@ -12,6 +12,7 @@ from wattree.design.answers import (
     BreakEven,
     Crossing,
     Elasticity,
+    KindReason,
     LimitingResource,
     NoAnswer,
     Spending,
@@ -21,7 +22,7 @@ from wattree.design.answers import (
     ValueComparison,
     Worth,
 )
-from wattree.report.words import NOT_APPLICABLE, money, quantity, significant
+from wattree.report.words import NOT_APPLICABLE, money, part_in_words, quantity, significant
 from wattree.units import JOULES_PER_KWH, format_time
 
 #: Measure → what people call it.
@@ -44,6 +45,8 @@ SHORT = {
 }
 #: Changes below this share are called none. Played and closed-form times differ by more.
 _SAME = 0.0005
+#: Share of all differences of two steps from which a part of them is worth a word.
+_TOLD_SHARE = 0.05
 
 
 def amount(measure: str, value: float) -> str:
@@ -209,6 +212,22 @@ def bottleneck_sentence(sweep: Sweep, found: LimitingResource | NoAnswer) -> str
         f"{label}: for 1 % more of it {MEASURES[found.measure]} changes by about "
         f"{found.slope:.2g} %.{edge}"
     ).replace("-", "−")
+
+
+def kind_sentence(sweep: Sweep, one: KindReason) -> str:
+    """Return why the best kind beats another."""
+    axis = _axis(sweep, one.axis)
+    least = _TOLD_SHARE * sum(abs(time_s) for time_s in one.saved_s.values())
+    told = [(part, time_s) for part, time_s in one.saved_s.items() if abs(time_s) > least]
+    parts = [
+        f"{format_time(abs(time_s))} {'less' if time_s > 0 else 'more'} {part_in_words(part)}"
+        for part, time_s in told
+    ]
+    why = f": {_listed(parts)} to the target" if parts else ""
+    return (
+        f"{level(axis, one.winner)} against {level(axis, one.other)}: "
+        f"{100 * one.share:.1f} % less time{why}."
+    )
 
 
 def elasticity_text(one: Elasticity) -> str:

@@ -1,0 +1,85 @@
+"""Why one kind wins: where the time of the best point of every other kind goes instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from wattree.design.answers.sweep import NoAnswer, Sweep
+from wattree.design.points import Value
+from wattree.design.results import Results
+
+#: Axes with more kinds are lists of points, not choices.
+_MOST_KINDS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindReason:
+    """The best point against the best one of another kind.
+
+    Attributes:
+        axis: Of names, such as kinds of clusters.
+        winner, other: Its values at the best point and at the other one.
+        point: The other one.
+        share: By which the best point takes less time, of the other's.
+        saved_s: Part of a step → what the best point has less of it, to the target, most first;
+            negative where it has more; empty where steps of either were not simulated. [s]
+    """
+
+    axis: str
+    winner: Value
+    other: Value
+    point: int
+    share: float
+    saved_s: Mapping[str, float]
+
+
+def kind_reasons(results: Results, sweep: Sweep) -> tuple[KindReason, ...]:
+    """Return why the point with the least time wins, kind by kind, the closest one first.
+
+    Args:
+        results: Of a study.
+        sweep: Its points.
+    """
+    values, best = sweep.measure("time_s"), sweep.best("time_s")
+    if isinstance(values, NoAnswer) or isinstance(best, NoAnswer):
+        return ()
+    found = []
+    for axis in sweep.axes:
+        if axis.numeric or not 1 < len(axis.levels) <= _MOST_KINDS:
+            continue
+        for point in sweep.lowest(axis, values):
+            if point < 0 or axis.codes[point] == axis.codes[best]:
+                continue
+            reason = KindReason(
+                axis=axis.name,
+                winner=axis.value(best),
+                other=axis.value(point),
+                point=int(point),
+                share=float(1.0 - values[best] / values[point]),
+                saved_s=dict(_saved(results, best, int(point))),
+            )
+            found.append(reason)
+    order = [axis.name for axis in sweep.axes]
+    return tuple(sorted(found, key=lambda each: (order.index(each.axis), each.share)))
+
+
+def _saved(results: Results, best: int, other: int) -> Iterator[tuple[str, float]]:
+    """Yield part of a step → what the best point has less of it to the target, most first."""
+    first, second = _parts(results, best), _parts(results, other)
+    if first is not None and second is not None:
+        saved = {part: second.get(part, 0.0) - first.get(part, 0.0) for part in first | second}
+        yield from sorted(saved.items(), key=lambda item: -item[1])
+
+
+def _parts(results: Results, point: int) -> dict[str, float] | None:
+    """Return part → time to the target over all workloads; None where one was not simulated."""
+    found: dict[str, float] = {}
+    weights = {each.name: each.weight for each in results.study.workloads}
+    for one in results.outcomes[point].workloads:
+        if not one.time_parts_s or one.time_s is None or not one.step_time_s:
+            return None
+        scale = weights[one.workload] * one.time_s / one.step_time_s
+        for part, time_s in one.time_parts_s.items():
+            found[part] = found.get(part, 0.0) + scale * time_s
+    return found
