@@ -324,6 +324,32 @@ def test_a_signal_does_not_cut_the_result_short(job: Path) -> None:
     assert (found.returncode, found.stdout) == (0, "delivered\n"), found.stderr
 
 
+ABORTING = """
+import ctypes
+from torch import nn
+def build():
+    libc = ctypes.CDLL(None)
+    getattr(libc, "__cxa_atexit")(libc.abort, None, None)  # as a library's destructors do
+    return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+"""
+
+
+def test_a_library_that_aborts_at_the_end_does_not_undo_a_run(job: Path) -> None:
+    """All is trained and written then: the command says so, and its exit code is 0."""
+    (job.parent / "model.py").write_text(ABORTING)
+    job.write_text(
+        "model: {module: 'model.py:build', inputs: ['float32[batch, 8]']}\n"
+        "data: {global_batch: 8, source: synthetic-regression}\nprecision: fp32\noptimizer: sgd\n"
+        "cluster: {node: 2x-epyc-7742}\nstrategy: {preset: ddp, dp: 2}\n"
+        "training: {steps: 3, learning_rate: 0.01}\n"
+    )
+    # Forked ranks of these tests leave without destructors, whatever the command does.
+    found = _run(_command("train", "job.yaml", "--json", "result.json"), job.parent)
+
+    assert found.returncode == 0, found.stderr
+    assert len(json.loads((job.parent / "result.json").read_text())["training"]["losses"]) == 3
+
+
 def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:
     """The others do not wait for it, no one is left, and it is named."""
     with _training(job) as (starter, ranks):

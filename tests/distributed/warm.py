@@ -156,9 +156,15 @@ def _answer(end: socket.socket, program: str) -> None:
         sys.modules.pop("sitecustomize", None)
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module("sitecustomize")
+    leave = os._exit
+
+    def told_and_gone(code: int) -> None:
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        end.sendall(b"%12d" % code)
+        leave(code)
+
+    os._exit = told_and_gone  # type: ignore[assignment]
     code = _as_python(words, variables)
     if (mpi := sys.modules.get("mpi4py.MPI")) is not None:
         mpi.Finalize()  # as the end of Python does
-    signal.signal(signal.SIGIO, signal.SIG_IGN)
-    end.sendall(b"%12d" % code)
     os._exit(code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from wattree.runtime.train import TrainSettings
     from wattree.runtime.train.outcome import Trained
 
-INTERRUPTED = 130
+DONE, INTERRUPTED = 0, 130
 
 
 @request_command
@@ -238,7 +237,7 @@ def _train_here(
         Exit: The run was interrupted.
     """
     from wattree.runtime.launch import Launch
-    from wattree.runtime.train.guard import guarded
+    from wattree.runtime.train.guard import guarded, leave
     from wattree.runtime.train.rank import RankEnd, train_rank
 
     place = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
@@ -250,7 +249,8 @@ def _train_here(
     def run() -> RankEnd:
         return train_rank(job, recipe, place, settings, deliver=deliver)
 
-    if guarded(place, run).interrupted:
+    interrupted = guarded(place, run).interrupted
+    if place.world > 1:
+        leave(INTERRUPTED if interrupted else DONE)
+    if interrupted:
         raise typer.Exit(INTERRUPTED)
-    if place.rank:  # ends by itself, while the first may still write what the run came to
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
