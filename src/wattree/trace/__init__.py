@@ -12,6 +12,7 @@ from wattree.trace.energy import (
 )
 from wattree.trace.generation import DecodePoint, GenerationUse, PhaseUse
 from wattree.trace.materials import PART_WORDS, MaterialsFix, MaterialsUse
+from wattree.trace.memory import AllocatorUse, LiveTensors, MemoryFix, MemoryUse, TierUse
 from wattree.trace.neighbours import (
     CrowdedLinks,
     NeighbourEffect,
@@ -20,16 +21,11 @@ from wattree.trace.neighbours import (
 )
 from wattree.trace.result import (
     STEP_PART_WORDS,
-    AllocatorUse,
     Evidence,
     IntervalPart,
-    LiveTensors,
-    MemoryFix,
-    MemoryUse,
     PoolUse,
     Result,
     SimulationSize,
-    TierUse,
     TimeParts,
 )
 from wattree.trace.run import (

@@ -13,6 +13,7 @@ from wattree.trace.colocation import ColocationUse
 from wattree.trace.energy import EnergyUse, PowerOverTime
 from wattree.trace.generation import GenerationUse
 from wattree.trace.materials import MaterialsUse
+from wattree.trace.memory import MemoryUse, TierUse
 from wattree.trace.neighbours import NeighbourEffect
 from wattree.trace.training import TrainingUse
 
@@ -49,120 +50,6 @@ class IntervalPart:
     def deviation(self) -> float:
         """Its part of the standard deviation of the step time's logarithm; added as squares."""
         return self.share * self.spread
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryFix:
-    """A change that would make the job fit (or fit better).
-
-    Attributes:
-        change: In words.
-        peak_bytes: Memory with it. [B]
-        step_time_s: Step with it. [s]
-    """
-
-    change: str
-    peak_bytes: float
-    step_time_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTensors:
-    """Equal tensors of one rank that are alive at its peak.
-
-    Attributes:
-        category: One of those of `MemoryUse.by_category`.
-        kind: `stored` for the whole step, `saved` from forward to backward, `gathered` from other
-            ranks, `deferred` until a weight's gradient is made, `temporary`, or a `buffer`.
-        block: Block of the model that they belong to; empty if none.
-        name: Tensor in the block, or the operator whose temporary result it is.
-        tensors: How many there are: blocks of that kind x micro-batches.
-        micro_batches: Of how many micro-batches; None if they belong to the whole step.
-        bytes: Of all. [B]
-    """
-
-    category: str
-    kind: str
-    block: str
-    name: str
-    tensors: int
-    bytes: float
-    micro_batches: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorUse:
-    """What a model of an allocator holds for the tensors of one rank. [B]
-
-    Attributes:
-        name: `caching`, `expandable` or `bfc`.
-        tensor_bytes: Peak of live tensors in the part of the step that was executed.
-        allocated_bytes: The same, each tensor rounded up to the allocator's blocks.
-        reserved_bytes: What it takes from the device.
-        fragmentation_bytes: What it takes beyond the tensors.
-        retries: Tensors for which it had to give back cached memory first.
-        events: Tensors taken and given back that were executed.
-        complete: Whether they are all of the step's.
-    """
-
-    name: str
-    tensor_bytes: float
-    allocated_bytes: float
-    reserved_bytes: float
-    fragmentation_bytes: float
-    retries: int
-    events: int
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUse:
-    """Peak device memory of the fullest rank. [B]
-
-    Attributes:
-        peak_bytes: Peak, with the framework's overhead.
-        capacity_bytes: What the device has.
-        fits: Whether the peak is within the capacity.
-        by_category: Parts of the peak; add up to it.
-        fixes: The cheapest changes that help, cheapest in step time first.
-        live: The live tensors at the peak of the ranks `live_on`, largest first; empty where
-            plays are not detailed.
-        live_on: The fullest ranks, or those that were asked for.
-        live_bytes: Sum of `live`: the peak of their live tensors.
-        allocator: What an allocator would hold for them; None unless asked for.
-    """
-
-    peak_bytes: float
-    capacity_bytes: float
-    fits: bool
-    by_category: Mapping[str, float]
-    fixes: tuple[MemoryFix, ...] = ()
-    live: tuple[LiveTensors, ...] = ()
-    live_on: str = ""
-    live_bytes: float = 0.0
-    allocator: AllocatorUse | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierUse:
-    """A memory behind the devices in one step.
-
-    Attributes:
-        name: `host` or `cxl`.
-        rank_bytes: What the rank with most there has there. [B]
-        used_bytes, capacity_bytes: Of one `capacity_of`. [B]
-        capacity_of: `device`, `node` or `pool`.
-        fits: Whether what is used is within the capacity.
-        traffic_bytes: Read and written there by all ranks in a step. [B]
-    """
-
-    name: str
-    rank_bytes: float
-    used_bytes: float
-    capacity_bytes: float
-    capacity_of: str
-    fits: bool
-    traffic_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
