@@ -87,10 +87,28 @@ class SchemaTables(Directive):
         """Return the sections: the file itself first, then its parts by name."""
         kind = self.arguments[0]
         schema = json_schema(kind)
-        parts = {f"The {kind} file": schema, **schema.get("$defs", {})}
-        return [
-            titled(name, key_table(part)) for name, part in parts.items() if part.get("properties")
+        parts = schema.get("$defs", {})
+        found = [titled(f"The {kind} file", key_table(schema))]
+        return found + [
+            titled(place, key_table(parts[name]))
+            for name, place in places_of(schema).items()
+            if parts[name].get("properties")
         ]
+
+
+def places_of(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of each part of a schema → where files have it, such as `data.loader`."""
+    found: dict[str, str] = {}
+    waiting: list[tuple[str, Any]] = [("", schema.get("properties", {}))]
+    while waiting:
+        place, rules = waiting.pop(0)
+        for key, rule in rules.items():
+            at = f"{place}.{key}".strip(".")
+            for name in re.findall(r'"#/\$defs/(\w+)"', json.dumps(rule)):
+                if name not in found:
+                    found[name] = f"{at} (as a tree)" if at in found.values() else at
+                    waiting.append((at, schema["$defs"][name].get("properties", {})))
+    return found
 
 
 def json_schema(kind: str) -> dict[str, Any]:
@@ -139,7 +157,11 @@ class FieldTables(Directive):
     def run(self) -> list[nodes.Node]:
         """Return the sections, the class itself first."""
         return [
-            titled(found.__name__, nodes.paragraph("", summary_of(found)), field_table(found))
+            titled(
+                found.__name__,
+                nodes.paragraph("", "", marked(summary_of(found))),
+                field_table(found),
+            )
             for found in dataclasses_of(pydoc.locate(self.arguments[0]))
         ]
 
@@ -160,10 +182,19 @@ def field_table(kind: Any) -> nodes.table:
     """Return the fields of a dataclass with what its docstring says of them."""
     said = attributes_of(kind)
     rows = [
-        (nodes.literal(text=field.name), nodes.Text(said.get(field.name, "")))
+        (nodes.literal(text=field.name), marked(said.get(field.name, "")))
         for field in dataclasses.fields(kind)
     ]
     return table(("field", "meaning"), rows, widths=(25, 75))
+
+
+def marked(text: str) -> nodes.inline:
+    """Return a text whose names in backticks are set as code."""
+    parts = [
+        nodes.literal(text=part) if place % 2 else nodes.Text(part)
+        for place, part in enumerate(text.split("`"))
+    ]
+    return nodes.inline("", "", *parts)
 
 
 def summary_of(kind: Any) -> str:
