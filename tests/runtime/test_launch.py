@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattree.errors import RunError
-from wattree.runtime.launch import INTERRUPTED, launch_from, run_ranks
+from wattree.runtime.launch import INTERRUPTED, launch_from, run_ranks, spawn
 from wattree.runtime.launch.environment import first_host
 from wattree.runtime.launch.port import reserved_port
 
@@ -231,6 +231,21 @@ def test_a_rank_that_says_nothing_is_named(end: str, code: int, message: str) ->
     finished = _run(program, 2)
     assert finished.code == code
     assert finished.failure.message.startswith(message)
+
+
+@pytest.mark.parametrize("hears", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"])
+def test_a_rank_that_alone_was_asked_to_stop_takes_the_rest_along(
+    hears: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would wait for it where all meet; a soak found a SIGINT to one that still started."""
+    monkeypatch.setattr(spawn, "_GONE_AFTER_S", 0.1)
+    program = (
+        f"import os, signal, sys, time\n{hears}"
+        "if os.environ['RANK'] == '1': sys.exit(130)\ntime.sleep(120)"
+    )
+    finished = _run(program, 2, grace_s=0.1)
+
+    assert (finished.code, finished.interrupted, finished.failure) == (INTERRUPTED, True, None)
 
 
 _STARTER = (

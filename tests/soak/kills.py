@@ -311,18 +311,23 @@ def serve(chance: random.Random, folder: Path) -> Broken:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     words = ["serve", "--no-browser", "--port", str(port)]
+    place = folder / "temporary"
+    place.mkdir()
+    more = {"TMPDIR": str(place)}
     is_planning = chance.random() < 0.7
-    with started(words, folder) as program:
+    with started(words, folder, more) as program:
         address = _address(program)
         if is_planning and _asked(address, "/plans", "POST") != 201:
             return [("serve", "a plan was not begun")]
         what = f"serve{', planning' if is_planning else ''}, {shoot(program, chance)}"
         broken = remains(program, what)
-    with started(words, folder) as program:
+    with started(words, folder, more) as program:
         if (status := _asked(_address(program), "/figures")) != 200:
             broken.append(("restart", f"{what}: then {status} for the figures"))
         program.signal(signal.SIGINT, program.process.pid)
         broken += remains(program, f"{what}, then SIGINT")
+    if left := [path.name for path in place.glob("wattree-*")]:
+        broken.append(("left over", f"{what}: {left}"))
     return broken
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from wattree.serve.answers import PAGE, Answers, fragment, problems_of
 from wattree.serve.guard import Guard
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState
+from wattree.temporary import temporary_folder
 
 #: States that are laid side by side.
 _MOST_COMPARED: Final = 4
@@ -84,7 +84,7 @@ class _Served:
 
     def __init__(self, plans: Plans) -> None:
         self._answers, self._plans = Answers(), plans
-        self._folder = tempfile.TemporaryDirectory(prefix="wattree-serve-")
+        self._folder = temporary_folder("serve")
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:

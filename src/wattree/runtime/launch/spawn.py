@@ -184,16 +184,27 @@ class _Grace:
         say: Takes a line for the user.
     """
 
-    def __init__(
-        self, asked: Sequence[int], seconds: float, say: Callable[[str], None] | None
-    ) -> None:
+    def __init__(self, asked: list[int], seconds: float, say: Callable[[str], None] | None) -> None:
         self._asked, self._seconds, self._say = asked, seconds, say
         self._until_s: float | None = None
+        self._left_s: float | None = None
 
     @property
     def is_asked(self) -> bool:
         """Whether they are asked to stop."""
         return bool(self._asked)
+
+    def follow(self, children: Sequence[Child], codes: Sequence[int | None]) -> None:
+        """Ask the rest to stop, some time after one of them alone was: they would wait for it."""
+        if self._asked or INTERRUPTED not in codes:
+            return
+        now_s = time.monotonic()
+        self._left_s = self._left_s or now_s
+        if now_s > self._left_s + _GONE_AFTER_S:
+            self._asked.append(signal.SIGTERM)
+            for child, code in zip(children, codes, strict=True):
+                if code is None:
+                    child.process.send_signal(signal.SIGTERM)
 
     def is_over(self, running: int) -> bool:
         """Return whether those that still run are to be ended; say so when they get their time."""
@@ -230,6 +241,7 @@ def _watched(
         if None not in codes:
             interrupted = INTERRUPTED in codes
             return Finished(code=INTERRUPTED if interrupted else 0, interrupted=interrupted)
+        grace.follow(children, codes)
         if grace.is_over(codes.count(None)):
             end_children(children)
             return Finished(code=INTERRUPTED, interrupted=True)
