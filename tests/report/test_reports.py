@@ -211,6 +211,23 @@ def test_a_printed_report_has_every_picture_and_whole_tables(
     page.close()
 
 
+def test_the_report_of_a_long_pipeline_is_small(tmp_path: Path) -> None:
+    """Sixteen stages have as many rows of a timeline."""
+    strategy = {"preset": "megatron", "tp": 8, "pp": 16, "virtual_stages": 2, "micro_batch": 1}
+    of_pipeline = wattree.job_from_mapping(
+        {
+            "model": "gpt3-175b",
+            "data": {"sequence_length": 2048, "global_batch": 64},
+            "cluster": {"node": "dgx-h100", "nodes": 16},
+            "strategy": strategy,
+        }
+    )
+    path = tmp_path / "report.html"
+    write_step_report(path, wattree.simulate(of_pipeline))
+
+    assert path.stat().st_size < 3e6
+
+
 @pytest.fixture
 def job_file(tmp_path: Path) -> Callable[..., Path]:
     """Write the job with changes."""

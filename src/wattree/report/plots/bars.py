@@ -60,7 +60,8 @@ def draw_bars(axes: Any, bars: Bars) -> None:
         label_end(axes, at, row, f"{total:.3g} {bars.unit}")
     if bars.limit is not None:
         axes.axvline(limit, color=INK, linewidth=1.0, linestyle="--")
-    axes.invert_yaxis()
+    room = 0.5 if len(names) == 1 else 0.0  # else a single bar would fill the picture
+    axes.set_ylim(len(names) - 0.5 + room, -0.5 - room)
     axes.set(xlabel=f"{bars.quantity} [{bars.unit}]", xlim=(0.0, 1.14 * longest))
     legend(axes)
 

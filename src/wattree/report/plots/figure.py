@@ -25,6 +25,8 @@ INK, _LINE = "#1b1f24", "#c9d1d9"
 _FORMATS: Final = {".svg": "svg", ".png": "png"}
 _WIDTH_IN: Final = 9.0
 _NARROW_IN: Final = 4.4
+#: Digits of coordinates that no one sees, and that are half of an SVG.
+_MORE_DIGITS: Final = re.compile(r"(\d\.\d\d)\d+")
 #: Units of an axis of times: seconds, name.
 _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -58,6 +60,7 @@ class Plot:
         """
         text = _saved(self, "svg", width_in=_NARROW_IN if is_narrow else _WIDTH_IN).decode("utf-8")
         text = text[text.index("<svg") :]
+        text = _MORE_DIGITS.sub(r"\1", text)
         # Ids of two pictures of a page must differ.
         prefix = f"{self.name}-{'narrow-' if is_narrow else ''}"
         text = re.sub(r'((?:id="|href="#|url\(#))', rf"\g<1>{prefix}", text)
