@@ -38,6 +38,9 @@ GRACE_S = 60.0
 _LOOK_EVERY_S, _LOOK_LATER_S, _FIRST_S = 0.02, 0.1, 10.0
 #: What is left of a rank that failed ends then at the latest. [s]
 _GONE_AFTER_S = 5.0
+#: What is left of a job of which one rank alone was asked to stop has so long: it can meet no one,
+#: only write what it has. [s]
+_ALONE_S = 20.0
 #: Exit code of what was asked to stop, and did.
 INTERRUPTED = 130
 #: What batch systems send before the time is up, for programs that save then.
@@ -202,6 +205,7 @@ class _Grace:
         self._left_s = self._left_s or now_s
         if now_s > self._left_s + _GONE_AFTER_S:
             self._asked.append(signal.SIGTERM)
+            self._seconds = min(self._seconds, _ALONE_S)
             for child, code in zip(children, codes, strict=True):
                 if code is None:
                     child.process.send_signal(signal.SIGTERM)
