@@ -156,11 +156,12 @@ def _answer(end: socket.socket, program: str) -> None:
         sys.modules.pop("sitecustomize", None)
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module("sitecustomize")
-    leave = os._exit
+    leave, number = os._exit, os.getpid()
 
     def told_and_gone(code: int) -> None:
-        signal.signal(signal.SIGIO, signal.SIG_IGN)
-        end.sendall(b"%12d" % code)
+        if os.getpid() == number:  # its forks, such as workers of loaders, leave for themselves
+            signal.signal(signal.SIGIO, signal.SIG_IGN)
+            end.sendall(b"%12d" % code)
         leave(code)
 
     os._exit = told_and_gone  # type: ignore[assignment]
