@@ -82,7 +82,7 @@ def sample_result(**changes: Any) -> Result:
         simulation=SimulationSize(
             tasks=12_345, events=24_690, rank_classes=1, compile_s=0.2, run_s=0.01
         ),
-        assumptions=("The site is world-average.",),
+        assumed=("The site is world-average.",),
     )
     return replace(result, **changes)
 

@@ -102,8 +102,8 @@ def test_only_jobs_that_name_their_software_take_it_over() -> None:
     """Without software a block means what it writes; with it, the assumption is printed."""
     plain = wattree.simulate(_job()).result
     named = wattree.simulate(_job(software="megatron-core")).result
-    assert not any("qwen3" in said for said in plain.assumptions)
-    assert any("qk_norm" in said and "qwen3-30b-a3b" in said for said in named.assumptions)
+    assert not any("qwen3" in said for said in plain.assumed)
+    assert any("qk_norm" in said and "qwen3-30b-a3b" in said for said in named.assumed)
 
 
 def test_software_of_2021_has_learned_positions_unless_the_block_says_otherwise() -> None:
@@ -117,4 +117,4 @@ def test_software_of_2021_has_learned_positions_unless_the_block_says_otherwise(
                 strategy={"dp": 8, "micro_batch": 1},
             )
         ).result
-        assert any("positions learned" in said for said in result.assumptions) is expected
+        assert any("positions learned" in said for said in result.assumed) is expected

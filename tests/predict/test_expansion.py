@@ -160,7 +160,7 @@ def test_a_tier_that_nothing_needs_changes_nothing() -> None:
     assert beside.step_time_s == without.step_time_s
     assert beside.memory == without.memory
     assert [tier.traffic_bytes for tier in beside.tiers] == [0.0]
-    assert "nothing overflows: all has room on the devices" in beside.assumptions
+    assert "nothing overflows: all has room on the devices" in beside.assumed
 
 
 @pytest.mark.parametrize("name", ["overflow", "optimizer", "parameters"])

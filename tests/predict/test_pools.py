@@ -140,7 +140,7 @@ def test_a_pool_that_the_mesh_leaves_idle_is_told() -> None:
 
     assert found.cluster == "1 x dgx-h100"
     assert (found.pools[1].ranks, found.pools[1].energy_j) == (0, 0.0)
-    assert any("pool 2 (1 x dgx-a100) stays idle" in note for note in found.assumptions)
+    assert any("pool 2 (1 x dgx-a100) stays idle" in note for note in found.assumed)
 
 
 def test_one_kind_of_nodes_has_no_pools_in_its_result() -> None:

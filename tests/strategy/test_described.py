@@ -104,7 +104,7 @@ def test_a_load_of_experts_can_be_pasted_back(load: dict[str, Any]) -> None:
     again = simulate(job_from_mapping(job | {"strategy": printed}))
 
     assert again.trace.graph.equal(first.trace.graph)
-    assert any("are dropped" in note for note in again.result.assumptions)
+    assert any("are dropped" in note for note in again.result.assumed)
 
 
 def test_an_imbalance_of_a_dense_model_is_a_warning() -> None:

@@ -56,7 +56,7 @@ def as_text(expressed: Expressed) -> str:
         f"  scale-up domain: {job.cluster.domain_devices} devices",
         f"  strategy: {pairs(options(job).chosen())}",
         f"  traits: {pairs(job.traits) or 'none'}",
-        *[f"  assumed: {sentence}" for sentence in expressed.assumptions],
+        *[f"  assumed: {sentence}" for sentence in expressed.assumed],
     ]
     return "\n".join(lines)
 
@@ -105,8 +105,8 @@ def test_the_model_of_a_row_has_the_stated_parameters(row: MeasuredRow) -> None:
 def test_a_stated_cell_leaves_no_assumption() -> None:
     """Only what had to be filled is an assumption."""
     row = ROWS["L0533"]
-    stated = express(row).assumptions
-    unstated = express(replace(row, optimizer=None, dp=None, vp=None)).assumptions
+    stated = express(row).assumed
+    unstated = express(replace(row, optimizer=None, dp=None, vp=None)).assumed
 
     assert "optimizer not stated: adamw" in set(unstated) - set(stated)
 
@@ -180,7 +180,7 @@ def test_a_row_of_an_unknown_source_is_read_as_any_other() -> None:
 )
 def test_what_nobody_knows_is_assumed_and_said(change: dict[str, Any], assumed: str) -> None:
     """One odd cell costs no prediction."""
-    assert assumed in express(replace(ROWS["L0615"], **change)).assumptions
+    assert assumed in express(replace(ROWS["L0615"], **change)).assumed
 
 
 def test_gradients_in_fp32_are_read_from_the_cell_that_says_so() -> None:

@@ -46,7 +46,7 @@ def as_text(expressed: Expressed) -> str:
         f"  strategy: {', '.join(options_used)}",
         f"  loading: {loading}",
         f"  traits: {', '.join(f'{k} {v}' for k, v in job.traits.items()) or 'none'}",
-        *[f"  assumed: {sentence}" for sentence in expressed.assumptions],
+        *[f"  assumed: {sentence}" for sentence in expressed.assumed],
     ]
     return "\n".join(lines)
 

@@ -115,14 +115,14 @@ def test_a_validation_prints_and_exports_every_row() -> None:
     validation = Validation(
         scored=ENTRIES,
         left_out={"step_time_s": {"one": 0.09}},
-        assumptions={"A": ("optimizer not stated: adamw",)},
+        assumed={"A": ("optimizer not stated: adamw",)},
     )
     exported = validation.as_json()
     stream = io.StringIO()
     Console(file=stream, width=160, no_color=True).print(validation.table())
 
     assert [row["row_id"] for row in exported["rows"]] == ["A", "B", "C"]
-    assert exported["rows"][0]["assumptions"] == ["optimizer not stated: adamw"]
+    assert exported["rows"][0]["assumed"] == ["optimizer not stated: adamw"]
     assert exported["mean_abs_error_source_left_out"] == {"step_time_s": {"one": 0.09, "all": 0.09}}
     json.dumps(exported, allow_nan=False)
     assert "not stated: hidden" in stream.getvalue()

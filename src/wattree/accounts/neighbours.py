@@ -119,7 +119,7 @@ def with_neighbours(result: Result, effect: NeighbourEffect) -> Result:
     else:
         executions = len(effect.executions)
         note += f"; {executions} phases of their steps against this one's are equally likely"
-    return replace(result, neighbours=effect, assumptions=(*result.assumptions, note))
+    return replace(result, neighbours=effect, assumed=(*result.assumed, note))
 
 
 def _labels(sources: Sequence[str]) -> list[str]:

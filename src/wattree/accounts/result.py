@@ -104,7 +104,7 @@ def result_of(
         evidence_class=intervals.known.label if trains else "",
         workload=job.workload.value,
         simulation=_size(step),
-        assumptions=assumptions_of(step, rules),
+        assumed=assumptions_of(step, rules),
         pools=pool_uses(step, energy, sums),
         power=energy.over_time if step.detail else None,
         materials=materials_use(step, parts.exposed_materials),

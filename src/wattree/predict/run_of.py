@@ -101,7 +101,7 @@ def run_of(
             "storage": min(busy["materials"] / step_s, 1.0),
         },
         rated_w=node.device.tdp_w * result.ranks,
-        notes=("simulated by Wattree: no meter read this", *result.assumptions),
+        notes=("simulated by Wattree: no meter read this", *result.assumed),
     )
 
 

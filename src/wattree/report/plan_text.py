@@ -86,8 +86,8 @@ def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Conso
         console.print(Text("\nWhy", style="bold"))
         for sentence in plan.explanation[:_REASONS]:
             console.print(Padding(Text(sentence), INDENT))
-    if best.result.assumptions:
-        section("Assumed", bullets(best.result.assumptions[:_REASONS]), console)
+    if best.result.assumed:
+        section("Assumed", bullets(best.result.assumed[:_REASONS]), console)
     if plan.exact is not None or plan.pareto:
         _more_rankings(plan, console)
     left = [f"{len(plan.ideas)} strategies as a table", "all comparisons", "what was rejected"]

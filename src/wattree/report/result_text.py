@@ -97,8 +97,8 @@ def show_result(
     if result.neighbours is not None:
         show_neighbours(result.neighbours, console)
     section("What the numbers rest on", _evidence(result.provenance), console)
-    if result.assumptions:
-        section("Assumed, because the job does not say", bullets(result.assumptions), console)
+    if result.assumed:
+        section("Assumed, because the job does not say", bullets(result.assumed), console)
     size = result.simulation
     console.print(
         Text(
@@ -128,8 +128,8 @@ def _rest_of_short(result: Result, console: Console, *, memory: bool) -> None:
     _run_sections(result, console)
     if result.neighbours is not None:
         show_neighbours(result.neighbours, console)
-    if result.assumptions:
-        section("Assumed, because the job does not say", bullets(result.assumptions), console)
+    if result.assumed:
+        section("Assumed, because the job does not say", bullets(result.assumed), console)
     words = "--full adds memory by category, energy by class and component, power, and evidence."
     console.print(Text(f"\n{words}", style="dim"))
 

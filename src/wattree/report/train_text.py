@@ -35,7 +35,7 @@ def show_trained(result: Result, run: Run, comparison: Any, console: Console) ->
         console.print(_compared(comparison, with_errors=not comparison.unprofiled))
         if comparison.advice is not None and not comparison.unprofiled:
             console.print(f"note: {comparison.advice}", soft_wrap=True)
-    for note in result.assumptions:
+    for note in result.assumed:
         console.print(f"note: {note}", soft_wrap=True)
 
 

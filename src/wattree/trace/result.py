@@ -176,7 +176,7 @@ class Result(Shown):
             the job did not say.
         evidence_class: What is known of jobs like this one: kind, level of the device's constants,
             and whether the software has measured rows.
-        assumptions: What the job did not say and was assumed.
+        assumed: What the job did not say and was assumed.
         neighbours: The same step beside other jobs; None if the job has no neighbours. All other
             figures are of the job alone.
         pools: The pools of a cluster that has several; empty where all nodes are alike.
@@ -216,7 +216,7 @@ class Result(Shown):
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     interval_parts: Mapping[str, IntervalPart] = field(default_factory=dict)
     evidence_class: str = ""
-    assumptions: tuple[str, ...] = field(default=())
+    assumed: tuple[str, ...] = field(default=())
     neighbours: NeighbourEffect | None = None
     pools: tuple[PoolUse, ...] = ()
     materials: MaterialsUse | None = None

@@ -48,12 +48,12 @@ class Cells:
 
     Attributes:
         row: The row.
-        assumptions: In words, every cell that the row leaves empty or open and how it was read.
+        assumed: In words, every cell that the row leaves empty or open and how it was read.
     """
 
     def __init__(self, row: MeasuredRow) -> None:
         self.row = row
-        self.assumptions: list[str] = []
+        self.assumed: list[str] = []
 
     def refusal(self, message: str) -> RowError:
         """Return the error that refuses the row."""
@@ -97,8 +97,8 @@ class Cells:
 
     def assume(self, sentence: str) -> None:
         """Note an assumption once."""
-        if sentence not in self.assumptions:
-            self.assumptions.append(sentence)
+        if sentence not in self.assumed:
+            self.assumed.append(sentence)
 
     def degrees(self, *, vp: int = 1, why_vp: str = "no interleaving") -> RowDegrees:
         """Return the parallel sizes; a size that is not stated is 1, `dp` follows from the rest.

@@ -19,12 +19,12 @@ class Expressed:
     Attributes:
         row: What was expressed.
         job: The job.
-        assumptions: In words, every cell that the row leaves empty or open and how it was read.
+        assumed: In words, every cell that the row leaves empty or open and how it was read.
     """
 
     row: MeasuredRow
     job: Job
-    assumptions: tuple[str, ...]
+    assumed: tuple[str, ...]
 
 
 def express(row: MeasuredRow) -> Expressed:
@@ -48,7 +48,7 @@ def express(row: MeasuredRow) -> Expressed:
             f"its degrees make {job.strategy.ranks} ranks on {job.cluster.devices} devices, "
             f"expected n_accel {row.n_accel}"
         )
-    return Expressed(row=row, job=job, assumptions=tuple(cells.assumptions))
+    return Expressed(row=row, job=job, assumed=tuple(cells.assumed))
 
 
 def _expression(source_id: str) -> Expression:

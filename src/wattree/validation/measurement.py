@@ -23,14 +23,14 @@ class RowMeasurement:
         value: In SI units; None if the row holds no value.
         reason: Why there is no value; None if there is one.
         memory_kind: One of `MEMORY_KINDS` for a memory row whose source says which, else None.
-        assumptions: How a cell was read where the source leaves room.
+        assumed: How a cell was read where the source leaves room.
     """
 
     quantity: str
     value: float | None
     reason: str | None = None
     memory_kind: str | None = None
-    assumptions: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
 
 def measurement(row: MeasuredRow, *, samples: int | None = None) -> RowMeasurement:
@@ -85,19 +85,19 @@ def _memory(row: MeasuredRow) -> RowMeasurement:
     # The column name says GiB; `mem_kind` says what the source printed, and it decides.
     in_gib = "GiB" in kind
     memory_kind = _memory_kind(kind)
-    assumptions = []
+    assumed = []
     if not in_gib and "GB" not in kind:
         in_gib = True
-        assumptions.append("memory unit not stated: GiB, as the column says")
+        assumed.append("memory unit not stated: GiB, as the column says")
     elif not in_gib:
-        assumptions.append("memory printed in GB: read as 1e9 bytes")
+        assumed.append("memory printed in GB: read as 1e9 bytes")
     if memory_kind is None:
-        assumptions.append("kind of memory not stated: taken as allocated")
+        assumed.append("kind of memory not stated: taken as allocated")
     return RowMeasurement(
         quantity="peak_memory_bytes",
         value=found.value * (GIB if in_gib else _GB),
         memory_kind=memory_kind or "allocated",
-        assumptions=tuple(assumptions),
+        assumed=tuple(assumed),
     )
 
 

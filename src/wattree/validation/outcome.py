@@ -48,12 +48,12 @@ class Validation(Shown):
         scored: One entry per row and quantity, every row of the files present.
         left_out: Quantity → source → mean absolute error on that source's rows when the fit never
             saw them, as the calibration records it.
-        assumptions: row_id → what had to be filled to express the row.
+        assumed: row_id → what had to be filled to express the row.
     """
 
     scored: tuple[Scored, ...]
     left_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    assumptions: dict[str, tuple[str, ...]] | None = None
+    assumed: dict[str, tuple[str, ...]] | None = None
 
     @property
     def summary(self) -> dict[str, dict[str, Summary]]:
@@ -94,9 +94,9 @@ class Validation(Shown):
 
     def records(self) -> list[dict[str, Any]]:
         """Return every row, with what had to be assumed."""
-        assumed = self.assumptions or {}
+        assumed = self.assumed or {}
         return [
-            entry.as_json() | {"assumptions": list(assumed.get(entry.row.row_id, ()))}
+            entry.as_json() | {"assumed": list(assumed.get(entry.row.row_id, ()))}
             for entry in self.scored
         ]
 

@@ -76,7 +76,7 @@ class Runner:
         if key not in self.whole:
             self.whole[key] = decided(self.setting(job, load_calibration())).job
         whole = replace(self.whole[key], source=job.source, left_open=())
-        return replace(expressed, job=whole, assumptions=(*expressed.assumptions, *whole.assumed))
+        return replace(expressed, job=whole, assumed=(*expressed.assumed, *whole.assumed))
 
     def setting(self, job: Job, constants: Calibration) -> Setting:
         """Return the setting of `job`; models are built once."""
@@ -136,9 +136,7 @@ class Runner:
         return Validation(
             scored=tuple(scored),
             left_out=left_out,
-            assumptions={
-                e.row.row_id: e.expressed.assumptions for e in self.entries if e.expressed
-            },
+            assumed={e.row.row_id: e.expressed.assumed for e in self.entries if e.expressed},
         )
 
     def _score(

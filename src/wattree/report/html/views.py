@@ -74,7 +74,7 @@ class StepView:
     cards: Sequence[Card]
     plots: Sequence[Plot]
     tables: Sequence[TableView]
-    assumptions: Sequence[str]
+    assumed: Sequence[str]
     warnings: Sequence[str] = ()
 
 
@@ -161,7 +161,7 @@ def step_view(prediction: Prediction) -> StepView:
         cards=step_cards(result.as_json()),
         plots=tuple(plots_of(prediction).values()),
         tables=[table for table in tables if table.body],
-        assumptions=result.assumptions,
+        assumed=result.assumed,
         warnings=prediction.warnings,
     )
 

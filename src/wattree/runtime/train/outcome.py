@@ -225,7 +225,7 @@ def _result(
         simulation=SimulationSize(
             tasks=0, events=0, rank_classes=len(accounts), compile_s=0.0, run_s=0.0
         ),
-        assumptions=(*run.notes, *(f"not read: {line}" for line in run.missing)),
+        assumed=(*run.notes, *(f"not read: {line}" for line in run.missing)),
         training=use,
     )
 
