@@ -269,6 +269,30 @@ def test_a_device_is_claimed_once_in_a_job(tmp_path: Path) -> None:
         claims.release()
 
     assert (taken, rank.stdout.split(), free) == ((True, True), ["False", "True"], True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_locks_of_killed_processes_go_with_the_next_claims(tmp_path: Path) -> None:
+    """Each job has names of its own: without that, the folder would grow for ever."""
+    program = (
+        "import os, sys; from pathlib import Path\n"
+        "from wattree.measure.stages.claims import Claims\n"
+        "claims = Claims('killed', folder=Path(sys.argv[1])); claims.take('GPU-1')\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    living = Claims("living", folder=tmp_path)
+    living.take("GPU-1")
+    (held,) = tmp_path.iterdir()
+    subprocess.run(
+        [sys.executable, "-c", program, tmp_path],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        check=False,
+    )
+    before = len(list(tmp_path.iterdir()))
+    Claims("next", folder=tmp_path)
+
+    assert (before, list(tmp_path.iterdir())) == (2, [held])
+    living.release()
 
 
 def test_a_second_loop_of_a_process_reads_what_the_first_does(tmp_path: Path) -> None:

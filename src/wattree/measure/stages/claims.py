@@ -1,7 +1,8 @@
 """Which process reads a device: the first that asks, of all that take part in one job.
 
 A claim is a lock on a file in a folder of the user's own; the kernel drops it when the process
-ends, however it ends.
+ends, however it ends. The file goes with the claim; those of processes that were killed go when
+the next claim is made.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wattree.private import private_folder
@@ -37,7 +38,11 @@ class Claims:
     def __init__(self, job: str, *, folder: Path | None = None) -> None:
         self._job = job
         self._folder = folder or private_folder("wattree-claims", _bases())
-        self._held: list[int] = []
+        self._held: dict[int, Path] = {}
+        with self._alone():
+            for path in self._folder.glob("*.lock"):
+                if (descriptor := _locked(path)) is not None:
+                    _remove(descriptor, path)
 
     def take(self, device: str) -> bool:
         """Return whether this process reads a device; false if another one of the job does.
@@ -45,22 +50,50 @@ class Claims:
         A second loop of one process, as in a notebook, reads what the first one does.
         """
         name = hashlib.sha256(f"{self._job}\0{device}".encode()).hexdigest()[:24]
-        descriptor = os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(descriptor, 32)
-            os.close(descriptor)
-            return holder == str(os.getpid()).encode()
-        os.truncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
-        self._held.append(descriptor)
+        path, own = self._folder / f"{name}.lock", str(os.getpid())
+        with self._alone():
+            descriptor = _locked(path)
+            if descriptor is None:
+                return path.read_text("ascii") == own
+            path.write_text(own, "ascii")
+        self._held[descriptor] = path
         return True
 
     def release(self) -> None:
         """Give all devices back."""
-        for descriptor in self._held:
-            # Said to the kernel, because workers that were forked meanwhile hold the file open.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+        with self._alone():
+            for descriptor, path in self._held.items():
+                _remove(descriptor, path)
         self._held.clear()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep all others from looking at locks, so that none opens a file that is removed."""
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            _unlock(descriptor)
+
+
+def _locked(path: Path) -> int | None:
+    """Return a descriptor of a file that is locked by it; None where another one locks it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove(descriptor: int, path: Path) -> None:
+    path.unlink(missing_ok=True)
+    _unlock(descriptor)
+
+
+def _unlock(descriptor: int) -> None:
+    # Said to the kernel, because workers that were forked meanwhile hold the file open.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
