@@ -142,6 +142,11 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
             {"pp": 2, "micro_batch": 2, "schedule": "zb-v"},
         ),
         "stack": (STACK, {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "full"}),
+        "both-ways": (DECODER, {"pp": 2, "schedule": "dualpipe", "micro_batch": 2}),
+        "tied-both-ways": (
+            GROUPED,
+            {"pp": 2, "schedule": "dualpipe", "micro_batch": 1, "recompute": "full"},
+        ),
         "stack-in-stages": (STACK, {"pp": 2, "micro_batch": 2, "schedule": "zb-h1"}),
         "own": (OWN, {"preset": "fsdp", "dp": 2, "micro_batch": 2}),
         "own-zero1": (OWN, {"preset": "zero1", "dp": 2, "recompute": "full"}),
@@ -166,6 +171,15 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
         ),
         "tied-sharded": (GROUPED, {"preset": "fsdp", "dp": 2, "pp": 2, "micro_batch": 2}),
         "tied-shared": (GROUPED, {"preset": "megatron", "tp": 2, "pp": 2, "micro_batch": 2}),
+        "both-ways-sharded": (
+            DECODER,
+            {"preset": "fsdp", "dp": 2, "pp": 2, "schedule": "dualpipe", "micro_batch": 2},
+        ),
+        "both-ways-shared": (
+            GROUPED,
+            {"preset": "megatron", "tp": 2, "pp": 2, "schedule": "dualpipe", "micro_batch": 2},
+        ),
+        "four-both-ways": (DECODER, {"pp": 4, "schedule": "dualpipe", "micro_batch": 1}),
         "four-stages": (DECODER, {"pp": 4, "schedule": "zb-h1", "micro_batch": 2}),
         "stack-pairs": (STACK, {"preset": "megatron", "tp": 2, "dp": 2, "micro_batch": 2}),
         "stack-parts": (STACK, {"preset": "tensor", "tp": 2, "pp": 2, "micro_batch": 2}),

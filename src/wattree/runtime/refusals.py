@@ -7,7 +7,6 @@ from typing import Any
 
 from wattree.job import Job
 from wattree.strategy import (
-    CUSTOM,
     SPATIAL,
     ULYSSES,
     PositionOrder,
@@ -97,12 +96,11 @@ def _of_stages(job: Job, options: StrategyOptions, schedule: Schedule) -> Iterat
         yield from misfits.items()
         return
     placed = schedule.placed(options.pp)
-    if placed.copies > 1:
-        name = f"'{schedule.name}'" if schedule.name != CUSTOM else "a two-way placement"
+    if schedule.micro_batches % placed.copies:
         yield (
-            "strategy.schedule",
-            f"found {name}, which holds each stage twice; PyTorch runs one copy of each: "
-            "use dualpipev",
+            "data.global_batch",
+            f"makes {schedule.micro_batches} micro-batches, expected an even number: as many go "
+            f"each way through '{schedule.name}'",
         )
     if layers is not None:
         has_ends = job.model.transformer is not None  # an embedding and a head besides layers

@@ -7,7 +7,7 @@ they share of samples along cp in attention (`context`). Stages run by `pipeline
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.parallel.blocks import blocks_of
+from wattree.runtime.parallel.cut import StageLayers
 from wattree.runtime.parallel.recompute import recompute_in_backward
 from wattree.runtime.train.session import RankSession
 
@@ -34,7 +35,9 @@ class AssembledModel:
         partial: Parameters of which each rank of tp has the gradient of its positions alone.
         tied: Copies of the parameter that the first and the last stage have in common.
         tied_group: The ranks that have the copies; None where that is this one alone.
-        copied: Elements of these that the first stage has already.
+        twins: Parameters of parts that two stages hold, in the same order on both.
+        twins_group: These two.
+        copied: Elements of all these that another stage has already.
     """
 
     trainable: Trainable
@@ -42,6 +45,8 @@ class AssembledModel:
     partial: tuple[nn.Parameter, ...]
     tied: tuple[nn.Parameter, ...] = ()
     tied_group: Any = None
+    twins: tuple[nn.Parameter, ...] = ()
+    twins_group: Any = None
     copied: int = 0
 
 
@@ -60,13 +65,43 @@ def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
     parts = tuple(_replicated(part, session) for part in trainable.parts)
     partial = tuple(each for name, each in _named(trainable) if name in names)
     tied = list(_tied(trainable))
+    twins = _twins(trainable, session, {id(each) for each, _ in tied})
+    second = [part for part, cut in _parts_of(trainable) if cut.route]
+    copies = {id(each): each for part in second for each in part.parameters()}
+    copies |= {id(each): each for each, is_copy in tied if is_copy}
     return AssembledModel(
         trainable=trainable,
         parts=parts,
         partial=partial,
         tied=tuple(each for each, _ in tied),
         tied_group=None if trainable.tied is None else _ends_group(session),
-        copied=sum(each.numel() for each, is_copy in tied if is_copy),
+        twins=twins,
+        twins_group=_pair_group(session),
+        copied=sum(each.numel() for each in copies.values()),
+    )
+
+
+def _parts_of(trainable: Trainable) -> list[tuple[nn.Module, StageLayers]]:
+    """Return the parts of a cut model with where they lie, in model order."""
+    if not trainable.cuts:
+        return []
+    return sorted(zip(trainable.parts, trainable.cuts, strict=True), key=lambda each: each[1].chunk)
+
+
+def _is_two_way(session: RankSession) -> bool:
+    recipe = session.recipe
+    return recipe.pp > 1 and recipe.schedule.placed(recipe.pp).copies > 1
+
+
+def _twins(trainable: Trainable, session: RankSession, tied: set[int]) -> tuple[nn.Parameter, ...]:
+    """Return the parameters of which another stage has a copy, but for tied ones."""
+    if not _is_two_way(session):
+        return ()
+    return tuple(
+        each
+        for part, _ in _parts_of(trainable)
+        for each in part.parameters()
+        if each.requires_grad and id(each) not in tied
     )
 
 
@@ -75,7 +110,7 @@ def _tied(trainable: Trainable) -> Iterator[tuple[nn.Parameter, bool]]:
     if trainable.tied is None:
         return
     first, last = trainable.tied
-    for part, cut in zip(trainable.parts, trainable.cuts, strict=True):
+    for part, cut in _parts_of(trainable):
         if cut.is_first:
             yield part.get_parameter(first), False
         elif cut.is_last:
@@ -88,12 +123,26 @@ def _ends_group(session: RankSession) -> Any:
     route = recipe.schedule.placed(recipe.pp).routes[0]
     if route[0].stage == route[-1].stage:
         return None
+    return _group_of_stages(session, [(route[0].stage, route[-1].stage)])
+
+
+def _pair_group(session: RankSession) -> Any:
+    """Return the two ranks that hold the same parts of the model; None where one has each."""
+    if not _is_two_way(session):
+        return None
+    last = session.recipe.pp - 1
+    return _group_of_stages(session, [(stage, last - stage) for stage in range(last // 2 + 1)])
+
+
+def _group_of_stages(session: RankSession, pairs: Sequence[tuple[int, int]]) -> Any:
+    """Return the ranks of the pair of stages that this one is in; None where it is in none."""
     mine = None
-    for row in recipe.grid.groups(("pp",)):
-        ends = sorted((row[route[0].stage], row[route[-1].stage]))
-        group = dist.new_group(ends, timeout=session.timeout)
-        if session.rank in ends:
-            mine = group
+    for row in session.recipe.grid.groups(("pp",)):
+        for one, other in pairs:
+            ranks = sorted((row[one], row[other]))
+            group = dist.new_group(ranks, timeout=session.timeout)
+            if session.rank in ranks:
+                mine = group
     return mine
 
 

@@ -17,12 +17,14 @@ class StageLayers:
         chunk: Its number in model order.
         chunks: How many the model is cut into.
         begin, end: Its first layer, and the one after its last.
+        route: Number of the way through the model that it is on, where each part is held twice.
     """
 
     chunk: int
     chunks: int
     begin: int
     end: int
+    route: int = 0
 
     @property
     def is_first(self) -> bool:
@@ -49,8 +51,17 @@ def layers_of_stage(recipe: Recipe, layers: int, stage: int) -> tuple[StageLayer
     chunks = placed.model_chunks
     counts = recipe.schedule.stage_layers or chunk_layers(layers, chunks)
     ends = list(accumulate(counts))
-    mine = [placed.model_chunk(stage, chunk) for chunk in range(placed.chunks)]
+    mine = [
+        (placed.model_chunk(stage, chunk), placed.route(stage, chunk))
+        for chunk in range(placed.chunks)
+    ]
     return tuple(
-        StageLayers(chunk=chunk, chunks=chunks, begin=ends[chunk] - counts[chunk], end=ends[chunk])
-        for chunk in mine
+        StageLayers(
+            chunk=chunk,
+            chunks=chunks,
+            begin=ends[chunk] - counts[chunk],
+            end=ends[chunk],
+            route=route,
+        )
+        for chunk, route in mine
     )

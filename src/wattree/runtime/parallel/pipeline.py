@@ -6,8 +6,8 @@ schedule runtime, which adds sends, receives, and the reduction of gradients at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from torch.distributed.pipelining import PipelineStage
 # The runtime of PyTorch's own zero-bubble schedules; the public classes take no order.
 from torch.distributed.pipelining.schedules import (
     _Action,
+    _add_reduce_grad,
+    _add_unshard_reshard,
     _ComputationType,
     _PipelineScheduleRuntime,
 )
@@ -24,6 +26,7 @@ from wattree.runtime.parallel.cut import StageLayers
 from wattree.runtime.parallel.watch import LibraryWatch
 from wattree.runtime.train.session import RankSession
 from wattree.strategy import Schedule, SlotWork
+from wattree.strategy.schedules.slot import Slot
 
 _ACTIONS = {
     SlotWork.FORWARD: _ComputationType.FORWARD,
@@ -85,13 +88,45 @@ class StepNotes:
 
 
 class WatchedStage(PipelineStage):
-    """A stage that notes what it does.
+    """A stage that notes what it does, and knows where its way through the model ends.
 
     Attributes:
         notes: Of the step that runs.
     """
 
     notes: StepNotes
+
+    def __init__(self, part: nn.Module, cut: StageLayers, session: RankSession) -> None:
+        routes = session.recipe.schedule.placed(session.recipe.pp).copies
+        index = cut.route * cut.chunks + cut.chunk
+        super().__init__(
+            part, index, routes * cut.chunks, session.device, group=session.stage_group
+        )
+        self._cut = cut
+
+    @property
+    def is_first(self) -> bool:
+        """Whether samples come here."""
+        return self._cut.is_first
+
+    @property
+    def is_last(self) -> bool:
+        """Whether losses are made here."""
+        return self._cut.is_last
+
+    def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
+        """Take what the stage before made, unless that ends another way through the model."""
+        if not self.is_first:
+            super().set_local_fwd_input(prev_stage_outputs, mb_index)
+
+    def get_local_bwd_output(self, mb_index: int) -> Any:
+        """Return what goes to the stage before; of the first stage there is nothing."""
+        return None if self.is_first else super().get_local_bwd_output(mb_index)
+
+    def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
+        """Take gradients of the stage behind, unless that begins another way."""
+        if not self.is_last:
+            super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
 
     def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
         """Compute forward, as the stage does."""
@@ -103,7 +138,13 @@ class WatchedStage(PipelineStage):
 
     def backward_weight_one_chunk(self, *arguments: Any, **options: Any) -> Any:
         """Compute gradients of weights, as the stage does."""
-        return self._watched("backward", super().backward_weight_one_chunk, arguments, options)
+        index = self.stage_index
+        if self.is_first:
+            self.stage_index = 0  # which PyTorch takes for the one whose input has no gradient
+        try:
+            return self._watched("backward", super().backward_weight_one_chunk, arguments, options)
+        finally:
+            self.stage_index = index
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
         """Return what sends an output, as the stage does."""
@@ -145,16 +186,21 @@ class Pipeline:
     ) -> None:
         self._cuts = tuple(cuts)
         self._stages = [
-            WatchedStage(part, cut.chunk, cut.chunks, session.device, group=session.stage_group)
-            for part, cut in zip(parts, cuts, strict=True)
+            WatchedStage(part, cut, session) for part, cut in zip(parts, cuts, strict=True)
         ]
-        schedule = session.recipe.schedule
+        schedule, stages = session.recipe.schedule, session.recipe.pp
+        self._routes = schedule.placed(stages).copies
+        share = schedule.micro_batches // self._routes
         # Losses are divided by the micro-batches, as gradients would be.
         self._runtime = _PipelineScheduleRuntime(
-            self._stages, schedule.micro_batches, loss_fn=loss, scale_grads=False
+            self._stages, share, loss_fn=loss, scale_grads=False
         )
+        orders = {
+            stage: _add_reduce_grad(_add_unshard_reshard(order), share)
+            for stage, order in enumerate(actions_of(schedule, stages))
+        }
         self._runtime._prepare_schedule_with_comms(  # noqa: SLF001 - the one way to give an order
-            dict(enumerate(actions_of(schedule, session.recipe.pp)))
+            with_messages(orders, schedule.placed(stages).model_chunks), format="compute_comms"
         )
 
     def step(
@@ -171,8 +217,12 @@ class Pipeline:
             stage.notes = notes
         self._runtime.backward_counter.clear()
         losses: list[Tensor] = []
-        is_last = any(cut.is_last for cut in self._cuts)
-        given = tuple(inputs) if any(cut.is_first for cut in self._cuts) else ()
+        first = [cut.route for cut in self._cuts if cut.is_first]
+        last = [cut.route for cut in self._cuts if cut.is_last]
+        given = tuple(each.chunk(self._routes)[first[0]] for each in inputs) if first else ()
+        is_last = bool(last)
+        if targets is not None and is_last:
+            targets = targets.chunk(self._routes)[last[0]]
         self._runtime.step(
             *given,
             target=targets if is_last else None,
@@ -191,13 +241,77 @@ def actions_of(schedule: Schedule, stages: int) -> list[list[_Action]]:
         stages: Of the pipeline.
     """
     placed = schedule.placed(stages)
+
+    def action(stage: int, slot: Slot) -> _Action:
+        route = placed.route(stage, slot.chunk)
+        part = route * placed.model_chunks + placed.model_chunk(stage, slot.chunk)
+        first = route * (schedule.micro_batches // placed.copies)
+        return _Action(part, _ACTIONS[slot.work], slot.micro_batch - first)
+
     return [
-        [
-            _Action(placed.model_chunk(stage, slot.chunk), _ACTIONS[slot.work], slot.micro_batch)
-            for slot in order
-        ]
+        [action(stage, slot) for slot in order]
         for stage, order in enumerate(schedule.orders(stages))
     ]
+
+
+def with_messages(orders: Mapping[int, Sequence[Any]], chunks: int) -> dict[int, list[Any]]:
+    """Return what ranks do, with what they send and receive.
+
+    PyTorch's own pass knows one way through the model. Messages are posted in the order in which
+    they are sent, on both sides, as there.
+
+    Args:
+        orders: Rank → actions without messages.
+        chunks: Parts of a model; numbers of parts go on with those of a second copy of it.
+    """
+    ranks = {each.stage_index: rank for rank, order in orders.items() for each in order}
+    left = {rank: list(reversed(order)) for rank, order in orders.items()}
+    found: dict[int, list[Any]] = {rank: [] for rank in orders}
+    done: set[tuple[bool, int, int | None]] = set()
+    while any(left.values()):
+        ready = [rank for rank, rest in left.items() if rest and _is_ready(rest[-1], chunks, done)]
+        assert ready, "the order of a schedule waits for itself"
+        for rank in ready:
+            action = left[rank].pop()
+            found[rank].append(action)
+            way = _WAYS.get(action.computation_type)
+            if way is None:
+                continue
+            part, micro_batch = action.stage_index, action.microbatch_index
+            done.add((way.step > 0, part, micro_batch))
+            target = part + way.step
+            if part % chunks != way.end % chunks and ranks[target] != rank:
+                found[rank].append(_Action(part, way.send, micro_batch))
+                found[ranks[target]].append(_Action(target, way.receive, micro_batch))
+    return found
+
+
+class _Way(NamedTuple):
+    """Where what an action makes goes: to the next part or the one before; where it ends."""
+
+    step: int
+    end: int
+    send: Any
+    receive: Any
+
+
+_FORWARD = _Way(1, -1, _ComputationType.SEND_F, _ComputationType.RECV_F)
+_BACKWARD = _Way(-1, 0, _ComputationType.SEND_B, _ComputationType.RECV_B)
+_WAYS = {
+    _ComputationType.FORWARD: _FORWARD,
+    _ComputationType.FULL_BACKWARD: _BACKWARD,
+    _ComputationType.BACKWARD_INPUT: _BACKWARD,
+}
+
+
+def _is_ready(action: Any, chunks: int, done: set[tuple[bool, int, int | None]]) -> bool:
+    """Return whether what an action reads was made, on whatever rank."""
+    way = _WAYS.get(action.computation_type)
+    begin = None if way is None else (0 if way.step > 0 else chunks - 1)
+    if way is None or action.stage_index % chunks == begin:
+        return True
+    source = action.stage_index - way.step
+    return (way.step > 0, source, action.microbatch_index) in done
 
 
 def as_stage(part: nn.Module, context: Callable[[], Any]) -> None:

@@ -135,6 +135,7 @@ class Learner:
         begin = mark()
         self._add_partial()
         self._add_tied()
+        self._add_twins()
         phase("backward", begin)
         total = torch.zeros((), dtype=torch.float64)
         for loss in losses:
@@ -193,6 +194,19 @@ class Learner:
             dist.all_reduce(total, group=self._model.tied_group)
         for gradient in gradients:
             gradient.copy_(total)
+
+    def _add_twins(self) -> None:
+        """Give parameters that two stages hold the sum of the gradients of both."""
+        gradients = [local_part(each.grad) for each in self._model.twins if each.grad is not None]
+        if not gradients:
+            return
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        self._group.traffic.add("gradients", flat.nbytes)
+        dist.all_reduce(flat, group=self._model.twins_group)
+        for gradient, whole in zip(
+            gradients, flat.split([g.numel() for g in gradients]), strict=True
+        ):
+            gradient.copy_(whole.view_as(gradient))
 
 
 def _shared(model: nn.Module, session: RankSession) -> Reduction | None:

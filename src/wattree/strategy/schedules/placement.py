@@ -87,6 +87,10 @@ class ChunkPlacement:
         """Return the number, in model order, of what a place holds."""
         return self._at[Place(stage, chunk)][1]
 
+    def route(self, stage: int, chunk: int) -> int:
+        """Return the number of the route that comes by a place."""
+        return self._at[Place(stage, chunk)][0]
+
     def micro_batches(self, place: Place, micro_batches: int) -> range:
         """Return the micro-batches that come by `place`, of `micro_batches` in a step."""
         route = self._at[place][0]
