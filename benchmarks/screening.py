@@ -25,7 +25,7 @@ from wattree.errors import SimulationError, StrategyError
 from wattree.job import Job, job_from_mapping
 from wattree.predict import Setting, predicted, setting_of
 from wattree.search.limits import Limits
-from wattree.search.plan import search
+from wattree.search.promising import search
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
