@@ -7,7 +7,7 @@ import io
 import random
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -177,6 +177,15 @@ COMMANDS: Sequence[str] = (
     "plan @ --max-devices 2 --margin '5 %' --objective time --deadline '1 h' --power-cap '1 kW'",
     "validate --rows @",
     "design @ --workers 1 --resume",
+    "check @ --json -",
+    "compare @ @ --json -",
+    "import recipe.toml --from torchtitan --cluster dgx-h100 --nodes 1 --global-batch 64",
+    "catalog software megatron-core --json -",
+    "schema job",
+    "schedule @ --json -",
+    "calibrate @ --step-time '0.5 s' --out mine.yaml",
+    "explain @ --trace trace.json",
+    "init new.yaml --model gpt2 --node dgx-a100 --nodes 1 --batch 8 --software megatron-core",
     "--version",
 )
 _WORDS = (
@@ -216,6 +225,18 @@ def drawn_command(chance: random.Random) -> bytes:
     return "\n".join(words).encode("utf-8", "surrogateescape")
 
 
+@cache
+def _named_files() -> Mapping[str, bytes]:
+    """Return the files that commands name."""
+    from tests.soak.handed_over import recipe_seeds, traced_seeds
+
+    return {
+        "job.yaml": _JOB.encode(),
+        "recipe.toml": recipe_seeds("torchtitan", "train.toml")()[0],
+        "trace.json": traced_seeds()[0],
+    }
+
+
 def _raise(error: Exception) -> NoReturn:
     raise error
 
@@ -236,7 +257,8 @@ def command(path: Path) -> None:
         return
     folder = path.with_name("commands")
     folder.mkdir(exist_ok=True)
-    (folder / "job.yaml").write_text(_JOB)
+    for name, content in _named_files().items():
+        (folder / name).write_bytes(content)
     said = io.StringIO()
     with (
         contextlib.chdir(folder),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from tests.soak import beyond, draws, reading
+from tests.soak import beyond, draws, handed_over, reading
 from tests.soak.reader import ROOT, Reader, files, workplace, written
 
 __all__ = ["READERS", "ROOT", "Reader", "workplace"]
@@ -14,6 +14,18 @@ _CATALOG = ROOT / "src" / "wattree" / "hardware" / "catalog"
 _TOPOLOGIES = ROOT / "tests" / "hardware" / "topology_files"
 _CONFIGS = files("validation/models/config/*/config.json")
 _JOBS = ("examples/*.yaml",)
+#: Frameworks, and the files of an exported folder that are read again.
+_RECIPES = (
+    ("accelerate", "accelerate.yaml"),
+    ("accelerate", "launch.sh"),
+    ("deepspeed", "ds_config.json"),
+    ("hf-trainer", "launch.sh"),
+    ("hf-trainer", "trainer.yaml"),
+    ("maxtext", "maxtext.yml"),
+    ("megatron-bridge", "overrides.yaml"),
+    ("megatron-lm", "launch.sh"),
+    ("torchtitan", "train.toml"),
+)
 READERS: Mapping[str, Reader] = {
     reader.name: reader
     for reader in (
@@ -148,6 +160,29 @@ READERS: Mapping[str, Reader] = {
             weight=0.5,
         ),
         Reader("shards", reading.shards, reading.shards_seeds, file="shards/shards.json"),
+        # What other programs made, and what the page is asked.
+        *(
+            Reader(
+                f"{name}-{file.rpartition('.')[0]}",
+                handed_over.recipe(name),
+                handed_over.recipe_seeds(name, file),
+                file=f"{name}/{file}",
+                is_document=file.endswith(("json", "yaml", "yml")),
+                weight=0.5,
+            )
+            for name, file in _RECIPES
+        ),
+        Reader("traced", handed_over.traced, handed_over.traced_seeds, file="traced/rank.json"),
+        Reader("own-runs", handed_over.own_runs, handed_over.own_runs_seeds, weight=0.5),
+        Reader("result", handed_over.result, handed_over.result_seeds, file="input.json"),
+        Reader(
+            "request",
+            handed_over.request,
+            handed_over.requests,
+            file="input.txt",
+            is_document=False,
+            draw=handed_over.drawn_request,
+        ),
         # What comes behind them.
         Reader("estimated", beyond.estimated, files(*_JOBS), schema=reading.job_schema, varied=0.9),
         Reader("calibrated", beyond.calibrated, reading.calibration_seeds, varied=0.8),

@@ -17,6 +17,8 @@ from wattree.frameworks.given import Given
 from wattree.job.problems import MOST_PROBLEMS, seen
 
 T = TypeVar("T")
+#: Beyond any count, size in bytes or rate; products of a few of them are still numbers.
+_MOST = 1e15
 _TRUTH = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
@@ -84,7 +86,7 @@ class Settings:
             what = seen(self.value(key))
             self.problem(key, f"{what}, expected a whole number from {least}")
             return default
-        return found
+        return default if self._is_absurd(key, found) else found
 
     def number(self, key: str, default: float, *, least: float = 0.0) -> float:
         """Return a number; what is none is a problem, and the default is returned."""
@@ -92,7 +94,13 @@ class Settings:
         if not isinstance(found, int | float) or not found >= least:
             self.problem(key, f"{seen(self.value(key))}, expected a number from {least:g}")
             return default
-        return float(found)
+        return default if self._is_absurd(key, found) else float(found)
+
+    def _is_absurd(self, key: str, found: float) -> bool:
+        """Whether a number is beyond all that is counted or measured, which is a problem."""
+        if found > _MOST:
+            self.problem(key, f"{seen(self.value(key))}, expected at most {_MOST:g}")
+        return found > _MOST
 
     def flag(self, key: str, default: bool = False) -> bool:  # noqa: FBT001, FBT002
         """Return a truth value; what is none is a problem, and the default is returned."""

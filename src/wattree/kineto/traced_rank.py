@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from wattree.kineto.stream import TraceFile
 
 Floats = NDArray[np.float64]
 
-_STEP = re.compile(r"ProfilerStep#(\d+)$")
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _MARK_CATEGORY, _OP_CATEGORY = "user_annotation", "cpu_op"
 #: Versions of Kineto's format that are known.
@@ -135,14 +135,14 @@ class _Reading:
     """Takes event after event, and keeps what counts."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
-        self.info = head.get("distributedInfo") or {}
+        self.info = _mapping(head.get("distributedInfo"))
         self.on_device = bool(head.get("deviceProperties"))
         self.numbers: dict[str, int] = {}
         self.steps: dict[int, tuple[float, float]] = {}
-        self.thread: object = None
+        self.thread = ""
         self.kernels = Spans()
-        self.ops: dict[object, Spans] = {}
-        self.marks: dict[object, Spans] = {}
+        self.ops: dict[str, Spans] = {}
+        self.marks: dict[str, Spans] = {}
         self.collectives: list[TracedCollective] = []
         self.rules = op_classes()
         self.of_kernel: dict[str, str | None] = {}
@@ -152,8 +152,6 @@ class _Reading:
         start, duration = event.get("ts"), event.get("dur")
         if event.get("ph") != "X" or not _is_time(start) or not _is_time(duration):
             return
-        assert isinstance(start, int | float)
-        assert isinstance(duration, int | float)
         span = (start * 1e-6, max(duration, 0.0) * 1e-6)
         category, name = event.get("cat"), str(event.get("name"))
         if category in _DEVICE_CATEGORIES:
@@ -162,21 +160,21 @@ class _Reading:
         elif category == _MARK_CATEGORY:
             self._mark(name, span, event)
         elif category == _OP_CATEGORY and not self.on_device:
-            self.ops.setdefault(event.get("tid"), Spans()).add(*span, self._number(name))
+            self.ops.setdefault(_thread(event), Spans()).add(*span, self._number(name))
 
     def _kernel(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
         if name not in self.of_kernel:
             is_copy = event.get("cat") != "kernel"
             self.of_kernel[name] = COPIES if is_copy else self.rules.of("kernels", name)
         if self.of_kernel[name] == COMMUNICATION:
-            self.collectives.append(_device_collective(name, span, event.get("args") or {}))
+            self.collectives.append(_device_collective(name, span, _mapping(event.get("args"))))
         else:
             self.kernels.add(*span, self._number(name))
 
     def _mark(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
         if match := _STEP.match(name):
             self.steps[int(match[1])] = (span[0], span[0] + span[1])
-            self.thread = event.get("tid")
+            self.thread = _thread(event)
         elif match := self.rules.collectives.match(name):
             own = TracedCollective(
                 kind=match["kind"],
@@ -187,7 +185,7 @@ class _Reading:
             )
             self.collectives.append(own)
         else:
-            self.marks.setdefault(event.get("tid"), Spans()).add(*span, self._number(name))
+            self.marks.setdefault(_thread(event), Spans()).add(*span, self._number(name))
 
     def _number(self, name: str) -> int:
         return self.numbers.setdefault(name, len(self.numbers))
@@ -202,11 +200,10 @@ class _Reading:
                     "and call its step() after each step of training"
                 ],
             )
-        rank, world = self.info.get("rank"), self.info.get("world_size")
         return TracedRank(
             source=str(path),
-            rank=rank if isinstance(rank, int) else None,
-            world=world if isinstance(world, int) else None,
+            rank=_whole(self.info.get("rank")),
+            world=_whole(self.info.get("world_size")),
             on_device=self.on_device,
             steps=dict(sorted(self.steps.items())),
             kernels=self.kernels,
@@ -217,24 +214,36 @@ class _Reading:
         )
 
 
-def _is_time(value: object) -> bool:
+def _is_time(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number that counts something; None of anything else."""
+    return value if _is_time(value) and isinstance(value, int) else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """Return a section of a trace; an empty one where it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def _thread(event: Mapping[str, Any]) -> str:
+    return str(event.get("tid"))
 
 
 def _device_collective(
     name: str, span: tuple[float, float], given: Mapping[str, Any]
 ) -> TracedCollective:
     """Return a collective's kernel, with what it says of itself."""
-    elements, width = given.get("In msg nelems"), _WIDTHS.get(str(given.get("dtype")))
-    sequence = given.get("Seq")
-    known = isinstance(elements, int) and width is not None
+    elements, width = _whole(given.get("In msg nelems")), _WIDTHS.get(str(given.get("dtype")))
     return TracedCollective(
         kind=_kind(str(given.get("Collective name") or name)),
         group=str(given.get("Process Group Name", "")),
-        sequence=sequence if isinstance(sequence, int) else None,
+        sequence=_whole(given.get("Seq")),
         start_s=span[0],
         end_s=span[0] + span[1],
-        size_bytes=float(elements * width) if known else None,  # type: ignore[operator]
+        size_bytes=float(elements * width) if elements is not None and width else None,
     )
 
 

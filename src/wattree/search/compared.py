@@ -27,6 +27,15 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "time_s": ("compute", "exposed_communication"),
     "memory": ("peak_bytes", "capacity_bytes"),
 }
+#: What adds up, where a result has it: numbers by name.
+_BREAKDOWNS: Final = (
+    ("time_s",),
+    ("memory", "by_category"),
+    ("energy_j", "by_component"),
+    ("energy_j", "by_stage"),
+)
+#: Beyond any figure; sums and ratios of such are still numbers.
+_MOST: Final = 1e100
 #: Longest file of a result. [B]
 _LIMIT_BYTES: Final = 1 << 26
 #: Differences of memory and energy below this share are nothing to people.
@@ -170,6 +179,8 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
             f"cannot compare '{path}': found no number for {', '.join(missing)}; expected a job "
             "(YAML), or the JSON of 'wattree simulate', 'train' or 'plan'"
         )
+    if odd := [".".join(place) for place in _BREAKDOWNS if not _adds_up(figures, place)]:
+        raise OutputError(f"cannot compare '{path}': {', '.join(odd)}: expected numbers by name")
     return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
 
 
@@ -198,8 +209,20 @@ def _has(figures: Mapping[str, Any], name: str) -> bool:
     return isinstance(value, dict) and all(_is_number(value.get(part)) for part in parts)
 
 
+def _adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
+    """Return whether a breakdown holds numbers alone; also where there is none."""
+    found: Any = figures
+    for key in place:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    if found is None:
+        return True
+    return isinstance(found, dict) and all(
+        isinstance(each, int | float) and abs(each) <= _MOST for each in found.values()
+    )
+
+
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
 
 
 def _facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
