@@ -72,9 +72,8 @@ def started(
     *,
     keeps: Sequence[int] = (),
     is_quiet: bool = False,
-    dies_with_parent: bool = False,
 ) -> Child:
-    """Start a process in a session of its own.
+    """Start a process in a session of its own; Linux kills it when this process ends.
 
     Args:
         command: Program and arguments.
@@ -82,7 +81,6 @@ def started(
         start: What it has of its own.
         keeps: Descriptors that stay open in it.
         is_quiet: Its standard output goes nowhere.
-        dies_with_parent: The system kills it when this process ends, where it can (Linux).
 
     Raises:
         OSError: It cannot be started.
@@ -100,7 +98,7 @@ def started(
                 start_new_session=True,
                 pass_fds=tuple(keeps),
                 # In the child, before the program: its first thread has them, and so all have.
-                preexec_fn=_before(start.cores, dies_with_parent=dies_with_parent),  # noqa: PLW1509
+                preexec_fn=_before(start.cores),  # noqa: PLW1509
             ),
         )
 
@@ -122,10 +120,10 @@ def _outputs(log: Path | None) -> Iterator[tuple[IO[bytes] | None, IO[bytes] | N
         yield out, errors
 
 
-def _before(cores: tuple[int, ...], *, dies_with_parent: bool) -> Callable[[], None] | None:
+def _before(cores: tuple[int, ...]) -> Callable[[], None] | None:
     """Return what a child does before it becomes its program; None where that is nothing."""
     pins = bool(cores) and hasattr(os, "sched_setaffinity")
-    mortal = dies_with_parent and sys.platform == "linux"
+    mortal = sys.platform == "linux"
     if not pins and not mortal:
         return None
     # Loaded here: between fork and exec nothing may wait for a lock.

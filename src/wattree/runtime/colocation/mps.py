@@ -173,7 +173,7 @@ class MpsDaemon:
         start = Start(rank=-1, log=message)
         command = [str(self._program), "-f"]  # in the foreground: a child, whose end is seen
         try:
-            child = started(command, self._environment, start, dies_with_parent=True)
+            child = started(command, self._environment, start)
         except OSError as error:
             raise RunError(command[0], [f"cannot be started ({error.strerror})"]) from error
         self._state.record(DAEMON, child.process.pid)

@@ -1,7 +1,7 @@
 """The ranks of a job as child processes of this one, none of which outlives it or the others.
 
 Signals reach the ranks through this process. A rank that fails ends the job, and what it said comes
-first; a child whose parent is gone ends itself (`watch_parent`).
+first. Linux ends a child whose parent is gone; elsewhere it ends itself (`watch_parent`).
 """
 
 from __future__ import annotations
@@ -111,8 +111,7 @@ def run_ranks(
         environment: Of the processes, without what tells them their rank.
         grace_s: How long ranks have between being asked to stop and being ended. [s]
         starts: What each process gets of its own, where they are ranks among those of other hosts,
-            or any program: the system ends them with this process. None: they are all the ranks,
-            watch their parent themselves, and rank 0 alone writes to standard output.
+            or any program. None: they are all the ranks; rank 0 alone writes to standard output.
         watches: Look after what ranks need; the job ends when one finds something wrong.
         begun: Told the numbers of the processes once all have started.
         say: Takes a line for the user, who asked ranks to stop and has to wait for them; None:
@@ -164,7 +163,6 @@ def _started(  # noqa: PLR0917 - what `run_ranks` was told, and what it made
                 Start(rank=rank) if starts is None else starts[rank],
                 keeps=(parent,),
                 is_quiet=starts is None and rank > 0,
-                dies_with_parent=starts is not None,
             )
         except OSError as error:
             end_children(children)
