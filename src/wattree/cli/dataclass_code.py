@@ -1,4 +1,4 @@
-"""Code that `dataclasses` writes for the classes of a command, compiled once and kept.
+"""What shortens the imports of a command: code of dataclasses that is kept, no search for plugins.
 
 The methods of a dataclass are compiled when its module is imported, byte code of modules or not.
 For the hundreds of classes of a simulation that takes a fifth of a second, as long as the rest of
@@ -13,7 +13,7 @@ import marshal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 
 from wattree.cached import cached, store
 
@@ -43,3 +43,13 @@ def kept_dataclass_code(name: str) -> Iterator[None]:
         del dataclasses.exec  # type: ignore[attr-defined]
         if not used.keys() <= known.keys():
             store(source, file, version, marshal.dumps(used))
+
+
+def skip_plugins_of_pydantic() -> None:
+    """Let pydantic have no plugins in this process: it reads the metadata of all packages for them.
+
+    That takes a tenth of the time of `wattree check`.
+    """
+    loader = ModuleType("pydantic.plugin._loader")
+    loader.get_plugins = lambda: ()  # type: ignore[attr-defined]
+    sys.modules.setdefault(loader.__name__, loader)

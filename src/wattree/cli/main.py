@@ -20,7 +20,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from wattree.cli.dataclass_code import kept_dataclass_code
+from wattree.cli.dataclass_code import kept_dataclass_code, skip_plugins_of_pydantic
 from wattree.cli.output import NOTHING_FITS, tell
 from wattree.errors import InfeasibleError, WattreeError
 
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after the program's name; None for those of the process.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    skip_plugins_of_pydantic()
     # A command makes what it keeps: the collector finds nothing, and most often while importing.
     gc.set_threshold(1_000_000, 50, 100)
     for name in ("stdout", "stderr"):  # closed: no one wants to see it

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,31 +87,49 @@ class BlockTable:
     backward_j: Floats
 
 
+class PhaseTable(NamedTuple):
+    """One phase of a block: its time, that without collectives [s], and its energy above rest [J].
+
+    All are of one micro-batch, `(n,)` each.
+    """
+
+    span_s: Floats
+    alone_s: Floats
+    energy_j: Floats
+
+
+def phase_table(phase: PhaseCosts, device: DeviceOfPool, pipelining: Pipelining) -> PhaseTable:
+    """Return the table of a phase on a device, given the visible shares of its collectives."""
+    return PhaseTable(
+        span_s=phase_span_s(phase, pipelining),
+        alone_s=computing_s(phase),
+        energy_j=_phase_j(phase, pipelining, device),
+    )
+
+
 def block_table(
-    costs: BlockCosts, mean_costs: BlockCosts, device: DeviceOfPool, pipelining: Pipelining
+    costs: BlockCosts, mean_costs: BlockCosts, of_phase: Callable[[PhaseCosts], PhaseTable]
 ) -> BlockTable:
     """Return the table of a block.
 
     Args:
         costs: Of the block, on the ranks that all wait for.
         mean_costs: On ranks on average, for energy.
-        device: That runs it.
-        pipelining: Visible shares of its collectives.
+        of_phase: The table of each phase.
     """
-    forward = phase_span_s(costs.forward, pipelining)
-    again, backward = (phase_span_s(p, pipelining) for p in (costs.recomputation, costs.backward))
+    forward, again, backward = map(of_phase, (costs.forward, costs.recomputation, costs.backward))
+    means = mean_costs.forward, mean_costs.recomputation, mean_costs.backward
+    forward_j, again_j, backward_j = (of_phase(phase).energy_j for phase in means)
     saved_bytes, moment = block_memory(costs)
-    zero = np.zeros_like(forward)
-    phases = mean_costs.forward, mean_costs.recomputation, mean_costs.backward
-    forward_j, again_j, backward_j = (_phase_j(phase, pipelining, device) for phase in phases)
+    zero = np.zeros_like(forward.span_s)
     return BlockTable(
         costs=costs,
-        forward=forward,
-        backward=again + backward,
+        forward=forward.span_s,
+        backward=again.span_s + backward.span_s,
         deferred=deferred_s(costs),
         variance_s2=zero if costs.shared is None else costs.shared.variance_s2,
-        forward_alone=computing_s(costs.forward),
-        backward_alone=computing_s(costs.recomputation) + computing_s(costs.backward),
+        forward_alone=forward.alone_s,
+        backward_alone=again.alone_s + backward.alone_s,
         saved_bytes=saved_bytes,
         tier2_saved=zero if costs.tier2_saved_bytes is None else costs.tier2_saved_bytes,
         moment=moment,

@@ -15,18 +15,22 @@ from wattree.closed_form.block_memory import SplitMemory, split_memory
 from wattree.closed_form.block_tables import (
     BlockTable,
     DeviceOfPool,
+    PhaseTable,
     StorageTable,
     block_table,
+    phase_table,
     storage_table,
 )
 from wattree.closed_form.degrees import MANY, Degrees
+from wattree.cost.rates import Rates
 from wattree.cost.update import update_traffic_bytes
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.costs import block_costs
+from wattree.lowering.costs import BlockCosting
 from wattree.lowering.groups import Placement
 from wattree.lowering.movement import resolved_overlap
 from wattree.lowering.overlap import Pipelining
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.setting import Setting
 from wattree.lowering.storage import block_storage, optimizer_state_bytes
@@ -98,7 +102,7 @@ class BlockCostTable:
             or options.expert_load
         ):
             saved_bytes = KeptTables()
-        same = id(setting), pool, colocation, program.batch_axes
+        same = id(setting), pool, colocation, program.batch_axes, program.context_axes
         self.blocks = self._blocks(values, filled, tier, saved_bytes, same)
         self.storages = self._storages(values, filled, tier, saved_bytes, same)
         self._stacked: dict[str, Floats] = {}
@@ -127,13 +131,20 @@ class BlockCostTable:
         rates = tier.rates(self.rates, program.model, first, values["pp"])
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
-        placement = self._placement(own, filled[first])
-        sequence = setting.job.data.sequence_length
-        scale = program.scale(own, micro_batch[first], sequence=sequence)
         device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
         pipelining = Pipelining.of(rates, self.overlap)
         columns = [*own.values(), micro_batch[first], filled[first]]
         key = (*same, pipelining, np.stack(columns).tobytes())
+        costing = saved_bytes.of(
+            (*key, "costing"),
+            setting,
+            lambda: self._costing(own, micro_batch[first], filled[first], rates),
+        )
+
+        def of_phase(phase: PhaseCosts) -> PhaseTable:
+            make = partial(phase_table, phase, device, pipelining)
+            return saved_bytes.of((*key, id(phase)), (setting, phase), make)
+
         return [
             saved_bytes.of(
                 (
@@ -141,10 +152,27 @@ class BlockCostTable:
                     *map(id, (p.forward, p.recomputation, p.backward, p.saved, p.boundary_tensors)),
                 ),
                 (setting, p),
-                partial(self._block, p, scale, placement, device, pipelining),
+                partial(_block, p, costing, of_phase),
             )
             for p in program.programs
         ]
+
+    def _costing(
+        self, values: Mapping[str, Floats], micro_batch: Floats, filled: Floats, rates: Rates
+    ) -> tuple[BlockCosting, BlockCosting]:
+        """Return what blocks cost on ranks that all wait for, and on ranks on average."""
+        setting, placement = self.setting, self._placement(values, filled)
+        sequence = setting.job.data.sequence_length
+        scale = self.program.scale(values, micro_batch, sequence=sequence)
+        if self.options.expert_load is None:
+            alike = BlockCosting(scale, placement, rates, setting.software)
+            return alike, alike
+        # All wait for the busiest rank; energy is that of all ranks together.
+        most, mean = (
+            BlockCosting(each, placement, rates, setting.software)
+            for each in _loaded(self.options.expert_load, scale, setting, self.program)
+        )
+        return most, mean
 
     def _storages(
         self,
@@ -215,25 +243,6 @@ class BlockCostTable:
         software = self.setting.software
         return update_traffic_bytes(elements, self.state_bytes, software, processes=processes)
 
-    def _block(
-        self,
-        program: BlockProgram,
-        scale: Scale,
-        placement: Placement,
-        device: DeviceOfPool,
-        pipelining: Pipelining,
-    ) -> BlockTable:
-        """Return the table of a block."""
-        scales = scale, scale
-        if self.options.expert_load is not None:
-            # All wait for the busiest rank; energy is that of all ranks together.
-            scales = _loaded(self.options.expert_load, scale, self.setting, self.program)
-        software = self.setting.software
-        costs = mean = block_costs(program, scales[0], placement, device.rates, software)
-        if scales[1] is not scale:
-            mean = block_costs(program, scales[1], placement, device.rates, software)
-        return block_table(costs, mean, device, pipelining)
-
     def _storage(
         self,
         program: BlockProgram,
@@ -263,6 +272,15 @@ class BlockCostTable:
             processes=colocation.processes,
             tier2_offload=tier2_offload,
         )
+
+
+def _block(
+    program: BlockProgram,
+    costing: tuple[BlockCosting, BlockCosting],
+    of_phase: Callable[[PhaseCosts], PhaseTable],
+) -> BlockTable:
+    most, mean = (each.of(program) for each in costing)
+    return block_table(most, mean, of_phase)
 
 
 class KeptTables:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -13,13 +13,7 @@ from wattree.graph import Block, BlockDataflow, Made, ModelGraph
 from wattree.lowering.block_program import Asked, block_program, frozen
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.propagate import operator_splits, required_layout
-from wattree.lowering.program import (
-    BlockProgram,
-    CollectiveInstruction,
-    Instruction,
-    Scale,
-    TokenLoad,
-)
+from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
 from wattree.strategy import AxisRole, Choices, StrategyTree, axis_roles
 
@@ -136,8 +130,9 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
                 elsewhere=elsewhere,
                 instance=instance,
                 input_gradient=trained_before,
+                roles=roles,
             )
-            compiled.append(_with_roles(program, roles))
+            compiled.append(program)
             made_in.append(made)
         instances.append(programs[key])
         layouts |= {Made(index, name): lies for name, lies in made_in[programs[key]].items()}
@@ -154,25 +149,6 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
         context_axes=tuple(
             axis for axis, role in roles.items() if role is AxisRole.CONTEXT and axis in active
         ),
-    )
-
-
-def _with_roles(program: BlockProgram, roles: Mapping[str, AxisRole]) -> BlockProgram:
-    """Return the program whose collectives know what their axes are."""
-
-    def known(instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
-        return tuple(
-            replace(i, roles=frozenset(roles.get(axis, AxisRole.DATA) for axis in i.axes))
-            if isinstance(i, CollectiveInstruction)
-            else i
-            for i in instructions
-        )
-
-    return replace(
-        program,
-        forward=known(program.forward),
-        recomputation=known(program.recomputation),
-        backward=known(program.backward),
     )
 
 

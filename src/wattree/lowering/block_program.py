@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Generic, NamedTuple, TypeVar
 
 from wattree.graph import Block, BlockInstance, Extent
@@ -19,9 +19,15 @@ from wattree.lowering.passes.operator_instruction import cache_size
 from wattree.lowering.passes.propagate import Split, operator_splits
 from wattree.lowering.passes.statistics import statistics_axes
 from wattree.lowering.passes.window import window_parts
-from wattree.lowering.program import BlockProgram, InstructionPhase, LocalSize
+from wattree.lowering.program import (
+    BlockProgram,
+    CollectiveInstruction,
+    Instruction,
+    InstructionPhase,
+    LocalSize,
+)
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
-from wattree.strategy import OWNER, Choices
+from wattree.strategy import OWNER, AxisRole, Choices
 from wattree.strategy.parts import is_sample_table, looked_up
 
 _Made = TypeVar("_Made")
@@ -33,6 +39,31 @@ def frozen(layouts: Mapping[str, Layout | None]) -> tuple[object, ...]:
         (name, None if layout is None else tuple(sorted(layout.items())))
         for name, layout in layouts.items()
     )
+
+
+class _Passes(NamedTuple):
+    """A block's forward and backward, and what makes again what is recomputed.
+
+    Attributes:
+        splits: Of its operators.
+        inputs: How they lie.
+        lies: How what it hands on lies.
+        forward: With the tensors that it makes.
+        steps, backward: The instructions of both, whose axes have roles.
+        backward_exit: The one that completes the gradient of the input.
+        again: Shares of operators that are recomputed → instructions.
+        names_place: Whether the program names the place of the block.
+    """
+
+    splits: Sequence[Split]
+    inputs: Mapping[str, Placed]
+    lies: Mapping[str, Layout]
+    forward: InstructionList
+    steps: tuple[Instruction, ...]
+    backward: tuple[Instruction, ...]
+    backward_exit: int
+    again: Callable[[tuple[float, ...]], tuple[Instruction, ...]]
+    names_place: bool
 
 
 class _Compiled(NamedTuple):
@@ -56,6 +87,11 @@ class Asked(Generic[_Made]):
     make: Callable[[], _Made] = field(compare=False)
 
 
+@lru_cache(maxsize=1024)  # what is recomputed changes neither forward nor backward
+def _passes(asked: Asked[_Passes]) -> _Passes:
+    return asked.make()
+
+
 @lru_cache(maxsize=1024)  # strategies differ in what few of their blocks see
 def _compiled(asked: Asked[_Compiled]) -> _Compiled:
     return asked.make()
@@ -76,28 +112,40 @@ def block_program(
     elsewhere: frozenset[str],
     instance: BlockInstance,
     input_gradient: bool,
+    roles: Mapping[str, AxisRole],
 ) -> tuple[BlockProgram, Mapping[str, Layout]]:
     """Return the program of a block, and how the tensors lie that it hands on.
 
-    Neither axes that no loop is split over nor where parameters are stored change its instructions.
+    Neither axes that no loop is split over nor where parameters are stored change its instructions;
+    what is recomputed changes neither forward nor backward.
     """
     told = {id(choice): _told(choice) for choice in choices}
     active = frozenset(a for c in choices for axes in c.compute.values() for a in axes) & active
-    layouts = frozen(given), frozen(boundary_layouts), elsewhere, input_gradient
-    key = (id(block), tuple(told[id(c)] for c in choices), active, layouts, instance.path)
-    compiled = _compiled(
+    layouts = frozen(given), frozen(boundary_layouts), input_gradient
+    known_roles = tuple((axis, roles.get(axis)) for axis in sorted(active))
+    own = tuple(told[id(c)] for c in choices)
+    key = (id(block), own, active, known_roles, layouts)
+    passes = _passes(
         Asked(
             key,
-            lambda: _block_instructions(
+            lambda: _block_passes(
                 block,
                 choices,
                 active,
                 given=given,
                 boundary_layouts=boundary_layouts,
-                elsewhere=elsewhere,
                 where=instance.path,
                 input_gradient=input_gradient,
+                roles=roles,
             ),
+        )
+    )
+    again = tuple((c.recompute, c.inside_region) for c in choices)
+    where = instance.path if passes.names_place else ""
+    compiled = _compiled(
+        Asked(
+            (id(passes), again, elsewhere, where),
+            lambda: _block_instructions(block, choices, passes, elsewhere, where),
         )
     )
     _, lies, splits = compiled
@@ -114,11 +162,9 @@ def block_program(
 
 
 def _told(choice: Choices) -> tuple[object, ...]:
-    """Return what the instructions of an operator depend on: all but the storage of parameters."""
+    """Return what forward and backward of an operator depend on."""
     return (
         tuple(choice.compute.items()),
-        choice.recompute,
-        choice.inside_region,
         choice.context,
         choice.context_order,
         choice.sync_batch_norm,
@@ -127,18 +173,18 @@ def _told(choice: Choices) -> tuple[object, ...]:
     )
 
 
-def _block_instructions(
+def _block_passes(
     block: Block,
     choices: Sequence[Choices],
     active: frozenset[str],
     *,
     given: Mapping[str, Layout],
     boundary_layouts: Mapping[str, Layout | None],
-    elsewhere: frozenset[str],
     where: str,
     input_gradient: bool,
-) -> _Compiled:
-    """Return what a block does, parameters left out."""
+    roles: Mapping[str, AxisRole],
+) -> _Passes:
+    """Return the passes of a block."""
     inputs = {t.name: _placed(t.extents, given[t.name]) for t in block.inputs}
     layouts = {name: placed.layout for name, placed in inputs.items()}
     splits = operator_splits(block, choices, layouts, active, where)
@@ -154,26 +200,64 @@ def _block_instructions(
         saved_names=saved_gathers(block, choices),
     )
     forward = run(boundary_layouts=boundary_layouts)
-    shares = [choice.recompute for choice in choices]
-    again = InstructionList(phase=InstructionPhase.RECOMPUTATION)
-    if any(shares):
-        again = run(phase=InstructionPhase.RECOMPUTATION, shares=shares)
     lies = {name: forward.tensors[name].layout for name in boundary_layouts}
     backward, backward_exit = backward_instructions(
         block, splits, forward, inputs, boundary_layouts=lies, input_gradient=input_gradient
     )
+
+    @cache
+    def again(shares: tuple[float, ...]) -> tuple[Instruction, ...]:
+        found = run(phase=InstructionPhase.RECOMPUTATION, shares=shares) if any(shares) else None
+        return () if found is None else _with_roles(found, roles)
+
+    return _Passes(
+        splits=splits,
+        inputs=inputs,
+        lies=lies,
+        forward=forward,
+        steps=_with_roles(forward, roles),
+        backward=_with_roles(backward, roles),
+        backward_exit=backward_exit,
+        again=again,
+        names_place=bool(
+            window_parts(block.operators, splits, where) or _owned(block, splits, where)
+        ),
+    )
+
+
+def _with_roles(
+    instructions: InstructionList, roles: Mapping[str, AxisRole]
+) -> tuple[Instruction, ...]:
+    """Return instructions whose collectives know what their axes are."""
+    return tuple(
+        replace(i, roles=frozenset(roles.get(axis, AxisRole.DATA) for axis in i.axes))
+        if isinstance(i, CollectiveInstruction)
+        else i
+        for i in instructions.instructions
+    )
+
+
+def _block_instructions(
+    block: Block,
+    choices: Sequence[Choices],
+    passes: _Passes,
+    elsewhere: frozenset[str],
+    where: str,
+) -> _Compiled:
+    """Return what a block does, parameters left out."""
+    forward, splits, inputs = passes.forward, passes.splits, passes.inputs
     made = [forward.tensors[name] for name in block.outputs]
     own = {name: placed for name, placed in inputs.items() if name not in elsewhere}
     program = BlockProgram(
         block=block.name,
-        forward=tuple(forward.instructions),
-        recomputation=tuple(again.instructions),
-        backward=tuple(backward.instructions),
+        forward=passes.steps,
+        recomputation=passes.again(tuple(choice.recompute for choice in choices)),
+        backward=passes.backward,
         saved=saved_tensors(block, splits, choices, forward, own),
         parameters=(),
         boundary_tensors=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
-        forward_exit=max((p.instruction for p in made), default=len(forward.instructions) - 1),
-        backward_exit=backward_exit,
+        forward_exit=max((p.instruction for p in made), default=len(passes.steps) - 1),
+        backward_exit=passes.backward_exit,
         expert_places=_expert_places(block, splits),
         window_parts=window_parts(block.operators, splits, where),
         owned=_owned(block, splits, where),
@@ -183,7 +267,7 @@ def _block_instructions(
             if operator.cache is not None
         ),
     )
-    return _Compiled(program, lies, splits)
+    return _Compiled(program, passes.lies, splits)
 
 
 def _owned(block: Block, splits: Sequence[Split], where: str) -> tuple[OwnedOperator, ...]:

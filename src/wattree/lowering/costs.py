@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from wattree.lowering.host_stretch import stretch_to_host
 from wattree.lowering.matmul_costs import is_quantized
 from wattree.lowering.memory_tier_access import stored_whole, tier2_accesses, tier2_saved_rows
 from wattree.lowering.phase_costs import PhaseCosts, phase_costs
-from wattree.lowering.program import BlockProgram, ComputeInstruction, Scale
+from wattree.lowering.program import BlockProgram, ComputeInstruction, Instruction, Scale
 
 Floats = NDArray[np.float64]
 
@@ -43,42 +44,90 @@ class BlockCosts:
     tier2_traffic_bytes: Floats | None = None  # (n,), to and from it in one micro-batch
 
 
-def block_costs(
-    program: BlockProgram, scale: Scale, placement: GroupShapes, rates: Rates, software: Software
-) -> BlockCosts:
-    """Return the costs of one block under `scale`."""
-    saved_bytes = _saved_bytes(program, scale, rates, software)
-    tier2: Floats | None = None
-    moved: tuple[Mapping[int, Floats], ...] = ({}, {}, {})
-    whole = np.ones(1)
-    if rates.expanded is not None:
-        tier2 = tier2_saved_rows(program, saved_bytes, rates.expanded)
-        saved_bytes, moved = saved_bytes - tier2, tier2_accesses(program, tier2)
-        whole = stored_whole(program, scale)
-    phases = program.forward, program.recomputation, program.backward
-    (forward, tier2_forward), (again, tier2_again), (backward, tier2_backward) = (
-        phase_costs(instructions, scale, placement, rates, software, kept=kept, whole=whole)
-        for instructions, kept in zip(phases, moved, strict=True)
-    )
-    # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by device.
-    shared = [
-        stretch_to_host([forward], rates, scale, launches=scale.launches),
-        stretch_to_host([again, backward], rates, scale),
-    ]
-    return BlockCosts(
-        program=program,
-        forward=forward,
-        recomputation=again,
-        backward=backward,
-        saved_bytes=saved_bytes,
-        boundary_bytes=np.array([scale.value(s) for _, s in program.boundary_tensors]).reshape(
-            len(program.boundary_tensors), len(scale.micro_batch)
+class BlockCosting:
+    """Costs of blocks under one scale; programs share those of passes that they have in common."""
+
+    def __init__(
+        self, scale: Scale, placement: GroupShapes, rates: Rates, software: Software
+    ) -> None:
+        self._scale, self._placement, self._rates = scale, placement, rates
+        self._software = software
+        # By the ids of their instructions; with the programs, so that these stay.
+        self._known: dict[tuple[int, ...], tuple[BlockProgram, _CostedPass]] = {}
+
+    def of(self, program: BlockProgram) -> BlockCosts:
+        """Return the costs of one block."""
+        scale, rates = self._scale, self._rates
+        saved_bytes = _saved_bytes(program, scale, rates, self._software)
+        tier2: Floats | None = None
+        moved: tuple[Mapping[int, Floats], ...] = ({}, {}, {})
+        if rates.expanded is not None:
+            tier2 = tier2_saved_rows(program, saved_bytes, rates.expanded)
+            saved_bytes, moved = saved_bytes - tier2, tier2_accesses(program, tier2)
+        # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by
+        # device.
+        ahead = self._pass(program, (program.forward,), moved[:1], launches=scale.launches)
+        back = self._pass(program, (program.recomputation, program.backward), moved[1:])
+        (forward,), (again, backward) = ahead.phases, back.phases
+        sizes = [scale.value(size) for _, size in program.boundary_tensors]
+        shape = len(program.boundary_tensors), len(scale.micro_batch)
+        return BlockCosts(
+            program=program,
+            forward=forward,
+            recomputation=again,
+            backward=backward,
+            saved_bytes=saved_bytes,
+            boundary_bytes=np.array(sizes).reshape(shape) * rates.element_bytes,
+            shared=_added([ahead.shared, back.shared]),
+            tier2_saved_bytes=None if tier2 is None else tier2.sum(axis=0),
+            tier2_traffic_bytes=None if tier2 is None else ahead.tier2_bytes + back.tier2_bytes,
         )
-        * rates.element_bytes,
-        shared=_added(shared),
-        tier2_saved_bytes=None if tier2 is None else tier2.sum(axis=0),
-        tier2_traffic_bytes=None if tier2 is None else tier2_forward + tier2_again + tier2_backward,
-    )
+
+    def _pass(
+        self,
+        program: BlockProgram,
+        phases: Sequence[tuple[Instruction, ...]],
+        moved: Sequence[Mapping[int, Floats]],
+        *,
+        launches: float = 1.0,
+    ) -> _CostedPass:
+        """Return the costs of phases that the host launches one after another."""
+        # What is read where it is stored depends on all that the program saves.
+        of_all = () if self._rates.expanded is None else (id(program),)
+        key = (*of_all, *map(id, phases))
+        if key not in self._known:
+            self._known[key] = program, self._costed(program, phases, moved, launches)
+        return self._known[key][1]
+
+    def _costed(
+        self,
+        program: BlockProgram,
+        phases: Sequence[tuple[Instruction, ...]],
+        moved: Sequence[Mapping[int, Floats]],
+        launches: float,
+    ) -> _CostedPass:
+        scale, rates = self._scale, self._rates
+        whole = np.ones(1) if rates.expanded is None else stored_whole(program, scale)
+        found = [
+            phase_costs(
+                instructions, scale, self._placement, rates, self._software, kept=kept, whole=whole
+            )
+            for instructions, kept in zip(phases, moved, strict=True)
+        ]
+        costs = tuple(each for each, _ in found)
+        return _CostedPass(
+            phases=costs,
+            shared=stretch_to_host(costs, rates, scale, launches=launches),
+            tier2_bytes=reduce(np.add, [tier2 for _, tier2 in found]),
+        )
+
+
+class _CostedPass(NamedTuple):
+    """Costs of phases, what the device is to a process that shares it, expanded memory's bytes."""
+
+    phases: tuple[PhaseCosts, ...]
+    shared: SharedWork | None
+    tier2_bytes: Floats
 
 
 def _added(parts: Sequence[SharedWork | None]) -> SharedWork | None:

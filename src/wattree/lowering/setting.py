@@ -23,7 +23,6 @@ from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usu
 from wattree.lowering.idle import has_experts, idle_precision
 from wattree.lowering.model import model_of
 from wattree.lowering.usual_model import usual_block
-from wattree.lowering.work import model_flop
 from wattree.lowering.workload import (
     NO_STEP,
     GenerationPhase,
@@ -101,6 +100,8 @@ class Setting:
     def model_flop(self) -> float:
         """Matrix FLOP that one step of the model needs; counted once. [FLOP]"""
         if "flop" not in self._known:
+            from wattree.lowering.work import model_flop  # it compiles blocks: `check` does not
+
             data = self.job.data
             self._known["flop"] = model_flop(
                 self.model, global_batch=data.global_batch, sequence=data.sequence_length

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
-from wattree.lowering.block import ModelProgram
 from wattree.strategy import Schedule, chunk_layers
+
+if TYPE_CHECKING:
+    from wattree.lowering.block import ModelProgram
 
 
 def stage_misfits(model: ModelGraph, stages: int, schedule: Schedule) -> dict[str, str]:

@@ -16,7 +16,7 @@ from wattree.errors import StrategyError
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.colocation import SharedWork, colocation_misfits
-from wattree.lowering.costs import BlockCosts, block_costs
+from wattree.lowering.costs import BlockCosting, BlockCosts
 from wattree.lowering.dataflow import chunk_stages, with_boundary_copies
 from wattree.lowering.groups import GroupShapes, Placement
 from wattree.lowering.legality import check_fits, check_ring
@@ -132,15 +132,14 @@ def steps_of(
         rates, placement = by_pool[kind.pool], _placement(topology, kind, active)
         if tier2_offload.tiers:
             rates = replace(rates, expanded=_expanded(job, cluster, tier2_offload))
+        costing = BlockCosting(scale, placement, rates, software)
         steps.append(
             LoweredStep(
                 program=program,
                 strategy=strategy,
                 topology=topology,
                 kind=kind,
-                costs=tuple(
-                    block_costs(p, scale, placement, rates, software) for p in program.programs
-                ),
+                costs=tuple(map(costing.of, program.programs)),
                 storages=storages,
                 rates=rates,
                 software=software,
