@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ def job_of(mapping: Mapping[str, Any]) -> Job:
 
 def _train(job: Job, folder: Path, name: str) -> RankEnd:
     rank, world = TOLD["rank"], TOLD["size"]
-    store = str(folder / f"store-{name.replace('/', '-')}")
+    store = str(folder / f"store-{zlib.crc32(name.encode())}")  # names are long
     launch = Launch(rank=rank, world=world, local_rank=rank, local_world=world, store=store)
     is_own = job.model.module is not None  # whose numbers are the user's choice
     dtype = "float32" if is_own else "float64"

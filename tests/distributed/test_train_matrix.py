@@ -54,6 +54,18 @@ GROUPED = {
         "tied_embedding": True,
     }
 }
+#: Two of four experts a token; the last layer is dense, and others have an expert for all.
+MIXTURE = {
+    "transformer": {
+        **DECODER["transformer"],
+        "layers": 3,
+        "experts": 4,
+        "top_k": 2,
+        "expert_ffn": 12,
+        "shared_ffn": 8,
+        "moe_layers": [0, 1],
+    }
+}
 STACK = {"ffn": {"width": 20, "depth": 5, "activation": "tanh", "inputs": 64, "outputs": 10}}
 OWN = {
     "module": f"{Path(__file__).with_name('own_models.py')}:attending",
@@ -79,13 +91,13 @@ def _job(model: Mapping[str, Any], strategy: Any) -> dict[str, Any]:
     }
 
 
-def _space(ranks: int) -> list[StrategyOptions]:
-    """Return every strategy that `plan` can rank for PyTorch on so many devices."""
+def _space(ranks: int, model: Mapping[str, Any], software: str) -> list[StrategyOptions]:
+    """Return every strategy that `plan` can rank for some software on so many devices."""
     cluster = {"node": "2x-epyc-7742", "nodes": ranks // 2}
-    mapping = _job(DECODER, "auto") | {"precision": "fp32", "cluster": cluster}
-    job = job_from_mapping({**mapping, "software": "pytorch"}, "job")
+    mapping = _job(model, "auto") | {"precision": "fp32", "cluster": cluster}
+    job = job_from_mapping({**mapping, "software": software}, "job")
     setting = setting_of(job, load_calibration(None))
-    limits = Limits(offer=offer_of("pytorch"))
+    limits = Limits(offer=offer_of(software))
     found = list(enumerate_space(setting, ranks=[ranks], limits=limits))
     for options in found:
         recipe_of(replace(job, strategy=options))  # none of them is refused
@@ -116,6 +128,11 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
             {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "selective_operator"},
         ),
         "qkv": (DECODER, {"preset": "zero2", "dp": 2, "recompute": "selective_qkv"}),
+        "qkv-in-parts": (DECODER, {"preset": "megatron", "tp": 2, "recompute": "selective_qkv"}),
+        "operators-in-parts": (
+            MIXTURE,
+            {"preset": "tensor", "tp": 2, "recompute": "selective_operator"},
+        ),
         "matmuls": (DECODER, {"preset": "tensor", "tp": 2, "recompute": "selective_matmul"}),
         "every-second": (DECODER, {"preset": "ddp", "dp": 2, "recompute": "block_2"}),
         "ulysses": (DECODER, {"preset": "zero1", "cp": 2, "context": "ulysses"}),
@@ -142,6 +159,13 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
             {"pp": 2, "micro_batch": 2, "schedule": "zb-v"},
         ),
         "stack": (STACK, {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "full"}),
+        "experts": (MIXTURE, {"preset": "ddp", "ep": 2, "micro_batch": 2}),
+        "experts-sharded": (MIXTURE, {"preset": "fsdp", "ep": 2, "recompute": "full"}),
+        "experts-whole": (MIXTURE, {"preset": "megatron", "tp": 2, "micro_batch": 2}),
+        "experts-everywhere": (
+            MIXTURE,
+            {"preset": "megatron", "tp": 2, "expert_over_tensor": True, "ep": 1},
+        ),
         "both-ways": (DECODER, {"pp": 2, "schedule": "dualpipe", "micro_batch": 2}),
         "tied-both-ways": (
             GROUPED,
@@ -171,6 +195,25 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
         ),
         "tied-sharded": (GROUPED, {"preset": "fsdp", "dp": 2, "pp": 2, "micro_batch": 2}),
         "tied-shared": (GROUPED, {"preset": "megatron", "tp": 2, "pp": 2, "micro_batch": 2}),
+        "experts": (MIXTURE, {"preset": "zero1", "ep": 4, "micro_batch": 1}),
+        "experts-hybrid": (MIXTURE, {"preset": "hsdp", "fsdp": 2, "ep": 2, "micro_batch": 2}),
+        "experts-cut": (MIXTURE, {"preset": "megatron", "tp": 2, "ep": 2, "micro_batch": 2}),
+        "experts-spread": (
+            MIXTURE,
+            {"preset": "megatron", "tp": 2, "ep": 2, "expert_over_tensor": True},
+        ),
+        "experts-of-tensor": (
+            MIXTURE,
+            {"preset": "tensor", "tp": 2, "ep": 2, "expert_over_tensor": True, "micro_batch": 2},
+        ),
+        "experts-in-stages": (
+            MIXTURE,
+            {"preset": "zero2", "ep": 2, "pp": 2, "schedule": "zb-h1", "micro_batch": 1},
+        ),
+        "experts-of-positions": (
+            MIXTURE,
+            {"preset": "fsdp", "ep": 2, "cp": 2, "context": "ring", "micro_batch": 2},
+        ),
         "both-ways-sharded": (
             DECODER,
             {"preset": "fsdp", "dp": 2, "pp": 2, "schedule": "dualpipe", "micro_batch": 2},
@@ -190,11 +233,17 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
 
 def _jobs(ranks: int) -> dict[str, dict[str, Any]]:
     """Return the jobs of so many ranks by name."""
-    # One size: others differ in how often the same is done.
-    space = [each for each in _space(ranks) if each.pipeline.micro_batch == MICRO_BATCH]
+    spread = [each for each in _space(ranks, MIXTURE, "torchtitan") if each.ep == ranks]
     found = {
-        f"plan {number}": _job(DECODER, describe_options(options))
-        for number, options in enumerate(_covering(space))
+        f"plan {software} {number}": _job(model, describe_options(options))
+        for software, model, space in (
+            ("pytorch", DECODER, _space(ranks, DECODER, "pytorch")),
+            ("experts", MIXTURE, spread),
+        )
+        # One size: others differ in how often the same is done.
+        for number, options in enumerate(
+            _covering([each for each in space if each.pipeline.micro_batch == MICRO_BATCH])
+        )
     }
     picked = PICKED[ranks].items()
     return found | {name: _job(model, strategy) for name, (model, strategy) in picked}
@@ -245,6 +294,13 @@ def test_losses_are_those_of_one_process(
 
     assert set(found) == set(jobs)
     assert far == {}
+
+
+@pytest.mark.parametrize("software", ["generic", "torchtitan", "megatron-core", "maxtext"])
+def test_what_is_planned_is_run(software: str) -> None:
+    """Of dense models and of mixtures of experts: no strategy of the space is refused."""
+    for model in (DECODER, MIXTURE):
+        assert _space(4, model, software)
 
 
 def _pairs(

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from wattree.capture import TransformerShape
 from wattree.errors import JobError, StrategyError
 from wattree.job import Job, job_from_mapping
 from wattree.runtime.data import Wanted, WantedKind, batch_samples, given_set, sample_set
 from wattree.runtime.group import Group
-from wattree.runtime.models import Trainable
+from wattree.runtime.models import Linears, Trainable
+from wattree.runtime.models.experts import MixtureOfExperts
 from wattree.runtime.models.start import normal_block
 from wattree.runtime.parallel import assemble
 from wattree.runtime.recipe import ReplicaKind, recipe_of, with_preset
@@ -97,12 +99,15 @@ def test_a_recipe_has_the_degrees_of_the_strategy() -> None:
     [
         ("auto", "found 'auto', expected a preset with degrees"),
         ({"mesh": {"dp": 4}, "tree": {}}, "found a tree, expected a preset with degrees"),
-        ({"ep": 2, "dp": 2}, "strategy.ep: found 2, expected 1: wattree train runs dp, fsdp"),
+        ({"ep": 2, "dp": 2}, "strategy.ep: found 2, expected 1: ranks share the experts of"),
         ({"preset": "hsdp", "dp": 4}, "'hybrid' shards over the axis 'fsdp', found degree 1"),
         ({"preset": "op_shard"}, "strategy.op_shard: found true, expected false"),
         ({"pp": 4}, "4 chunks are more than the model's 2 layers can fill"),
         ({"pp": 2, "stage_layers": [3, 0]}, "found 2 chunks with 3 layers, expected 2 chunks"),
-        ({"pp": 2, "schedule": "dualpipe"}, "micro-batches, expected an even number: as many go"),
+        (
+            {"pp": 2, "schedule": "dualpipe", "micro_batch": 8},
+            "micro-batches, expected an even number: as many go",
+        ),
         ({"cp": 2}, "positions are spread for model.transformer alone"),
         ({"preset": "ddp", "recompute": "selective"}, "train knows of model.transformer alone"),
         ({"preset": "ddp", "offload": {"optimizer": "host"}}, "keeps everything on the devices"),
@@ -385,7 +390,11 @@ def test_buckets_are_kept_only_where_sums_depend_on_them(
     )
     session = SimpleNamespace(
         recipe=SimpleNamespace(
-            holders=replicas, recompute="none", processes_per_device=of_a_device
+            holders=replicas,
+            recompute="none",
+            processes_per_device=of_a_device,
+            is_two_way=False,
+            ep=1,
         ),
         device=torch.device("cpu"),
         data_group=object(),
@@ -395,3 +404,31 @@ def test_buckets_are_kept_only_where_sums_depend_on_them(
     trainable = Trainable(parts=(torch.nn.Linear(2, 2),), wanted=wanted, group=Group.__new__(Group))
     assemble.assemble(trainable, session)
     assert seen["find_unused_parameters"] is keeps
+
+
+# ---------------------------------------------------------------- experts
+
+
+def test_a_mixture_adds_what_each_token_s_experts_make() -> None:
+    """The same as a loop over tokens and their experts, weighed by the renormalized router."""
+    shape = TransformerShape(
+        layers=1, hidden=8, heads=2, vocab=9, experts=5, top_k=2, expert_ffn=6, shared_ffn=4
+    )
+    linears = Linears(
+        recipe=recipe_of(_job(strategy={"preset": "ddp"})),
+        group=Group(None),
+        seed=0,
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+    )
+    layer = MixtureOfExperts(shape, linears, "mlp")
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+
+    expected = torch.zeros_like(x)
+    for sample, position in ((s, p) for s in range(2) for p in range(3)):
+        token = x[sample, position]
+        weights, chosen = layer.router(token).softmax(0).topk(2)
+        parts = [layer.experts.parts[each](token[None, None])[0, 0] for each in chosen]
+        mixed = sum(w * part for w, part in zip(weights / weights.sum(), parts, strict=True))
+        expected[sample, position] = mixed + layer.shared(token[None, None])[0, 0]
+    torch.testing.assert_close(layer(x), expected)

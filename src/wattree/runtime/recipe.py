@@ -23,7 +23,7 @@ from wattree.strategy.presets import options_of_preset
 from wattree.strategy.presets.combine import schedule_name
 
 #: Axes whose ranks hold the same parameters.
-HOLDERS = ("dp", "fsdp", "cp")
+HOLDERS = ("dp", "fsdp", "cp", "ep")
 
 
 class ReplicaKind(StrEnum):
@@ -47,9 +47,10 @@ class Recipe:
 
     Attributes:
         kind: How ranks of one replica share the model.
-        dp, fsdp, cp, tp, pp: Degrees; ranks are in the order of `AXES`, tp innermost.
+        dp, fsdp, cp, tp, pp, ep: Degrees; ranks are in the order of `AXES`, tp innermost.
         sharding: What of the model's state replicas share: one of `SHARDINGS`.
         schedule: How micro-batches go through the stages.
+        expert_over_tensor: Whole experts are spread over `ep` times `tp` ranks.
         context: How attention reaches positions of other ranks of `cp`.
         context_order: Which positions a rank has: one of `PositionOrder`.
         recompute: What backward computes again: one of `RECOMPUTATIONS`, or `block_N`.
@@ -81,6 +82,8 @@ class Recipe:
     fsdp: int = 1
     cp: int = 1
     pp: int = 1
+    ep: int = 1
+    expert_over_tensor: bool = False
     sharding: str = "none"
     schedule: Schedule = field(default_factory=Schedule)
     context: str = ContextExchange.OVERLAPPED.value
@@ -97,7 +100,7 @@ class Recipe:
     @property
     def replicas(self) -> int:
         """Replicas, each of which has samples of its own."""
-        return self.dp * self.fsdp
+        return self.dp * self.fsdp * self.ep
 
     @property
     def holders(self) -> int:
@@ -107,7 +110,7 @@ class Recipe:
     @property
     def degrees(self) -> dict[str, int]:
         """Degrees by axis, the outermost first."""
-        return {axis: getattr(self, axis) for axis in AXES if axis != "ep"}
+        return {axis: getattr(self, axis) for axis in AXES}
 
     @property
     def grid(self) -> RankGrid:
@@ -115,20 +118,35 @@ class Recipe:
         return RankGrid(degrees=self.degrees)
 
     @property
-    def shard_axes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Axes over which `fully_shard` replicates parameters, and those over which it shards."""
+    def expert_axes(self) -> tuple[str, ...]:
+        """Axes whose ranks share the experts of a layer."""
+        return ("ep", "tp") if self.expert_over_tensor else ("ep",)
+
+    def shard_axes(self, *, experts: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return axes over which `fully_shard` replicates, and those over which it shards.
+
+        Args:
+            experts: What it does so with experts, of which ranks of `ep` have others.
+        """
+        holders = tuple(axis for axis in HOLDERS if axis != "ep" or not experts)
         if self.sharding == "hybrid":
-            return tuple(axis for axis in HOLDERS if axis != "fsdp"), ("fsdp",)
-        return (HOLDERS, ()) if self.sharding == "none" else ((), HOLDERS)
+            return tuple(axis for axis in holders if axis != "fsdp"), ("fsdp",)
+        return (holders, ()) if self.sharding == "none" else ((), holders)
 
     @property
     def is_fully_sharded(self) -> bool:
         """Whether `fully_shard` reduces gradients, and not `DistributedDataParallel`.
 
         Pipeline schedules of PyTorch reduce gradients at their end by `fully_shard` alone: split
-        backward passes call no hooks of `DistributedDataParallel`.
+        backward passes call no hooks of `DistributedDataParallel`. That has one group of replicas,
+        and experts have fewer than the rest.
         """
-        return self.holders > 1 and (self.pp > 1 or self.sharding != "none")
+        return self.holders > 1 and (self.pp > 1 or self.ep > 1 or self.sharding != "none")
+
+    @property
+    def is_two_way(self) -> bool:
+        """Whether two stages hold each part of the model, one for each direction."""
+        return self.pp > 1 and self.schedule.placed(self.pp).copies > 1
 
     @property
     def splits_backward(self) -> bool:
@@ -199,6 +217,8 @@ def recipe_of(job: Job) -> Recipe:
         fsdp=options.fsdp,
         cp=options.cp,
         pp=options.pp,
+        ep=options.ep,
+        expert_over_tensor=options.parallelism.expert_over_tensor and options.tp > 1,
         sharding=options.memory.sharding,
         schedule=schedule,
         context=options.parallelism.context,

@@ -17,20 +17,17 @@ from wattree.strategy import (
 
 #: What to say wherever a strategy is not run.
 RUNNABLE = (
-    "wattree train runs dp, fsdp, tp, cp and pp with the shardings none, zero1, zero2, zero3 and "
-    "hybrid; of presets ddp, zero1, zero2, zero3, fsdp, hsdp, tensor, megatron, phantom and "
+    "wattree train runs dp, fsdp, tp, cp, pp and ep with the shardings none, zero1, zero2, zero3 "
+    "and hybrid; of presets ddp, zero1, zero2, zero3, fsdp, hsdp, tensor, megatron, phantom and "
     "low_rank"
 )
 #: What has no way to be run, and the value that stands for its absence.
 _ABSENT = {
-    "ep": 1,
     "single_process": False,
     "op_shard": False,
     "sync_batch_norm": False,
     "tables": "data-parallel",
 }
-#: What is recomputed by counting the matmuls of a layer.
-_BY_MATMUL = ("selective_operator", "selective_qkv")
 
 
 def misfits_of(job: Job, options: StrategyOptions, schedule: Schedule) -> dict[str, str]:
@@ -48,12 +45,20 @@ def misfits_of(job: Job, options: StrategyOptions, schedule: Schedule) -> dict[s
         if options.value(key) != absent
     }
     if options.traffic.offload.tiers:
-        found["strategy.offload"] = "train keeps everything on the devices; leave it out"
+        found["strategy.offload"] = (
+            "train keeps everything on the devices: offload moves state to the host of an "
+            "accelerator, and none has been available to try it; leave it out"
+        )
     if options.phantoms.enabled and options.tp == 1:
         found["strategy.tp"] = "found 1 with phantom layers; set tp above 1, or use ddp"
     if options.memory.sharding == "hybrid" and options.fsdp == 1:
         found["strategy.sharding"] = (
             "'hybrid' shards over the axis 'fsdp', found degree 1; set fsdp above 1, or use zero3"
+        )
+    if options.ep > 1 and not (job.model.transformer or {}).get("experts"):
+        found["strategy.ep"] = (
+            f"found {options.ep}, expected 1: ranks share the experts of a model.transformer that "
+            "has some"
         )
     found |= dict(_of_number_format(job, options))
     found |= dict(_of_stages(job, options, schedule))
@@ -169,10 +174,4 @@ def _of_recomputation(job: Job, options: StrategyOptions) -> Iterator[tuple[str,
         yield (
             "strategy.recompute",
             f"found '{kind}', which train knows of model.transformer alone; use none or full",
-        )
-    elif kind in _BY_MATMUL and options.tp > 1:
-        yield (
-            "strategy.recompute",
-            f"found '{kind}' with tp above 1, whose matmuls PyTorch does not see one by one; use "
-            "none, selective or full",
         )

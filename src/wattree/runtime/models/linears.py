@@ -13,6 +13,7 @@ from wattree.runtime import layers
 from wattree.runtime.group import Group
 from wattree.runtime.models.start import normal_block
 from wattree.runtime.parallel.context import ContextShare
+from wattree.runtime.parallel.exchange import ExpertShare
 from wattree.runtime.recipe import Recipe, ReplicaKind
 from wattree.runtime.shards import shard_offsets, shard_widths
 
@@ -55,6 +56,7 @@ class Linears:
         dtype: Of the parameters.
         sequence_parallel: What is between the layers is cut by position, the second dim.
         context: Which positions this rank has.
+        experts: Which experts it has.
     """
 
     recipe: Recipe
@@ -64,6 +66,7 @@ class Linears:
     dtype: torch.dtype = torch.float32
     sequence_parallel: bool = False
     context: ContextShare = field(default_factory=ContextShare)
+    experts: ExpertShare = field(default_factory=ExpertShare)
 
     def plain(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
         """Return a layer that every rank has whole."""

@@ -6,7 +6,7 @@ Attention is split by heads, the feed-forward part by its inner features or into
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import torch
@@ -15,23 +15,21 @@ from torch.nn import functional
 
 from wattree.capture import TransformerShape
 from wattree.errors import JobError
+from wattree.runtime.models.experts import MixtureOfExperts, check_experts
+from wattree.runtime.models.feed_forward import ACTIVATIONS, FeedForwardPart, out_std
 from wattree.runtime.models.linears import Linears, Weights
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
 from wattree.runtime.parallel.context import AttentionCore
 from wattree.runtime.parallel.cut import StageLayers
-from wattree.runtime.regions import join_parts, split_parts
+from wattree.runtime.regions import split_parts
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "relu": functional.relu,
-    "silu": functional.silu,
-}
 #: Keys of a transformer block that are run; any other one has to have its default.
 _RUN = frozenset(
     {
         *("layers", "hidden", "heads", "vocab", "kv_heads", "head_dim", "ffn", "gated"),
         *("activation", "norm", "qkv_bias", "attention_out_bias", "mlp_bias", "head_bias"),
         *("positions", "max_positions", "tied_embedding", "final_norm"),
+        *("experts", "top_k", "expert_ffn", "shared_ffn", "moe_layers"),
         *("name", "architecture", "sources"),
     }
 )
@@ -53,8 +51,8 @@ def check_shape(shape: TransformerShape, linears: Linears, *, sequence: int, pla
         for field in fields(shape)
         if getattr(shape, field.name) != getattr(plain, field.name)
     ]
-    if shape.activation not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
+    if shape.activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
         problems.append(f"activation: found '{shape.activation}', expected one of {known}")
     if shape.positions not in _POSITIONS:
         known = ", ".join(_POSITIONS)
@@ -71,6 +69,7 @@ def check_shape(shape: TransformerShape, linears: Linears, *, sequence: int, pla
     inner = _inner(shape)
     if shape.gated and inner % tp:
         problems.append(f"ffn: found {inner}, expected a multiple of strategy.tp, {tp}")
+    problems += check_experts(shape, linears, sequence=sequence)
     if problems:
         raise JobError(place, problems)
 
@@ -115,7 +114,7 @@ class Attention(nn.Module):
         self.out = linears.row(
             wide,
             shape.hidden,
-            Weights(name=f"{name}.out", std=_out_std(wide, shape), bias=shape.attention_out_bias),
+            Weights(name=f"{name}.out", std=out_std(wide, shape), bias=shape.attention_out_bias),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -133,48 +132,20 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
-class FeedForwardPart(nn.Module):
-    """Up, activation, down. Phantom layers read and make shards, so borders stand around them."""
-
-    def __init__(self, shape: TransformerShape, linears: Linears, name: str) -> None:
-        super().__init__()
-        self.is_phantom = linears.recipe.kind.has_ghosts
-        self.group, self.hidden, self.name = linears.group, shape.hidden, name
-        self.activation, self.is_gated = _ACTIVATIONS[shape.activation], shape.gated
-        inner = _inner(shape)
-        outputs = (inner, inner) if shape.gated else (inner,)
-        up, down = (
-            (linears.phantom, linears.phantom) if self.is_phantom else (linears.column, linears.row)
-        )
-        std, bias = shape.hidden**-0.5, shape.mlp_bias
-        weights = Weights(name=f"{name}.up", std=std, bias=bias, parts=outputs)
-        self.up = up(shape.hidden, sum(outputs), weights)
-        weights = Weights(name=f"{name}.down", std=_out_std(inner, shape), bias=bias)
-        self.down = down(inner, shape.hidden, weights)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what the feed-forward part adds to the residual."""
-        if self.is_phantom:
-            x = split_parts(x, self.group, self.name)
-        x = self.up(x)
-        if self.is_gated:
-            gate, value = x.chunk(2, dim=-1)
-            x = self.activation(gate) * value
-        else:
-            x = self.activation(x)
-        x = self.down(x)
-        return join_parts(x, self.group, self.hidden, self.name) if self.is_phantom else x
-
-
 class Layer(nn.Module):
     """Attention and feed-forward part, each behind a norm and added to what came in."""
 
-    def __init__(self, shape: TransformerShape, linears: Linears, name: str) -> None:
+    def __init__(self, shape: TransformerShape, linears: Linears, number: int) -> None:
         super().__init__()
+        name = f"layers.{number}"
         self.attention_norm = Norm(shape.norm, shape.hidden, linears)
         self.attention = Attention(shape, linears, f"{name}.attention")
         self.mlp_norm = Norm(shape.norm, shape.hidden, linears)
-        self.mlp = FeedForwardPart(shape, linears, f"{name}.mlp")
+        self.mlp: nn.Module
+        if shape.experts and (shape.moe_layers is None or number in shape.moe_layers):
+            self.mlp = MixtureOfExperts(shape, linears, f"{name}.mlp")
+        else:
+            self.mlp = FeedForwardPart(shape, linears, f"{name}.mlp", inner=_inner(shape))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the residual behind the layer."""
@@ -214,10 +185,7 @@ class Decoder(nn.Module):
             linears.draw(self.positions, "positions", shape.hidden**-0.5)
         # By their numbers in the whole model, which checkpoints name.
         self.layers = nn.ModuleDict(
-            {
-                str(number): Layer(shape, linears, f"layers.{number}")
-                for number in range(cut.begin, cut.end)
-            }
+            {str(number): Layer(shape, linears, number) for number in range(cut.begin, cut.end)}
         )
         self.norm: nn.Module | None = None
         self.head: nn.Module | None = None
@@ -287,11 +255,6 @@ def build_decoder(
 
 def _inner(shape: TransformerShape) -> int:
     return shape.ffn or 4 * shape.hidden
-
-
-def _out_std(inputs: int, shape: TransformerShape) -> float:
-    """Return the spread of what is added to the residual: less the more layers add (GPT-2)."""
-    return float((inputs * 2 * shape.layers) ** -0.5)
 
 
 def _rotated(x: Tensor, positions: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ they share of samples along cp in attention (`context`). Stages run by `pipeline
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from wattree.runtime.models.experts import experts_of
 from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.parallel.blocks import blocks_of
 from wattree.runtime.parallel.cut import StageLayers
@@ -37,6 +38,7 @@ class AssembledModel:
         tied_group: The ranks that have the copies; None where that is this one alone.
         twins: Parameters of parts that two stages hold, in the same order on both.
         twins_group: These two.
+        experts: Parameters of experts, of which ranks of ep have others.
         copied: Elements of all these that another stage has already.
     """
 
@@ -47,6 +49,7 @@ class AssembledModel:
     tied_group: Any = None
     twins: tuple[nn.Parameter, ...] = ()
     twins_group: Any = None
+    experts: tuple[nn.Parameter, ...] = ()
     copied: int = 0
 
 
@@ -77,6 +80,7 @@ def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
         tied_group=None if trainable.tied is None else _ends_group(session),
         twins=twins,
         twins_group=_pair_group(session),
+        experts=tuple(experts_of(trainable.module)) if session.recipe.ep > 1 else (),
         copied=sum(each.numel() for each in copies.values()),
     )
 
@@ -88,14 +92,9 @@ def _parts_of(trainable: Trainable) -> list[tuple[nn.Module, StageLayers]]:
     return sorted(zip(trainable.parts, trainable.cuts, strict=True), key=lambda each: each[1].chunk)
 
 
-def _is_two_way(session: RankSession) -> bool:
-    recipe = session.recipe
-    return recipe.pp > 1 and recipe.schedule.placed(recipe.pp).copies > 1
-
-
 def _twins(trainable: Trainable, session: RankSession, tied: set[int]) -> tuple[nn.Parameter, ...]:
     """Return the parameters of which another stage has a copy, but for tied ones."""
-    if not _is_two_way(session):
+    if not session.recipe.is_two_way:
         return ()
     return tuple(
         each
@@ -128,7 +127,7 @@ def _ends_group(session: RankSession) -> Any:
 
 def _pair_group(session: RankSession) -> Any:
     """Return the two ranks that hold the same parts of the model; None where one has each."""
-    if not _is_two_way(session):
+    if not session.recipe.is_two_way:
         return None
     last = session.recipe.pp - 1
     return _group_of_stages(session, [(stage, last - stage) for stage in range(last // 2 + 1)])
@@ -171,9 +170,29 @@ def _fully_sharded(part: nn.Module, session: RankSession) -> nn.Module:
         # freed memory. The schedule itself gathers a stage and frees it.
         "reshard_after_forward": recipe.sharding in _GATHERED_AGAIN and not recipe.splits_backward,
     }
+    if session.expert_mesh is not None:
+        options["shard_placement_fn"] = _placement(session.expert_mesh, set(experts_of(part)))
     for block in blocks_of(part).values():
         fully_shard(block, **options)
     return fully_shard(part, **options)
+
+
+def _placement(mesh: Any, experts: set[nn.Parameter]) -> Callable[[nn.Parameter], Any]:
+    """Return what tells `fully_shard` that experts lie on a mesh of their own."""
+    # Its documentation names these; only their module is private (torch 2.13).
+    from torch.distributed.fsdp._fully_shard._fsdp_common import (
+        FSDPMeshInfo,
+        HSDPMeshInfo,
+        ShardPlacementResult,
+    )
+
+    info = (
+        FSDPMeshInfo(mesh, shard_mesh_dim=0)
+        if mesh.ndim == 1
+        else HSDPMeshInfo(mesh, shard_mesh_dim=1, replicate_mesh_dim=0)
+    )
+    there = ShardPlacementResult(placement=None, mesh_info=info)
+    return lambda parameter: there if parameter in experts else None
 
 
 def _by_buckets(part: nn.Module, session: RankSession) -> nn.Module:

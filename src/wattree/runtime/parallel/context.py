@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from wattree.runtime.parallel.exchange import exchanged
 from wattree.strategy import ULYSSES, ContextExchange, PositionOrder
 
 
@@ -102,12 +103,12 @@ def _by_heads(q: Tensor, k: Tensor, v: Tensor, context: ContextShare) -> Tensor:
         q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
     )
     parts = torch.stack(mixed.chunk(context.size, dim=2))
-    back: Tensor = _Exchanged.apply(parts, context)
+    back = exchanged(parts, context.process_group)
     return back.movedim(0, 1).flatten(1, 2)
 
 
 def _to_heads(x: Tensor, context: ContextShare) -> Tensor:
-    parts: Tensor = _Exchanged.apply(torch.stack(x.chunk(context.size, dim=1)), context)
+    parts = exchanged(torch.stack(x.chunk(context.size, dim=1)), context.process_group)
     return parts.movedim(0, 2).flatten(2, 3)
 
 
@@ -169,21 +170,6 @@ class _Gathered(torch.autograd.Function):
         group = ctx.context.process_group
         _single("reduce_scatter")(part, whole.flatten(0, 1), group=group)
         return part, None
-
-
-class _Exchanged(torch.autograd.Function):
-    """`(ranks, …)`, a part for each rank, to the parts of each for this one."""
-
-    @staticmethod
-    def forward(ctx: Any, parts: Tensor, context: ContextShare) -> Tensor:
-        ctx.context = context
-        found = torch.empty_like(parts, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(found, parts.contiguous(), group=context.process_group)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _Exchanged.apply(gradients[0], ctx.context), None
 
 
 class _Passed(torch.autograd.Function):

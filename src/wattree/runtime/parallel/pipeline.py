@@ -102,7 +102,7 @@ class WatchedStage(PipelineStage):
         super().__init__(
             part, index, routes * cut.chunks, session.device, group=session.stage_group
         )
-        self._cut = cut
+        self._cut, self._index = cut, index
 
     @property
     def is_first(self) -> bool:
@@ -138,7 +138,7 @@ class WatchedStage(PipelineStage):
 
     def backward_weight_one_chunk(self, *arguments: Any, **options: Any) -> Any:
         """Compute gradients of weights, as the stage does."""
-        index = self.stage_index
+        index: int = self._index
         if self.is_first:
             self.stage_index = 0  # which PyTorch takes for the one whose input has no gradient
         try:

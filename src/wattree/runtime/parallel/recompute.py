@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from wattree.runtime.layers import ShardedLinear
 from wattree.runtime.parallel.blocks import blocks_of
 from wattree.runtime.parallel.context import AttentionCore
 
@@ -50,22 +50,35 @@ def recompute_in_backward(part: nn.Module, kind: str) -> None:
 def _checkpoint(
     modules: Iterator[nn.Module], *, keeps: _Keeps | None = None, attention: bool = False
 ) -> None:
-    options: dict[str, Any] = {"use_reentrant": False}
-    if keeps is not None:
-        options["context_fn"] = partial(_contexts, keeps, attention)
     for module in modules:
+        options: dict[str, Any] = {"use_reentrant": False}
+        if keeps is not None:
+            options["context_fn"] = partial(_contexts, keeps, attention, _numbered(module))
         # Not a wrapper around the module: its parameters would have other names.
         module.forward = partial(checkpoint, module.forward, **options)
 
 
-def _contexts(keeps: _Keeps, attention: bool) -> Any:  # noqa: FBT001 - checkpoint gives none
-    counted: Counter[bool] = Counter()
+def _numbered(module: nn.Module) -> list[int]:
+    """Return where to read the number of the linear layer that computes, in the order of calls."""
+    current = [0]
 
-    def policy(context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+    def hook(number: int) -> Callable[..., None]:
+        def entered(*_: Any) -> None:
+            current[0] = number
+
+        return entered
+
+    layers = (each for each in module.modules() if isinstance(each, (nn.Linear, ShardedLinear)))
+    for number, layer in enumerate(layers):
+        layer.register_forward_pre_hook(hook(number))
+    return current
+
+
+def _contexts(keeps: _Keeps, attention: bool, current: list[int]) -> Any:  # noqa: FBT001 - as above
+    def policy(_: Any, operator: Any, *__: Any, **___: Any) -> CheckpointPolicy:
         is_kept = attention and "scaled_dot_product" in str(operator)
         if operator in _MATMULS:
-            is_kept = keeps(counted[context.is_recompute])
-            counted[context.is_recompute] += 1
+            is_kept = keeps(current[0])
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)

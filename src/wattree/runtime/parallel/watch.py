@@ -152,14 +152,14 @@ class WatchedWork(dist.Work):
 
 def _groups_of(session: RankSession) -> dict[str, _WatchedGroup]:
     """Return name → what is sent in it, of the groups that libraries were given."""
-    found = {}
-    if session.shard_mesh is not None:
-        whole = _WatchedGroup(gathers="parameters", others="gradients")
-        groups = session.shard_mesh.get_all_groups()
-        found = {_name_of(group): whole for group in groups if group.size() > 1}
-    if session.context_group is not None:
-        within = _WatchedGroup(gathers="context", others="context")
-        found[_name_of(session.context_group)] = within
+    found: dict[str, _WatchedGroup] = {}
+    whole = _WatchedGroup(gathers="parameters", others="gradients")
+    for mesh in (session.shard_mesh, session.expert_mesh):
+        groups = [] if mesh is None else mesh.get_all_groups()
+        found |= {_name_of(group): whole for group in groups if group.size() > 1}
+    for what, group in (("context", session.context_group), ("experts", session.expert_group)):
+        if group is not None:
+            found[_name_of(group)] = _WatchedGroup(gathers=what, others=what)
     return found
 
 

@@ -14,7 +14,9 @@ from torch import nn
 
 from wattree.energy.stages import all_reduce_sent_bytes
 from wattree.runtime.layers import RowParallelLinear, ShardedLinear
+from wattree.runtime.models.experts import experts_of
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
+from wattree.runtime.recipe import Recipe
 from wattree.runtime.regions import local_part
 from wattree.runtime.train.record import Span, SpanRecorder
 from wattree.runtime.train.session import RankSession
@@ -88,7 +90,7 @@ def gathered(
     elif session.data_group is not None and not recipe.is_fully_sharded:
         sent["gradients"] = ring_bytes(module, recipe.holders) * measured_steps
         calls += measured_steps
-    own, copies = _elements(module, recipe.tp)
+    own, copies = _elements(module, recipe)
     mine = RankAccount(
         rank=session.rank,
         origin_s=recorder.seconds(origin),
@@ -98,7 +100,7 @@ def gathered(
         peak_bytes=peak_memory_bytes(session.device),
         parameters=own - copied,
         copies=copies,
-        trained=sum(p.numel() for p in module.parameters() if p.requires_grad),
+        trained=sum(_weighed(module, recipe, trained=True).values()),
         stored=sum(local_part(p).numel() for p in module.parameters()),
     )
     found: list[RankAccount | None] | None = [None] * recipe.ranks if session.rank == 0 else None
@@ -106,18 +108,30 @@ def gathered(
     return [each for each in found if each is not None] if found else []
 
 
-def _elements(module: nn.Module, tp: int) -> tuple[int, int]:
+def _weighed(module: nn.Module, recipe: Recipe, *, trained: bool = False) -> dict[int, int]:
+    """Return id → elements of parameters, those of experts as often as ranks of ep have others."""
+    spread = {id(each) for each in experts_of(module)}
+    return {
+        id(each): each.numel() * (recipe.ep if id(each) in spread else 1)
+        for each in module.parameters()
+        if each.requires_grad or not trained
+    }
+
+
+def _elements(module: nn.Module, recipe: Recipe) -> tuple[int, int]:
     """Return the elements that only this rank of its replica has, and those that all have."""
-    if tp == 1:
-        return sum(p.numel() for p in module.parameters()), 0
+    every = _weighed(module, recipe)
+    if recipe.tp == 1:
+        return sum(every.values()), 0
     cut = (ShardedLinear, VocabularyEmbedding)
     own = {
-        id(parameter): parameter.numel()
+        id(parameter)
         for layer in module.modules()
         if isinstance(layer, cut)
         for name, parameter in layer.named_parameters(recurse=False)
         if not (isinstance(layer, RowParallelLinear) and name == "bias")
     }
-    every = {id(parameter): parameter.numel() for parameter in module.parameters()}
-    total = sum(own.values())
+    if recipe.expert_over_tensor:
+        own |= {id(each) for each in experts_of(module)}
+    total = sum(every[each] for each in own)
     return total, sum(every.values()) - total

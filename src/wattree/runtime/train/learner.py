@@ -60,6 +60,7 @@ class Learner:
         self._reduction = _shared(self.replicated, session)
         self.watch: LibraryWatch | None = None
         recipe = session.recipe
+        self._experts = recipe.ep
         self._sharding = recipe.sharding if recipe.is_fully_sharded else None
         self._pipeline: Pipeline | None = None
         if recipe.pp > 1:
@@ -115,7 +116,7 @@ class Learner:
                 begin = phase("forward", begin)
                 self._backward(loss)
             if is_last:
-                self._add_partial()
+                self._complete_gradients()
             phase("backward", begin)
             total = total.to(loss.device) + loss.detach()
         return total, inputs
@@ -133,9 +134,7 @@ class Learner:
         except RuntimeError as error:  # stages make one of whatever a layer raises
             raise innermost(error) from None
         begin = mark()
-        self._add_partial()
-        self._add_tied()
-        self._add_twins()
+        self._complete_gradients()
         phase("backward", begin)
         total = torch.zeros((), dtype=torch.float64)
         for loss in losses:
@@ -161,15 +160,25 @@ class Learner:
     def _shard_between(self, sharding: str, *, is_last: bool) -> None:
         """Let `fully_shard` do between micro-batches what the stage of ZeRO says.
 
-        Stages 1 and 2 keep parameters whole until the step ends, and stage 1 gradients too.
+        Stages 1 and 2 keep parameters whole until the step ends, and stage 1 gradients too, as
+        replicas do that share nothing.
         """
         from torch.distributed.fsdp import FSDPModule
 
         assert isinstance(self.replicated, FSDPModule)
-        if sharding in {"zero1", "zero2"}:
+        if sharding in {"none", "zero1", "zero2"}:
             self.replicated.set_reshard_after_backward(is_last)
-        if sharding == "zero1":
+        if sharding in {"none", "zero1"}:
             self.replicated.set_requires_gradient_sync(is_last)
+
+    def _complete_gradients(self) -> None:
+        """Do what is left once replicas have the mean of their gradients."""
+        self._add_partial()
+        self._add_tied()
+        self._add_twins()
+        for each in self._model.experts:
+            if each.grad is not None:  # the mean over those that have it, of the sum over ep
+                local_part(each.grad).div_(self._experts)
 
     def _add_partial(self) -> None:
         """Add up gradients of which each rank has those of its positions only."""

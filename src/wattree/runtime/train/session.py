@@ -37,6 +37,8 @@ class RankSession:
         context_group: Ranks with other positions of the same samples; None without any.
         shard_mesh: Ranks over which `fully_shard` shards, the inner dim, and replicates, the
             outer one; None where it does neither.
+        expert_group: Ranks with other experts of the same layers; None without any.
+        expert_mesh: As `shard_mesh`, of experts.
     """
 
     launch: Launch
@@ -48,6 +50,8 @@ class RankSession:
     stage_group: Any = None
     context_group: Any = None
     shard_mesh: DeviceMesh | None = None
+    expert_group: Any = None
+    expert_mesh: DeviceMesh | None = None
 
     @property
     def rank(self) -> int:
@@ -62,7 +66,7 @@ class RankSession:
     @property
     def replica(self) -> int:
         """Number of this rank's replica, which has samples of its own."""
-        return self.recipe.grid.index(self.rank, ("dp", "fsdp"))
+        return self.recipe.grid.index(self.rank, ("dp", "fsdp", "ep"))
 
     @property
     def place(self) -> int:
@@ -152,7 +156,7 @@ def _joined(
     """Return a rank with its groups; every rank takes part in making every group."""
     made = {
         axes: _axis_group(recipe, launch.rank, axes, patience)
-        for axes in (("tp",), HOLDERS, ("pp",), ("cp",))
+        for axes in (("tp",), HOLDERS, ("pp",), ("cp",), recipe.expert_axes)
     }
     return RankSession(
         launch=launch,
@@ -164,6 +168,8 @@ def _joined(
         stage_group=made["pp",],
         context_group=made["cp",],
         shard_mesh=_shard_mesh(recipe, launch.rank, device, patience),
+        expert_group=made[recipe.expert_axes],
+        expert_mesh=_shard_mesh(recipe, launch.rank, device, patience, experts=True),
     )
 
 
@@ -180,14 +186,19 @@ def _axis_group(recipe: Recipe, rank: int, axes: tuple[str, ...], patience: time
 
 
 def _shard_mesh(
-    recipe: Recipe, rank: int, device: torch.device, patience: timedelta
+    recipe: Recipe,
+    rank: int,
+    device: torch.device,
+    patience: timedelta,
+    *,
+    experts: bool = False,
 ) -> DeviceMesh | None:
     """Return over whom `fully_shard` replicates, and shards."""
-    if not recipe.is_fully_sharded:
+    if not recipe.is_fully_sharded or (experts and recipe.ep == 1):
         return None
     from torch.distributed.device_mesh import DeviceMesh  # only such strategies load it
 
-    replicated, sharded = recipe.shard_axes
+    replicated, sharded = recipe.shard_axes(experts=experts)
     dims = {"replicate": replicated, "shard": sharded}
     if not replicated:
         del dims["replicate"]
