@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.design.synthetic import axis, outcome, study
 from wattree.design import Results
 from wattree.design.answers import (
+    ALIKE,
     AxisColumn,
     NoAnswer,
     Sweep,
@@ -331,6 +332,21 @@ def test_break_even_like_for_like_keeps_all_other_axes() -> None:
     assert not isinstance(alike, NoAnswer)
     assert (anew.crossings, anew.first_wins_at_start) == ((), False)
     assert alike.crossings[0].at == pytest.approx(3)
+
+
+def test_points_that_differ_by_less_than_an_anomaly_are_not_ranked() -> None:
+    """What computation meets by chance may be as much; list prices are exact."""
+    sweep = grid(
+        {"n": [0, 1, 2, 3, 4]},
+        feasible=lambda p: p.n < 4,
+        time_s=lambda p: [1.0 + ALIKE / 2, 1.0, 1.0 + 2 * ALIKE, 1.0 + ALIKE / 4, 1.0][p.n],
+        capital_usd=lambda p: [1.0, 1.01, 1.0, 2.0, 1.0][p.n],
+    )
+
+    assert sweep.best("time_s") == 1
+    assert sweep.ties("time_s").tolist() == [3, 0]
+    assert sweep.ties("capital_usd").tolist() == [2]
+    assert sweep.ties("energy_j").tolist() == []
 
 
 def test_worth_compares_with_the_lowest_value_that_fits() -> None:

@@ -34,6 +34,23 @@ def test_a_study_of_which_nothing_fits_says_so() -> None:
     assert text.count("no point of the study is feasible") == 3
 
 
+def test_a_small_difference_is_said_to_rank_nothing() -> None:
+    """Two kinds whose times a scheduling anomaly could exchange; the slower one is cheaper."""
+    axes = (axis("kind", ("one", "two", "three")),)
+    outcomes = tuple(
+        outcome({"kind": kind}, step_s=step_s, power_w=1, capital_usd=price)
+        for kind, step_s, price in zip(axes[0].values, (1.0, 1.02, 2), (3, 2, 1), strict=True)
+    )
+    text = " ".join(printed(Results(study=study(axes), outcomes=outcomes)).split())
+
+    assert (
+        "least time to target: 1 other point (#2) within 4 %, too close to rank; #2 has the least "
+        "capital, " in text
+    )
+    assert "one against two: 2.0 % less time (too little to rank them): " in text
+    assert "one against three: 50.0 % less time: " in text
+
+
 def test_names_of_files_are_no_markup() -> None:
     """`[red]` in a name is a name."""
     axes = (axis("kind", ("[red]plain", NASTY)),)

@@ -45,7 +45,8 @@ def request(chance: random.Random, *, is_own: bool) -> tuple[dict[str, Any], byt
     if is_own:
         headers.append((b"x-wattree-token", TOKEN.encode()))
     else:
-        guess = chance.choice((b"", b"guess", TOKEN[:-1].encode(), chance.randbytes(8)))
+        wrong = b"a/b=1; c@d=2; wattree-8080=" + TOKEN[1:].encode()
+        guess = chance.choice((b"", b"guess", TOKEN[:-1].encode(), wrong, chance.randbytes(8)))
         name = chance.choice((b"x-wattree-token", b"cookie", b"authorization"))
         headers.append((name, guess))
     if chance.random() < 0.3:
@@ -104,6 +105,21 @@ class NoPlans(Plans):
     def start(self, job: Any) -> None:  # type: ignore[override]
         """Begin nothing."""
         del job
+
+
+def test_cookies_of_other_servers_of_the_host_do_not_matter() -> None:
+    """Browsers send them to every port; Python's own reader refuses some of their names."""
+    cookie = b"a/b=1; wattree-8080=" + TOKEN.encode() + b"; {c@d}=2"
+    scope, _ = request(random.Random(0), is_own=True)
+    given = {"method": "GET", "path": "/", "query_string": b""}
+    headers = [(b"host", HOST.encode()), (b"cookie", cookie)]
+
+    async def asked() -> int:
+        app = make_app(TOKEN, frozenset({HOST}), plans=NoPlans())
+        async with living(app):
+            return await status_of(app, {**scope, **given, "headers": headers}, b"")
+
+    assert asyncio.run(asked()) == 200
 
 
 @pytest.mark.parametrize("seed", [1])

@@ -17,6 +17,7 @@ from wattree.report.design.words import (
     comparison_sentence,
     kind_sentence,
     spending_sentence,
+    ties_sentence,
     worth_sentence,
 )
 
@@ -68,6 +69,9 @@ def _front(summary: StudySummary, console: Console) -> None:
     count, fit = len(summary.front.points), int(summary.sweep.feasible.sum())
     if len(summary.front.objectives) > 1:
         console.print(f"{count:,} of {fit:,} points are Pareto-optimal in {names}", markup=False)
+    for name in summary.best:
+        if ties := ties_sentence(summary, name):
+            console.print(f"least {MEASURES[name]}: {ties}", markup=False)
 
 
 def _break_evens(summary: StudySummary, console: Console) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import SimpleCookie
 from typing import Any, Final
 
 from starlette.datastructures import Headers, QueryParams
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 Scope = MutableMapping[str, Any]
@@ -83,8 +83,8 @@ class Guard:
             answer = RedirectResponse("/", 303, headers=_HEADERS)
             answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
             return answer
-        cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        if not self._fits(cookie.value if cookie else headers.get("x-wattree-token", "")):
+        cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie)
+        if not self._fits(cookie or headers.get("x-wattree-token", "")):
             words = "open the address that 'wattree serve' printed: it has the token\n"
             return PlainTextResponse(words, 401)
         return None

@@ -28,11 +28,12 @@ from wattree.design.answers.reasons import KindReason, kind_reasons
 from wattree.design.answers.sensitivity import Bar, Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, SpendingStep, spend
 from wattree.design.answers.summary import StudySummary, ValueComparison, summarize
-from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
+from wattree.design.answers.sweep import ALIKE, AxisColumn, NoAnswer, Sweep, is_ranked, sweep_of
 from wattree.design.answers.worth import LevelWorth, Worth, worth
 from wattree.design.points import Value
 
 __all__ = [
+    "ALIKE",
     "CAPITAL",
     "AxisColumn",
     "Bar",
@@ -62,6 +63,7 @@ __all__ = [
     "budgets",
     "crossings",
     "elasticities",
+    "is_ranked",
     "kind_reasons",
     "main_effects",
     "pareto",

@@ -16,7 +16,7 @@ from wattree.design.answers.pareto import Front, pareto
 from wattree.design.answers.reasons import KindReason, kind_reasons
 from wattree.design.answers.sensitivity import Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, spend
-from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
+from wattree.design.answers.sweep import AxisColumn, Integers, NoAnswer, Sweep, sweep_of
 from wattree.design.answers.worth import Worth, worth
 from wattree.design.points import Value
 from wattree.design.results import OBJECTIVE_TOTALS, Results
@@ -49,6 +49,7 @@ class StudySummary:
         measures: Totals of the study's objectives that are known, the first ranking points.
         missing: Total of an objective → why it is known nowhere.
         best: Measure → its best point.
+        ties: Measure → points that simulation does not rank below that one.
         front: Pareto-optimal points in all of (at most three) objectives.
         tornados, effects, bottlenecks: Measure → answer; around the best point of that measure.
         worths: Axis → what its values buy, with the rest chosen anew and alone.
@@ -64,6 +65,7 @@ class StudySummary:
     measures: tuple[str, ...]
     missing: Mapping[str, NoAnswer]
     best: Mapping[str, int]
+    ties: Mapping[str, Integers]
     front: Front | NoAnswer
     tornados: Mapping[str, Tornado | NoAnswer]
     effects: Mapping[str, tuple[Effect, ...] | NoAnswer]
@@ -92,6 +94,7 @@ def summarize(results: Results) -> StudySummary:
         measures=measures,
         missing=missing,
         best=best,
+        ties={name: sweep.ties(name) for name in measures},
         front=pareto(sweep, measures[:3]) if measures else next(iter(missing.values())),
         tornados={name: tornado(sweep, name) for name in measures},
         effects={name: main_effects(sweep, name) for name in measures},

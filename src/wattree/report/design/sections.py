@@ -27,7 +27,9 @@ from wattree.report.design.words import (
     comparison_sentence,
     elasticity_text,
     level,
+    point_name,
     spending_sentence,
+    ties_sentence,
     worth_sentence,
 )
 from wattree.report.html.views import Card
@@ -37,11 +39,6 @@ Section = dict[str, Any]
 _MOST_ROWS = 60
 #: Break-even points under each axis; the section of comparisons has the others.
 _MOST_AGAINST = 6
-
-
-def point_name(point: int) -> str:
-    """Return what a point is called: its place among the finished ones."""
-    return f"#{point + 1}"
 
 
 def strategies_at(results: Results, point: int) -> str:
@@ -83,7 +80,8 @@ def answer_cards(results: Results, summary: StudySummary) -> list[Card]:
         Card(
             name="How sure",
             value=f"predicted {how}",
-            note="nothing here was measured; compare points rather than trust one figure",
+            note=ties_sentence(summary, first)
+            or "nothing here was measured; compare points rather than trust one figure",
         ),
     ]
 

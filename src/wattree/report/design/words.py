@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from wattree.design.answers import (
+    ALIKE,
+    CAPITAL,
     AxisColumn,
     BreakEven,
     Crossing,
@@ -17,10 +19,12 @@ from wattree.design.answers import (
     NoAnswer,
     Spending,
     SpendingStep,
+    StudySummary,
     Sweep,
     Value,
     ValueComparison,
     Worth,
+    is_ranked,
 )
 from wattree.report.words import NOT_APPLICABLE, money, part_in_words, quantity, significant
 from wattree.units import JOULES_PER_KWH, format_time
@@ -45,6 +49,8 @@ SHORT = {
 }
 #: Changes below this share are called none. Played and closed-form times differ by more.
 _SAME = 0.0005
+#: Points alike that are named; more are counted.
+_MOST_TIES = 5
 #: Share of all differences of two steps from which a part of them is worth a word.
 _TOLD_SHARE = 0.05
 
@@ -129,7 +135,8 @@ def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
     ]
     sentence = (
         f"{level(axis, best.value)}: {_changed(worth.measure, gain)} than at "
-        f"{level(axis, worth.reference)}" + (f", with {_listed(also)}" if also else "")
+        f"{level(axis, worth.reference)}{_unranked(worth.measure, gain)}"
+        + (f", with {_listed(also)}" if also else "")
     )
     return f"{sentence}. {_from_where(axis, worth)}".strip()
 
@@ -174,7 +181,9 @@ def _gained(sweep: Sweep, found: BreakEven) -> str:
         return ""
     axis, along = _axis(sweep, found.alternative), _axis(sweep, found.along)
     end, first = level(along, found.values[-1]), level(axis, found.first)
-    return f"; at {end} {first} has {_changed(found.measure, -gain)}"
+    return (
+        f"; at {end} {first} has {_changed(found.measure, -gain)}{_unranked(found.measure, gain)}"
+    )
 
 
 def comparison_sentence(sweep: Sweep, found: ValueComparison) -> str:
@@ -226,8 +235,40 @@ def kind_sentence(sweep: Sweep, one: KindReason) -> str:
     why = f": {_listed(parts)} to the target" if parts else ""
     return (
         f"{level(axis, one.winner)} against {level(axis, one.other)}: "
-        f"{100 * one.share:.1f} % less time{why}."
+        f"{100 * one.share:.1f} % less time{_unranked('time_s', one.share)}{why}."
     )
+
+
+def ties_sentence(summary: StudySummary, measure: str) -> str:
+    """Return which points are not ranked below the best one; empty where it is alone."""
+    ties = summary.ties[measure]
+    if not len(ties):
+        return ""
+    count = len(ties)
+    others = f"{count:,} other point{'s' if count > 1 else ''}"
+    if count <= _MOST_TIES:
+        others += f" ({', '.join(point_name(int(point)) for point in ties)})"
+    close = "as good" if measure == CAPITAL else f"within {100 * ALIKE:.0f} %, too close to rank"
+    prices = summary.sweep.measures.get(CAPITAL)
+    if prices is None:
+        return f"{others} {close}."
+    alike = [summary.best[measure], *ties.tolist()]
+    cheapest = min(alike, key=lambda point: float(np.nan_to_num(prices[point], nan=np.inf)))
+    if cheapest == alike[0]:
+        return f"{others} {close}, none of which is cheaper."
+    price = amount(CAPITAL, float(prices[cheapest]))
+    return f"{others} {close}; {point_name(cheapest)} has the least capital, {price}."
+
+
+def point_name(point: int) -> str:
+    """Return what a point is called: its place among the finished ones."""
+    return f"#{point + 1}"
+
+
+def _unranked(measure: str, share: float) -> str:
+    """Return what is to be said of a difference that may be none."""
+    is_told = is_ranked(measure, share) or abs(share) < _SAME
+    return "" if is_told else " (too little to rank them)"
 
 
 def elasticity_text(one: Elasticity) -> str:
