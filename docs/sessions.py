@@ -6,6 +6,11 @@ what it depends on before it has to be made again:
 
     <!-- session: COMMAND | made COMMIT, good for N changes of PATH PATH -->
 
+What needs a quiet machine, root or several hosts is measured by hand. A comment above it says by
+which command, and ages in the same way:
+
+    <!-- measured: COMMAND | made COMMIT, good for N changes of PATH PATH -->
+
 Run from the checkout, `python docs/sessions.py` remakes the quick ones, `--slow` the slow ones too,
 and `--check` only says which are out of date. Times that depend on the machine are not compared.
 """
@@ -33,6 +38,10 @@ _SESSION = re.compile(
     r"(?: \| made (?P<made>\w+), good for (?P<most>\d+) changes of (?P<paths>[^\n]+?))? -->\n"
     r"```text\n(?P<body>.*?)```\n",
     re.DOTALL,
+)
+_MEASURED = re.compile(
+    r"<!-- measured: (?P<command>[^\n|]+?)"
+    r" \| made (?P<made>\w+), good for (?P<most>\d+) changes of (?P<paths>[^\n]+?) -->\n"
 )
 #: Variables of the terminal that sessions are of.
 TERMINAL = {"COLUMNS": "80", "TERM": "dumb"}
@@ -79,6 +88,20 @@ def sessions() -> Iterator[Session]:
                 made=found["made"] or "",
                 most=int(found["most"] or 0),
                 paths=tuple((found["paths"] or "").split()),
+            )
+
+
+def measured() -> Iterator[Session]:
+    """Yield what was measured by hand, without what it printed."""
+    for page in PAGES:
+        for found in _MEASURED.finditer(page.read_text(encoding="utf-8")):
+            yield Session(
+                page=page,
+                command=found["command"],
+                body="",
+                made=found["made"],
+                most=int(found["most"]),
+                paths=tuple(found["paths"].split()),
             )
 
 
@@ -170,14 +193,15 @@ def remake(*, slow: bool, only: str = "", check: bool = False) -> int:
         check: Write nothing.
     """
     stale = 0
-    for session in sessions():
+    for session in (*sessions(), *measured()):
         if only not in session.command:
             continue
         name = f"{session.page.relative_to(ROOT)}: {session.command}"
-        if session.made and not slow:
+        if not session.body or (session.made and not slow):
             reason = stale_reason(session)
             stale += reason is not None
-            print(f"{name}: {reason}; --slow makes it again" if reason else f"{name}: not tried")
+            how = "--slow makes it again" if session.body else "measure it again"
+            print(f"{name}: {reason}; {how}" if reason else f"{name}: not tried")
             continue
         remade = _remade(session)
         if remade.body != session.body:

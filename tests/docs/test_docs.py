@@ -31,6 +31,7 @@ import pytest
 
 import wattree
 from tests.each import each
+from wattree.capture import model_names
 from wattree.cli.main import run
 from wattree.design import load_study
 from wattree.errors import StrategyError
@@ -293,7 +294,7 @@ def test_sessions_are_what_the_commands_print(
 
 def test_no_slow_figure_is_older_than_it_may_be() -> None:
     """What takes minutes is made again after so many changes: `make figures`."""
-    slow = [session for session in SESSIONS.sessions() if session.made]
+    slow = [session for session in SESSIONS.sessions() if session.made] + [*SESSIONS.measured()]
     reasons = {f"{s.page.name}: {s.command}": SESSIONS.stale_reason(s) for s in slow}
     figures = [figure for figure in FIGURES.figures() if "made" in figure]
     reasons |= {figure["command"]: FIGURES.stale_reason(figure) for figure in figures}
@@ -322,6 +323,34 @@ def test_the_errors_on_rows_left_out_are_those_of_the_calibration() -> None:
 
     for page in ("README.md", "docs/accuracy.md"):
         assert table in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_the_readme_counts_what_the_catalog_has() -> None:
+    """A sentence, which no command writes."""
+    models, devices = len(model_names()), len(hardware.device_names())
+    nodes, fabrics = len(hardware.node_names()), len(hardware.fabric_names())
+    sites = len(hardware.site_names())
+
+    assert (
+        f"The catalog holds {models} models, {devices} devices, {nodes} nodes, {fabrics} fabrics "
+        f"and {sites} sites" in (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+
+
+def test_errors_in_sentences_are_those_of_the_tables() -> None:
+    """`docs/accuracy_tables.py` writes the tables of all rows; sentences quote their last lines."""
+    tables = (ROOT / "docs" / "reference" / "accuracy.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| all \| (\d+) \| ([\d.]+ %) \| ([\d.]+ %) ", tables, re.MULTILINE)
+    memory, model, network = found
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+    for start, (rows, mean, middle) in (
+        ("off by", model), ("peak memory by", memory), ("off by", network)
+    ):  # fmt: skip
+        assert re.search(rf"{start} {mean}( on average)? \(median {middle}, {rows} rows\)", page)
+    assert f"{model[0]} published runs of language models and {network[0]} of other" in readme
+    assert f"Peak memory errs by {memory[1]} in the mean over {memory[0]} published" in readme
 
 
 def test_the_user_documentation_is_short() -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "calibrated",
     "command",
     "compared",
+    "compile_kernels",
     "configured",
     "designed",
     "drawn_command",
@@ -54,6 +55,14 @@ def _shown(prediction: Any) -> None:
 
     show_result(prediction.result, Console(file=io.StringIO(), width=100))
     json_text(prediction.result.as_json())
+
+
+@cache
+def compile_kernels() -> None:
+    """Compile the executor: on a busy machine that takes longer than an input may."""
+    from wattree.predict import simulate
+
+    simulate(_small_job())
 
 
 def simulated(path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tests.soak.beyond import compile_kernels
 from tests.soak.grammar import drawn
 from tests.soak.mutations import mutated, text_of, varied
 from tests.soak.outcome import Failure, Outcome, outcome_of
@@ -80,6 +81,7 @@ def fuzz(
     """
     readers = [READERS[name] for name in names]
     seen: set[tuple[str, str, str]] = set()
+    compile_kernels()
     with tempfile.TemporaryDirectory() as made:
         folder = workplace(Path(made) / "files")
         for number in range(first, first + inputs):
