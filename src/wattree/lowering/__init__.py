@@ -9,7 +9,7 @@ from wattree.lazy import fetching as _fetching
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.lowering.block import ModelProgram, compile_model
-    from wattree.lowering.costs import BlockCosts, block_costs
+    from wattree.lowering.costs import BlockCosts
     from wattree.lowering.groups import Placement
     from wattree.lowering.placed import PlacedJob
     from wattree.lowering.program import BlockProgram, CollectiveKind, Scale
@@ -22,7 +22,6 @@ __all__ = [
     "PlacedJob",
     "Placement",
     "Scale",
-    "block_costs",
     "compile_model",
 ]
 
@@ -36,7 +35,6 @@ __getattr__ = _fetching(
         "PlacedJob": "wattree.lowering.placed",
         "Placement": "wattree.lowering.groups",
         "Scale": "wattree.lowering.program",
-        "block_costs": "wattree.lowering.costs",
         "compile_model": "wattree.lowering.block",
     },
 )
