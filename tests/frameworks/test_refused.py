@@ -31,7 +31,12 @@ def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) 
         ("deepspeed", "a.json", "{", "expected valid JSON"),
         ("deepspeed", "a.json", '{"zero_optimization": {"stage": -1}}', "found -1, expected 0"),
         ("deepspeed", "a.json", '{"train_batch_size": -4}', "found -4, expected a whole number"),
-        ("deepspeed", "a.json", '{"optimizer": {"type": "Lamb"}}', "found 'Lamb', expected one of"),
+        (
+            "deepspeed",
+            "a.json",
+            '{"optimizer": {"type": "OneBitAdam"}}',
+            "found 'OneBitAdam', expected one of",
+        ),
         ("accelerate", "a.yaml", "fsdp_config: [", "expected valid YAML"),
         ("accelerate", "a.yaml", "a: 1", "no configuration of Accelerate"),
         (

@@ -93,11 +93,11 @@ def _export_traces(loaded: Job, request: ExportRequest) -> None:
 
 def _export_recipe(loaded: Job, request: ExportRequest) -> None:
     from wattree.errors import UnknownNameError
-    from wattree.frameworks import FRAMEWORKS, export_recipe
+    from wattree.frameworks import export_recipe, written_frameworks
     from wattree.report.framework_text import show_exported_recipe
 
-    if request.to not in FRAMEWORKS:
-        known = (CHAKRA, *FRAMEWORKS)
+    if request.to not in written_frameworks():
+        known = (CHAKRA, *written_frameworks())
         raise UnknownNameError(kind="format", name=request.to, known=known, where="--to")
     if request.plain:
         print_warnings(request.job, [f"--plain: has no effect with --to {request.to}"])

@@ -25,7 +25,12 @@ class ImportRequest:
     ]
     framework: Annotated[
         str,
-        typer.Option("--from", metavar="FRAMEWORK", help=f"{FRAMEWORK_NAMES}.", show_default=False),
+        typer.Option(
+            "--from",
+            metavar="FRAMEWORK",
+            help=f"{FRAMEWORK_NAMES}, llm-foundry.",
+            show_default=False,
+        ),
     ]
     out: Annotated[
         Path | None, option("PATH", "Write the job there; by default it is printed.")

@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from wattree.errors import OutputError
+from wattree.errors import JobError, OutputError
 from wattree.files import refusal
 from wattree.frameworks.concrete import concrete_job
-from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
+from wattree.frameworks.framework import (
+    FRAMEWORKS,
+    ConcreteJob,
+    Framework,
+    Written,
+    written_frameworks,
+)
 from wattree.frameworks.misfits import misfits
 from wattree.frameworks.readme import readme
 from wattree.interchange.whole_folder import whole_folder
@@ -109,6 +115,11 @@ def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str,
     Raises:
         JobError: The framework cannot express the job; every misfit is listed.
     """
+    if framework.write is None:
+        raise JobError(
+            concrete.job.source,
+            [f"{framework.name}: its files are only read; export to one of {_names()}"],
+        )
     written = framework.write(concrete)
     if found := misfits(framework, concrete, written):
         problems = [f"{key}: {why}" for key, why in sorted(found.items())]
@@ -116,6 +127,10 @@ def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str,
     launch = f"#!/usr/bin/env bash\nset -euo pipefail\n{written.launch.rstrip()}\n"
     page = readme(framework, concrete, written, launch)
     return {**written.files, LAUNCH: launch, "README.md": page}, written
+
+
+def _names() -> str:
+    return ", ".join(written_frameworks())
 
 
 def _refuse_filled(folder: Path) -> None:

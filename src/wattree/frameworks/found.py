@@ -72,12 +72,12 @@ def reader(
                 settings.value(key)
         for sentence in found.assumed:
             settings.assume(sentence)
-        return _completed(found, settings)
+        return completed(found, settings)
 
     return read
 
 
-def _completed(found: Found, settings: Settings) -> Imported:
+def completed(found: Found, settings: Settings) -> Imported:
     """Return the job, after noting what is missing or contradicts itself."""
     whole = _with_ranks(_merged(found, settings), settings)
     strategy = dict(whole.strategy)

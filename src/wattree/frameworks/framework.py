@@ -128,7 +128,7 @@ class Framework:
             `virtual_stages`, `sequence_parallel` and `context` are up to the writer.
         precisions, optimizers: That it has settings for.
         ignored: Patterns of settings that cannot matter to a step.
-        write: Makes files of a job.
+        write: Makes files of a job; None where its files are only read.
         parse: Reads a file into plain values.
         read: Makes a job of settings.
     """
@@ -142,9 +142,14 @@ class Framework:
     precisions: tuple[str, ...]
     optimizers: tuple[str, ...]
     ignored: tuple[str, ...] = ()
-    write: Callable[[ConcreteJob], Written]
+    write: Callable[[ConcreteJob], Written] | None
     parse: Callable[[Path], Mapping[str, Any]]
     read: Callable[[Settings], Imported]
 
 
 FRAMEWORKS: Final[Registry[Framework]] = Registry(kind="framework", group="wattree.frameworks")
+
+
+def written_frameworks() -> tuple[str, ...]:
+    """Return the names of the frameworks that jobs are exported to."""
+    return tuple(name for name in FRAMEWORKS if FRAMEWORKS[name].write is not None)

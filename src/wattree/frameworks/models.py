@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Any, Final
 
@@ -13,8 +15,13 @@ from wattree.capture import (
     configuration_names,
     known_by_sizes,
 )
+from wattree.capture.catalog_entries import is_model_name
 from wattree.capture.mapping import shape_from_mapping
+from wattree.frameworks.settings import Settings
 
+#: What tuned versions of a model are called besides.
+_TUNED: Final = re.compile(r"(-(instruct|chat|hf|it|base))+$")
+_FOR_PEOPLE: Final = ("name", "architecture", "sources")
 #: Of which a file may say other than the model has.
 _DROPOUTS: Final = ("dropout", "attention_dropout")
 
@@ -52,6 +59,41 @@ def named_by_sizes(block: Mapping[str, Any]) -> str | dict[str, Any]:
     shape = shape_of(known[0])
     is_other = any(block.get(name, 0.0) != getattr(shape, name) for name in _DROPOUTS)
     return {"transformer": dict(block)} if is_other else known[0]
+
+
+def catalog_name(name: str, settings: Settings) -> str:
+    """Return the catalog's name of a model, also of its tuned versions, which have its sizes.
+
+    Args:
+        name: As a file has it, such as that of a repository.
+        settings: Take a note of what was assumed.
+    """
+    plain = name.rsplit("/", 1)[-1].lower()
+    stems = [name, plain, _TUNED.sub("", plain).removeprefix("meta-")]
+    found = next((each for each in stems if is_model_name(each)), None)
+    if found is None:
+        return name
+    if found != name:
+        settings.assume(f"{name} has the sizes of {found}")
+    return catalog_entry(found).name
+
+
+def with_overrides(name: str, overrides: Mapping[str, Any] | None) -> str | Mapping[str, Any]:
+    """Return a model of the catalog with other keys of its `config.json`, as a job has it."""
+    config = catalog_entry(name).config if is_model_name(name) else None
+    if config is None or not overrides:
+        return name
+    before = config_shape(config, name)
+    after = config_shape({**config, **overrides}, name)
+    if before == after:
+        return name
+    usual = {each.name: each.default for each in fields(TransformerShape)}
+    block = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, default in usual.items()
+        if (value := getattr(after, key)) != default and key not in _FOR_PEOPLE
+    }
+    return {"transformer": block}
 
 
 @cache  # the catalog does not change

@@ -26,6 +26,7 @@ ELEMENT_BYTES: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "amp": 4, "fp32
 OPTIMIZERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "adamw": ("AdamW", {}),
     "adam": ("Adam", {"adam_w_mode": False}),
+    "lamb": ("Lamb", {}),
     "lion": ("Lion", {}),
     "sgd": ("SGD", {}),
     "momentum": ("SGD", {"momentum": 0.9}),

@@ -147,7 +147,7 @@ class Job:
         model: Where the model comes from.
         data: Batch and sequence.
         precision: Number format of matrix work, such as `bf16`.
-        optimizer: `adamw`, `adam`, `sgd`, `momentum`, `lion`, `adafactor`, `adamw8bit`,
+        optimizer: `adamw`, `adam`, `sgd`, `momentum`, `lion`, `lamb`, `adafactor`, `adamw8bit`,
             `rmsprop`.
         cluster: Hardware.
         strategy: A full strategy, options of the combined presets, or `AUTO`.

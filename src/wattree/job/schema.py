@@ -292,7 +292,8 @@ class JobFile(Section):
         "block), nvfp4, or amp: fp16 by autocast",
     )
     optimizer: str = Field(
-        "adamw", description="adam, adamw, adamw8bit, adafactor, lion, momentum, rmsprop or sgd"
+        "adamw",
+        description="adam, adamw, adamw8bit, adafactor, lamb, lion, momentum, rmsprop or sgd",
     )
     cluster: ClusterSpec = Field(description="a mapping with node and nodes, or with pools")
     strategy: str | OptionsSpec | TreeSpec = Field(

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import wattree
 from wattree.errors import JobError, StrategyError, WattreeError
-from wattree.frameworks import FRAMEWORKS, zipped_recipe
+from wattree.frameworks import FRAMEWORKS, written_frameworks, zipped_recipe
 from wattree.report.html.templates import rendered
 from wattree.report.html.views import Card, plan_view, step_cards, step_view
 from wattree.search import with_memory_fixes
@@ -50,7 +50,7 @@ class Answers:
             controls=fragment("controls.html.j2", **self._controls(state)),
             figures=self.figures(state),
             comparison=self.comparison(compared) if compared else "",
-            frameworks=[FRAMEWORKS[name] for name in FRAMEWORKS],
+            frameworks=[FRAMEWORKS[name] for name in written_frameworks()],
         )
 
     def controls(self, state: PageState) -> str:
