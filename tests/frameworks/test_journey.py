@@ -48,3 +48,5 @@ def test_a_trainer_user_exports_and_runs_two_processes(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr[-3000:]
     assert "train_loss" in done.stdout + done.stderr
+    assert re.search(r"^[0-9.e-]+ s a step$", done.stdout, re.MULTILINE)
+    assert (tmp_path / "next" / "launch.sh").is_file()

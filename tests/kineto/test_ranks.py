@@ -205,3 +205,22 @@ def test_large_traces_are_read_in_pieces(tmp_path: Path) -> None:
 
     assert len(found.kernels.name) == many
     assert peak < 12e6 < many * 450
+
+
+def test_memory_of_devices_is_read_where_it_was_recorded(tmp_path: Path) -> None:
+    """PyTorch counts that of the host from the begin of the trace alone, so it says nothing."""
+    memory = [
+        {
+            "ph": "i",
+            "cat": "cpu_instant_event",
+            "name": "[memory]",
+            "ts": 1.0,
+            "args": {"Total Allocated": live, "Device Type": kind},
+        }
+        for kind, live in ((0, 9e12), (1, 3e9), (1, 5e9), (1, 4e9), (1, "much"))
+    ]
+    with_memory = write(tmp_path / "rank0.json.gz", [*device_rank(), *memory], world=1)
+    without = write(tmp_path / "rank1.json.gz", device_rank(), world=1)
+
+    found = [read_traced_rank(path).peak_bytes for path in (with_memory, without)]
+    assert found == [5e9, None]

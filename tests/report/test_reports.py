@@ -78,6 +78,7 @@ def explanation() -> Explanation:
         causes=("too few workers", "slow storage"),
     )
     return Explanation(
+        tensor_bytes=(2.0**30, None),
         predicted_s=0.23,
         measured_s=0.28,
         interval_s=(0.21, 0.25),

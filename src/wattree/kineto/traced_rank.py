@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_MEMORY = "[memory]"
 _MARK_CATEGORY, _OP_CATEGORY = "user_annotation", "cpu_op"
 #: Versions of Kineto's format that are known.
 _SCHEMA = 1
@@ -88,6 +89,7 @@ class TracedRank:
         host_ops, marks: Of the thread that trains, marks of steps and collectives left out.
         names: Of all spans.
         collectives: In the order of their start.
+        peak_bytes: Most that tensors took of the device, where `profile_memory` was on. [B]
     """
 
     source: str
@@ -100,6 +102,7 @@ class TracedRank:
     marks: Spans
     names: tuple[str, ...]
     collectives: tuple[TracedCollective, ...]
+    peak_bytes: float | None = None
 
 
 def read_traced_rank(path: Path) -> TracedRank:
@@ -146,9 +149,13 @@ class _Reading:
         self.collectives: list[TracedCollective] = []
         self.rules = op_classes()
         self.of_kernel: dict[str, str | None] = {}
+        self.peak_bytes: float | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Keep an event if it says what a rank does."""
+        if event.get("name") == _MEMORY:
+            self._memory(event.get("args") or {})
+            return
         start, duration = event.get("ts"), event.get("dur")
         if event.get("ph") != "X" or not _is_time(start) or not _is_time(duration):
             return
@@ -161,6 +168,13 @@ class _Reading:
             self._mark(name, span, event)
         elif category == _OP_CATEGORY and not self.on_device:
             self.ops.setdefault(_thread(event), Spans()).add(*span, self._number(name))
+
+    def _memory(self, given: Mapping[str, Any]) -> None:
+        # PyTorch counts that of the host from the begin of the trace, and all that of devices.
+        live = given.get("Total Allocated")
+        if given.get("Device Type") not in {None, 0} and _is_time(live):
+            assert isinstance(live, int | float)
+            self.peak_bytes = max(self.peak_bytes or 0.0, float(live))
 
     def _kernel(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
         if name not in self.of_kernel:
@@ -211,6 +225,7 @@ class _Reading:
             marks=self.marks.get(self.thread, Spans()),
             names=tuple(self.numbers),
             collectives=tuple(sorted(self.collectives, key=lambda each: each.start_s)),
+            peak_bytes=self.peak_bytes,
         )
 
 

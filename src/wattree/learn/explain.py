@@ -75,6 +75,8 @@ class Explanation:
         faults: Most time first.
         ranks: Each rank's own step.
         notes: What the traces cannot tell.
+        tensor_bytes: Most that tensors take of a device, predicted and measured; None where no
+            trace says it. [B]
     """
 
     predicted_s: float
@@ -86,6 +88,7 @@ class Explanation:
     faults: tuple[StepFault, ...]
     ranks: tuple[MeasuredRank, ...]
     notes: tuple[str, ...]
+    tensor_bytes: tuple[float, float | None]
 
     @property
     def is_expected(self) -> bool:
@@ -132,6 +135,10 @@ def explain(job: Job, traced: TracedRanks, predicted: PredictedStep) -> Explanat
         faults=tuple(_faults(predicted, ranks, traced)),
         ranks=ranks,
         notes=traced.notes,
+        tensor_bytes=(
+            predicted.tensor_bytes,
+            max((each.peak_bytes for each in traced.ranks if each.peak_bytes), default=None),
+        ),
     )
 
 

@@ -55,6 +55,7 @@ class PredictedStep:
         classes_s: Class → its time; they add up to the step. [s]
         hidden_s: Communication behind work. [s]
         collectives: In a step.
+        tensor_bytes: Most that tensors take of a device. [B]
     """
 
     setting: Setting
@@ -64,6 +65,7 @@ class PredictedStep:
     classes_s: Mapping[str, float]
     hidden_s: float
     collectives: int
+    tensor_bytes: float
 
 
 def predicted_step(job: Job, calibration: Path | None = None) -> PredictedStep:
@@ -107,4 +109,5 @@ def step_of(setting: Setting) -> PredictedStep:
         classes_s=found,
         hidden_s=max(busy_s - parts.exposed_communication, 0.0),
         collectives=len(mine),
+        tensor_bytes=float(step.trace.peak_bytes.max()),
     )

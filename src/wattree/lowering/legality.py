@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,7 +100,8 @@ def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
     if ranks > devices:
         reason = f"but the cluster has {devices} devices; use smaller degrees or more nodes"
         return {"strategy.mesh": f"{product} = {ranks} ranks, {reason}"}
-    if devices % ranks:
+    each = math.lcm(*(pool.node.devices for pool in cluster.pools))
+    if devices % ranks and (cluster.is_mixed or ranks % each):  # part of a node, or whole ones
         reason = f"do not divide the cluster's {devices} devices; use degrees whose product is"
         return {"strategy.mesh": f"{product} = {ranks} ranks {reason} {devices}"}
     return {}

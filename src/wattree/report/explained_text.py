@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from wattree.units import format_time
+from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +25,10 @@ def show_explanation(found: Explanation, console: Console) -> None:
     console.print(Text(certainty(found)))
     console.print()
     console.print(classes_table(found))
+    predicted, measured = found.tensor_bytes
+    if measured is not None:
+        words = f"\nTensors: {format_bytes(measured)} at most, {format_bytes(predicted)} predicted"
+        console.print(Text(words))
     for number, fault in enumerate(found.faults[:_TOLD], start=1):
         console.print()
         lost = f"{number}. {format_time(fault.lost_s)} a step: {fault.title}"

@@ -52,7 +52,8 @@ def device_counts(
 ) -> tuple[int, ...]:
     """Return how many devices strategies may use, most first.
 
-    A job uses whole nodes alike, or part of one node, and its ranks divide the devices.
+    A job uses whole nodes alike, or part of one node. Counts divide the devices; of others only as
+    many whole nodes as are allowed are tried.
 
     Args:
         devices: Of the cluster.
@@ -61,9 +62,10 @@ def device_counts(
         fewer: Also try fewer than allowed.
     """
     most = devices if max_devices is None else min(max_devices, devices)
+    whole = most // node_devices * node_devices
     counts = [
         n
         for n in range(most, 0, -1)
-        if devices % n == 0 and (n % node_devices == 0 or node_devices % n == 0)
+        if n == whole or (devices % n == 0 and (n % node_devices == 0 or node_devices % n == 0))
     ]
     return tuple(counts) if fewer else tuple(counts[:1])
