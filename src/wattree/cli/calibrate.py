@@ -88,4 +88,4 @@ def calibrate(request: CalibrateRequest) -> None:
         found = learn(steps, out=request.out, base=request.calibration, progress=progress)
     for warning in found.warnings:
         tell(f"wattree: warning: {warning}")
-    deliver(found.as_json(), request.json_path, lambda console: show_learned(found, console))
+    deliver(found.as_json, request.json_path, lambda console: show_learned(found, console))

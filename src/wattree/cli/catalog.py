@@ -100,7 +100,7 @@ def catalog(request: CatalogRequest) -> None:
     table = overview_table(request.kind.value, entries)
     if request.name is not None:
         value, table = entries[0].as_json(), detail_table(entries[0])
-    deliver(value, request.json_path, lambda console: console.print(table))
+    deliver(lambda: value, request.json_path, lambda console: console.print(table))
 
 
 def _show_module(request: CatalogRequest, name: str) -> None:
@@ -111,4 +111,4 @@ def _show_module(request: CatalogRequest, name: str) -> None:
     recording = capture_module(name, batch=request.batch, sequence=request.sequence)
     print_warnings(Path(name), recording.warnings)
     table = module_table(recording, depth=request.depth)
-    deliver(as_json(recording), request.json_path, lambda console: console.print(table))
+    deliver(lambda: as_json(recording), request.json_path, lambda console: console.print(table))

@@ -35,7 +35,7 @@ def check(request: CheckRequest) -> None:
 
     check_outputs(request.json_path, source=request.job)
     found = checked(wattree.load_job(request.job))
-    deliver(asdict(found), request.json_path, lambda console: _show(found, console))
+    deliver(lambda: asdict(found), request.json_path, lambda console: _show(found, console))
 
 
 def _show(found: CheckedJob, console: Console) -> None:

@@ -78,7 +78,7 @@ def compare(request: CompareFilesRequest) -> None:
     for run in comparison.runs:
         print_warnings(Path(run.source), run.warnings)
     deliver(
-        comparison.as_json(),
+        comparison.as_json,
         request.json_path,
         lambda console: show_comparison(comparison, console),
     )

@@ -141,7 +141,7 @@ def design(request: DesignRequest) -> None:
         show_points(results, console)
         show_answers(results, console)
 
-    deliver(results_json(results), request.json_path, show)
+    deliver(lambda: results_json(results), request.json_path, show)
     if not results.feasible.any():
         raise typer.Exit(NOTHING_FITS)
 

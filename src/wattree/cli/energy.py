@@ -71,7 +71,7 @@ def fit(request: FitRequest) -> None:
     if request.out is not None:
         write_energy_calibration(calibration, request.out)
     deliver(
-        calibration_as_json(calibration),
+        lambda: calibration_as_json(calibration),
         request.json_path,
         lambda console: show_calibration(calibration, console),
     )
@@ -134,7 +134,7 @@ def predict(request: PredictRequest) -> None:
     check_outputs(request.json_path, source=request.calibration)
     found, refused = _forecasts(request, _counts(request.nodes), _with_network(request))
     deliver(
-        {"forecasts": [as_plain(each) for each in found]},
+        lambda: {"forecasts": [as_plain(each) for each in found]},
         request.json_path,
         lambda console: show_forecasts(found, console),
     )
@@ -195,7 +195,7 @@ def compare(request: CompareRequest) -> None:
         fit_on=request.fit_on,
         policy=Policy(seen=request.seen, refit_every=request.refit),
     )
-    deliver(found.as_json(), request.json_path, lambda console: show_comparison(found, console))
+    deliver(found.as_json, request.json_path, lambda console: show_comparison(found, console))
 
 
 def _forecasts(

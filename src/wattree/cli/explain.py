@@ -71,4 +71,4 @@ def explain(request: ExplainRequest) -> None:
         tell(f"wattree: {note}")
     if request.report is not None:
         write_explanation_report(request.report, found, request.job.name)
-    deliver(found.as_json(), request.json_path, lambda console: show_explanation(found, console))
+    deliver(found.as_json, request.json_path, lambda console: show_explanation(found, console))

@@ -88,7 +88,7 @@ def _export_traces(loaded: Job, request: ExportRequest) -> None:
     print_warnings(request.job, done.warnings)
     from wattree.report.interchange_text import show_exported
 
-    deliver(done.as_json(), request.json_path, lambda console: show_exported(done, console))
+    deliver(done.as_json, request.json_path, lambda console: show_exported(done, console))
 
 
 def _export_recipe(loaded: Job, request: ExportRequest) -> None:
@@ -103,4 +103,4 @@ def _export_recipe(loaded: Job, request: ExportRequest) -> None:
         print_warnings(request.job, [f"--plain: has no effect with --to {request.to}"])
     with interrupted_by_term():
         done = export_recipe(loaded, request.to, request.folder, calibration=request.calibration)
-    deliver(done.as_json(), request.json_path, lambda console: show_exported_recipe(done, console))
+    deliver(done.as_json, request.json_path, lambda console: show_exported_recipe(done, console))

@@ -102,6 +102,6 @@ def import_(request: ImportRequest) -> None:
         write_atomic(request.out, found.text())
         tell(f"{request.out}: written\nNext: wattree check {shlex.quote(str(request.out))}")
     is_printed = request.out is None and request.json_path is None
-    deliver(found.as_json(), request.json_path, lambda _: None)
+    deliver(found.as_json, request.json_path, lambda _: None)
     if is_printed:
         sys.stdout.write(found.text())

@@ -240,7 +240,7 @@ def measure(request: MeasureRequest) -> None:
         "peak_power_w": done.peak_w,
     }
     deliver(
-        {**run_as_json(done.run), **totals},
+        lambda: {**run_as_json(done.run), **totals},
         request.json_path,
         lambda console: show_measured(done.run, done.peak_w, console),
     )

@@ -123,8 +123,10 @@ def terminal(*, stderr: bool = False, highlight: bool = True) -> Console:
     return found
 
 
-def deliver(value: object, json_path: Path | None, show: Callable[[Console], None]) -> None:
-    """Write `value` as JSON where it was asked for, and show it as text unless that was `-`.
+def deliver(
+    value: Callable[[], object], json_path: Path | None, show: Callable[[Console], None]
+) -> None:
+    """Write what `value` makes as JSON where that was asked for; show text unless that was `-`.
 
     Raises:
         OutputError: The file cannot be written.
@@ -132,7 +134,7 @@ def deliver(value: object, json_path: Path | None, show: Callable[[Console], Non
     if json_path is not None:
         from wattree.report.json_output import write_json
 
-        write_json(value, json_path, standard_output=sys.stdout)
+        write_json(value(), json_path, standard_output=sys.stdout)
     if str(json_path) != "-":
         _shown(show)
 

@@ -194,13 +194,17 @@ def plan(request: PlanRequest) -> None:
         nothing = nothing_found(
             error, objective=request.objective.value, source=loaded.source, wall_s=wall_s
         )
-        deliver(nothing.as_json(), request.json_path, lambda _: None)
+        deliver(nothing.as_json, request.json_path, lambda _: None)
         raise
     print_warnings(request.job, found.warnings)
     written = _kept(request, found, request.rank)
     run = None if length.tokens is None or found.best is None else run_of(loaded, found.best)
-    value = found.as_json() | ({} if run is None else {"run": asdict(run)})
-    deliver(value, request.json_path, partial(_show, found, request, run))
+    length_of_run = {} if run is None else {"run": asdict(run)}
+    deliver(
+        lambda: found.as_json() | length_of_run,
+        request.json_path,
+        partial(_show, found, request, run),
+    )
     _say(written)
     if found.best is None:
         raise typer.Exit(NOTHING_FITS)

@@ -78,7 +78,7 @@ def size(
         found = smallest_cluster(
             job, nodes, deadline_s=deadline_s, budget_usd=budget_usd, progress=progress, **asked
         )
-    deliver(found.as_json(), json_path, lambda console: show_sizing(found, job, console))
+    deliver(found.as_json, json_path, lambda console: show_sizing(found, job, console))
     if found.smallest is None:
         raise typer.Exit(NOTHING_FITS)
     return found

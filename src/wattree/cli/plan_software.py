@@ -75,5 +75,9 @@ def compare_families(
 
     ranked = {name: plans[name] for name in sorted(plans, key=value)}
     found = {name: plan.as_json() for name, plan in ranked.items()} | dict.fromkeys(reasons)
-    deliver({"software": found}, json_path, lambda console: show_software(ranked, reasons, console))
+    deliver(
+        lambda: {"software": found},
+        json_path,
+        lambda console: show_software(ranked, reasons, console),
+    )
     return ranked

@@ -107,7 +107,7 @@ def profile(request: ProfileRequest) -> None:
         )
     for warning in found.warnings:
         tell(f"wattree: warning: {warning}")
-    deliver(found.as_json(), request.json_path, lambda console: show_profile(found, console))
+    deliver(found.as_json, request.json_path, lambda console: show_profile(found, console))
 
 
 def _refit(request: ProfileRequest, folders: tuple[Path, ...]) -> None:
@@ -119,4 +119,4 @@ def _refit(request: ProfileRequest, folders: tuple[Path, ...]) -> None:
     found = refit_from_runs(folders, out=request.out, calibration=request.calibration)
     for warning in found.warnings:
         tell(f"wattree: warning: {warning}")
-    deliver(found.as_json(), request.json_path, lambda console: show_refit(found, console))
+    deliver(found.as_json, request.json_path, lambda console: show_refit(found, console))

@@ -110,7 +110,7 @@ def replay(request: ReplayRequest) -> None:
         write_trace(request.trace_path, done.trace, power=power)
     from wattree.report.interchange_text import show_replay
 
-    deliver(done.as_json(), request.json_path, lambda console: show_replay(done, console))
+    deliver(done.as_json, request.json_path, lambda console: show_replay(done, console))
 
 
 def _dims(text: str | None) -> tuple[int, ...]:

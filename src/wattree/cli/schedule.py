@@ -69,6 +69,6 @@ def schedule(request: ScheduleRequest) -> None:
         from wattree.report.html.documents import write_schedule_report
 
         write_schedule_report(request.report, found)
-    deliver(found.as_json(), request.json_path, lambda console: show_schedule(found, console))
+    deliver(found.as_json, request.json_path, lambda console: show_schedule(found, console))
     if not found.meets_deadlines:
         raise typer.Exit(NOTHING_FITS)

@@ -180,7 +180,7 @@ def _deliver(request: SimulateRequest, job: Job, prediction: Prediction, result:
         )
 
     deliver(
-        {**result.as_json(), "warnings": list(prediction.warnings)},
+        lambda: {**result.as_json(), "warnings": list(prediction.warnings)},
         request.json_path,
         show,
     )
@@ -274,7 +274,7 @@ def _sweep(request: SimulateRequest, job: Job, limits_w: tuple[float, ...]) -> N
             "wattree: does not fit in memory, whatever the power limit; without --power-limit "
             "the command says what would help"
         )
-    deliver(sweep.as_json(), request.json_path, lambda console: show_power_sweep(sweep, console))
+    deliver(sweep.as_json, request.json_path, lambda console: show_power_sweep(sweep, console))
     if not sweep.fits:
         raise typer.Exit(NOTHING_FITS)
 

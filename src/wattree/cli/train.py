@@ -191,7 +191,7 @@ def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks:
             ]
             _start_ranks(ranks, [*command_line, "--silent"])
             found[name] = parsed_object((folder_of_trial / "result.json").read_bytes())
-    deliver(found, None, lambda console: show_rivals(found, console))
+    deliver(lambda: found, None, lambda console: show_rivals(found, console))
 
 
 def _check_world(launch: Launch, recipe: Recipe, job: Job) -> None:

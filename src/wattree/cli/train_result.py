@@ -59,7 +59,7 @@ def _show(request: TrainRequest, found: Trained, comparison: PredictionCompariso
     if comparison is not None:
         value["comparison"] = comparison.as_json()
     deliver(
-        value,
+        lambda: value,
         request.json_path,
         lambda console: show_trained(found.result, found.run, comparison, console),
     )

@@ -74,5 +74,5 @@ def validate(request: ValidateRequest) -> None:
     if request.report is not None:
         write_validation_report(request.report, validation)
     deliver(
-        validation.as_json(), request.json_path, lambda console: console.print(validation.table())
+        validation.as_json, request.json_path, lambda console: console.print(validation.table())
     )

@@ -9,12 +9,13 @@ from wattree.lazy import fetching as _fetching
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.lowering.block import ModelProgram, compile_model
-    from wattree.lowering.costs import BlockCosts
+    from wattree.lowering.costs import BlockCosting, BlockCosts
     from wattree.lowering.groups import Placement
     from wattree.lowering.placed import PlacedJob
     from wattree.lowering.program import BlockProgram, CollectiveKind, Scale
 
 __all__ = [
+    "BlockCosting",
     "BlockCosts",
     "BlockProgram",
     "CollectiveKind",
@@ -28,6 +29,7 @@ __all__ = [
 __getattr__ = _fetching(
     __name__,
     {
+        "BlockCosting": "wattree.lowering.costs",
         "BlockCosts": "wattree.lowering.costs",
         "BlockProgram": "wattree.lowering.program",
         "CollectiveKind": "wattree.lowering.program",

@@ -220,17 +220,23 @@ def _laid_over(ours: MemoryChoice, theirs: MemoryChoice) -> MemoryChoice:
 
 @lru_cache(maxsize=2**16)  # trees of a search share their patterns, and models their paths
 def _matching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
-    segments = path.split(".")
-    found = [pattern for pattern in patterns if _applies(_segments(pattern), segments)]
-    return tuple(sorted(found, key=_strength))
+    return tuple(sorted((p for p in patterns if _applies(p, path)), key=_strength))
 
 
 @lru_cache(maxsize=2**16)
 def _reaching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
+    return tuple(pattern for pattern in patterns if _reaches(pattern, path))
+
+
+@lru_cache(maxsize=2**16)  # trees differ in few of their patterns
+def _applies(pattern: str, path: str) -> bool:
+    return _fit(_segments(pattern), path.split("."))
+
+
+@lru_cache(maxsize=2**16)
+def _reaches(pattern: str, path: str) -> bool:
     segments = path.split(".")
-    return tuple(
-        pattern for pattern in patterns if _applies(_segments(pattern)[: len(segments)], segments)
-    )
+    return _fit(_segments(pattern)[: len(segments)], segments)
 
 
 @cache
@@ -242,7 +248,7 @@ def _segments(pattern: str) -> list[str]:
 _LITERAL = re.compile(r"[^*?\[]*").fullmatch
 
 
-def _applies(wanted: list[str], segments: list[str]) -> bool:
+def _fit(wanted: list[str], segments: list[str]) -> bool:
     return len(wanted) <= len(segments) and all(
         want in ("*", have) or (not _LITERAL(want) and fnmatch.fnmatchcase(have, want))
         for want, have in zip(wanted, segments, strict=False)

@@ -24,7 +24,8 @@ class TableBuilder:
 
     def __init__(self, lookahead: int = 2) -> None:
         self.parts: list[np.ndarray] = []
-        self.edges: list[np.ndarray] = []
+        self._edges: list[np.ndarray] = []
+        self._links: list[tuple[int, int]] = []  # behind those
         self.ledger: list[np.ndarray] = [entries(())]
         self.count = 0
         self.exit = -1
@@ -43,14 +44,20 @@ class TableBuilder:
         first = self.count
         self.parts.append(tasks)
         if len(edges):
-            self.edges.append(np.asarray(edges, dtype=np.int64) + first)
+            self._gather_links()
+            self._edges.append(np.asarray(edges, dtype=np.int64) + first)
         self.count += len(tasks)
         return first
 
     def link(self, before: int, after: int) -> None:
         """Let `after` wait for `before`, if there is one."""
         if before >= 0:
-            self.edges.append(np.array([[before, after]], dtype=np.int64))
+            self._links.append((before, after))
+
+    def _gather_links(self) -> None:
+        if self._links:
+            self._edges.append(np.array(self._links, dtype=np.int64))
+            self._links = []
 
     def wait(self, task: int, back: int) -> None:
         """Let `task` wait for the end of the block that lies `back` blocks before the next one."""
@@ -75,7 +82,8 @@ class TableBuilder:
     def table(self) -> TaskTable:
         """Return the table."""
         tasks = joined(self.parts)
-        edges = np.concatenate(self.edges) if self.edges else np.zeros((0, 2), np.int64)
+        self._gather_links()
+        edges = np.concatenate(self._edges) if self._edges else np.zeros((0, 2), np.int64)
         return TaskTable(
             tasks=tasks,
             edges=edges,

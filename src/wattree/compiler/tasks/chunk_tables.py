@@ -14,7 +14,7 @@ from wattree.compiler.tasks.micro_batch import (
     chunk_weight_gradient,
 )
 from wattree.compiler.tasks.table import TaskTable
-from wattree.strategy.schedules import Order, SlotWork
+from wattree.strategy.schedules import Order, Slot, SlotWork
 
 
 class ChunkTables:
@@ -87,7 +87,25 @@ class Turn(NamedTuple):
 
 
 @lru_cache(maxsize=256)  # strategies of a job share the orders of their schedules
-def turns_of(order: Order, *, keeps_gathered: bool) -> tuple[Turn, ...]:
+def kinds_of(
+    order: Order, *, keeps_gathered: bool
+) -> tuple[tuple[tuple[Slot, Turn], ...], tuple[int, ...]]:
+    """Return a slot of each kind with what is special about it, and the kind of every slot.
+
+    Slots of a kind have the same chunk, work and turn, so they take the same table.
+    """
+    kinds: dict[tuple[object, ...], int] = {}
+    first: list[tuple[Slot, Turn]] = []
+    kind_of = []
+    for slot, turn in zip(order, _turns(order, keeps_gathered=keeps_gathered), strict=True):
+        number = kinds.setdefault((slot.chunk, slot.work, turn), len(kinds))
+        if number == len(first):
+            first.append((slot, turn))
+        kind_of.append(number)
+    return tuple(first), tuple(kind_of)
+
+
+def _turns(order: Order, *, keeps_gathered: bool) -> list[Turn]:
     """Return what is special about each slot.
 
     Gradients begin with the first backward of a chunk, or the first piece of one that makes
@@ -114,4 +132,4 @@ def turns_of(order: Order, *, keeps_gathered: bool) -> tuple[Turn, ...]:
             there.add(chunk)
         elif slot.work is not SlotWork.WEIGHT_GRADIENT:
             there.discard(chunk)
-    return tuple(turns)
+    return turns

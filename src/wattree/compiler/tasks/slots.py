@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiled import kernel
-from wattree.compiler.tasks.chunk_tables import ChunkTables, turns_of
+from wattree.compiler.tasks.chunk_tables import ChunkTables, kinds_of
 from wattree.compiler.tasks.ledger import Piece
 from wattree.compiler.tasks.pairs import PairedTables
 from wattree.compiler.tasks.stage_program import Send, StageTransfer
@@ -219,13 +219,18 @@ def place_slots(
     keeps_gathered: bool,
 ) -> list[PlacedSlot]:
     """Append the table of every slot, and of its transfer, to `tables`."""
-    turns = turns_of(order, keeps_gathered=keeps_gathered)
-    own = [chunks[s.chunk].of(s.work, turn) for s, turn in zip(order, turns, strict=True)]
+    kinds, kind_of = kinds_of(order, keeps_gathered=keeps_gathered)
+    found = [chunks[slot.chunk].of(slot.work, turn) for slot, turn in kinds]
+    sending = [
+        transfers.table(slot) if table.exit >= 0 else None
+        for (slot, _), table in zip(kinds, found, strict=True)
+    ]
+    own = [found[kind] for kind in kind_of]
     placed: list[PlacedSlot] = []
 
-    def sent(slot: Slot, table: TaskTable) -> int:
-        transfer = transfers.table(slot) if table.exit >= 0 else None
-        return -1 if transfer is None else tables.append(transfer, slot.micro_batch)
+    def sent(place: int) -> int:
+        transfer = sending[kind_of[place]]
+        return -1 if transfer is None else tables.append(transfer, order[place].micro_batch)
 
     index = 0
     while index < len(order):
@@ -234,12 +239,11 @@ def place_slots(
             pair = pairs.together(table, own[index + 1])
             first = tables.append(pair.table, slot.micro_batch)
             for place, rows in zip((index, index + 1), pair.rows, strict=True):
-                transfer = sent(order[place], own[place])
-                placed.append(PlacedSlot(order[place], own[place], first, rows, transfer))
+                placed.append(PlacedSlot(order[place], own[place], first, rows, sent(place)))
             index += 2
         else:
             first = tables.append(table, slot.micro_batch)
-            placed.append(PlacedSlot(slot, table, first, None, sent(slot, table)))
+            placed.append(PlacedSlot(slot, table, first, None, sent(index)))
             index += 1
     return placed
 

@@ -122,6 +122,5 @@ def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
 
 def joined(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
     """Return the tasks of all parts, one behind another."""
-    if not parts:
-        return np.zeros(0, TASK)
-    return np.concatenate([np.ascontiguousarray(part).view(_BYTES) for part in parts]).view(TASK)
+    found = [np.ascontiguousarray(part).view(_BYTES) for part in parts if len(part)]
+    return np.concatenate(found).view(TASK) if found else np.zeros(0, TASK)
