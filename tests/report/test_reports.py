@@ -32,6 +32,7 @@ from wattree.report.html.documents import (
 )
 from wattree.report.plots import PLOTS, plots_of, write_plot
 from wattree.report.plots.bars import link_shares
+from wattree.report.plots.figure import part_colors
 from wattree.report.plots.over_time import busy_shares, fullest_memory
 from wattree.validation import Validation
 
@@ -121,6 +122,29 @@ def test_every_picture_is_drawn_and_is_the_same_every_time(tmp_path: Path) -> No
         assert plot.summary
     with pytest.raises(OutputError, match="cannot be written"):
         write_plot(tmp_path / "none" / "a.png", plots["power"])
+
+
+def test_a_part_has_one_color_in_all_pictures() -> None:
+    """Who has learned what is orange need not learn it anew in the next picture."""
+    known = [f"part {number}" for number in range(14)]
+    all_parts, few = part_colors(known[:11], known), part_colors(known[3:6], known)
+
+    assert len(set(all_parts.values())) == len(all_parts)
+    assert {part: all_parts[part] for part in few} == few
+    assert len(set(part_colors(known[5:], known).values())) == len(known[5:])
+
+
+@pytest.mark.parametrize("name", ["step", "plan", "compare"])
+def test_a_report_begins_with_the_answer_and_how_sure_it_is(
+    reports: dict[str, Path], name: str
+) -> None:
+    """The first screen is for who has no time: answer, cost, certainty, then pictures."""
+    text = reports[name].read_text(encoding="utf-8")
+    text = text[text.index("<main") :]
+    places = [text.index(words) for words in ('class="cards answers"', "What it costs", "How sure")]
+
+    assert places == sorted(places)
+    assert places[-1] < text.index("<figure") < text.index("<table")
 
 
 def test_memory_in_a_picture_has_the_peak_of_the_trace() -> None:

@@ -46,7 +46,7 @@ _ROWS = (
     _Row("samples/s", ("samples_per_s",), count, related=True),
     _Row("MFU", ("mfu",), percent),
     _Row("memory", ("memory", "peak_bytes"), format_bytes, related=True),
-    _Row("of", ("memory", "capacity_bytes"), format_bytes),
+    _Row("capacity", ("memory", "capacity_bytes"), format_bytes),
     _Row("energy", ("energy_j", "total"), joules, related=True),
     _Row(
         "J/token, prefill",

@@ -48,7 +48,7 @@ def show_answers(results: Results, console: Console) -> None:
         for one in summary.reasons:
             console.print(kind_sentence(summary.sweep, one), markup=False)
     first = MEASURES[OBJECTIVE_TOTALS[results.study.objectives[0]]]
-    _heading(console, f"Is it worth it ({first}; all else chosen anew)")
+    _heading(console, f"Is it worth it ({first}; all else reoptimized)")
     labels = {axis.name: axis.label for axis in summary.sweep.axes}
     _pairs(
         console,

@@ -54,7 +54,9 @@ def show_calibration(calibration: EnergyCalibration, console: Console) -> None:
     console.print(Padding(_constants(calibration), INDENT))
     absent = [n for n, each in calibration.constants.items() if each.status is Status.ABSENT]
     if absent:
-        console.print(Padding(Text(f"no run tells: {', '.join(absent)}", style="dim"), INDENT))
+        console.print(
+            Padding(Text(f"not determined by the runs: {', '.join(absent)}", style="dim"), INDENT)
+        )
     scatter = calibration.scatter
     if scatter.known is not None:
         words = f"energy of training runs: root mean square error {percent(scatter.known)}"

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from wattree.report.parts import headed_table
 from wattree.report.words import (
-    COMPONENT_WORDS,
     NOT_APPLICABLE,
     count,
     grams,
     money,
+    part_in_words,
     percent,
     quantity,
     significant,
@@ -75,7 +75,7 @@ def component_table(energy: EnergyUse) -> Table:
     table = _table(("component", "energy", "share"))
     for name in COMPONENTS:
         if part := energy.by_component.get(name, 0.0):
-            words = COMPONENT_WORDS.get(name, name.replace("_", " "))
+            words = part_in_words(name)
             table.add_row(words, quantity(part, "J"), percent(part / energy.total))
     return table
 

@@ -1,4 +1,4 @@
-"""A run beside its prediction, as text: classes, then what is amiss."""
+"""A run and its prediction, as text: classes, then what is amiss."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def show_replay(done: Replay, console: Console) -> None:
     console.print(
         Text(
             f"\nSimulated {done.tasks:,} tasks, {done.events:,} events; read in "
-            f"{format_time(done.read_s)}, played in {format_time(done.run_s)}.",
+            f"{format_time(done.read_s)}, executed in {format_time(done.run_s)}.",
             style="dim",
         )
     )

@@ -66,4 +66,4 @@ def _caption(recording: Recording) -> str:
     parts = [f"{len(recording.operators)} operators", f"batch {recording.batch}"]
     if recording.sequence is not None:
         parts.append(f"sequence length {recording.sequence}")
-    return f"{', '.join(parts)}; recorded on {recording.how}. FLOP are those of products."
+    return f"{', '.join(parts)}; recorded on {recording.how}. FLOP are those of matmuls."

@@ -18,7 +18,8 @@ from wattree.units import format_bytes, format_time
 if TYPE_CHECKING:
     from wattree.design.results import Results
     from wattree.predict import PowerSweep, Prediction, StepEstimate
-    from wattree.report.html.views import Card, TableView
+    from wattree.report.html.card import Card
+    from wattree.report.html.views import TableView
     from wattree.report.plots import Plot
     from wattree.schedule import QueueSchedule
     from wattree.search import Plan
@@ -148,7 +149,7 @@ def _plan_screen(value: Plan) -> str:
 
     view = plan_view(value)
     tables = [view.table] if view.table else []
-    return _screen("Plan", view.answer, cards=view.cards, lines=view.reasons, tables=tables)
+    return _screen("Plan", view.headline, cards=view.cards, lines=view.reasons, tables=tables)
 
 
 def _comparison_screen(value: RunComparison) -> str:

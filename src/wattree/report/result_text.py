@@ -105,7 +105,7 @@ def show_result(
             f"\nSimulated {size.tasks:,} tasks, {size.events:,} events, {size.rank_classes:,} rank "
             f"{_plural('class', size.rank_classes)} for {result.ranks:,} "
             f"{_plural('rank', result.ranks)}; compiled in {format_time(size.compile_s)}, "
-            f"played in {format_time(size.run_s)}.",
+            f"executed in {format_time(size.run_s)}.",
             style="dim",
         )
     )
@@ -366,9 +366,10 @@ def evidence_rows(provenance: Mapping[str, Evidence]) -> list[tuple[str, str, st
 
 def _without_unit(field: str) -> str:
     """Return a field's name as words: `step_time_s` is the step time."""
+    parts = field.split(".")
     for ending in ("_s", "_bytes", "_w", "_j", "_usd", "_gco2e"):
-        field = field.removesuffix(ending)
-    return field.replace("_", " ")
+        parts = [part.removesuffix(ending) for part in parts]
+    return " ".join(parts).replace("_", " ")
 
 
 def _plural(noun: str, number: int) -> str:

@@ -10,7 +10,7 @@ from wattree.units import rounded
 NOT_APPLICABLE = "–"
 #: Parts below this share of their whole are not shown.
 SHOWN_SHARE = 5e-4
-#: Component of power or energy → what people call it.
+#: Component of power or energy → what people call it, in the order in which they take colors.
 COMPONENT_WORDS = {
     "device_static": "devices at rest",
     "device_dynamic": "devices at work",
@@ -18,12 +18,12 @@ COMPONENT_WORDS = {
     "host_memory": "main memory",
     "host_adapters": "network adapters",
     "host_rest": "rest of the hosts",
-    "host_idle": "hosts at rest",
-    "host_training": "hosts while training",
-    "host_loading": "hosts that load",
     "conversion": "power supplies (loss)",
     "switch": "switches",
     "facility": "facility (PUE)",
+    "host_idle": "hosts at rest",
+    "host_training": "hosts while training",
+    "host_loading": "hosts that load",
 }
 
 _DECIMAL = (
@@ -92,7 +92,7 @@ def part_in_words(name: str) -> str:
     """Return a part of a step, or of another sum, as people call it."""
     from wattree.trace import STEP_PART_WORDS  # loads numpy, which help does not need
 
-    return STEP_PART_WORDS.get(name, name.replace("_", " "))
+    return STEP_PART_WORDS.get(name) or COMPONENT_WORDS.get(name, name.replace("_", " "))
 
 
 def money(cost_usd: float | None) -> str:

@@ -12,8 +12,9 @@ from urllib.parse import parse_qsl, urlencode
 import wattree
 from wattree.errors import JobError, StrategyError, WattreeError
 from wattree.frameworks import FRAMEWORKS, written_frameworks, zipped_recipe
+from wattree.report.html.card import Card
 from wattree.report.html.templates import rendered
-from wattree.report.html.views import Card, plan_view, step_cards, step_view
+from wattree.report.html.views import plan_view, step_cards, step_view
 from wattree.search import with_memory_fixes
 from wattree.serve.state import PageState, choices, suggestions
 
@@ -146,7 +147,7 @@ class Answers:
                 runs.append((query, state, self._figures(state, state.job(self.files))))
         names = dict.fromkeys(name for _, state, _ in runs for name in state.values)
         for name in names:
-            values = [state.values.get(name, "–") for _, state, _ in runs]
+            values = [state.values.get(name, "default") for _, state, _ in runs]
             if len(set(values)) > 1:
                 rows.append((name.replace("_", " "), values))
         cards = [step_cards(figures) for _, _, figures in runs]

@@ -146,7 +146,7 @@ class _Served:
         name = request.query_params.get("name", "file")[:80]
         body = await request.body()
         if len(self._answers.files) >= _MOST_FILES:
-            raise JobError(name, [f"more than {_MOST_FILES} files; start the server anew"])
+            raise JobError(name, [f"more than {_MOST_FILES} files; restart the server"])
         if name.endswith(".json"):
             parsed_object(body)
         elif name.endswith((".yaml", ".yml")):

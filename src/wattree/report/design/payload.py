@@ -18,6 +18,8 @@ from wattree.design import Results, WorkloadOutcome
 from wattree.design.answers import AxisColumn, NoAnswer, StudySummary, Tornado, Worth
 from wattree.report.design.basis import is_reconstruction
 from wattree.report.design.words import MEASURES, SHORT, level
+from wattree.report.words import part_in_words
+from wattree.trace import STEP_PART_WORDS
 
 #: Kinds of figures that the page knows units for.
 _UNITS = {
@@ -123,10 +125,17 @@ def _step_energy(one: WorkloadOutcome) -> float | None:
 
 
 def _parts(found: Sequence[WorkloadOutcome | None], field: str) -> list[dict[str, Any]]:
-    names = dict.fromkeys(name for one in found if one for name in getattr(one, field))
+    """Return the parts that any point has, in words, with the place of their color."""
+    sums = [getattr(one, field) for one in found if one]
+    names = dict.fromkeys(name for parts in sums for name, part in parts.items() if part)
+    order = tuple(STEP_PART_WORDS)
     return [
-        {"name": name, "values": _known(found, lambda one, n=name: getattr(one, field).get(n))}  # type: ignore[misc]
-        for name in names
+        {
+            "name": part_in_words(name),
+            "color": order.index(name) if name in order else place,
+            "values": _known(found, lambda one, n=name: getattr(one, field).get(n)),  # type: ignore[misc]
+        }
+        for place, name in enumerate(names)
     ]
 
 
@@ -172,7 +181,7 @@ def _worth(
     axis = next(axis for axis in summary.sweep.axes if axis.name == name)
     lines = []
     for label, worth in zip(
-        ("all else chosen anew", "all else as at the best"), found, strict=True
+        ("all else reoptimized", "all else as at the best"), found, strict=True
     ):
         if isinstance(worth, NoAnswer):
             continue

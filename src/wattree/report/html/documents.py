@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattree import __version__
-from wattree.errors import check_packages
+from wattree.errors import OutputError, check_packages
 from wattree.files import write_atomic
 from wattree.report.html.templates import rendered, style
 from wattree.report.words import strategy_in_words
@@ -19,17 +19,29 @@ if TYPE_CHECKING:
     from wattree.search.compared import RunComparison
     from wattree.validation import Validation
 
-_BASIS = "Intervals hold with 80 % probability; docs/accuracy.md says how they are made."
+_BASIS = "Intervals hold with 80 % probability; docs/accuracy.md explains them."
 
 
 def check_report(path: Path | None) -> None:
-    """Refuse a report before any work where what draws it is missing.
+    """Refuse a report before any work: it needs its packages and the name of a page.
 
     Raises:
         MissingExtraError: jinja2 or matplotlib is not installed.
+        OutputError: The name ends in neither `.html` nor `.htm`.
     """
     if path is not None:
+        check_page_name(path)
         check_packages("jinja2", "matplotlib", needed_for="A report (--report)", extra="report")
+
+
+def check_page_name(path: Path) -> None:
+    """Refuse a name by which no browser would open a report.
+
+    Raises:
+        OutputError: It ends in neither `.html` nor `.htm`.
+    """
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise OutputError(f"--report: found '{path}', expected a name that ends in .html")
 
 
 def write_step_report(path: Path, prediction: Prediction) -> None:
@@ -91,7 +103,7 @@ def write_explanation_report(path: Path, found: Explanation, job: str) -> None:
 
     body = rendered("report.html.j2", report=explained_view(found))
     subtitle = "Why the run is not as fast as predicted."
-    _write(path, kind="A run beside its prediction", title=job, subtitle=subtitle, body=body)
+    _write(path, kind="A run and its prediction", title=job, subtitle=subtitle, body=body)
 
 
 def write_validation_report(path: Path, found: Validation) -> None:
@@ -102,7 +114,7 @@ def write_validation_report(path: Path, found: Validation) -> None:
     rows = len({each.row.row_id for each in found.scored})
     title = f"{rows:,} measured runs"
     subtitle = "How far predictions are from what was measured, worst rows included."
-    _write(path, kind="Predictions beside measurements", title=title, subtitle=subtitle, body=body)
+    _write(path, kind="Predictions and measurements", title=title, subtitle=subtitle, body=body)
 
 
 def _write(path: Path, *, body: str, **words: Any) -> None:

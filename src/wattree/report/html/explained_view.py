@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattree.report.explained_text import classes_table, headline
+from wattree.report.html.card import Card
 from wattree.report.html.report_view import ReportView, view_of
-from wattree.report.html.views import Card, TableView
+from wattree.report.html.views import TableView
 from wattree.report.plots.of_explained import explained_plots
 from wattree.report.words import percent
 from wattree.units import format_time
@@ -20,7 +21,7 @@ def explained_view(found: Explanation) -> ReportView:
     """Return what a report of a run beside its prediction shows."""
     faults = TableView(
         caption="What takes longer than predicted, and its usual causes",
-        head=("what", "lost per step", "what says so", "usual causes"),
+        head=("what", "lost per step", "evidence", "usual causes"),
         body=[
             (each.title, format_time(each.lost_s), each.evidence, "; ".join(each.causes))
             for each in found.faults
@@ -44,7 +45,7 @@ def explained_view(found: Explanation) -> ReportView:
         cards=_cards(found),
         plots=explained_plots(found),
         tables=[table for table in tables if table.body],
-        lists={"What the traces cannot tell": found.notes},
+        lists={"What the traces do not show": found.notes},
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattree.report.html.views import Card, TableView
+from wattree.report.html.card import Card
+from wattree.report.html.views import TableView
 from wattree.report.plots import Plot
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from wattree.report.html.card import Card
 from wattree.report.html.report_view import ReportView, view_of
-from wattree.report.html.views import Card
 from wattree.report.plots.of_validation import validation_plots
 from wattree.report.words import percent
 from wattree.validation import ALL_SOURCES, worst

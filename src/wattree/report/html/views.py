@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wattree.report.compare_text import compared_rows
+from wattree.report.html.answers import comparison_answer, plan_answer, step_answer
+from wattree.report.html.card import Card
 from wattree.report.plan_text import ranking_rows, strategy_label
 from wattree.report.plots import Plot, plots_of
 from wattree.report.plots.of_plan import plan_plots
 from wattree.report.plots.of_runs import run_plots
 from wattree.report.result_text import evidence_rows
 from wattree.report.words import (
-    COMPONENT_WORDS,
     SHOWN_SHARE,
     grams,
     joules,
@@ -29,23 +30,6 @@ if TYPE_CHECKING:
     from wattree.predict import Prediction
     from wattree.search import Plan
     from wattree.search.compared import RunComparison
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """One figure that everybody asks for.
-
-    Attributes:
-        name: What it is.
-        value: With its unit.
-        note: How sure it is, or what it is of.
-        bad: It rules the strategy out.
-    """
-
-    name: str
-    value: str
-    note: str = ""
-    bad: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +53,9 @@ class TableView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """A step: cards first, pictures, then tables."""
+    """A step: the answer first, pictures, then figures and tables."""
 
+    answer: Sequence[Card]
     cards: Sequence[Card]
     plots: Sequence[Plot]
     tables: Sequence[TableView]
@@ -80,9 +65,15 @@ class StepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanView:
-    """A plan: the answer first, then the reasons and the ranking."""
+    """A plan: the answer first, then the reasons and the ranking.
 
-    answer: str
+    Attributes:
+        headline: The answer in one sentence.
+        answer: The answer in three cards.
+    """
+
+    headline: str
+    answer: Sequence[Card]
     cards: Sequence[Card]
     reasons: Sequence[str]
     plots: Sequence[Plot]
@@ -93,8 +84,9 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonView:
-    """Runs side by side: the reasons first."""
+    """Runs side by side: the answer first, then the reasons."""
 
+    answer: Sequence[Card]
     reasons: Sequence[str]
     plots: Sequence[Plot]
     table: TableView
@@ -139,11 +131,7 @@ def step_view(prediction: Prediction) -> StepView:
         _parts("Where the step goes, on the slowest rank", asdict(result.time_s), format_time),
         _parts("Memory of the fullest device", memory.by_category, format_bytes),
         _parts("Energy of the step by stage, PUE included", energy.by_stage, joules),
-        _parts(
-            "Energy of the step by component",
-            {COMPONENT_WORDS.get(name, name): part for name, part in energy.by_component.items()},
-            joules,
-        ),
+        _parts("Energy of the step by component", energy.by_component, joules),
         TableView(
             caption="What the figures rest on",
             head=("quantity", "evidence", "shares and notes"),
@@ -157,8 +145,10 @@ def step_view(prediction: Prediction) -> StepView:
         ]
         head = ("change", "peak", "step time")
         tables.insert(0, TableView(caption="What makes it fit", head=head, body=fixes))
+    figures = result.as_json()
     return StepView(
-        cards=step_cards(result.as_json()),
+        answer=step_answer(figures),
+        cards=step_cards(figures),
         plots=tuple(plots_of(prediction).values()),
         tables=[table for table in tables if table.body],
         assumed=result.assumed,
@@ -184,10 +174,11 @@ def plan_view(plan: Plan) -> PlanView:
     ]
     fit = f"{plan.candidates:,} strategies screened, {plan.feasible:,} feasible"
     return PlanView(
-        answer="Nothing fits."
+        headline="Nothing fits."
         if best is None
         else f"Best by {plan.objective}: {strategy_label(best)}. {fit}, {plan.simulated:,} "
         "simulated.",
+        answer=plan_answer(plan),
         cards=() if best is None else step_cards(best.result.as_json()),
         reasons=plan.explanation,
         plots=plan_plots(ideas),
@@ -206,6 +197,7 @@ def comparison_view(comparison: RunComparison) -> ComparisonView:
     names = [f"{run.name}  {run.source}" for run in comparison.runs]
     body = compared_rows(comparison)
     return ComparisonView(
+        answer=comparison_answer(comparison),
         reasons=comparison.reasons,
         plots=run_plots({run.name: run.figures for run in comparison.runs}),
         table=TableView(caption="Side by side", head=("figure", *names), body=body),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wattree.report.plots.figure import INK, SERIES, label_end, legend
+from wattree.report.plots.figure import INK, SERIES, label_end, legend, part_colors
 from wattree.report.words import part_in_words
 from wattree.trace import Trace
 
@@ -30,6 +30,7 @@ class Bars:
         unit: Of the axis.
         scale: SI units in one of these.
         limit: A line across all bars, such as a capacity, in SI; None for none.
+        known: All parts that such sums can have, in the order of their colors.
     """
 
     parts: Mapping[str, Mapping[str, float]]
@@ -37,6 +38,7 @@ class Bars:
     unit: str
     scale: float
     limit: float | None = None
+    known: Sequence[str] = ()
 
 
 def draw_bars(axes: Any, bars: Bars) -> None:
@@ -45,13 +47,12 @@ def draw_bars(axes: Any, bars: Bars) -> None:
     longest = max([*totals, bars.limit or 0.0, 0.0]) / bars.scale or 1.0
     names = list(bars.parts)
     parts = list(dict.fromkeys(part for each in bars.parts.values() for part in each))
-    left, shown = np.zeros(len(names)), 0
+    colors, left = part_colors(parts, bars.known), np.zeros(len(names))
     for part in parts:
         width = np.array([bars.parts[name].get(part, 0.0) for name in names]) / bars.scale
         if width.max(initial=0.0) >= _SHOWN_SHARE * longest:
-            color = SERIES[shown % len(SERIES)]
-            axes.barh(names, width, left=left, color=color, label=part_in_words(part), height=0.6)
-            shown += 1
+            style = {"color": colors[part], "label": part_in_words(part), "height": 0.6}
+            axes.barh(names, width, left=left, **style)
         left = left + width
     limit = (bars.limit or 0.0) / bars.scale
     for row, total in enumerate(left):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -36,11 +36,12 @@ class Plot:
     """A picture, drawn when it is asked for.
 
     Attributes:
-        name: By which it is asked for.
-        title: Above it.
-        summary: What a reader who does not see it must know.
+        name: The name that selects it.
+        title: The heading above it.
+        summary: The same in words, for readers who do not see it.
         draw: Draws it on the axes of a figure.
-        height_in: Of the figure. [inch]
+        height_in: Height of the figure. [inch]
+        is_wide: It needs the whole width of a page; others stand in columns.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Plot:
     summary: str
     draw: Callable[[Any], None]
     height_in: float = 3.2
+    is_wide: bool = False
 
     def svg(self, *, is_narrow: bool = False) -> str:
         """Return it as an element of a page: it takes the page's width and its colors of text.
@@ -114,6 +116,8 @@ def _saved(plot: Plot, form: str, *, title: str = "", width_in: float = _WIDTH_I
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
         plot.draw(axes)
+        if width_in < _WIDTH_IN:  # a long title ends with its axis instead of being cut
+            axes.xaxis.label.set(x=1.0, ha="right")
         if title:
             axes.set_title(title)
         metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
@@ -174,6 +178,22 @@ def legend(axes: Any) -> None:
         axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
     else:
         axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def part_colors(parts: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """Return the color of each part: the same in every picture that shows the part.
+
+    Args:
+        parts: Parts of one picture.
+        known: All parts of its kind, in the order in which they take colors. Others, and those
+            beyond the colors, take what is left.
+    """
+    found: dict[str, str] = {}
+    for part in sorted(parts, key=lambda part: known.index(part) if part in known else len(known)):
+        index = known.index(part) % len(SERIES) if part in known else 0
+        order = [*SERIES[index:], *SERIES[:index]]
+        found[part] = next((each for each in order if each not in found.values()), order[0])
+    return found
 
 
 def time_unit(largest_s: float) -> tuple[float, str]:

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
+from wattree.lowering.streams import CATEGORIES
 from wattree.report.plots.bars import Bars, draw_bars
 from wattree.report.plots.figure import Plot, time_unit
 from wattree.report.words import COMPONENT_WORDS, part_in_words, percent, quantity
+from wattree.trace import STEP_PART_WORDS
 from wattree.units import format_bytes, format_time
 
 _GIB: Final = 2.0**30
+#: Parts of memory in the order of their colors: those of tensors as pictures over time have them.
+_MEMORY: Final = (*CATEGORIES, "allocator", "context", "overhead")
 #: Units of an axis of energies: joules, name.
 _JOULES: Final = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
 
@@ -20,13 +24,13 @@ def step_plot(parts: Mapping[str, Mapping[str, float]], title: str = "") -> Plot
     """Return the picture of where steps go: name → part → time [s]."""
     longest = max((sum(each.values()) for each in parts.values()), default=1.0)
     scale, unit = time_unit(longest)
+    known = tuple(STEP_PART_WORDS)
+    bars = Bars(parts=parts, quantity="time of a step", unit=unit, scale=scale, known=known)
     return Plot(
         name="step",
         title=title or "Where the step goes",
         summary=_in_words(parts, format_time),
-        draw=partial(
-            draw_bars, bars=Bars(parts=parts, quantity="time of a step", unit=unit, scale=scale)
-        ),
+        draw=partial(draw_bars, bars=bars),
         height_in=_height(len(parts)),
     )
 
@@ -43,7 +47,9 @@ def run_plots(runs: Mapping[str, Mapping[str, Any]]) -> list[Plot]:
     capacities = {each.get("capacity_bytes") for each in memory.values()}
     if held:
         limit = capacities.pop() if len(capacities) == 1 else None
-        bars = Bars(parts=held, quantity="memory", unit="GiB", scale=_GIB, limit=limit)
+        bars = Bars(
+            parts=held, quantity="memory", unit="GiB", scale=_GIB, limit=limit, known=_MEMORY
+        )
         of = "" if limit is None else f" The line is what the device has, {format_bytes(limit)}."
         found.append(_plot("memory", "Memory of the fullest device", bars, format_bytes, of))
     energy = {name: _components(figures["energy_j"]) for name, figures in runs.items()}
@@ -51,7 +57,13 @@ def run_plots(runs: Mapping[str, Mapping[str, Any]]) -> list[Plot]:
     if drawn:
         longest = max(sum(each.values()) for each in drawn.values())
         scale, unit = next((each for each in _JOULES if longest >= each[0]), _JOULES[-1])
-        bars = Bars(parts=drawn, quantity="energy of a step", unit=unit, scale=scale)
+        bars = Bars(
+            parts=drawn,
+            quantity="energy of a step",
+            unit=unit,
+            scale=scale,
+            known=tuple(COMPONENT_WORDS),
+        )
         joules = partial(quantity, unit="J")
         found.append(_plot("energy", "Where the energy goes", bars, joules))
     return found
@@ -61,8 +73,7 @@ def _components(energy: Any) -> Mapping[str, float]:
     """Return energy by component; by stage where a meter knows no components."""
     if not isinstance(energy, Mapping):
         return {}
-    parts = energy.get("by_component") or energy.get("by_stage") or {}
-    return {COMPONENT_WORDS.get(name, name): energy_j for name, energy_j in parts.items()}
+    return energy.get("by_component") or energy.get("by_stage") or {}
 
 
 def _plot(name: str, title: str, bars: Bars, shown: Any, more: str = "") -> Plot:

@@ -33,6 +33,7 @@ def schedule_plots(schedule: QueueSchedule) -> list[Plot]:
             "the same.",
             draw=lambda axes: _draw_nodes(axes, schedule),
             height_in=min(1.4 + 0.35 * nodes, 6.0),
+            is_wide=True,
         ),
         Plot(
             name="power",
@@ -40,6 +41,7 @@ def schedule_plots(schedule: QueueSchedule) -> list[Plot]:
             summary=f"At most {watts(float(_power(schedule)[1].max()))}.",
             draw=lambda axes: _draw_power(axes, schedule),
             height_in=2.4,
+            is_wide=True,
         ),
     ]
     series = schedule.queue.terms.series
@@ -54,6 +56,7 @@ def schedule_plots(schedule: QueueSchedule) -> list[Plot]:
                 summary=f"{series.name}, from the beginning of the queue.",
                 draw=lambda axes: _draw_hours(axes, schedule, hourly, "USD" if price else "gCO2e"),
                 height_in=2.0,
+                is_wide=True,
             )
         )
     return plots

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 #: Name of a picture → what it shows.
 PLOTS: Final[Mapping[str, str]] = {
     "step": "Where the step goes",
-    "timeline": "What the ranks do over the step",
     "memory": "Memory over the step",
     "power": "Power over the step",
+    "timeline": "What the ranks do over the step",
     "links": "How busy the links are",
 }
 
@@ -33,9 +33,10 @@ PLOTS: Final[Mapping[str, str]] = {
 def plots_of(prediction: Prediction) -> dict[str, Plot]:
     """Return the pictures of a step by name; those that would be empty are left out."""
     result, trace = prediction.result, prediction.trace
-    found = [step_plot({"step": asdict(result.time_s)}), _timeline(trace), _memory(result, trace)]
+    found = [step_plot({"step": asdict(result.time_s)}), _memory(result, trace)]
     if result.power is not None:
         found.append(_power(result))
+    found.append(_timeline(trace))
     links, shares = link_shares(trace)
     if links:
         found.append(_links(links, shares.tolist()))
@@ -52,6 +53,7 @@ def _timeline(trace: Trace) -> Plot:
         "computation by phase, and communication below it; gaps are idle time.",
         draw=partial(draw_timeline, trace=trace),
         height_in=1.6 + 0.4 * min(classes, 16),
+        is_wide=True,
     )
 
 
@@ -62,7 +64,7 @@ def _memory(result: Result, trace: Trace) -> Plot:
         title=PLOTS["memory"],
         summary=f"Tensors of the fullest device by category, with a peak of "
         f"{format_bytes(float(trace.peak_bytes.max()))} of "
-        f"{format_bytes(memory.capacity_bytes)}; with what the framework keeps "
+        f"{format_bytes(memory.capacity_bytes)}; with what the framework holds "
         f"{format_bytes(memory.peak_bytes)}.",
         draw=partial(draw_memory, trace=trace, capacity_bytes=memory.capacity_bytes),
     )
@@ -80,11 +82,11 @@ def _power(result: Result) -> Plot:
 
 
 def _links(names: Sequence[str], shares: Sequence[float]) -> Plot:
-    words = ", ".join(f"{name} {percent(share)}" for name, share in zip(names, shares, strict=True))
     return Plot(
         name="links",
         title=PLOTS["links"],
-        summary=words,
+        summary=f"{names[0]} is the busiest: {percent(shares[0])} of its bandwidth over the step.",
         draw=partial(draw_links, names=names, shares=np.asarray(shares)),
         height_in=1.0 + 0.32 * len(names),
+        is_wide=True,
     )

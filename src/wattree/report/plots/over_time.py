@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import Phase, StreamKind
-from wattree.report.plots.figure import INK, SERIES, legend, time_unit
+from wattree.report.plots.figure import INK, SERIES, legend, part_colors, time_unit
 from wattree.report.trace_counters import memory_levels
-from wattree.report.words import COMPONENT_WORDS
+from wattree.report.words import COMPONENT_WORDS, part_in_words
 from wattree.trace import COMPONENTS, PowerOverTime, Trace
 
 Floats = NDArray[np.float64]
@@ -85,10 +85,11 @@ def draw_power(axes: Any, power: PowerOverTime) -> None:
     most = sum(max(power.by_component[name]) for name in names) if names else 1.0
     scale, prefix = next(((s, p) for s, p in ((1e6, "M"), (1e3, "k")) if most >= s), (1.0, ""))
     below = np.zeros(bins)
-    for number, name in enumerate(names):
+    colors = part_colors(names, tuple(COMPONENT_WORDS))
+    for name in names:
         watts = np.asarray(power.by_component[name]) / scale
-        color, words = SERIES[number % len(SERIES)], COMPONENT_WORDS.get(name, name)
-        axes.stairs(below + watts, edges, baseline=below, fill=True, color=color, label=words)
+        style = {"color": colors[name], "label": part_in_words(name), "fill": True}
+        axes.stairs(below + watts, edges, baseline=below, **style)
         below = below + watts
     axes.set(xlabel=f"time in the step [{unit}]", ylabel=f"power before PUE [{prefix}W]")
     axes.set(xlim=(0.0, edges[-1] or 1.0), ylim=(0.0, 1.05 * float(below.max(initial=0.0)) or 1.0))

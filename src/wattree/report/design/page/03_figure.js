@@ -1,18 +1,18 @@
 // A plot: drawn when it comes into view, again when what it shows changed; saved; told as a table.
-// Okabe and Ito's colours (2008) stay apart for the colour-blind; more kinds repeat them.
-const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"];
+// Okabe and Ito's colors (2008) stay apart for the color-blind; more kinds repeat them.
+const COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442"];
 const figures = [];
 const PAPER = { page: "#ffffff", ink: "#000000", quiet: "#333333", line: "#d0d0d0", mark: "#d4005f", neutral: "#8b95a1", accent: "#0b5cad" };
 /** Paper shows every plot, as wide as a page of A4 between its margins. */
 const PRINTED = 670;
 
-function colours() {
+function colors() {
   const style = getComputedStyle(document.documentElement);
   const names = ["page", "ink", "quiet", "line", "mark", "neutral", "accent"];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-/** Lay colours and sizes under what a plot says of its layout. */
+/** Lay colors and sizes under what a plot says of its layout. */
 function themed(layout, theme) {
   const axis = { gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.neutral, automargin: true };
   const found = {
@@ -46,11 +46,11 @@ class Figure {
     if (this.seen) schedule(this);
   }
 
-  /** Draw what is stale; on paper everything, in its colours, and then the screen's is stale. */
+  /** Draw what is stale; on paper everything, in its colors, and then the screen's is stale. */
   render(paper = false) {
     if (!this.stale && !paper) return;
     this.stale = paper;
-    const began = performance.now(), theme = paper ? PAPER : colours();
+    const began = performance.now(), theme = paper ? PAPER : colors();
     this.said = this.draw(theme);
     this.node.querySelector(".summary").textContent = this.said.empty || this.said.summary || "";
     this.node.querySelectorAll("[data-save]").forEach((one) => { one.disabled = Boolean(this.said.empty); });
@@ -73,7 +73,7 @@ class Figure {
     this.details.querySelector(".scroll").replaceChildren(tableOf(head, rows));
   }
 
-  /** Save the plot as it is shown, in black on white, whatever the page's colours are. */
+  /** Save the plot as it is shown, in black on white, whatever the page's colors are. */
   async save(format) {
     if (this.stale) this.render();
     const said = this.draw(PAPER);

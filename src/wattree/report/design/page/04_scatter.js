@@ -6,7 +6,7 @@ function scatterFigure() {
   const x = choices("scatter-x", options, first, changed);
   const y = choices("scatter-y", options, second || first, changed);
   const hues = [["", "none"], ...varied.map((axis) => [axis.name, axis.label])];
-  const hue = choices("scatter-colour", hues, "", changed);
+  const hue = choices("scatter-color", hues, "", changed);
   const texts = [];
   let front = [];
 
@@ -54,13 +54,13 @@ function scaled(figure, values, points) {
   return scaleOf(figure.unit, most);
 }
 
-/** Colour by the level of an axis: ordered axes by a scale, names by kind. */
+/** Color by the level of an axis: ordered axes by a scale, names by kind. */
 function markers(points, name, theme) {
   const axis = byName(study.axes, name);
   const base = { size: 6, opacity: 0.65, color: theme.accent };
   if (!axis) return base;
   const codes = column(axis.codes);
-  if (!axis.numbers) return { ...base, color: points.map((p) => COLOURS[codes[p] % COLOURS.length]) };
+  if (!axis.numbers) return { ...base, color: points.map((p) => COLORS[codes[p] % COLORS.length]) };
   const every = Math.max(1, Math.ceil(axis.levels.length / 8));
   const ticks = axis.levels.map((_, code) => code).filter((code) => code % every === 0);
   return {

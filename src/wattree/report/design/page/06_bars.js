@@ -23,15 +23,15 @@ function stacked(workload, choose, front, theme) {
   const most = Math.max(...points.map((p) => total[p] || 0));
   if (!points.length || !most) return { empty: `No point that is shown has the ${what}.` };
   const [factor, name] = scaleOf(unit, most);
-  const columns = parts.map((part) => ({ name: part.name, values: column(part.values) }));
+  const columns = parts.map((part) => ({ name: part.name, color: part.color, values: column(part.values) }));
   const rest = points.map((p) => total[p] - columns.reduce((sum, part) => sum + (part.values[p] || 0), 0));
   const undivided = points.map((p, i) => (columns.some((part) => part.values[p] > 0) && Math.abs(rest[i]) < 0.01 * total[p] ? 0 : Math.max(0, rest[i])));
   const base = { type: "bar", ...(points.length < 4 ? { width: 0.4 } : {}), x: points.map((_, i) => i), customdata: points, hoverinfo: "text" };
-  const trace = (title, values, colour) => ({
-    ...base, name: plain(title.replaceAll("_", " ")), y: values.map((v) => (v || 0) / factor), marker: { color: colour },
+  const trace = (title, values, color) => ({
+    ...base, name: plain(title.replaceAll("_", " ")), y: values.map((v) => (v || 0) / factor), marker: { color: color },
     hovertext: points.map((p, i) => `${plain(title)}: ${figureText(values[i], unit)}<br>${hoverText(p)}`),
   });
-  const data = columns.map((part, i) => trace(part.name, points.map((p) => part.values[p]), COLOURS[i % COLOURS.length]));
+  const data = columns.map((part) => trace(part.name, points.map((p) => part.values[p]), COLORS[part.color % COLORS.length]));
   if (undivided.some((value) => value > 0)) data.push(trace("not divided", undivided, theme.neutral));
   const mark = (p) => (column(workload.simulated)[p] ? "" : "≈");
   return {

@@ -9,7 +9,7 @@ function worthFigures() {
   study.worths.forEach((worth, place) => {
     const axis = byName(study.axes, worth.axis);
     const others = varied.filter((one) => one !== axis && one.levels.length <= MOST_LINES);
-    const options = [["", "all else chosen anew, and alone"], ...others.map((one) => [one.name, `each ${one.label}`])];
+    const options = [["", "all else reoptimized, and alone"], ...others.map((one) => [one.name, `each ${one.label}`])];
     const by = choices(`worth-${place}-by`, options, worth.by || "", () => figure.mark());
     const figure = new Figure(`worth-${place}`, (theme) => worthPlot(axis, by() ? linesBy(axis, byName(study.axes, by())) : linesOf(axis), theme), {
       on: ["theme"],
@@ -39,16 +39,16 @@ function worthPlot(axis, lines, theme) {
   const log = axis.numbers && axis.numbers[0] > 0 && axis.numbers[axis.numbers.length - 1] > 20 * axis.numbers[0];
   const x = (code) => (axis.numbers ? axis.numbers[code] : code);
   const dashes = ["solid", "dot", "dash", "dashdot"], symbols = ["circle", "square", "diamond", "triangle-up", "x", "star"];
-  const colour = (i) => (lines === linesOf(axis) ? [theme.accent, theme.quiet][i] : COLOURS[i % COLOURS.length]);
+  const color = (i) => (lines === linesOf(axis) ? [theme.accent, theme.quiet][i] : COLORS[i % COLORS.length]);
   const shownCodes = [...new Set(lines.flatMap((line) => line.codes))].sort((a, b) => a - b);
   return {
     data: lines.map((line, i) => ({
       type: "scatter", mode: axis.numbers ? "lines+markers" : "markers", name: plain(short(line.label, 40)), x: line.codes.map(x), y: line.values.map((v) => v / factor),
       customdata: line.points, hoverinfo: "text", hovertext: line.points.map((p, k) => `${plain(axis.levels[line.codes[k]])}: ${figureText(line.values[k], measured.unit)}<br>${hoverText(p)}`),
-      line: { color: colour(i), dash: dashes[i % dashes.length], width: 2 }, marker: { size: 8, symbol: symbols[i % symbols.length], color: colour(i) },
+      line: { color: color(i), dash: dashes[i % dashes.length], width: 2 }, marker: { size: 8, symbol: symbols[i % symbols.length], color: color(i) },
     })),
     layout: {
-      height: 380, hovermode: "closest", ...endLabels(lines, (code) => (log ? Math.log10(x(code)) : x(code)), factor, colour),
+      height: 380, hovermode: "closest", ...endLabels(lines, (code) => (log ? Math.log10(x(code)) : x(code)), factor, color),
       xaxis: {
         title: { text: plain(titleOf(axis)) }, type: log ? "log" : "linear", zeroline: false,
         ...(shownCodes.length <= 10 ? { tickvals: shownCodes.map(x), ticktext: shownCodes.map((code) => plain(short(bare(axis, axis.levels[code]), 22))) } : {}),
@@ -62,7 +62,7 @@ function worthPlot(axis, lines, theme) {
 }
 
 /** Name lines at their ends, one above the other where they meet; a legend has the names in narrow windows. */
-function endLabels(lines, x, factor, colour) {
+function endLabels(lines, x, factor, color) {
   if (innerWidth < 600) return {};
   const ends = lines.map((line, i) => ({ text: plain(short(line.label, 28)), i, at: line.codes.length - 1, y: line.values[line.values.length - 1] / factor, line }));
   const ys = lines.flatMap((line) => line.values.map((value) => value / factor));
@@ -71,7 +71,7 @@ function endLabels(lines, x, factor, colour) {
   const annotations = [...ends].sort((a, b) => a.y - b.y).map((end) => {
     const place = Math.max(end.y * pixels, below + LABEL_PIXELS);
     below = place;
-    return { x: x(end.line.codes[end.at]), y: end.y, text: `<span style="color:${colour(end.i)}">●</span> ${end.text}`, font: { size: 12 }, showarrow: false, xanchor: "left", xshift: 9, yshift: place - end.y * pixels };
+    return { x: x(end.line.codes[end.at]), y: end.y, text: `<span style="color:${color(end.i)}">●</span> ${end.text}`, font: { size: 12 }, showarrow: false, xanchor: "left", xshift: 9, yshift: place - end.y * pixels };
   });
   const longest = Math.max(...ends.map((end) => end.text.length));
   return { annotations, showlegend: false, margin: { l: 60, r: 40 + 6.5 * longest, t: 15, b: 50 } };
@@ -134,13 +134,13 @@ function panelAxes(one, i, names, across) {
 
 function tornadoBars(one, i, names) {
   const number = i ? String(i + 1) : "";
-  const side = (name, low, high, say, colour) => ({
-    type: "bar", orientation: "h", name, legendgroup: name, showlegend: i === 0, xaxis: `x${number}`, yaxis: `y${number}`, marker: { color: colour },
+  const side = (name, low, high, say, color) => ({
+    type: "bar", orientation: "h", name, legendgroup: name, showlegend: i === 0, xaxis: `x${number}`, yaxis: `y${number}`, marker: { color: color },
     y: one.bars.map((bar) => names.indexOf(bar.axis)), base: one.bars.map(low), x: one.bars.map((bar) => high(bar) - low(bar)),
     hoverinfo: "text", hovertext: one.bars.map((bar) => plain(`${bar.axis}: ${say(bar)} (base ${bar.base})`)),
   });
   return [
-    side("better than the best point", (bar) => bar.low, () => 1, (bar) => `${bar.low.toFixed(3)} × at ${bar.at_low}`, COLOURS[2]),
-    side("worse", () => 1, (bar) => bar.high, (bar) => `${bar.high.toFixed(3)} × at ${bar.at_high}`, COLOURS[5]),
+    side("better than the best point", (bar) => bar.low, () => 1, (bar) => `${bar.low.toFixed(3)} × at ${bar.at_low}`, COLORS[2]),
+    side("worse", () => 1, (bar) => bar.high, (bar) => `${bar.high.toFixed(3)} × at ${bar.at_high}`, COLORS[5]),
   ].filter((trace) => trace.x.some((length) => length > 0));
 }

@@ -1,4 +1,4 @@
-// Filters, the state in words, the page's colours; then everything is put in place.
+// Filters, the state in words, the page's colors; then everything is put in place.
 const MOST_TICKS = 16;
 
 function filters() {
@@ -62,7 +62,7 @@ function themes() {
   button.addEventListener("click", () => {
     const kinds = Object.keys(names), next = kinds[(kinds.indexOf(root.dataset.theme || "") + 1) % kinds.length];
     if (next) root.dataset.theme = next; else delete root.dataset.theme;
-    button.textContent = `Colours: ${names[next]}`;
+    button.textContent = `Colors: ${names[next]}`;
     notify("theme");
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => notify("theme"));
