@@ -22,7 +22,7 @@ from wattree.cli.request import option, request_command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateRequest:
-    """What `wattree calibrate` is asked."""
+    """Arguments and options of `wattree calibrate`."""
 
     job: Annotated[
         Path,
@@ -36,7 +36,9 @@ class CalibrateRequest:
     more: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE...", help="More traces, as a pattern gives them.", show_default=False
+            metavar="FILE...",
+            help="More traces, as a shell pattern gives them.",
+            show_default=False,
         ),
     ] = None
     out: Annotated[
@@ -65,10 +67,10 @@ class CalibrateRequest:
 
 @request_command
 def calibrate(request: CalibrateRequest) -> None:
-    """Learn from your own runs how far your machine is from the constants that ship.
+    """Correct predictions by your own runs.
 
-    What is learned belongs to the device and the software of the job. All
-    commands with --calibration use it, with narrower intervals.
+    The constants apply to the job's device and software. Commands with --calibration use them and
+    report narrower intervals.
 
     Example: wattree calibrate job.yaml --step-time '12.3 s' --out mine.yaml
     """

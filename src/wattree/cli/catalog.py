@@ -35,7 +35,7 @@ def _kind(word: str) -> CatalogKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRequest:
-    """What `wattree catalog` is asked."""
+    """Arguments and options of `wattree catalog`."""
 
     kind: Annotated[
         CatalogKind,
@@ -50,21 +50,21 @@ class CatalogRequest:
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="One of them, with the source of each number. Of models also a PyTorch module, "
+            help="Entry to show with the source of each number. For models also a PyTorch module, "
             "such as model.py:build, which is executed.",
             show_default=False,
         ),
     ] = None
     json_path: JsonPath = None
     batch: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Samples a PyTorch module is shown with.")
+        int, typer.Option(min=2, metavar="N", help="Samples per batch, for a PyTorch module.")
     ] = 2
     sequence: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Tokens per sample, where its inputs have such a dim.",
+            help="Tokens per sample, if its inputs have that dim.",
             show_default=False,
         ),
     ] = None
@@ -75,12 +75,12 @@ class CatalogRequest:
 
 @request_command
 def catalog(request: CatalogRequest) -> None:
-    """List models, devices, nodes, fabrics, sites or software; show one with its sources.
+    """List models, devices, nodes, fabrics, sites or software.
 
-    These are the names that a job file may use. Software is shown with what it can run and with
-    its traits, which a job can replace. A PyTorch module (FILE.py:FUNCTION or
-    PACKAGE.MODULE:FUNCTION) is imported, built and run on tensors without values, and shown
-    module by module: parameters, FLOP, bytes moved and saved.
+    With NAME: that entry, with the source of every number; of software, what it can run and its
+    traits. Job files use these names. A PyTorch module (FILE.py:FUNCTION or
+    PACKAGE.MODULE:FUNCTION) is imported, built and run on tensors without values, and shown module
+    by module: parameters, FLOP, bytes moved and saved.
 
     Example: wattree catalog devices h100-sxm-80gb
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
-    """What `wattree check` is asked."""
+    """Arguments and options of `wattree check`."""
 
     job: JobPath
     json_path: JsonPath = None
@@ -24,9 +24,9 @@ class CheckRequest:
 
 @request_command
 def check(request: CheckRequest) -> None:
-    """Show what a job means, what it assumes and what is wrong with it.
+    """Show what a job means, what it assumes, and its mistakes.
 
-    Nothing is simulated. Exit code 2 if the job cannot be used; every problem is listed.
+    Simulates nothing. Exit code 2 if the job cannot be used; every problem is listed.
 
     Example: wattree check job.yaml
     """

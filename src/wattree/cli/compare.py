@@ -27,7 +27,7 @@ _FEWEST, _MOST = 2, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareFilesRequest:
-    """What `wattree compare` is asked."""
+    """Arguments and options of `wattree compare`."""
 
     files: Annotated[
         list[Path],
@@ -46,7 +46,7 @@ class CompareFilesRequest:
 
 @request_command
 def compare(request: CompareFilesRequest) -> None:
-    """Lay jobs or results side by side, with the reasons of their difference.
+    """Compare jobs or results, and explain their differences.
 
     All are compared with the first. A job and a result of 'wattree train' compare prediction
     and measurement.

@@ -48,7 +48,7 @@ On = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, help="Points at once; one for each core by default.", show_default=False
+        metavar="N", min=1, help="Points at once; by default one per core.", show_default=False
     ),
 ]
 Resume = Annotated[
@@ -74,7 +74,7 @@ ParquetPath = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignRequest:
-    """What `wattree design` is asked."""
+    """Arguments and options of `wattree design`."""
 
     study: StudyPath
     store: StorePath = None
@@ -90,11 +90,11 @@ class DesignRequest:
 
 @request_command
 def design(request: DesignRequest) -> None:
-    """Sweep cluster resources together with strategies, and show what is best.
+    """Sweep hardware and strategies, and show the best cluster.
 
-    For every point of the study the best strategy is searched, screened in closed form and
-    simulated. Finished points are stored as they finish: an interrupted study continues.
-    Exit code 3 if no point is feasible.
+    Searches the best strategy for each point of the study, in closed form and then by simulation.
+    Stores each point as it finishes, so that an interrupted study continues. Exit code 3 if no
+    point is feasible.
 
     Example: wattree design examples/design/transformer-1t-expansion.yaml --report study.html
     """
@@ -103,6 +103,7 @@ def design(request: DesignRequest) -> None:
     from wattree.report.design.page import check_report, write_design_page
     from wattree.report.design_table import show_points
     from wattree.report.design_text import show_answers
+    from wattree.report.html.documents import check_page_name
 
     outputs = (request.json_path, request.report, request.csv, request.parquet)
     check_outputs(*outputs, source=request.study)
@@ -113,6 +114,8 @@ def design(request: DesignRequest) -> None:
     # Nor over the points that are kept, or the study beside them.
     kept = request.store or default_store(loaded)
     check_outputs(*outputs, source=kept)
+    if request.report is not None:
+        check_page_name(request.report)
     announce_compilation()
     try:
         with _progress() as progress:

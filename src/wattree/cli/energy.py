@@ -55,9 +55,9 @@ class FitRequest:
 def fit(request: FitRequest) -> None:
     """Find the constants of the three stages from runs.
 
-    Runs of one kind of node: idle, the loader alone, resident data,
-    collectives alone, and training on a few sizes. The more of them are
-    isolated, the more constants can be distinguished; the rest is listed.
+    Needs runs of one kind of node: idle, the loader alone, resident data, collectives alone, and
+    training on a few sizes. The more stages are measured alone, the more constants can be
+    distinguished; the others are listed.
 
     Example: wattree energy fit runs/ --out calibration.yaml
     """
@@ -120,10 +120,10 @@ class PredictRequest:
 @energy.command()
 @request_command
 def predict(request: PredictRequest) -> None:
-    """Predict time and energy by stage on other numbers of nodes, or of other models.
+    """Predict time and energy by stage for other nodes or models.
 
-    Every rank does the work that it did in the runs of the fit, in FILE, or
-    in the simulated step of JOB: the global batch grows with the nodes.
+    Every rank does the work of the runs of the fit, of FILE, or of the simulated step of JOB: the
+    global batch grows with the nodes.
 
     Example: wattree energy predict --calibration calibration.yaml --model resnet-50 --nodes 16,32
     """
@@ -159,7 +159,7 @@ class CompareRequest:
     ] = None
     seen: Annotated[
         float,
-        typer.Option(metavar="SHARE", help="Part of each power series that forecasts see first."),
+        typer.Option(metavar="SHARE", help="Share of each power series that forecasts start from."),
     ] = 0.5
     refit: Annotated[
         int | None,
@@ -175,12 +175,11 @@ class CompareRequest:
 @energy.command()
 @request_command
 def compare(request: CompareRequest) -> None:
-    """Compare the stage model with simpler models of energy on runs.
+    """Compare the stage model with simpler models of energy.
 
-    Four linear models, a non-linear one, rated power times utilization, and
-    forecasts of power series (AR, SES, ARIMA), by model, by number of nodes
-    and by stage. Each kind of node has a table, which shows where the stage
-    model is not better.
+    The simpler models: four linear ones, a non-linear one, rated power times utilization, and
+    forecasts of power series (AR, SES, ARIMA). Errors are listed by model, by number of nodes and
+    by stage, in one table per kind of node, including where the stage model is worse.
 
     Example: wattree energy compare runs/ --fit-on 'nodes<=8'
     """

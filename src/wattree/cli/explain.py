@@ -24,13 +24,15 @@ from wattree.cli.request import option, request_command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRequest:
-    """What `wattree explain` is asked."""
+    """Arguments and options of `wattree explain`."""
 
     job: JobPath
     more: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE...", help="More traces, as a pattern gives them.", show_default=False
+            metavar="FILE...",
+            help="More traces, as a shell pattern gives them.",
+            show_default=False,
         ),
     ] = None
     trace: Annotated[
@@ -44,11 +46,10 @@ class ExplainRequest:
 
 @request_command
 def explain(request: ExplainRequest) -> None:
-    """Say why a run is not as fast as predicted, from traces of torch.profiler.
+    """Explain from traces why a run is slower than predicted.
 
-    Predicted and measured time by class, the largest differences first, and what
-    usually causes each. Steps are told by the profiler's step(); the traces of
-    all ranks tell who waits for whom.
+    Prints predicted and measured time by class, largest differences first, with usual causes. The
+    profiler's step() marks the steps. Traces of all ranks show which rank waits for which.
 
     Example: wattree explain job.yaml --trace traces/rank*.json.gz
     """

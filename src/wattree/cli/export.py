@@ -26,7 +26,7 @@ FRAMEWORK_NAMES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """What `wattree export` is asked."""
+    """Arguments and options of `wattree export`."""
 
     job: JobPath
     folder: Annotated[
@@ -56,11 +56,11 @@ class ExportRequest:
 
 @request_command
 def export(request: ExportRequest) -> None:
-    """Write a job as traces of one step, or as the files that start it with a framework.
+    """Export a job as traces, or as the files of a framework.
 
-    Traces are in the Chakra schema of MLCommons: a file for each rank, as ASTRA-sim and 'wattree
-    replay' read them. For a framework DIR gets its configuration, launch.sh and a README.md of
-    what to fill in; what it cannot express is refused, listing every misfit.
+    Traces follow the Chakra schema of MLCommons: one file per rank, read by ASTRA-sim and 'wattree
+    replay'. For a framework, DIR gets its configuration, launch.sh and a README.md that lists what
+    to fill in. A job that the framework cannot express is rejected with every misfit.
 
     Example: wattree export best.yaml --to torchtitan run
     """

@@ -17,7 +17,7 @@ from wattree.cli.request import option, request_command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportRequest:
-    """What `wattree import` is asked."""
+    """Arguments and options of `wattree import`."""
 
     file: Annotated[
         Path,
@@ -68,11 +68,11 @@ class ImportRequest:
 
 @request_command
 def import_(request: ImportRequest) -> None:
-    """Make a job of a training framework's configuration.
+    """Convert the configuration of a framework to a job.
 
-    What a file does not say, such as the model or the batch, is given by options.
-    What was assumed stands at the head of the job file, and on standard error with every setting
-    that was not understood.
+    Options supply what the file does not state, such as the model or the batch. Assumptions stand
+    at the top of the job file; they and every setting that was not understood are also printed on
+    standard error.
 
     Example: wattree import train.toml --from torchtitan --cluster dgx-h100 --out job.yaml
     """

@@ -29,7 +29,7 @@ _SAMPLES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitRequest:
-    """What `wattree init` is asked."""
+    """Arguments and options of `wattree init`."""
 
     out: Annotated[
         Path, typer.Argument(metavar="FILE", help="Job file to write; must not exist.")
@@ -50,10 +50,9 @@ class InitRequest:
 
 @request_command
 def init(request: InitRequest) -> None:
-    """Write a first job file: a model, nodes and a batch; 'wattree plan' finds its strategy.
+    """Write a first job file: model, nodes and batch.
 
-    What no option says is asked for where a terminal can answer; otherwise a default is taken and
-    shown.
+    Asks in a terminal for what no option sets; elsewhere it uses a default and prints it.
 
     Example: wattree init job.yaml --model llama-3.1-8b --node dgx-h100
     """

@@ -51,7 +51,7 @@ WithMps = Annotated[
     bool,
     typer.Option(
         "--with-mps",
-        help="Share accelerators by a private MPS daemon; an error where none can run.",
+        help="Share accelerators by a private MPS daemon; an error if none can run.",
         show_default="where it is installed",
     ),
 ]
@@ -74,7 +74,7 @@ MemoryLimit = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """What `wattree launch` is asked."""
+    """Arguments and options of `wattree launch`."""
 
     command: Annotated[
         list[str],
@@ -186,9 +186,9 @@ class LaunchRequest:
 def launch(request: LaunchRequest) -> None:
     """Run a training script as several processes on each device.
 
-    Alone it uses the devices of this host. Under torchrun, srun or mpirun each of their ranks
-    launches the processes of its device, or of its host where it is the only one there. They find
-    torchrun's variables. When they end, everything they started is ended too.
+    Started alone, it uses the devices of this host. Under torchrun, srun or mpirun each rank starts
+    the processes of its device, or of its host if it is the only rank there. The processes see
+    torchrun's variables. When the command ends, every process that it started ends too.
 
     Example: wattree launch --processes-per-device 2 -- python train.py
     """

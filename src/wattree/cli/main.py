@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -28,6 +29,15 @@ DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 #: What writing to a full disk fails of.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+#: Words of the library that checks options → ours.
+_WORDS = (
+    (r"Value error, ", ""),
+    (r"Input should be greater than or equal to (\S+)", r"expected \1 or more"),
+    (r"Input should be less than or equal to (\S+)", r"expected \1 or less"),
+    (r"Input should be a valid integer\b.*", "expected a whole number"),
+    (r"Input should be a valid (\w+)\b.*", r"expected a \1"),
+)
 
 #: Commands in the order of the help, each in a module of its name.
 _COMMANDS = (
@@ -55,7 +65,6 @@ def app(words: Sequence[str] = ()) -> typer.Typer:
     made = typer.Typer(
         name="wattree",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,  # `main` says what a user needs to know
         rich_markup_mode=None,  # plain help: the same in a pipe, a log and a terminal, and faster
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -128,6 +137,12 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else DONE
 
 
+def _in_our_words(text: str) -> str:
+    for theirs, ours in _WORDS:
+        text = re.sub(theirs, ours, text)
+    return text
+
+
 def _nowhere() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
 
@@ -142,7 +157,7 @@ def _other(error: Exception) -> int:
     if isinstance(error, typer.BadParameter.__mro__[2]):
         with redirect_stderr(StringIO()) as shown:
             error.show()  # type: ignore[attr-defined]
-        tell(shown.getvalue().rstrip("\n"))
+        tell(_in_our_words(shown.getvalue().rstrip("\n")))
         return MISTAKE
     if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
         sys.stdout = _nowhere()  # what is left is not printed

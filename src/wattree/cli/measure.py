@@ -41,7 +41,7 @@ def _amount(what: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureRequest:
-    """What `wattree measure` is asked."""
+    """Arguments and options of `wattree measure`."""
 
     command: Annotated[
         list[str] | None,
@@ -83,7 +83,7 @@ class MeasureRequest:
     ] = 1
     repeat_for: Annotated[
         float,
-        typer.Option(metavar="S", help="Run the command again until so many seconds are over."),
+        typer.Option(metavar="S", help="Repeat the command for so many seconds."),
     ] = 0.0
     node: Annotated[str, option("NAME", "Kind of this node.")] = ""
     model: Annotated[str, option("NAME", "What is trained.")] = ""

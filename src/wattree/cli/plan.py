@@ -126,7 +126,7 @@ AnySoftware = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What `wattree plan` is asked."""
+    """Arguments and options of `wattree plan`."""
 
     job: JobPath
     objective: Least = Objective.TIME
@@ -153,11 +153,11 @@ class PlanRequest:
 
 @request_command
 def plan(request: PlanRequest) -> None:
-    """Rank the strategies that fit, and explain why the best one wins.
+    """Rank the strategies that fit, and explain the best one.
 
-    Every legal strategy for the job's cluster that its software can run is screened, the most
-    promising are simulated; the job's own strategy is not read. Exit code 3 if nothing fits (the
-    JSON is still written).
+    Screens every legal strategy that the job's software can run, and simulates the most promising.
+    The strategy in the job file is not read. Exit code 3 if nothing fits (the JSON is still
+    written).
 
     Example: wattree plan job.yaml --objective energy --top 5 --json plan.json
     """

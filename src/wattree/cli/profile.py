@@ -23,7 +23,7 @@ from wattree.errors import JobError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest:
-    """What `wattree profile` is asked."""
+    """Arguments and options of `wattree profile`."""
 
     out: Annotated[
         Path,
@@ -39,7 +39,7 @@ class ProfileRequest:
             metavar="N",
             min=0.05,
             max=600.0,
-            help="Time for measuring. A second call continues what is not done by then.",
+            help="Time to measure. A second call continues where it stopped.",
         ),
     ] = 3.0
     ranks: Annotated[
@@ -79,10 +79,9 @@ class ProfileRequest:
 def profile(request: ProfileRequest) -> None:
     """Measure this machine, and fit the constants of predictions.
 
-    Matmuls, operators bound by memory, calls of the framework, batches and
-    collectives between processes, each on all ranks at once. Needs PyTorch. The
-    constants are used by --calibration of simulate, plan, train and validate; a job
-    names the machine as cluster.node.
+    Measures matmuls, memory-bound operators, framework calls, batches, and collectives between
+    processes, each on all ranks at once. Needs PyTorch. The constants are used by --calibration of
+    simulate, plan, train and validate; a job names the machine as cluster.node.
 
     Example: wattree profile --out calibration.yaml --ranks 2 --threads 1
     """

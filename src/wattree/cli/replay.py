@@ -59,7 +59,7 @@ Timeline = Annotated[Path | None, trace_option("streams, flows, link load, power
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """What `wattree replay` is asked."""
+    """Arguments and options of `wattree replay`."""
 
     traces: Traces
     cluster: OnCluster = None
@@ -79,7 +79,7 @@ class ReplayRequest:
 def replay(request: ReplayRequest) -> None:
     """Simulate Chakra traces, written by Wattree or by others.
 
-    Exit code 2 if the trace is incomplete, or nodes wait for each other.
+    Exit code 2 if the trace is incomplete or contains a cycle.
 
     Example: wattree replay traces --cluster dgx-h100:2 --trace timeline.json
     """

@@ -26,7 +26,7 @@ from wattree.report.html.documents import check_report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRequest:
-    """What `wattree schedule` is asked."""
+    """Arguments and options of `wattree schedule`."""
 
     queue: Annotated[
         Path, typer.Argument(metavar="QUEUE", help="Queue file (YAML).", show_default=False)
@@ -41,7 +41,7 @@ class ScheduleRequest:
 
 @request_command
 def schedule(request: ScheduleRequest) -> None:
-    """Schedule a queue of jobs on one cluster: order, start, nodes and power limit of each.
+    """Schedule a queue of jobs on one cluster.
 
     Predicts every job on each number of nodes and under each power limit, then solves for the
     schedule with the least lateness and, among those, the least energy, cost, carbon or time. Exit

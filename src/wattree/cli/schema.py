@@ -49,7 +49,7 @@ def json_schema(kind: SchemaKind) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRequest:
-    """What `wattree schema` is asked."""
+    """Arguments and options of `wattree schema`."""
 
     kind: Annotated[
         SchemaKind,

@@ -22,10 +22,14 @@ _PORT: Final = 8421
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeRequest:
-    """What `wattree serve` is asked."""
+    """Arguments and options of `wattree serve`."""
 
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on; others can reach it.")
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address to listen on; only the default is private to this host.",
+        ),
     ] = _LOCAL[0]
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is free.")] = _PORT
     browser: Annotated[
@@ -35,9 +39,10 @@ class ServeRequest:
 
 @request_command
 def serve(request: ServeRequest) -> None:
-    """Serve a page to plan with: choose a job and see its figures at each change.
+    """Serve a web page to plan with.
 
-    The page is for who has its address, which holds a token; it needs no network. Ctrl-C ends it.
+    Anyone who has the address, which contains a token, can use the page. It needs no network.
+    Ctrl-C ends it.
 
     Example: wattree serve
     """

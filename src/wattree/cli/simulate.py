@@ -52,7 +52,7 @@ class Fold(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateRequest:
-    """What `wattree simulate` is asked."""
+    """Arguments and options of `wattree simulate`."""
 
     job: JobPath
     json_path: JsonPath = None
@@ -123,8 +123,8 @@ class SimulateRequest:
 def simulate(request: SimulateRequest) -> None:
     """Predict time, memory, energy and cost of one training step.
 
-    The job's strategy is compiled and executed; 'wattree plan' finds one. Exit code 3 if it does
-    not fit in memory (the JSON is still written).
+    Executes the job's strategy, which 'wattree plan' can find. Exit code 3 if it does not fit in
+    memory (the JSON is still written).
 
     Example: wattree simulate job.yaml --trace trace.json --json result.json
     """

@@ -34,12 +34,12 @@ DONE, INTERRUPTED = 0, 130
 
 @request_command
 def train(request: TrainRequest) -> None:
-    """Train a job with its strategy, on this machine or in the ranks of a launcher.
+    """Train a job with its strategy.
 
-    Under torchrun, srun or mpirun this is one rank of the job. Otherwise the ranks of the job are
-    started here. Runs what wattree plan finds for PyTorch: dp, fsdp, tp, cp and pp with any
-    sharding. Exit code 130 if it was interrupted, after a checkpoint was written. With several
-    processes per device a launcher's rank starts those of its device, as wattree launch does.
+    Under torchrun, srun or mpirun this process is one rank of the job; otherwise it starts all
+    ranks. Runs what wattree plan finds for PyTorch: dp, fsdp, tp, cp and pp with any sharding. With
+    several processes per device, a launcher's rank starts those of its device, as wattree launch
+    does. Exit code 130 if it was interrupted, after a checkpoint was written.
 
     Example: wattree train examples/phantom-laptop.yaml --compare
     """

@@ -1,4 +1,4 @@
-"""What `wattree train` is asked."""
+"""Arguments and options of `wattree train`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """What `wattree train` is asked."""
+    """Arguments and options of `wattree train`."""
 
     context: typer.Context
     job: JobPath
@@ -68,7 +68,7 @@ class TrainRequest:
         typer.Option(help="Where ranks compute; auto: on the kind of device the job names."),
     ] = LaunchDevice.AUTO
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew where there is a checkpoint to go on from.")
+        bool, typer.Option("--fresh", help="Start over even if there is a checkpoint.")
     ] = False
     timeout: Annotated[
         str,

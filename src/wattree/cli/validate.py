@@ -25,7 +25,7 @@ from wattree.cli.request import option, request_command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateRequest:
-    """What `wattree validate` is asked."""
+    """Arguments and options of `wattree validate`."""
 
     rows: Annotated[
         list[Path] | None,
@@ -34,9 +34,7 @@ class ValidateRequest:
     calibration: Calibration = None
     fit: Annotated[
         bool,
-        typer.Option(
-            "--fit", help="Fit the calibration anew; adds the leave-one-source-out error."
-        ),
+        typer.Option("--fit", help="Refit the calibration; adds the leave-one-source-out error."),
     ] = False
     json_path: JsonPath = None
     report: ReportPath = None
@@ -48,10 +46,9 @@ class ValidateRequest:
 def validate(request: ValidateRequest) -> None:
     """Compare predictions with measured training runs.
 
-    The table shows the error by source and quantity. A row that cannot be
-    expressed as a job is listed with its reason, never dropped. The
-    calibration that ships was fitted with links shared max-min and mutual
-    slowdown; other rules are compared with it as it stands, or fitted anew.
+    The table shows the error by source and quantity. A row that cannot be expressed as a job is
+    listed with its reason, never dropped. The calibration that ships was fitted with max-min
+    sharing of links and mutual slowdown; other rules use its constants unless --fit is given.
 
     Example: wattree validate --rows measured.csv --json errors.json
     """
