@@ -182,7 +182,7 @@ def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
     assert re.fullmatch(r"  rejected: out of memory \([\d,]+\)", lines[1])
     assert re.fullmatch(
         r"  nearest: .*full recomputation, which needs [\d.]+ GiB on each device of 80\.00 GiB, "
-        r"5% kept free",
+        r"5% left free",
         lines[2],
     )
     assert re.fullmatch(
@@ -260,8 +260,8 @@ def test_the_explanation_has_no_differences_of_nothing() -> None:
     told = explanation(given, "energy", ranked, {})[1]
 
     assert re.sub("with [5-9][0-9] %", "with N %", told) == (
-        "It beats its nearest variant (other) by 0.6 % (with N % probability), 90 kJ against "
-        "90.5 kJ: 500 J less for work and traffic."
+        "0.6 % less energy than its nearest variant (other), 90 kJ against 90.5 kJ, "
+        "with N % probability: 500 J less for work and traffic."
     )
 
 

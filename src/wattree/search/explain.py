@@ -56,9 +56,9 @@ def explanation(
         sentences.append("No other strategy that was simulated meets every constraint.")
     for name, rival in rivals.items():
         if rival is None:
-            sentences.append(f"{_capital(name)} is no legal strategy for this job.")
+            sentences.append(f"{_capital(name)} is not a legal strategy for this job.")
         elif rival.options == winner.options:
-            sentences.append(f"{_capital(name)} is what won.")
+            sentences.append(f"{_capital(name)} is the winner.")
         elif not rival.result.memory.fits:
             sentences.append(_does_not_fit(name, rival))
         else:
@@ -109,7 +109,7 @@ def _another_function(
     if winner.result.dense_parameters is None:
         return
     yield (
-        f"It trains another function than {setting.model.name}, with "
+        f"It trains a different function from {setting.model.name}, with "
         f"{100 * winner.result.parameter_ratio:.1f} % of its parameters: whether that reaches the "
         "same loss, and in how many steps, is not predicted."
     )
@@ -143,27 +143,32 @@ def against(
     ours, theirs = winner.result, rival.result
     mine, other = objective_of(ours, objective), objective_of(theirs, objective)
     shown = f"{_shown(mine, objective)} against {_shown(other, objective)}"
-    share = (other - mine) / mine
+    # Speed is compared with the rival's, amounts with the rival's amount.
+    share = (other - mine) / (mine if objective == "time" else other)
+    more, less = ("slower", "faster") if objective == "time" else _amounts(objective)
     about = f"{name} ({rival.label})"
     if abs(share) < _TIE:
-        head = f"It is level with {about}, {shown}"
+        head = f"Level with {about}, {shown}"
     elif share > 0:
         likely = likely_better(ours, theirs, objective, calibration=setting.calibration)
         sure = f"with {100 * min(likely, _SUREST):.0f} % probability"
-        head = f"It beats {about} by {100 * share:.1f} % ({sure}), {shown}"
+        head = f"{100 * share:.1f} % {less} than {about}, {shown}, {sure}"
     else:  # only one that misses a constraint can be better, or it would have won
-        head = f"It is {-100 * share:.1f} % behind {about}, which misses a constraint, {shown}"
+        head = f"{-100 * share:.1f} % {more} than {about}, which misses a constraint, {shown}"
     reasons = list(_differences(setting, winner, rival))
     if objective in {"energy", "carbon"}:
         reasons = [_energy_difference(ours, theirs), *reasons]
     if objective == "cost":
         reasons = [_node_difference(setting, ours, theirs), *reasons]
     memory = ours.memory.peak_bytes - theirs.memory.peak_bytes
-    less = "less" if memory < 0 else "more"
     if abs(memory) > 0.01 * theirs.memory.peak_bytes:
-        reasons.append(f"{format_bytes(abs(memory))} {less} memory")
+        reasons.append(f"{format_bytes(abs(memory))} {'less' if memory < 0 else 'more'} memory")
     reasons = [words for words in reasons if words]
     return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
+
+
+def _amounts(objective: str) -> tuple[str, str]:
+    return f"more {objective}", f"less {objective}"
 
 
 def _differences(setting: Setting, winner: RankedStrategy, rival: RankedStrategy) -> Iterator[str]:
@@ -190,7 +195,7 @@ def part_differences(
         mine: Part of the first step → its time. [s]
         other: The same of the other step. [s]
         step_s: Time of the other step. [s]
-        reason: Of a part, and of what the first saves of it [s]: what explains that, in brackets.
+        reason: Of a part, and of what the first saves of it [s]: a clause that explains it.
     """
     gains = {name: other.get(name, 0.0) - mine.get(name, 0.0) for name in STEP_PART_WORDS}
     least = max(_TELLING * sum(abs(gain) for gain in gains.values()), _NOTHING * step_s)
@@ -208,14 +213,14 @@ def _reason(
     *,
     favors_winner: bool,
 ) -> str:
-    """Return why a part of the step is shorter, in brackets, or nothing if no fact explains it."""
+    """Return a clause on why a part of the step is shorter; nothing if no fact explains it."""
     facts = _FACTS.get(part)
     found = facts(better.options, worse.options, better.result, setting) if facts else ()
     reasons = list(found)[:2]
     if not reasons:
         return ""
     who = "it" if favors_winner else "the other"
-    return f" ({who} {' and '.join(reasons)})"
+    return f", because {who} {' and '.join(reasons)}"
 
 
 Facts = Callable[[StrategyOptions, StrategyOptions, Result, Setting], Iterator[str]]
@@ -313,12 +318,12 @@ def _compute(
     if better.phantoms.enabled and not worse.phantoms.enabled:
         yield "has fewer weights, as phantom layers have"
     if better.pipeline.micro_batch > worse.pipeline.micro_batch:
-        sizes = f"{better.pipeline.micro_batch}, not {worse.pipeline.micro_batch}"
+        sizes = f"{better.pipeline.micro_batch} instead of {worse.pipeline.micro_batch}"
         yield f"works on micro-batches of {sizes}"
     if better.tp == 1 < worse.tp:
-        yield f"keeps products whole instead of splitting them over {worse.tp} ranks"
+        yield f"keeps matmuls whole instead of splitting them over {worse.tp} ranks"
     elif better.tp < worse.tp:
-        yield f"splits products over {better.tp} ranks, not {worse.tp}"
+        yield f"splits matmuls over {better.tp} ranks, not {worse.tp}"
     if better.parallelism.sequence_parallel and not worse.parallelism.sequence_parallel:
         yield "splits norms and residuals over tensor-parallel ranks too"
     if better.pp == 1 < worse.pp:
@@ -331,7 +336,7 @@ def _compute(
         and better.memory.sharding not in _GATHERING
         and beside < 1
     ):
-        yield "has fewer gathers alongside its products, which slow them down"
+        yield "has fewer gathers alongside its matmuls, which slow them down"
 
 
 def _optimizer(

@@ -102,7 +102,7 @@ def _nearest(
         return [
             f"  nearest: {options_in_words(screened.options(index))}, which needs "
             f"{format_bytes(need)} on each device of {format_bytes(capacity)}"
-            + (f", {constraints.margin:.0%} kept free" if constraints.margin else ""),
+            + (f", {constraints.margin:.0%} left free" if constraints.margin else ""),
             f"  what would help: {wider or _more_nodes(setting, constraints)}, "
             f"{_less_memory(setting)}",
         ]
