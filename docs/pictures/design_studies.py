@@ -2,7 +2,7 @@
 
     .venv/bin/python docs/pictures/design_studies.py [--on WHERE] [--stores DIR]
 
-Runs the studies first (minutes); with DIR, finished points are kept there and taken from there.
+Runs the studies first (minutes); with DIR, finished points are stored there and taken from there.
 Needs Chromium, which saves the plots.
 """
 

@@ -244,7 +244,7 @@ def test_rows_include_what_lies_below(torch: Any) -> None:
     [
         (
             "def build(): pass",
-            r"nothing says what the module takes; define example_inputs\(batch\)",
+            r"the module's inputs are not declared; define example_inputs\(batch\)",
         ),
         ("def make(): pass", r"there is no function 'build'; functions there: make"),
         ("import no_such_package", r"importing it raised ModuleNotFoundError: .* \(line 1\)"),

@@ -175,7 +175,7 @@ def test_a_full_disk_loses_nothing_that_was_finished(store: Store) -> None:
         except OutputError as error:
             told.append(str(error))
     assert 0 < len(store.outcomes()) == len(POINTS) - len(told)
-    assert all("disk is full" in line and "finished points are kept" in line for line in told)
+    assert all("disk is full" in line and "finished points are stored" in line for line in told)
     assert told
 
 

@@ -250,7 +250,7 @@ def test_a_folder_without_a_whole_checkpoint_is_refused(
 
     assert told.startswith(f"{tmp_path}: 2 problems:\n  step-4: ")
     assert told.count(message) == 2
-    assert told.endswith("or begin anew, which moves these aside: --fresh")
+    assert told.endswith("or start over, which moves these aside: --fresh")
 
 
 def test_a_removal_that_is_cut_short_leaves_no_broken_checkpoint(

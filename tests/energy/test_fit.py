@@ -584,7 +584,7 @@ def test_a_loader_of_which_nobody_speaks_is_as_the_others() -> None:
     found = fit_runs([world.idle(), runs[0], silent, runs[2]])
 
     assert found.constants["time.materials.cores"].value == pytest.approx(1.0, rel=1e-3)
-    assert "b16: prefetch is not said, and taken as false as in the other runs" in found.warnings
+    assert "b16: prefetch is not stated, and taken as false as in the other runs" in found.warnings
 
 
 def test_a_failed_run_is_left_out_whatever_it_lacks() -> None:

@@ -44,7 +44,7 @@ def test_the_study_writes_its_table_and_picture(
     assert outside[0] == outside[1]
     assert below[0] == below[1]
     assert rows[0].count("|") == len(study.STUDY["platforms"]) * len(study.STUDY["regimes"]) + 2
-    assert rows[2].startswith("| MC² stages, told times | ")
+    assert rows[2].startswith("| MC² stages, measured times | ")
     assert (tmp_path / "errors.png").stat().st_size > 10_000
     assert "== ft, synchronous (simulated) ==" in capsys.readouterr().out
 

@@ -105,7 +105,7 @@ def test_what_a_series_says_is_not_said_twice(tmp_path: Path) -> None:
     given = {"series": "hours.csv", "price": "1 USD/kWh", "carbon": "1 gCO2e/kWh"}
 
     assert problems(given, tmp_path) == (
-        "energy.carbon: found together with series, which says it; give one",
+        "energy.carbon: found together with series, which states it; give one",
         "energy.price: found together with a series with prices; give one",
     )
 

@@ -170,7 +170,7 @@ def test_one_rank_of_several_says_what_is_not_known(tmp_path: Path) -> None:
     notes = read_ranks([write(tmp_path / "a.json", device_rank(), world=8)]).notes
 
     assert any("1 of 8 ranks" in note for note in notes)
-    assert any("waiting for others cannot be told" in note for note in notes)
+    assert any("waiting cannot be distinguished" in note for note in notes)
 
 
 @pytest.mark.parametrize(

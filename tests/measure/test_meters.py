@@ -74,7 +74,7 @@ def test_a_device_without_any_meter_leaves_the_others_read() -> None:
     meter = NvmlMeter(nvml)
 
     assert [each.name for each in meter.domains()] == ["gpu0", "accelerator0"]
-    assert meter.missing[0].startswith("gpu1: Card 1 tells neither energy nor power (")
+    assert meter.missing[0].startswith("gpu1: Card 1 reports neither energy nor power (")
 
 
 def test_a_replay_takes_the_place_of_what_the_machine_has(tmp_path: Path) -> None:

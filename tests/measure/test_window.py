@@ -192,7 +192,7 @@ def test_a_power_meter_that_always_says_nothing_is_missing() -> None:
 
     assert found.meters == ()
     assert found.missing == (
-        "node0/board: it said 0 W all the time: it does not read what it is connected to",
+        "node0/board: it read 0 W all the time: it does not read what it is connected to",
     )
 
 

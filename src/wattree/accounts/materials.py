@@ -129,7 +129,7 @@ def notes_of_loading(step: ExecutedStep) -> tuple[str, ...]:
     """Return what a reader must know of how loading was predicted."""
     loading, micro_batches = step.compilation.loading, step.loaded
     if not loading and not step.setting.model.own_family:
-        return ("samples are on the device in time; data.loader says how they get there",)
+        return ("samples are on the device in time; data.loader describes how they get there",)
     if not loading:
         return ("inputs are prefetched; only the first micro-batch waits for its data",)
     loader = loading[0].loader
@@ -141,6 +141,6 @@ def notes_of_loading(step: ExecutedStep) -> tuple[str, ...]:
     if loader.batches_ahead < micro_batches:
         notes += (
             f"a rank makes {loader.batches_ahead} micro-batches ahead, fewer than the "
-            f"{micro_batches:.0f} of its step: it may wait more than is told",
+            f"{micro_batches:.0f} of its step: it may wait longer than reported",
         )
     return notes

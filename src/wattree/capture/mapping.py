@@ -104,7 +104,7 @@ def _layer_lists(reader: ConfigReader, layers: int) -> dict[str, tuple[int, ...]
     }.items():
         used = [key for key in shorthands if reader.has(key)]
         if used and reader.has(name):
-            reader.problems.append(f"{used[0]}: {name} says the same; give one of them")
+            reader.problems.append(f"{used[0]}: {name} states the same; give one of them")
         if used:
             dense = reader.count("dense_layers", default=0, least=0)
             every = reader.count("moe_every", default=1)

@@ -204,7 +204,7 @@ def _workload_columns(rows: Sequence[_Row]) -> list[Column]:
         of("reason", "Why none does"),
         of("strategy", "The strategy in one line"),
         of("strategy_json", "The strategy as a job file has it, as JSON"),
-        of("simulated", "Whether played, or of the closed form"),
+        of("simulated", "Whether simulated, or by the closed form"),
         of("notes", "What a reader must know"),
         *(of(name, "Of the workload", unit) for name, unit in _FIGURES.items()),
     ]

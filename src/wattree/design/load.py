@@ -33,7 +33,7 @@ from wattree.job.schema import JobFile
 #: Keys of a job file that a study gives otherwise, or that have no meaning in one.
 _ELSEWHERE = {
     "cluster": "the study has one cluster for all workloads",
-    "strategy": "it stands beside the job: workloads[].strategy",
+    "strategy": "it belongs next to the job: workloads[].strategy",
     "place": "a study gives each workload the whole cluster",
     "neighbours": "a study gives each workload the whole cluster",
 }

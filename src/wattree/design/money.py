@@ -32,7 +32,7 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     if _LIFETIME not in paths and _ENERGY in paths:
         notes.append(
             f"{_ENERGY} has no effect on cost: rents have electricity in them; with "
-            f"{_LIFETIME} and prices under 'capital' energy is paid for besides"
+            f"{_LIFETIME} and prices under 'capital' energy is charged in addition"
         )
     if (
         is_bought

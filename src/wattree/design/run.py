@@ -36,7 +36,7 @@ def run_study(
 ) -> Results:
     """Evaluate every point of a study that is not finished yet, and return all outcomes.
 
-    Finished points are kept in a file as they finish; whatever ends the run, a later one goes on
+    Finished points are stored in a file as they finish; whatever ends the run, a later one goes on
     from there. Several runs may share a file.
 
     Args:

@@ -44,7 +44,7 @@ def sampler_of(value: Mapping[str, Any], axes: Sequence[Axis], *, problems: Prob
     if spec.kind == "grid":
         _check_grid(spec, axes, problems=problems)
     if spec.kind == "list" and spec.points is not None:
-        problems.add("sampler.points", "found together with a list, which says it; leave it out")
+        problems.add("sampler.points", "found together with a list, which sets it; leave it out")
     return Sampler(
         kind=spec.kind,
         points=spec.points,

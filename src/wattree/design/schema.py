@@ -91,7 +91,7 @@ class SearchSpec(_Section):
     placements: _Names | None = Field(
         None,
         description="'device', or optimizer, parameters, activations and overflow joined by '+' "
-        "for what lies in expanded memory, or a list of them",
+        "for what is stored in expanded memory, or a list of them",
     )
     phantom: bool = Field(
         default=False, description="true or false, whether phantom layers are tried as well"

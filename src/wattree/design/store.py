@@ -65,8 +65,8 @@ _WORDS = {
     "SQLITE_NOTADB": "is no database; name another file (--store)",
     "SQLITE_CORRUPT": _DAMAGED,
     "SQLITE_BUSY": f"is locked by another program for more than {_BUSY_S:g} s; end that, or wait, "
-    "and run again: finished points are kept",
-    "SQLITE_FULL": "the disk is full; make room and run again: finished points are kept",
+    "and run again: finished points are stored",
+    "SQLITE_FULL": "the disk is full; make room and run again: finished points are stored",
     "SQLITE_READONLY": _READ_ONLY,
     "SQLITE_CANTOPEN": _READ_ONLY,
     "SQLITE_PERM": _READ_ONLY,

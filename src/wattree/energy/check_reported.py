@@ -54,14 +54,14 @@ def _problems(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
         yield "work.samples: is missing, expected the samples of a step"
     if not by_samples and not values.get("time.computing.s_per_flop"):
         yield (
-            "time.computing.s_per_flop: the calibration does not tell it; add runs with resident "
+            "time.computing.s_per_flop: the calibration lacks it; add runs with resident "
             "data, or training runs with labeled stages"
         )
     if ranks > 1 and run.work.gradient_bytes is None:
         yield "work.gradient_bytes: is missing, expected the bytes of one replica"
     if ranks > 1 and run.work.gradient_bytes and not values.get(f"time.network.{span}.bytes_per_s"):
         yield (
-            f"time.network.{span}.bytes_per_s: the calibration does not tell it; add a sweep of "
+            f"time.network.{span}.bytes_per_s: the calibration does not contain it; add a sweep of "
             f"collectives {span} nodes, or training runs with labeled stages"
             + (", or say the network (--bandwidth, --latency)" if span == "between" else "")
         )

@@ -173,7 +173,7 @@ def _of_estimates(runs: Sequence[Run]) -> list[str]:
         return []
     return [
         "their energy was estimated from processor time: models that are told utilization find "
-        "the formula of the estimate again, and their errors say nothing of machines"
+        "the formula of the estimate again, and their errors do not describe machines"
     ]
 
 
@@ -223,7 +223,7 @@ def _baseline(name: str) -> _Fit:
 def _methods() -> dict[str, tuple[str, str, _Fit]]:
     """Return name → title, what it is told of the runs it is scored on, and how it is fitted."""
     methods: dict[str, tuple[str, str, _Fit]] = {
-        "stages": ("MC² stages, told times", _TIMES, _timed),
+        "stages": ("MC² stages, measured times", _TIMES, _timed),
         "stages-predicted": ("MC² stages, times predicted", _NOTHING, _predicted),
     }
     for name, baseline in BASELINES.items():

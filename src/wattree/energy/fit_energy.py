@@ -133,7 +133,7 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
         _check_static(names, dependent)
         warnings.append(
             "no idle run: static power is the part of all runs that follows time alone; "
-            "`wattree measure --activity idle --seconds 60` would tell it"
+            "`wattree measure --activity idle --seconds 60` would measure it"
         )
     kept = [index for index in range(len(names)) if index not in dependent]
     for index, partners in dependent.items():
@@ -281,7 +281,7 @@ def _used_columns(
             warnings.append(f"{name} is not fitted: what it needs is {note}")
         else:
             constants[name] = StageConstant(
-                value=None, status=Status.ABSENT, note="no run says that it has any"
+                value=None, status=Status.ABSENT, note="no run states that it has any"
             )
     return names, constants, warnings
 

@@ -239,6 +239,6 @@ def _look_alikes(names: Sequence[str], amounts: Floats, chosen: Sequence[int]) -
                 found.append(
                     f"{names[index]} cannot be distinguished from {name}: in one ratio in every "
                     "run; "
-                    "a loader run with the files cached would tell"
+                    "a loader run with the files cached would separate them"
                 )
     return found

@@ -79,7 +79,7 @@ def fit_computing(seen: Observations) -> Computing:
     rows, word = computing_rows(seen)
     rows = [(run, time_s) for run, time_s in rows if run.work.flop or run.work.samples]
     absent = StageConstant(
-        value=None, status=Status.ABSENT, note="no run tells work and time of computing"
+        value=None, status=Status.ABSENT, note="no run has both work and time of computing"
     )
     if not rows:
         constants = dict.fromkeys(_COMPUTING, absent)

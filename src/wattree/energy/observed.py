@@ -333,7 +333,7 @@ def _one_loader(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:
         return tuple(runs), []
     taken = tuple(replace(run, prefetch=False) if id(run) in silent else run for run in runs)
     return taken, [
-        f"{_first(list(silent.values()))}: prefetch is not said, and taken as false as in the "
+        f"{_first(list(silent.values()))}: prefetch is not stated, and taken as false as in the "
         "other runs"
     ]
 

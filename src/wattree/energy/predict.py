@@ -158,7 +158,7 @@ def _weakly_determined(by_stage: Mapping[str, Figure]) -> list[str]:
     """Return a sentence for each stage of some size whose interval reaches zero."""
     whole = sum(figure.value for figure in by_stage.values())
     return [
-        f"{stage}: its interval reaches zero, so the runs hardly tell its part of the energy"
+        f"{stage}: its interval reaches zero, so the runs hardly determine its part of the energy"
         for stage, figure in by_stage.items()
         if figure.lower is not None and figure.lower <= 0 and figure.value > _SOME * whole
     ]
@@ -243,7 +243,7 @@ def _left_over(
         count = trained if traits is not None else len(calibration.models)
         return scatter * quantile(max(count - 1, 1)), ""
     if traits is not None:
-        return None, "too few training runs to tell how far the model is from runs"
+        return None, "too few training runs to estimate the error of the model"
     return (
         None,
         "runs of too few models to tell how far an unseen one is: its interval is short of it",

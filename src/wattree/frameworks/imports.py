@@ -137,7 +137,7 @@ def _cluster(
     """Return the cluster, and the job's place where it does not fill it."""
     per_node = settings.devices_per_node
     if node is None:
-        settings.assume(f"nodes are {USUAL_NODE}: the file names none; --cluster says which")
+        settings.assume(f"nodes are {USUAL_NODE}: the file names none; --cluster sets them")
     count = nodes or max(1, -(-ranks // per_node))
     mapping: dict[str, Any] = {"cluster": {"node": node or USUAL_NODE, "nodes": count}}
     if nodes is None and ranks < per_node:

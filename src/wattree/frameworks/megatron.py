@@ -38,7 +38,7 @@ def strategy_misfits(concrete: ConcreteJob) -> dict[str, str]:
         found["strategy.sharding"] = "Megatron-FSDP is for pp 1; use zero1 or none"
     has_experts = concrete.shape is not None and bool(concrete.shape.experts)
     if has_experts and options.tp > 1 and not options.parallelism.sequence_parallel:
-        found["strategy.sequence_parallel"] = "experts beside tp need sequence_parallel: true"
+        found["strategy.sequence_parallel"] = "experts with tp need sequence_parallel: true"
     if traffic.offload.parameters or traffic.offload.tables or traffic.offload.overflow:
         found["strategy.offload"] = "only optimizer state and activations can wait on the host"
     offload = traffic.offload

@@ -160,7 +160,7 @@ def read(settings: Settings) -> Imported:
     if devices and settings.devices is None:
         settings.devices = devices
     if "sequence_parallel" not in settings and settings.count("tensor_model_parallel_size", 1) > 1:
-        settings.assume("sequence_parallel: as recipes have it beside tensor parallelism")
+        settings.assume("sequence_parallel: as recipes use it with tensor parallelism")
     strategy = read_strategy(
         settings, layers=shape.layers, has_experts=bool(shape.experts), defaults=_DEFAULTS
     )
@@ -238,7 +238,7 @@ def _by_sizes(settings: Settings) -> str | dict[str, Any]:
         if isinstance(found := named_by_sizes({**block, "vocab": rows}), str):
             return found
     settings.assume(
-        "a decoder with gates, RMS norms and rotary positions: the file says sizes only"
+        "a decoder with gates, RMS norms and rotary positions: the file states sizes only"
     )
     return {"transformer": {**block, "vocab": vocab or 32000}}
 

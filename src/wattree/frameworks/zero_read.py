@@ -45,7 +45,7 @@ class OffloadToSpec(Section):
     """Where a part of the state waits."""
 
     device: Literal["none", "cpu"] = Field(
-        "none", description="'none' or 'cpu'; no strategy here keeps state on NVMe"
+        "none", description="'none' or 'cpu'; no strategy here stores state on NVMe"
     )
     ratio: Literal[1] = Field(1, description="1; no strategy here offloads a part of the state")
     super_offload: Literal[False] = Field(False, description="false")

@@ -86,7 +86,7 @@ class RecordedTiming:
             node.refuse(
                 "duration_micros",
                 "found no time",
-                "expected one, or a cluster to reckon it for (--cluster NODE)",
+                "expected one, or a cluster to compute it for (--cluster NODE)",
             )
         return Cost(work_s=time_s, sent_bytes=_sent(unit))
 

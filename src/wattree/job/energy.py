@@ -54,7 +54,7 @@ def energy_terms(value: object, *, folder: Path, problems: Problems) -> EnergyTe
     series = None
     if spec.series is not None:
         if spec.carbon is not None:
-            problems.add("energy.carbon", "found together with series, which says it; give one")
+            problems.add("energy.carbon", "found together with series, which states it; give one")
         with problems.at("energy.series"):
             series = read_hourly(folder / spec.series)
     if series is not None and series.price_usd_per_j is not None and spec.price is not None:

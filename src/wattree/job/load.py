@@ -360,7 +360,7 @@ def _compile(value: object, traits: dict[str, Any], *, problems: Problems) -> No
     if not isinstance(value, bool):
         problems.add("compile", f"{seen(value)}, expected {_EXPECTED['bool']}")
     elif traits.setdefault("compiled", value) is not value:
-        problems.add("compile", f"{seen(value)}, but traits.compiled says otherwise; give one")
+        problems.add("compile", f"{seen(value)}, but traits.compiled differs; give one")
 
 
 def _traits(value: object, *, problems: Problems) -> dict[str, Any]:

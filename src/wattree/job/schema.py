@@ -98,7 +98,7 @@ class ModelSpec(Section):
     inputs: list[str] | dict[str, str] | None = Field(
         None,
         description="a list of the tensors the module takes, or a mapping of argument to tensor, "
-        "such as ['float32[batch, 3, 224, 224]']; by default example_inputs beside the function",
+        "such as ['float32[batch, 3, 224, 224]']; by default example_inputs next to the function",
     )
     loss: Literal["auto", "none"] | None = Field(
         None,

@@ -99,7 +99,10 @@ class TablesSpec(Section):
 
     to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
     cached: float = Field(
-        0.0, ge=0, le=1, description="a number from 0 to 1, share of each table kept on the device"
+        0.0,
+        ge=0,
+        le=1,
+        description="a number from 0 to 1, share of each table cached on the device",
     )
     hits: float = Field(
         0.0, ge=0, le=1, description="a number from 0 to 1, share of lookups that it serves"
@@ -116,14 +119,14 @@ class OffloadSpec(Section):
         None, description="'host' or 'cxl', where parameters wait for each use"
     )
     tables: TablesSpec | None = Field(
-        None, description="a mapping with to, and cached and hits of what the device keeps"
+        None, description="a mapping with to, and cached and hits of the device's cache"
     )
     activations: ActivationsSpec | None = Field(
         None, description="a mapping with layers, to and prefetch"
     )
     overflow: Literal["cxl"] | None = Field(
         None,
-        description="'cxl', where what does not fit on the device lies; the device must read and "
+        description="'cxl', the place of what does not fit on the device; the device must read and "
         "write it itself (access in the node's file)",
     )
 

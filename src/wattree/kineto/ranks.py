@@ -27,7 +27,7 @@ class TracedRanks:
         ranks: In the order of their numbers.
         matched: Collectives that all their ranks' traces hold: rank index → what it had of each.
         offsets_s: What the clock of each rank is ahead of the first's. [s]
-        notes: What the traces cannot tell.
+        notes: What the traces do not show.
     """
 
     ranks: tuple[TracedRank, ...]
@@ -84,7 +84,7 @@ def read_ranks(paths: Sequence[Path]) -> TracedRanks:
         )
     if len(ranks) == 1 and world > 1:
         notes.append(
-            "one rank alone: waiting for others cannot be told from communicating, both are "
+            "one rank alone: waiting cannot be distinguished from communicating; both are "
             "shown as communication"
         )
     return TracedRanks(ranks=tuple(ranks), matched=matched, offsets_s=offsets, notes=tuple(notes))

@@ -103,7 +103,7 @@ class TraceFile:
                 if not self._more():
                     self._refuse(
                         f"ends after {found} events: it is cut, or was still being written; "
-                        "export it anew"
+                        "export it again"
                     )
                 continue
             if not isinstance(event, dict):

@@ -64,7 +64,7 @@ class StepFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A run beside its prediction.
+    """A run and its prediction.
 
     Attributes:
         predicted_s, measured_s: The step; measured on average over the ranks. [s]
@@ -74,7 +74,7 @@ class Explanation:
         collectives: In a step, predicted and measured.
         faults: Most time first.
         ranks: Each rank's own step.
-        notes: What the traces cannot tell.
+        notes: What the traces do not show.
         tensor_bytes: Most that tensors take of a device, predicted and measured; None where no
             trace says it. [B]
     """

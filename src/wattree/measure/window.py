@@ -336,7 +336,7 @@ def _absence(track: Track, start_s: float, end_s: float, lost: tuple[float, str]
     if track.changed_s <= start_s and track.period_s is not None:
         return f"the last reading is {start_s - track.changed_s:.1f} s before the start"
     if track.domain.quantity is Quantity.POWER and track.points > 1 and track.highest == 0:
-        return "it said 0 W all the time: it does not read what it is connected to"
+        return "it read 0 W all the time: it does not read what it is connected to"
     is_still = track.updates == 0 and track.domain.quantity is Quantity.ENERGY
     if is_still and end_s - start_s >= _STUCK_S:
         return f"its counter is stuck: it did not change in {end_s - start_s:.1f} s"

@@ -46,7 +46,7 @@ def misfits_of(job: Job, options: StrategyOptions, schedule: Schedule) -> dict[s
     }
     if options.traffic.offload.tiers:
         found["strategy.offload"] = (
-            "train keeps everything on the devices: offload moves state to the host of an "
+            "train stores everything on the devices: offload moves state to the host of an "
             "accelerator, and none has been available to try it; leave it out"
         )
     if options.phantoms.enabled and options.tp == 1:

@@ -122,9 +122,10 @@ class QueueFile(Section):
         None, description="a power such as '60 kW' that all nodes together may draw, with PUE"
     )
     power_limits: list[Power] | None = Field(
-        None, description="a list of limits of a device, such as ['500 W'], to try beside none"
+        None,
+        description="a list of limits of a device, such as ['500 W'], to try in addition to none",
     )
-    slot: _Length | None = Field(None, description="a time, by which starts are told apart")
+    slot: _Length | None = Field(None, description="a time, the resolution of starts")
     horizon: _Length | None = Field(None, description="a time, by which all jobs have ended")
     jobs: list[Any] = Field(description="a list of jobs")
 

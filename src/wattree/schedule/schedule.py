@@ -339,7 +339,9 @@ class _Answer:
         ):
             notes.append(f"{series.name} has {len(series.hours)} hours and repeats")
         if self.slower:
-            notes.append("steps of jobs that share uplinks were played together; they take longer")
+            notes.append(
+                "steps of jobs that share uplinks were simulated together; they take longer"
+            )
             notes.append("the bound, and first come first served, are of steps that meet no other")
         if self.untold > 1.0:
             notes.append(

@@ -201,7 +201,7 @@ def _check(options: StrategyOptions) -> None:
         misfits |= _phantom_misfits(options.phantoms) | _beside_phantoms(options)
     elif options.phantoms != _USUAL["phantoms"]:
         misfits |= {
-            f"strategy.{key}": "is of phantom layers; expected it beside preset: phantom"
+            f"strategy.{key}": "is of phantom layers; expected it with preset: phantom"
             for key in knobs_of(PhantomOptions).keys() & options.chosen().keys()
         }
     if options.colocation.processes != 1 and not misfits:

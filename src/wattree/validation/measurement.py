@@ -88,7 +88,7 @@ def _memory(row: MeasuredRow) -> RowMeasurement:
     assumed = []
     if not in_gib and "GB" not in kind:
         in_gib = True
-        assumed.append("memory unit not stated: GiB, as the column says")
+        assumed.append("memory unit not stated: GiB, as in the column")
     elif not in_gib:
         assumed.append("memory printed in GB: read as 1e9 bytes")
     if memory_kind is None:

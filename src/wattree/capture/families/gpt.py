@@ -112,7 +112,7 @@ def _local_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
     if unknown := set(kinds) - {"global", "local"}:
         reader.fault("attention_types", min(unknown), "global or local")
     if len(kinds) != layers:
-        reader.fault("attention_types", f"{len(kinds)} layers", f"{layers}, as num_layers says")
+        reader.fault("attention_types", f"{len(kinds)} layers", f"{layers}, as num_layers states")
     return tuple(index for index, kind in enumerate(kinds) if kind == "local")
 
 

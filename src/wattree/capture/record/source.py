@@ -65,7 +65,7 @@ def load_source(source: ModuleSource) -> Loaded:
     example = getattr(code, _EXAMPLE, None)
     if not callable(example):
         raise ModelError(
-            f"{source.name}: nothing says what the module takes; define {_EXAMPLE}(batch) or "
+            f"{source.name}: the module's inputs are not declared; define {_EXAMPLE}(batch) or "
             f"{_EXAMPLE}(batch, sequence_length) beside it, or give 'inputs', such as "
             "['float32[batch, 3, 224, 224]']"
         )

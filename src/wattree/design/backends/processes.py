@@ -127,6 +127,6 @@ class Processes:
             why = f"signal {-code}" if code < 0 else f"exit code {code}"
             raise OutputError(
                 f"a worker ended ({why}) {deaths} times at the point {dict(point.values)}; memory "
-                "may be short: use fewer --workers. Finished points are kept"
+                "may be short: use fewer --workers. Finished points are stored"
             )
         self.submit([point])

@@ -197,7 +197,7 @@ def _check_answers(address: str) -> None:
         raise OutputError(
             f"--on: the Ray cluster at {address} cannot be reached (port {port} of {host}: {why}); "
             "expected the address at which its head node listens to clients, as "
-            f"ray://HOST:{_CLIENT_PORT}; finished points are kept"
+            f"ray://HOST:{_CLIENT_PORT}; finished points are stored"
         ) from error
     if not _has_client():
         raise MissingExtraError(needed_for=f"--on {address}", package="ray[client]", extra="ray")

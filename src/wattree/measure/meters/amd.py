@@ -82,7 +82,7 @@ def _probe(options: MeterOptions) -> Meters:
         how = "install: pip install 'wattree[measure]'"
         return Meters(missing=(f"gpu: an AMD driver is loaded, but not the package zeus; {how}",))
     if not amdsmi_is_available():
-        how = "install ROCm's library amd-smi, and set ROCM_PATH if it lies elsewhere"
+        how = "install ROCm's library amd-smi, and set ROCM_PATH if it is installed elsewhere"
         return Meters(
             missing=(f"gpu: an AMD driver is loaded, but amd-smi does not answer; {how}",)
         )

@@ -99,7 +99,7 @@ class _Device:
             try:
                 nvml.nvmlDeviceGetPowerUsage(self._handle)
             except nvml.NVMLError as error:
-                self.fault = f"{self._title} tells neither energy nor power ({error})"
+                self.fault = f"{self._title} reports neither energy nor power ({error})"
 
     def domains(self) -> tuple[Domain, Domain]:
         energy = Domain(

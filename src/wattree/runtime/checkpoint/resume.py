@@ -54,7 +54,7 @@ def newest_whole(folder: Path, group: Any) -> Resumed | None:
         return None
     problems = [f"step-{step}: {fault}" for step, fault in damaged.items()]
     problems[-1] += (
-        "; no checkpoint is whole: restore one, or begin anew, which moves these aside: --fresh"
+        "; no checkpoint is whole: restore one, or start over, which moves these aside: --fresh"
     )
     raise RunError(str(folder), problems)
 

@@ -214,7 +214,7 @@ def connected(
             except OSError:
                 pass
         for where_said, reason in list(faults.items())[before:]:
-            say(f"launcher {launch.rank} goes on looking: at {where_said} {reason}")
+            say(f"launcher {launch.rank} keeps looking: at {where_said} {reason}")
         time.sleep(_AGAIN_S if faults else _LOOK_EVERY_S)
     raise RunError("launchers", list(_unreached(launch, ports, faults)))
 

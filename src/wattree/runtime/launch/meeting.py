@@ -32,7 +32,7 @@ _SETTLE_S = 0.4
 _VERDICT_S = 3.0
 _LOOK_EVERY_S = 0.02
 #: What is said of values that cannot be a launcher's.
-NO_LAUNCHER = "said what no launcher says; install the same Wattree on all hosts"
+NO_LAUNCHER = "sent an unknown message; install the same Wattree on all hosts"
 #: Seconds of silence, between questions, and questions, after which a host counts as gone.
 _ALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
 

@@ -102,7 +102,7 @@ def _control(
     if control is None:
         notes.append(
             f"warning: {missing}: processes take turns on a device instead, their kernels never "
-            "overlap; --without-mps says that this is meant, --with-mps refuses it"
+            "overlap; --without-mps accepts this, --with-mps refuses it"
         )
     return control
 

@@ -275,7 +275,7 @@ def _silent(rank: int, code: int) -> str:
         return f"rank {rank} ended with exit code {code}"
     name = signal.Signals(-code).name
     why = (
-        ": whoever did that said nothing; the kernel does it where memory runs out"
+        ": by an unknown process; the kernel does it when memory runs out"
         if -code == signal.SIGKILL
         else ""
     )

@@ -68,7 +68,7 @@ def _message(error: Exception, launch: Launch, *, echo: bool) -> str:
         text = str(error).strip().splitlines()
         return (
             f"rank {launch.rank}: another rank is gone, or did not answer in time "
-            f"({text[0][:200] if text else type(error).__name__}); its own message says why"
+            f"({text[0][:200] if text else type(error).__name__}); see its own message"
         )
     if isinstance(error, WattreeError):
         return str(error)

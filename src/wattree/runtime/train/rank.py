@@ -193,7 +193,7 @@ def _check_steps(first: int, last: int) -> None:
             "training.steps",
             [
                 f"found {last}, but the checkpoint is of step {first}: nothing is left to do; "
-                "more steps go on, --fresh begins anew"
+                "more steps go on, --fresh starts over"
             ],
         )
 
@@ -206,7 +206,7 @@ def _warn(notes: list[str]) -> None:
 def _progress(job: Job, first: int, *, quiet: bool) -> Progress:
     progress = Progress(job.training.steps, job.data.global_batch, quiet=quiet)
     if first:
-        progress.say(f"goes on from step {first}")
+        progress.say(f"continues from step {first}")
     return progress
 
 

@@ -194,7 +194,7 @@ class Saving:
         set_damaged_aside(self._folder, list(found.damaged))
         self.notes += [
             f"warning: {self._folder / f'step-{step}'} is damaged ({fault}); it was moved to "
-            f"damaged-step-{step}, and the run goes on from step {found.step}"
+            f"damaged-step-{step}, and the run continues from step {found.step}"
             for step, fault in found.damaged.items()
         ]
 
@@ -230,7 +230,7 @@ class Saving:
                 str(self._folder / f"step-{step}"),
                 [
                     *others,
-                    f"{last}; go on with the job that wrote it, or begin anew, which moves its "
+                    f"{last}; go on with the job that wrote it, or start over, which moves its "
                     "checkpoints aside: --fresh",
                 ],
             )
