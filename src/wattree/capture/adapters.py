@@ -24,7 +24,7 @@ from wattree.graph import (
 
 
 def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelGraph:
-    """Return the graph with low-rank adapters beside some projections, all else frozen.
+    """Return the graph with low-rank adapters on some projections, all else frozen.
 
     Beside each target `y = W x` runs `y + B (A x)`, `A` of `rank x in`, `B` of `out x rank` [1],
     as operators `<path>.lora_a`, `<path>.lora_b` and `<path>.lora_add`. A fused projection gets one

@@ -1,4 +1,4 @@
-"""What `simulate` is asked of whole runs: targets and starts at other hours."""
+"""Options of `simulate` for whole runs: targets and starts at other hours."""
 
 from __future__ import annotations
 

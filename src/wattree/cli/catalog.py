@@ -15,7 +15,7 @@ from wattree.cli.request import request_command
 
 
 class CatalogKind(StrEnum):
-    """What can be listed."""
+    """Kinds that can be listed."""
 
     MODELS = "models"
     DEVICES = "devices"

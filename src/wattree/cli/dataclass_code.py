@@ -1,4 +1,4 @@
-"""What shortens the imports of a command: code of dataclasses that is kept, no search for plugins.
+"""Shorter imports of a command: cached code of dataclasses, no search for plugins.
 
 The methods of a dataclass are compiled when its module is imported, byte code of modules or not.
 For the hundreds of classes of a simulation that takes a fifth of a second, as long as the rest of

@@ -40,7 +40,7 @@ Runs = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitRequest:
-    """What `wattree energy fit` is asked."""
+    """Arguments and options of `wattree energy fit`."""
 
     runs: Runs
     out: Annotated[Path | None, option("PATH", "File of the calibration to write.")] = None
@@ -79,7 +79,7 @@ def fit(request: FitRequest) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictRequest:
-    """What `wattree energy predict` is asked."""
+    """Arguments and options of `wattree energy predict`."""
 
     calibration: Annotated[Path, option("PATH", "File that `wattree energy fit` wrote.")]
     nodes: Annotated[str, option("N[,N...]", "Numbers of nodes, such as 16,32,64.")]
@@ -146,7 +146,7 @@ def predict(request: PredictRequest) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
-    """What `wattree energy compare` is asked."""
+    """Arguments and options of `wattree energy compare`."""
 
     runs: Runs
     fit_on: Annotated[

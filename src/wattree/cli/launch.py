@@ -24,7 +24,7 @@ AUTO = "auto"
 
 
 class LaunchDevice(StrEnum):
-    """What processes share."""
+    """Devices that processes share."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -41,7 +41,7 @@ class Reduce(StrEnum):
 
 
 class BatchRule(StrEnum):
-    """What becomes of the batch."""
+    """How the processes of a device divide the batch."""
 
     FIXED_GLOBAL = "fixed-global"
     FIXED_PER_PROCESS = "fixed-per-process"
@@ -204,7 +204,7 @@ def launch(request: LaunchRequest) -> None:
 
 
 def processes_option(text: str | None) -> int | None:
-    """Return a number of processes; None for `auto`, and where nothing was said.
+    """Return a number of processes; None for `auto` and by default.
 
     Raises:
         RunError: It is neither.

@@ -25,7 +25,7 @@ _MOST_INTERVAL_S = 60.0
 
 
 class What(StrEnum):
-    """What a command does: each step of the fitting protocol isolates a part."""
+    """Activities of a command: each step of the fitting protocol isolates a part."""
 
     IDLE = "idle"
     LOADER = "loader"

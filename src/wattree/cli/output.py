@@ -1,4 +1,4 @@
-"""What the commands share: options, where text and JSON go, progress, quantities."""
+"""Shared parts of the commands: options, output of text and JSON, progress, quantities."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Calibration = Annotated[
 
 
 class Sharing(StrEnum):
-    """What happens where transfers in flight meet on a link."""
+    """How transfers in flight share a link."""
 
     MAX_MIN = "max-min"
     PROTEUS = "proteus"
@@ -207,7 +207,7 @@ def check_trace_path(path: Path | None) -> None:
 
 
 def announce_compilation() -> None:
-    """Begin to compile the executor if this is a first run, and say so on standard error."""
+    """Compile the executor in the background on a first run, and report it on standard error."""
     from wattree.sim import compile_ahead, kernels_are_compiled
 
     if not kernels_are_compiled():

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Objective(StrEnum):
-    """What is minimized."""
+    """Quantity to minimize."""
 
     TIME = "time"
     ENERGY = "energy"
@@ -282,7 +282,7 @@ def _show(found: Plan, request: PlanRequest, run: RunBill | None, console: Conso
 
 
 def _kept(request: PlanRequest, found: Plan, rank: int, **others: Any) -> str:
-    """Write report, pictures and job where they were asked for, and return what to say of it."""
+    """Write the report, pictures and job that were requested, and return a line on each."""
     if request.report is not None:
         write_report(request.report, found)
     if request.plot:

@@ -1,4 +1,4 @@
-"""What `wattree plan` leaves behind: the job with a ranked strategy, and a report."""
+"""Files that `wattree plan` writes: the job with a ranked strategy, and a report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> str:
-    """Write the job with one of the ranked strategies, and return a line that says so.
+    """Write the job with one of the ranked strategies, and return a line that names it.
 
     Args:
         out: The new file.

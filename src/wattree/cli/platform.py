@@ -1,4 +1,4 @@
-"""The cluster that `wattree replay` plays a trace on: options → a platform."""
+"""The cluster on which `wattree replay` simulates a trace: options → a platform."""
 
 from __future__ import annotations
 

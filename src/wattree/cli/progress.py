@@ -12,7 +12,7 @@ _EVERY_S = 10.0
 
 
 class Lines:
-    """Tells on standard error how far a run is, now and then.
+    """Reports the progress of a run on standard error at intervals.
 
     Attributes:
         quiet: Only `rate` is wanted.

@@ -130,7 +130,7 @@ def _make_folder(out: Path | None) -> None:
 
 
 def _start_ranks(ranks: int, arguments: Sequence[str]) -> None:
-    """Run the job's ranks as processes of this machine, and tell what the first failed of.
+    """Run the job's ranks as processes of this machine, and report the first failure.
 
     Raises:
         RunError: A rank failed of something that its user can mend.

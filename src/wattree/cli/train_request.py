@@ -124,7 +124,7 @@ class TrainRequest:
         return None if self.batch_rule is None else self.batch_rule.value
 
     def settings(self) -> TrainSettings:
-        """Return what the ranks are told.
+        """Return the settings that the ranks receive.
 
         Raises:
             UnitError: A quantity is none.

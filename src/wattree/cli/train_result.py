@@ -1,4 +1,4 @@
-"""What `wattree train` shows and keeps of a run."""
+"""Output and files of `wattree train`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from wattree.job.schema import EnergySpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embodied:
-    """What it took to make the hardware, spread over the time that it is used.
+    """Embodied carbon of the hardware, spread over its lifetime.
 
     Attributes:
         device_gco2e: Of one device.
@@ -29,7 +29,7 @@ class Embodied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyTerms:
-    """What a job says of money and carbon.
+    """Prices and emissions of a job.
 
     Attributes:
         device_usd_per_s: Rent of one device; None for the catalog's. [USD/s]

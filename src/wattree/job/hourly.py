@@ -1,4 +1,4 @@
-"""A user's hourly series of grid intensity and price: CSV → `HourlySeries`, every fault told."""
+"""A user's hourly series of grid intensity and price: CSV → `HourlySeries`, every fault listed."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def warn_of_idle_tree(spec: TreeSpec, strategy: Strategy, *, problems: Problems)
 
 
 def warn_of_idle_load(strategy: Strategy, *, problems: Problems) -> None:
-    """Warn of what a tree's strategy says of its experts' tokens and its traffic to no effect."""
+    """Warn of settings of experts' tokens and traffic that have no effect in a tree."""
     _of_pieces(strategy.traffic, strategy.degrees["tp"], problems=problems)
     ranks = [
         strategy.mesh.size(node.compute.get("expert", ()) or ())

@@ -1,4 +1,4 @@
-"""What a module takes, written down: `float32[batch, 3, 224, 224]`, `int64[batch, seq] < 32000`."""
+"""Declared inputs of a module: `float32[batch, 3, 224, 224]`, `int64[batch, seq] < 32000`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class WorkloadKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
-    """Low-rank adapters beside frozen weights.
+    """Low-rank adapters on frozen weights.
 
     Attributes:
         rank: Rank of the update.
@@ -72,7 +72,7 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSource:
-    """What a model is really trained on: one of `name` and `module`.
+    """The data source of a real run: one of `name` and `module`.
 
     Attributes:
         name: `synthetic-regression`, `synthetic-classification` or `digits`.

@@ -1,4 +1,4 @@
-"""Which kind of file a mapping is, for those who took the wrong one."""
+"""Recognizes the kind of a file, for messages about a wrong one."""
 
 from __future__ import annotations
 

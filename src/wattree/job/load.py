@@ -194,7 +194,7 @@ def _software_defaults(
     *,
     problems: Problems,
 ) -> dict[str, Any]:
-    """Return what a job says of number formats, its optimizer and its software."""
+    """Return the number formats, optimizer and software of a job."""
     found: dict[str, Any] = {
         key: _choice(mapping.get(key, default), key, known, problems=problems)
         for key, default, known in (

@@ -1,4 +1,4 @@
-"""Errors about a strategy name the job whose strategy it is: who reads many files must know."""
+"""Errors about a strategy name the job that it belongs to."""
 
 from __future__ import annotations
 

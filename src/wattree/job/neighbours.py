@@ -23,7 +23,7 @@ MOST_NEIGHBOURS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """What a neighbour finds when its file is read.
+    """Context in which the file of a neighbour is read.
 
     Attributes:
         host: File of the job that names it.
@@ -97,7 +97,7 @@ def neighbours_of(
 
 
 def _paths(value: list[Any], folder: Path) -> list[Path]:
-    """Return the files that a list of neighbours names, whatever else is wrong with it."""
+    """Return the files that a list of neighbours names, even if other parts of it are wrong."""
     named = [item.get("job") for item in value if isinstance(item, Mapping)]
     return [(folder / job).resolve() for job in named if isinstance(job, str) and "\0" not in job]
 

@@ -1,4 +1,4 @@
-"""What training software can run, for those who plan for it; the facts are in `offers.yaml`."""
+"""What training software can run; the facts are in `offers.yaml`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Offer:
     together: Mapping[str, Mapping[str, tuple[object, ...]]] = field(default_factory=dict)
 
     def has(self, key: str, value: object) -> bool:
-        """Return whether a key may have a value, whatever the degrees."""
+        """Return whether a key may have a value at any degrees."""
         family = "block" if isinstance(value, str) and value.startswith("block_") else value
         return key not in self.choices or family in self.choices[key]
 

@@ -1,4 +1,4 @@
-"""Optimizers by name, and what each keeps for every parameter that it trains."""
+"""Optimizers by name, and the state that each stores per trained parameter."""
 
 from __future__ import annotations
 

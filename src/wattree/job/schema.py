@@ -36,7 +36,7 @@ CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_a
 
 
 class LoraSpec(Section):
-    """Low-rank adapters beside frozen weights."""
+    """Low-rank adapters on frozen weights."""
 
     rank: Degree = Field(description="a whole number, the rank of the adapters")
     targets: list[str] | None = Field(

@@ -1,4 +1,4 @@
-"""What every section of a job file is, as a pydantic model."""
+"""Base class of the sections of a job file, as a pydantic model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How data moves beside the computation: the keys that presets and trees share → `Traffic`."""
+"""How data moves alongside computation: the keys that presets and trees share → `Traffic`."""
 
 from __future__ import annotations
 

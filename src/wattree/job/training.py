@@ -1,4 +1,4 @@
-"""What a job says of a real run: its `training`, and the `source` of its data."""
+"""Settings of a real run: a job's `training`, and the `source` of its data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def training_options(value: object, *, folder: Path, problems: Problems) -> Trai
 
 
 def sample_source(spec: DataSpec, *, folder: Path, problems: Problems) -> SampleSource:
-    """Return what `data` says of samples; faults go to `problems`."""
+    """Return the samples of `data`; faults go to `problems`."""
     text = spec.source
     is_synthetic = text is None or text.startswith("synthetic-")
     if spec.samples is not None and not is_synthetic:

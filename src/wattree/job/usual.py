@@ -1,4 +1,4 @@
-"""What a job's strategy leaves open, and what the users of its software have there.
+"""Options that a job's strategy leaves open, and the usual settings of its software.
 
 Only jobs that name their software leave anything open: without it, a strategy is what is written.
 """
@@ -15,7 +15,7 @@ from wattree.strategy import StrategyOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualStrategy:
-    """What users of a software family have where nothing else is said.
+    """Usual settings of a software family, where a job states none.
 
     Attributes:
         sharding: Over replicas.
@@ -236,6 +236,6 @@ def ways(software: str, keys: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def in_words(changes: Mapping[str, object], why: str) -> tuple[str, ...]:
-    """Return one sentence that says what was assumed."""
+    """Return one sentence on what was assumed."""
     words = ", ".join(f"{key} {str(value).lower()}" for key, value in changes.items())
     return (f"{words}: {why}",)

@@ -1,4 +1,4 @@
-"""What a job's workload asks of the rest of its file: lengths, and a strategy without gradients."""
+"""Requirements of a workload on the rest of a job: lengths, and a strategy without gradients."""
 
 from __future__ import annotations
 

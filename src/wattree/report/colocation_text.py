@@ -25,7 +25,7 @@ def colocation_title(use: ColocationUse) -> str:
 
 
 def colocation_table(use: ColocationUse, step_s: float) -> Table:
-    """Return where the step of one process goes at its device, as a closed queue has it."""
+    """Return the parts of one process's step at its device, by a closed queue."""
     table = plain_table()
     table.add_column(no_wrap=True, min_width=22, style="dim")
     table.add_column()

@@ -113,7 +113,7 @@ def _at(figures: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def _cells(row: _Row, values: list[Any]) -> Iterator[str]:
-    """Yield what a row says of each run; where it is related, with the distance to the first."""
+    """Yield the cells of a row, one per run; if related, with the difference from the first."""
     for index, value in enumerate(values):
         if value is None:
             yield NOT_APPLICABLE

@@ -1,4 +1,4 @@
-"""What a study answers, for the terminal: a few lines, the page has the rest."""
+"""Answers of a study for the terminal: a few lines; the page has the rest."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _notes(console: Console, lines: Sequence[str], title: str) -> None:
 
 
 def show_calibration(calibration: EnergyCalibration, console: Console) -> None:
-    """Print constants with intervals, what they rest on, and what the runs do not tell."""
+    """Print constants with intervals and evidence, and what the runs do not determine."""
     runs = ", ".join(f"{len(names)} {name}" for name, names in calibration.runs.items())
     _title(console, f"{calibration.node or 'nodes'} ({calibration.origin}), {runs}")
     console.print(Padding(_constants(calibration), INDENT))
@@ -211,7 +211,7 @@ def _totals(group: GroupComparison) -> Table:
 
 
 def _knows(console: Console, group: GroupComparison) -> None:
-    """Print what each model is told of the runs that it is scored on, and what `unseen` is."""
+    """Print the inputs that each model has from the runs it is scored on, and what `unseen` is."""
     titles_by_input: dict[str, list[str]] = {}
     for each in group.methods:
         if each.total is not None:

@@ -1,4 +1,4 @@
-"""What runs of a user's own taught, as text."""
+"""Constants learned from a user's own runs, as text."""
 
 from __future__ import annotations
 

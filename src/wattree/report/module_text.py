@@ -18,7 +18,7 @@ _HEADS = (
 
 
 def module_table(recording: Recording, *, depth: int) -> Table:
-    """Return a row per module down to a level of the tree; each includes what lies below it."""
+    """Return a row per module down to a level of the tree; each includes the modules below it."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("module", overflow="fold")
     for head in _HEADS:

@@ -1,4 +1,4 @@
-"""What a job's neighbours do to its step, as text for people."""
+"""Effect of a job's neighbours on its step, as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_PLACE = 30
 
 
 def show_neighbours(effect: NeighbourEffect, console: Console) -> None:
-    """Print a job's step alone and beside its neighbours, and where the difference comes from."""
+    """Print a job's step alone and with its neighbours, and the causes of the difference."""
     console.print()
     console.print(Text("Beside its neighbours (all other figures: alone)", style="bold"))
     for body in (_jobs(effect), _figures(effect), _causes(effect)):

@@ -35,7 +35,7 @@ def plain_table() -> Table:
 
 
 def facts_table(rows: Iterable[tuple[str, Text | str]] = ()) -> Table:
-    """Return one line for each name and what is said of it."""
+    """Return one line for each name and its description."""
     table = plain_table()
     table.add_column(no_wrap=True, min_width=12, style="dim")
     table.add_column()

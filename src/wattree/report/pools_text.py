@@ -40,7 +40,7 @@ def pool_table(pools: Sequence[PoolUse]) -> Table:
 
 
 def shortages(pools: Sequence[PoolUse]) -> str:
-    """Return which pools' memory is too small, and for whom; nothing where all fit."""
+    """Return the pools whose memory is too small, with the ranks that do not fit; else nothing."""
     return "; ".join(
         f"{pool.fullest} needs {format_bytes(pool.peak_memory_bytes)} of "
         f"{format_bytes(pool.memory_capacity_bytes)}"

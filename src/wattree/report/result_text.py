@@ -112,7 +112,7 @@ def show_result(
 
 
 def _rest_of_short(result: Result, console: Console, *, memory: bool) -> None:
-    """Print what the job or the command asks for besides the figures of the step."""
+    """Print what the job or the command requests in addition to the figures of the step."""
     for title in (
         result.materials and loading_title(result.materials),
         result.colocation and colocation_title(result.colocation),
@@ -135,7 +135,7 @@ def _rest_of_short(result: Result, console: Console, *, memory: bool) -> None:
 
 
 def summary_rows(result: Result) -> list[tuple[str, Text | str]]:
-    """Return the figures of a step that everybody asks for, each with its name."""
+    """Return the main figures of a step, each with its name."""
     span = likely(result.interval.get("step_time_s"), format_time)
     own = result.generation
     name = "Step time" if own is None else "Time"

@@ -29,7 +29,7 @@ OBJECTIVES = {
 
 
 def show_schedule(schedule: QueueSchedule, console: Console) -> None:
-    """Print the schedule, what it comes to beside a plain queue, and how good it can be."""
+    """Print the schedule, its comparison with a plain queue, and a bound."""
     style = "bold" if schedule.meets_deadlines else "bold red"
     console.print(Text(answer(schedule), style=style), soft_wrap=True)
     console.print()

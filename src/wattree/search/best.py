@@ -1,4 +1,4 @@
-"""The best strategy alone, for those who ask for many jobs: one space, many clusters.
+"""Search for the best strategy alone, for many jobs: one space, many clusters.
 
 What is listed and compiled for one cluster is kept for others of as many devices, so that a study
 of clusters pays for a space once. `plan` is for people, who also want to know why.
@@ -86,7 +86,7 @@ class Best:
 
 @dataclass(slots=True)
 class Known:
-    """What searches for one model share, filled as they are made.
+    """Results that searches for one model share, filled as they are made.
 
     Attributes:
         shared: Compiled blocks.

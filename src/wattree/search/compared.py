@@ -226,7 +226,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return what every result says of itself: model, cluster, degrees, schedule."""
+    """Return the settings of a result: model, cluster, degrees, schedule."""
     facts = {name: str(figures[name]) for name in ("model", "cluster", "ranks") if name in figures}
     strategy = figures.get("strategy")
     if isinstance(strategy, Mapping):

@@ -1,4 +1,4 @@
-"""Why the winner wins: differences of simulated results, largest first, with their reasons.
+"""Why the first strategy is best: differences of simulated results, largest first, with reasons.
 
 Every number is read off two results; every reason is a fact of the two strategies that lowers
 that part of the step (which parts differ decides which reasons are told).
@@ -36,7 +36,7 @@ def explanation(
     ranked: Sequence[RankedStrategy],
     rivals: Mapping[str, RankedStrategy | None],
 ) -> tuple[str, ...]:
-    """Return sentences: where the winner's step goes, and what it has over each rival.
+    """Return sentences: the parts of the winner's step, and its advantage over each rival.
 
     Args:
         setting: The job.

@@ -1,4 +1,4 @@
-"""What people choose by hand, for comparison: sharded data parallelism, and the Megatron recipe."""
+"""Strategies that people choose by hand: sharded data parallelism, the Megatron recipe."""
 
 from __future__ import annotations
 

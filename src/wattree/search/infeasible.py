@@ -1,4 +1,4 @@
-"""What to say when nothing fits: what comes nearest, how much is missing, what would help."""
+"""Message when nothing fits: the closest strategy, how much is missing, and remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strategies are ranked by."""
+"""Objectives by which strategies are ranked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search left out because the job's software cannot run it."""
+"""Strategies that a search left out because the job's software cannot run them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _WITHOUT_NAME = ("1f1b", "interleaved")
 
 
 def forward_only(limits: Limits) -> Limits:
-    """Return limits without what only tells gradients and backward passes apart."""
+    """Return limits without those that only matter for gradients and backward passes."""
     return replace(
         limits,
         shardings=tuple(each for each in limits.shardings if each not in {"zero1", "zero2"}),
@@ -39,7 +39,7 @@ def forward_only(limits: Limits) -> Limits:
 
 
 def plain_options(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
-    """Yield every combination of options; `1f1b` stands for interleaved schedules too."""
+    """Yield every combination of options; `1f1b` represents interleaved schedules too."""
     again = recomputations(setting, limits)
     spread = (False, True) if has_whole_states(setting.model) else (False,)
     spreads = (True, False) if setting.model.own_family and has_experts(setting.model) else (True,)

@@ -1,4 +1,4 @@
-"""What a search found: the ranked strategies, why the winner wins, and what was rejected."""
+"""Result of a search: the ranked strategies, why the first is best, and what was rejected."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def misses(result: Result, constraints: Constraints) -> str | None:
 
 
 def _overflows(result: Result) -> bool:
-    """Return whether a device is filled on purpose: what does not fit lies behind it."""
+    """Return whether a device is filled on purpose, because expanded memory holds the rest."""
     return result.memory.fits and bool(result.tiers)
 
 

@@ -62,7 +62,7 @@ def refined_space(
 
 
 def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, objective: str) -> bool:
-    """Return whether to tell of a changed strategy to those whose software is not known.
+    """Return whether a changed strategy is offered to jobs that name no software.
 
     Few programs have its schedule, so it has to be better by more than predictions may be wrong.
 

@@ -31,7 +31,7 @@ OVER_BUDGET = "over the budget"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """What a strategy must keep to.
+    """Limits that a strategy must meet.
 
     Attributes:
         memory_bytes: Of one device; None for what each device has. [B]

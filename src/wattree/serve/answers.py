@@ -1,4 +1,4 @@
-"""What the page shows of a state, as HTML made of the parts of reports."""
+"""Contents of the page for a state, as HTML made of the parts of reports."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Answers:
         return with_memory_fixes(job, wattree.simulate(job))
 
     def plan(self, running: RunningPlan, state: PageState) -> str:
-        """Return how far a search is, or what it found, each strategy with its address."""
+        """Return the progress of a search, or its result, each strategy with its address."""
         view, links = None, []
         if running.plan is not None:
             view = plan_view(running.plan)

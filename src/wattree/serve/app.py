@@ -80,7 +80,7 @@ async def _mistake(request: Request, error: Exception) -> Response:
 
 
 class _Served:
-    """What answers each address."""
+    """Handlers of the addresses."""
 
     def __init__(self, plans: Plans) -> None:
         self._answers, self._plans = Answers(), plans
@@ -130,7 +130,7 @@ class _Served:
         return HTMLResponse(self._answers.plan(started, state), 201)
 
     async def ask_plan(self, request: Request) -> Response:
-        """Answer with how far a search is, or what it found."""
+        """Answer with the progress of a search, or its result."""
         found = self._plans.ask(request.path_params["number"])
         if found is None:
             raise JobError("plan", ["this search is over, or another server's"])

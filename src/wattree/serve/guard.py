@@ -1,4 +1,4 @@
-"""Who may ask the server: those who have its token, from the page itself.
+"""Access control: requests need the server's token and must come from its page.
 
 A page of another site in the same browser can send requests to this machine. It has no token, and
 the browser says where it comes from; a name of another site that leads here is seen in `Host`.

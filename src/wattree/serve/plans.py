@@ -1,4 +1,4 @@
-"""Searches that run beside the page: started, asked how far they are, cancelled."""
+"""Searches that run behind the page: start, progress, cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controls of the page say, as the job that it means.
+"""The state of the page's controls, and the job that it describes.
 
 The whole state is in the address of the page: names and values of its controls.
 """

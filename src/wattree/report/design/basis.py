@@ -1,4 +1,4 @@
-"""What a study rests on: its notes, sources, axes and workloads, as texts."""
+"""Basis of a study: its notes, sources, axes and workloads, as text."""
 
 from __future__ import annotations
 

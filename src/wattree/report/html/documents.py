@@ -92,7 +92,7 @@ def write_schedule_report(path: Path, schedule: QueueSchedule) -> None:
 
 
 def write_explanation_report(path: Path, found: Explanation, job: str) -> None:
-    """Write the report of a run beside its prediction.
+    """Write the report that compares a run with its prediction.
 
     Args:
         path: Of the report.
@@ -107,7 +107,7 @@ def write_explanation_report(path: Path, found: Explanation, job: str) -> None:
 
 
 def write_validation_report(path: Path, found: Validation) -> None:
-    """Write the report of predictions beside measurements."""
+    """Write the report that compares predictions with measurements."""
     from wattree.report.html.validation_view import validation_view
 
     body = rendered("report.html.j2", report=validation_view(found))

@@ -1,4 +1,4 @@
-"""What the report of a run beside its prediction shows."""
+"""Contents of the report that compares a run with its prediction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def explained_view(found: Explanation) -> ReportView:
-    """Return what a report of a run beside its prediction shows."""
+    """Return the contents of the report."""
     faults = TableView(
         caption="What takes longer than predicted, and its usual causes",
         head=("what", "lost per step", "evidence", "usual causes"),

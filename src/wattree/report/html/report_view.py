@@ -1,4 +1,4 @@
-"""What a report shows that has an answer, cards, pictures, tables and lists, in this order."""
+"""Contents of a report: an answer, cards, pictures, tables and lists, in this order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report of a schedule shows, as words, tables and pictures."""
+"""Contents of the report of a schedule."""
 
 from __future__ import annotations
 

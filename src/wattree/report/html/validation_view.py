@@ -1,4 +1,4 @@
-"""What the report of predictions beside measurements shows."""
+"""Contents of the report that compares predictions with measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def validation_view(found: Validation) -> ReportView:
-    """Return what a report of predictions beside measurements shows."""
+    """Return the contents of the report."""
     whole = {name: sources[ALL_SOURCES] for name, sources in found.summary.items()}
     return ReportView(
         answer=_answer(found, whole),

@@ -1,4 +1,4 @@
-"""What reports show, as words: cards, tables and pictures. No markup."""
+"""Contents of reports as words: cards, tables and pictures. No markup."""
 
 from __future__ import annotations
 

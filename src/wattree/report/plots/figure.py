@@ -172,7 +172,7 @@ def label_end(axes: Any, value: float, row: float, text: str) -> None:
 
 
 def legend(axes: Any) -> None:
-    """List the series: beside the axes in the order of their stack, above narrow ones."""
+    """List the series: right of wide axes in the order of their stack, above narrow ones."""
     handles, labels = axes.get_legend_handles_labels()
     if axes.figure.get_figwidth() < _WIDTH_IN:
         axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)

@@ -1,4 +1,4 @@
-"""Pictures of a run beside its prediction: both steps by class, and the differences."""
+"""Pictures of a run and its prediction: both steps by class, and the differences."""
 
 from __future__ import annotations
 

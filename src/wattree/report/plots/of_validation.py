@@ -1,4 +1,4 @@
-"""Pictures of predictions beside measurements: each row, and errors by source."""
+"""Pictures of predictions and measurements: each row, and errors by source."""
 
 from __future__ import annotations
 
