@@ -6,6 +6,7 @@ is the business of the packages that read it.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import copy
 import errno
@@ -95,22 +96,29 @@ def read_json(
     return _checked(path, found, kind="JSON", limit_values=limit_values)
 
 
-def read_text(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> str:
+def read_text(
+    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, of_spreadsheets: bool = False
+) -> str:
     """Return the text of a UTF-8 file.
 
     Args:
         path: The file; a folder, device or pipe is refused without being opened.
         limit_bytes: Larger files are refused before they are read. [B]
+        of_spreadsheets: UTF-16 with a byte order mark and Windows-1252 are read too.
 
     Raises:
         JobError: The file is missing, unreadable, too large, binary, or not UTF-8.
     """
     raw = _read_bytes(path, limit_bytes)
+    if of_spreadsheets and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raw = raw.decode("utf-16", "replace").encode()
     if b"\0" in raw:
         _refuse(path, "found binary content (a zero byte), expected text")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if of_spreadsheets:
+            return raw.decode("cp1252", "replace")
         _refuse(path, f"found byte 0x{raw[error.start]:02x} at {error.start}, expected UTF-8 text")
 
 

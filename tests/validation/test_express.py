@@ -139,10 +139,12 @@ def test_maxtext_shards_over_128_devices_and_replicates_beyond() -> None:
             "row L0615: global batch 129 does not split over 2 replicas of micro-batch 1",
         ),
         ({"grad_accum": 7}, "row L0615: found grad_accum 7, but the batch sizes give 64"),
-        ({"micro_batch": 0}, "row L0615, column 'micro_batch': found 0, expected 1 or more"),
+        ({"micro_batch": 0}, "row L0615: column 'micro_batch': found 0, expected 1 or more"),
         ({"precision": "int4"}, "row L0615: no known number format in 'int4'"),
         ({"precision": None}, "row L0615: not stated: precision"),
         ({"accelerator": "X1"}, "row L0615: no catalog device is called X1 with 80 GB"),
+        ({"accel_mem_gb": 17.0}, "row L0615: no catalog device is called H100-SXM with 17 GB"),
+        ({"arch_type": "moe"}, "row L0615: not stated: n_experts"),
         (
             {"accel_per_node": 99},
             "row L0615: no catalog node holds 99 x h100-sxm-80gb",

@@ -13,7 +13,7 @@ import pytest
 from wattree.cost import load_calibration
 from wattree.errors import JobError, RunError
 from wattree.files import write_atomic
-from wattree.hardware.load import CATALOG
+from wattree.hardware.load import CATALOG, load_device
 from wattree.job import load_job
 from wattree.predict import predicted, run_of, setting_of
 from wattree.trace.run import Run, RunOrigin, StageUse
@@ -36,7 +36,8 @@ def trained(folder: Path, *, batch: int, scales: Mapping[str, float], **changes:
     folder.mkdir()
     node = changes.pop("node", "2x-xeon-8480c")
     tp = changes.pop("tp", 1)
-    split = {"preset": "tensor" if tp > 1 else "ddp", "tp": tp, "dp": 4 // tp}
+    dp = changes.pop("dp", 4 // tp)
+    split = {"preset": "tensor" if tp > 1 else "ddp", "tp": tp, "dp": dp}
     write_atomic(folder / JOB_FILE, JOB.format(batch=batch, node=node, model="ffn", **split))
     job, shipped = load_job(folder / JOB_FILE), load_calibration()
     compute, move = scales["computing"], scales["communicating"]
@@ -127,6 +128,26 @@ def test_the_new_file_is_a_calibration_that_others_take(tmp_path: Path) -> None:
     assert again.error_before < 0.01
     assert own.evidence == "fitted"
     assert own.source.count("refitted by") == 1
+
+
+def test_shares_of_a_die_are_refitted_as_its_board_has_them(tmp_path: Path) -> None:
+    """A PCIe board has less power than the one whose products say what its die reaches."""
+    folder = trained(
+        tmp_path / "run",
+        batch=256,
+        scales={"computing": 1.0, "communicating": 1.0},
+        node="8x-a100-pcie",
+        dp=16,
+    )
+    refit_from_runs([folder], out=tmp_path / "cal.yaml")
+    found, shipped = load_calibration(tmp_path / "cal.yaml"), load_calibration()
+    device = load_device("a100-pcie-80gb")
+    products, streams = (
+        found.constants[f"device.{device.name}.{item}"].value / shipped.device(device, item)
+        for item in ("matmul.bf16", "library_bandwidth")
+    )
+
+    assert products == pytest.approx(streams, rel=1e-4)
 
 
 def test_a_run_that_does_not_communicate_says_so(tmp_path: Path) -> None:

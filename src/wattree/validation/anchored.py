@@ -43,6 +43,7 @@ def anchored_device(row: MeasuredRow) -> str | None:
 def under_limits(rows: Sequence[MeasuredRow]) -> frozenset[str]:
     """Return the ids of rows whose run was measured under several power limits."""
     limits: dict[tuple[object, ...], set[float]] = {}
+    rows = [row for row in rows if row.unreadable is None]
     for row in rows:
         if row.power_limit_w is not None and row.avg_power_w:
             limits.setdefault(_run(row), set()).add(row.power_limit_w)

@@ -75,8 +75,7 @@ class Cells:
         value = getattr(self.row, column)
         assert isinstance(value, int)
         if value < 1:
-            found = f"row {self.row.row_id}, column '{column}': found {value}"
-            raise RowError(f"{found}, expected 1 or more")
+            raise self.refusal(f"column '{column}': found {value}, expected 1 or more")
         return value
 
     def or_assume(self, column: str, value: T, why: str = "") -> T:

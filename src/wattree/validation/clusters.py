@@ -21,6 +21,10 @@ from wattree.hardware.load import (
 from wattree.validation.cells import Cells
 
 _GBIT_PER_S = 1e9 / 8
+_GB = 1e9
+#: Between printed memory, in GB or GiB, and that of the device that is meant: another would be off
+#: by a third.
+_MEMORY_TOLERANCE = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +107,16 @@ def device_name(cells: Cells) -> str:
         names.insert(0, f"{row.accelerator}-{row.accel_mem_gb:g}GB")
     for name in names:
         with suppress(UnknownNameError):
-            return canonical_name("device", name)
+            found = canonical_name("device", name)
+            if _is_near(load_device(found).memory_bytes, row.accel_mem_gb):
+                return found
     memory = f" with {row.accel_mem_gb:g} GB" if row.accel_mem_gb else ""
     raise cells.refusal(f"no catalog device is called {row.accelerator}{memory}")
+
+
+def _is_near(memory_bytes: float, printed_gb: float | None) -> bool:
+    """Return whether a device may be printed so: in GB or GiB, with what its driver keeps."""
+    return not printed_gb or abs(memory_bytes / (printed_gb * _GB) - 1.0) < _MEMORY_TOLERANCE
 
 
 @cache

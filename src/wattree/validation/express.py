@@ -60,5 +60,7 @@ def _expression(source_id: str) -> Expression:
 
 def _check_task(row: MeasuredRow) -> None:
     """Refuse what is no training step of a whole model with all its parameters."""
+    if row.unreadable is not None:
+        raise RowError(f"row {row.row_id}: {row.unreadable}")
     if (row.task or "pretrain").split(" ")[0] not in ("pretrain", "train"):
         raise RowError(f"row {row.row_id}: task '{row.task}' is no plain pre-training")

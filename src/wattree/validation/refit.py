@@ -233,8 +233,9 @@ class _Fitting:
             for item in items:
                 names = device_names(self.device, item)
                 held = next((name for name in names if name in self.first.constants), None)
-                if held is not None:
-                    found[names[0]] = self._changed(held, factor)
+                if held is not None:  # those of its die and of all are scaled for its board
+                    own = self.first.device(self.device, item)
+                    found[names[0]] = self._changed(held, factor, own)
         found["general.memory_efficiency"] = self._changed(
             "general.memory_efficiency", 1.0 / computing
         )
@@ -246,12 +247,12 @@ class _Fitting:
         )
         return replace(self.first, constants={**self.first.constants, **found})
 
-    def _changed(self, name: str, factor: float) -> Constant:
+    def _changed(self, name: str, factor: float, value: float | None = None) -> Constant:
         old = self.first.constants[name]
         source = old.source.partition("; refitted by ")[0]
         return replace(
             old,
-            value=old.value * factor,
+            value=(old.value if value is None else value) * factor,
             evidence="fitted",
             source=f"{source}; {self._source(f'times {factor:.4g}')}",
         )

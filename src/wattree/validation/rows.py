@@ -1,6 +1,8 @@
-"""Files of measured rows: one table schema, read strictly into typed rows.
+"""Files of measured rows: one table schema, read into typed rows.
 
-What a row means as a job is the business of `express`; what it measured, of `measurement`.
+A file by other hands may hold anything in its cells: a row that cannot be read keeps its place and
+says why, and the others are read. What a row means as a job is the business of `express`; what it
+measured, of `measurement`.
 """
 
 from __future__ import annotations
@@ -8,8 +10,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,10 @@ _WHOLE = re.compile(r"[0-9]{1,15}")  # `\d` would take the digits of every scrip
 _NUMBER = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
 #: Above any quantity of a row, in any unit that a column has.
 _LARGEST = 1e30
-#: Cells that say "not stated". The published files hold the word `None` in a few of them.
-_EMPTY = ("", "None")
+#: Cells that say "not stated", in the words of spreadsheets and of pandas.
+_EMPTY = frozenset({"", "None", "NaN", "nan", "NA", "N/A", "n/a", "-", "null"})
+#: What separates cells, by the programs that write tables; the first of those that fit best.
+_SEPARATORS = (",", ";", "\t")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,7 @@ class MeasuredRow:
         avg_power_w, power_scope, energy_kwh: Mean power; of what; energy. [W], [kWh]
         core: The row says enough to count in accuracy figures.
         check, notes: Consistency result; anomalies of the source.
+        unreadable: Why the row's line cannot be read; None if it can. No column.
     """
 
     row_id: str
@@ -135,20 +141,23 @@ class MeasuredRow:
     implied_mfu_bf16peak_pct: float | None = None
     check: str | None = None
     notes: str | None = None
+    unreadable: str | None = None
 
 
 def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
-    """Return the rows of a CSV file.
+    """Return the rows of a CSV file: commas, semicolons or tabs, UTF-8, UTF-16 or Windows-1252.
 
-    Columns may stand in any order and, except for the eight without which a row means nothing,
-    may be left out. An empty cell is None.
+    Columns may stand in any order and, except for the seven without which a row means nothing,
+    may be left out; columns that no row is read from are passed over. An empty cell is None. A
+    line with a cell that is no number where one is expected (`inf` and signs are none) is a row
+    that is `unreadable`, with every fault that it has.
 
     Raises:
-        JobError: The file is missing, too large, no UTF-8 text or no CSV table; a column is
-            unknown, missing or named twice; a cell is no number where one is expected (`nan`,
-            `inf` and signs are refused); a `row_id` occurs twice. Every fault is listed.
+        JobError: The file is missing, too large, no text or no CSV table; a column is missing,
+            misspelled or named twice. Every fault is listed.
     """
-    return _rows(read_text(path, limit_bytes=ROWS_FILE_LIMIT_BYTES), str(path))
+    text = read_text(path, limit_bytes=ROWS_FILE_LIMIT_BYTES, of_spreadsheets=True)
+    return _rows(text, str(path))
 
 
 def bundled_rows() -> tuple[MeasuredRow, ...]:
@@ -156,29 +165,40 @@ def bundled_rows() -> tuple[MeasuredRow, ...]:
     return read_rows(Path(__file__).parent / "data" / "rows.csv")
 
 
+def told_apart(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
+    """Return rows of one or more files, with numbers behind ids that occur more than once."""
+    taken, repeats, found = set[str](), Counter[str](), []
+    for row in rows:
+        name = row.row_id
+        while name in taken:
+            repeats[row.row_id] += 1
+            name = f"{row.row_id} ({repeats[row.row_id] + 1})"
+        taken.add(name)
+        found.append(row if name == row.row_id else replace(row, row_id=name))
+    return found
+
+
 def _rows(text: str, source: str) -> tuple[MeasuredRow, ...]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    problems: list[str] = []
+    head = text.partition("\n")[0]
+    separator = max(_SEPARATORS, key=lambda each: len(_READERS.keys() & _cells(head, each)))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     rows: list[MeasuredRow] = []
     try:
-        header = next(reader, None)
+        header = [name.strip() for name in next(reader, [])]
         _check_header(header, source)
-        assert header is not None
-        for cells in reader:
-            if cells:
-                row = _row(header, cells, f"line {reader.line_num}", problems)
-                rows += [row] if row else []
+        rows = [_row(header, cells, reader.line_num) for cells in reader if any(cells)]
     except csv.Error as error:
         raise JobError(source, [f"line {reader.line_num}: no CSV table ({error})"]) from None
-    problems += _repeated(row.row_id for row in rows)
-    if not rows and not problems:
-        problems.append("found a header and no rows, expected at least one row")
-    if problems:
-        raise refusal(source, problems, most=_SHOWN_PROBLEMS)
+    if not rows:
+        raise JobError(source, ["found a header and no rows, expected at least one row"])
     return tuple(rows)
 
 
-def _check_header(header: Sequence[str] | None, source: str) -> None:
+def _cells(line: str, separator: str) -> set[str]:
+    return {cell.strip().strip('"') for cell in line.split(separator)}
+
+
+def _check_header(header: Sequence[str], source: str) -> None:
     if not header:
         raise JobError(source, ["the file is empty; expected a header line with the column names"])
     if len(header) > _MOST_COLUMNS:
@@ -187,54 +207,44 @@ def _check_header(header: Sequence[str] | None, source: str) -> None:
         )
     problems = [f"column '{name}' is missing; add it" for name in _REQUIRED if name not in header]
     for name in header:
-        if name not in _READERS:
-            guess = nearest(name, _READERS)
-            hint = f"; did you mean '{guess}'?" if guess else "; remove it"
-            problems.append(f"column '{name}' is unknown{hint}")
+        guess = None if name in _READERS else nearest(name, _READERS.keys() - set(header))
+        if guess:
+            problems.append(f"column '{name}' is unknown; did you mean '{guess}'?")
     problems += [
         f"column '{name}' stands {header.count(name)} times; keep one"
         for name in dict.fromkeys(header)
-        if header.count(name) > 1
+        if name in _READERS and header.count(name) > 1
     ]
     if problems:
         raise refusal(source, problems, most=_SHOWN_PROBLEMS)
 
 
-def _row(
-    header: Sequence[str], cells: Sequence[str], place: str, problems: list[str]
-) -> MeasuredRow | None:
+def _row(header: Sequence[str], cells: Sequence[str], line: int) -> MeasuredRow:
+    faults: list[str] = []
+    values: dict[str, Any] = dict.fromkeys(_REQUIRED)
     if len(cells) != len(header):
-        problems.append(f"{place}: found {len(cells)} cells, expected {len(header)}")
-        return None
-    before = len(problems)
-    values: dict[str, Any] = {}
-    for name, cell in zip(header, cells, strict=True):
+        faults.append(f"found {len(cells)} cells, expected {len(header)}")
+    for name, cell in zip(header, cells, strict=False):
         text = cell.strip()
-        if text in _EMPTY:
-            values[name] = None
+        if name not in _READERS or text in _EMPTY:
             continue
         try:
             values[name] = _READERS[name](text)
         except ValueError as error:
-            problems.append(f"{place}, column '{name}': found '{text[:40]}', expected {error}")
-    problems += [
-        f"{place}, column '{name}': is empty, expected a value"
-        for name in _REQUIRED
+            faults.append(f"column '{name}': found '{text[:40]}', expected {error}")
+            values[name] = None
+    faults += [
+        f"column '{name}': is empty, expected a value"
         # The number of devices is not stated everywhere; the column has to be there all the same.
-        if name in values and values[name] is None and name != "n_accel"
+        for name in dict.fromkeys(header)
+        if name in _REQUIRED and name != "n_accel" and values[name] is None and not faults
     ]
-    return MeasuredRow(**values) if len(problems) == before else None
-
-
-def _repeated(row_ids: Any) -> list[str]:
-    seen: dict[str, int] = {}
-    for row_id in row_ids:
-        seen[row_id] = seen.get(row_id, 0) + 1
-    return [
-        f"row_id '{row_id}' stands {count} times; expected once"
-        for row_id, count in seen.items()
-        if count > 1
-    ]
+    stand_in = {"row_id": f"line {line}", "core": False, "n_accel": None}
+    for name in _REQUIRED:
+        if values[name] is None:
+            values[name] = stand_in.get(name, "")
+    unreadable = f"line {line}: {'; '.join(faults)}" if faults else None
+    return MeasuredRow(**values, unreadable=unreadable)
 
 
 def _whole(text: str) -> int:
@@ -264,6 +274,8 @@ _BY_TYPE: Mapping[str, Callable[[str], Any]] = {
 }
 #: Column → how its cells are read, in the order of the schema.
 _READERS: Mapping[str, Callable[[str], Any]] = {
-    field.name: _BY_TYPE[str(field.type).split(" ")[0]] for field in fields(MeasuredRow)
+    field.name: _BY_TYPE[str(field.type).split(" ")[0]]
+    for field in fields(MeasuredRow)
+    if field.name != "unreadable"
 }
 _REQUIRED = tuple(field.name for field in fields(MeasuredRow) if field.default is MISSING)

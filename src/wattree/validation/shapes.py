@@ -116,6 +116,8 @@ def _software_defaults(cells: Cells) -> dict[str, Any]:
 
 def _experts(cells: Cells) -> dict[str, Any]:
     row = cells.row
+    if row.arch_type == "moe":
+        cells.need("n_experts")
     if row.n_experts is None or row.n_experts <= 1:
         return {}
     cells.need("top_k", "expert_ffn")

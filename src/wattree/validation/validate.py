@@ -8,7 +8,7 @@ from pathlib import Path
 from wattree.cost import load_calibration
 from wattree.validation.fitting import fitted
 from wattree.validation.outcome import Validation
-from wattree.validation.rows import bundled_rows, read_rows
+from wattree.validation.rows import bundled_rows, read_rows, told_apart
 from wattree.validation.runner import Progress, Runner
 
 #: Written by a fit where no file is named.
@@ -37,7 +37,8 @@ def validate(
     Raises:
         JobError: A file cannot be read as rows or as a calibration.
     """
-    measured = [row for path in rows for row in read_rows(path)] if rows else list(bundled_rows())
+    read = [row for path in rows for row in read_rows(path)] if rows else bundled_rows()
+    measured = told_apart(read)
     # First, so that a file that cannot be read is told of before seconds of work.
     constants = None if fit else load_calibration(calibration)
     runner = Runner(
