@@ -57,8 +57,8 @@ def show_plan(
         console.print(Text(f"\n{title}", style="bold"))
         for sentence in plan.explanation:
             console.print(Padding(Text(sentence), INDENT))
-    if plan.best is not None and plan.best.result.assumptions:
-        section("Assumed", bullets(plan.best.result.assumptions), console)
+    if plan.best is not None and plan.best.result.assumed:
+        section("Assumed", bullets(plan.best.result.assumed), console)
     _rejected(plan, console)
 
 
