@@ -7,12 +7,14 @@ import io
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlencode
 
+from tests.frameworks.test_import import FOUNDRY
 from tests.frameworks.test_round_trip import DRAWN, random_jobs
 from tests.kineto.traces import device_rank, write
 from tests.serve.test_hostile import HOST, METHODS, PATHS, TOKEN, VALUES, NoPlans, living, status_of
@@ -21,6 +23,7 @@ from wattree.job import Job, job_from_mapping
 
 __all__ = [
     "drawn_request",
+    "foundry_seeds",
     "own_runs",
     "own_runs_seeds",
     "recipe",
@@ -53,16 +56,15 @@ def recipe(name: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
         from wattree.frameworks import Given, import_recipe
 
-        for file, text in _recipes(name)[0].items():
+        drawn = DRAWN.get(name)  # none of one whose files are only read
+        for file, text in _recipes(name)[0].items() if drawn else ():
             if file != path.name:
                 path.with_name(file).write_text(text, encoding="utf-8")
-        given = {"model": "llama-3.1-8b", "sequence_length": 2048}
-        found = import_recipe(
-            path,
-            name,
-            node="dgx-b200",
-            given=Given(**{key: given[key] for key in DRAWN[name].given}),  # type: ignore[arg-type]
-        )
+        bare = path.name == "accelerate.yaml"  # without the command that starts a script
+        given = Given(micro_batch=1 if bare else None)
+        if bare or (drawn is not None and drawn.given):
+            given = replace(given, model="llama-3.1-8b", sequence_length=2048)
+        found = import_recipe(path, name, node="dgx-b200", given=given)
         found.text()
         return job_from_mapping(found.job, "imported")
 
@@ -91,6 +93,17 @@ def _recipes(name: str) -> Sequence[Mapping[str, str]]:
 def recipe_seeds(name: str, file: str) -> Callable[[], Sequence[bytes]]:
     """Return a file of exported jobs, those that have it."""
     return lambda: [files[file].encode() for files in _recipes(name) if file in files]
+
+
+def foundry_seeds() -> Sequence[bytes]:
+    """Return configurations of llm-foundry."""
+    usual = {
+        "name": "meta-llama/Llama-3.1-8B",
+        "more": "pretrained: false",
+        "optimizer": "adamw",
+        "end": "seed: 1",
+    }
+    return [FOUNDRY.format(**usual, sharding=each).encode() for each in ("FULL_SHARD", "NO_SHARD")]
 
 
 # ------------------------------------------------------------------- traces and own runs

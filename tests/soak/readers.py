@@ -172,6 +172,12 @@ READERS: Mapping[str, Reader] = {
             )
             for name, file in _RECIPES
         ),
+        Reader(
+            "llm-foundry",
+            handed_over.recipe("llm-foundry"),
+            handed_over.foundry_seeds,
+            weight=0.5,
+        ),
         Reader("traced", handed_over.traced, handed_over.traced_seeds, file="traced/rank.json"),
         Reader("own-runs", handed_over.own_runs, handed_over.own_runs_seeds, weight=0.5),
         Reader("result", handed_over.result, handed_over.result_seeds, file="input.json"),

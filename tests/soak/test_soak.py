@@ -18,6 +18,7 @@ from tests.soak.outcome import LIMIT_S, Failure, outcome_of
 from tests.soak.readers import READERS, Reader, workplace
 from tests.soak.shrink import shrunk
 from tests.soak.state import Failed, State
+from wattree.frameworks import FRAMEWORKS
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -34,6 +35,11 @@ def test_drawn_inputs_are_read_or_refused(first: int) -> None:
     found = [f"{f.reader} {f.number}: {f.failure}" for f in fuzz(1, 1000, first=first)]
 
     assert found == []
+
+
+def test_recipes_of_every_framework_are_drawn() -> None:
+    """One that is added would not be attacked."""
+    assert [name for name in FRAMEWORKS if not any(r.startswith(name) for r in READERS)] == []
 
 
 @each("reader", READERS.values(), ids=lambda reader: reader.name)
