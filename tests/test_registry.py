@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from importlib.metadata import EntryPoint
 
 import pytest
 
-from wattree import registry as registry_module
 from wattree.errors import UnknownNameError, WattreeError
 from wattree.registry import Registry
 
@@ -75,7 +75,7 @@ def _extension(monkeypatch: pytest.MonkeyPatch) -> None:
             if group == "wattree.colors"
         ]
 
-    monkeypatch.setattr(registry_module, "entry_points", entry_points)
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
 
 
 @pytest.mark.usefixtures("_extension")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from wattree.errors import UnknownNameError, WattreeError
@@ -54,6 +53,8 @@ class Registry(Generic[T]):
         return iter(sorted(self._entries))
 
     def _load_entry_points(self) -> None:
+        from importlib.metadata import entry_points  # most names are our own
+
         for entry_point in entry_points(group=self.group):
             if entry_point.name not in self._entries:
                 self._entries[entry_point.name] = entry_point.load()

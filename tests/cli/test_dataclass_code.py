@@ -1,8 +1,10 @@
-"""Code of dataclasses, kept from one process to the next."""
+"""What shortens the imports of commands: code of dataclasses, and no search for plugins."""
 
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,22 @@ def test_what_cannot_be_read_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -
         made = _made()
 
     assert repr(made) == "Made(size=3, name='none')"
+
+
+def test_a_command_does_not_read_the_metadata_of_packages() -> None:
+    """Neither pydantic's plugins nor our own extensions are looked for where none is named."""
+    words = (
+        "import sys; from wattree.cli import main\n"
+        "try: main(['check', 'examples/llama-3.1-8b-dgx-h100.yaml'])\n"
+        "except SystemExit as end: assert end.code == 0, end.code\n"
+        "print('importlib.metadata' in sys.modules)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", words],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert found.stdout.splitlines()[-1] == "False", found.stderr

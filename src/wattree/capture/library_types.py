@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -61,6 +60,8 @@ def check_model_type(config: Mapping[str, Any], where: str, known: Iterable[str]
         raise ModelError(f"{where}: {own_code_fault(config)}")
     guess = nearest(model_type, names) if isinstance(model_type, str) else None
     hint = f"; did you mean '{guess}'?" if guess else ""
+    from importlib.metadata import version  # for this message alone
+
     raise ModelError(
         f"{where}: model_type: found {model_type!r}, which transformers {version('transformers')} "
         f"does not have{hint}"

@@ -77,6 +77,16 @@ def _kept(asked: Asked[ModelProgram]) -> ModelProgram:
     return asked.make()
 
 
+@lru_cache(maxsize=8)
+def _dataflow(asked: Asked[BlockDataflow]) -> BlockDataflow:
+    return asked.make()
+
+
+def dataflow_of(model: ModelGraph) -> BlockDataflow:
+    """Return what the blocks of a model hand each other, found once."""
+    return _dataflow(Asked((id(model),), lambda: BlockDataflow(model)))
+
+
 def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
     """Return the programs of every block of `model` under `tree`.
 
@@ -96,10 +106,11 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
 
 def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
     choices = _choices_by_instance(model, tree)
-    dataflow, roles = BlockDataflow(model), axis_roles(tree)
+    dataflow, roles = dataflow_of(model), axis_roles(tree)
     layouts = _layouts(model, dataflow, choices, active)
     saved_names: set[Made] = set()
     programs: dict[tuple[object, ...], int] = {}
+    numbers: dict[int, int] = {}
     compiled: list[BlockProgram] = []
     made_in: list[Mapping[str, Layout]] = []
     instances = []
@@ -120,7 +131,6 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
         seen = frozen(given), frozen(boundary_layouts), elsewhere, trained_before
         key = (instance.block, id(choices[index]), seen)
         if key not in programs:
-            programs[key] = len(compiled)
             program, made = block_program(
                 block,
                 choices[index],
@@ -132,8 +142,11 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
                 input_gradient=trained_before,
                 roles=roles,
             )
-            compiled.append(program)
-            made_in.append(made)
+            # Choices that match other patterns may come to the same.
+            programs[key] = numbers.setdefault(id(program), len(compiled))
+            if programs[key] == len(compiled):
+                compiled.append(program)
+                made_in.append(made)
         instances.append(programs[key])
         layouts |= {Made(index, name): lies for name, lies in made_in[programs[key]].items()}
         sources |= makes

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from wattree.graph import BlockDataflow, Made
-from wattree.lowering.block import ModelProgram, is_trained
+from wattree.lowering.block import ModelProgram, dataflow_of, is_trained
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.program import BlockProgram, SavedTensor
 from wattree.strategy.schedules import ChunkPlacement
@@ -53,7 +53,7 @@ def entering(
     if len(chunks) < 2:
         return ()
     model = program.model
-    dataflow = BlockDataflow(model)
+    dataflow = dataflow_of(model)
     live = dataflow.live_at([chunk[0] for chunk in chunks[1:]])
     trained = list(accumulate((is_trained(model.blocks[i.block]) for i in model.instances), max))
     return tuple(
