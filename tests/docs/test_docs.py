@@ -350,7 +350,7 @@ def test_errors_in_sentences_are_those_of_the_tables() -> None:
     ):  # fmt: skip
         assert re.search(rf"{start} {mean}( on average)? \(median {middle}, {rows} rows\)", page)
     assert f"{model[0]} published runs of language models and {network[0]} of other" in readme
-    assert f"Peak memory errs by {memory[1]} in the mean over {memory[0]} published" in readme
+    assert f"The mean error of peak memory is {memory[1]} over {memory[0]} published" in readme
 
 
 def test_the_user_documentation_is_short() -> None:
