@@ -193,12 +193,12 @@ NODES: dict[str, tuple[Callable[[], list[list[Any]]], str]] = {
     "communication without a time": (
         lambda: [[collective(1, 8)], [collective(1, 8)]],
         "node 1 'n1' of rank 0: duration_micros: found no time, expected one, or a cluster to "
-        "reckon it for (--cluster NODE)",
+        "compute it for (--cluster NODE)",
     ),
     "computation without a time": (
         lambda: [[compute(1, num_ops=10**9)]],
         "node 1 'n1' of rank 0: duration_micros: found no time, expected one, or a cluster to "
-        "reckon it for (--cluster NODE)",
+        "compute it for (--cluster NODE)",
     ),
     "cycle in a rank": (
         lambda: [[compute(1, 5, after=[2]), compute(2, 5, after=[1]), compute(3, 1)]],

@@ -146,7 +146,7 @@ def test_jobs_that_cannot_keep_apart_take_longer_and_the_bound_does_not(tmp_path
     assert any(job.slowdown > 1.01 for job in result.jobs)
     assert result.least < result.totals.makespan_s * 0.999
     assert result.gap > 1e-3
-    assert any("were played" in note for note in result.notes)
+    assert any("were simulated" in note for note in result.notes)
 
 
 def narrow(folder: Path, leaf_nodes: int) -> None:
@@ -161,7 +161,7 @@ def narrow(folder: Path, leaf_nodes: int) -> None:
 
 
 def test_jobs_on_one_oversubscribed_fabric_slow_each_other(tmp_path: Path) -> None:
-    """Their steps are played together on the nodes that they have."""
+    """Their steps are simulated together on the nodes that they have."""
     narrow(tmp_path, leaf_nodes=2)
     mapping = {
         "cluster": {"node": "dgx-a100", "nodes": 4, "fabric": "fabric.yaml"},

@@ -46,8 +46,8 @@ def show_replay(done: Replay, console: Console) -> None:
     _show_energy(done, console)
     if done.timeless_nodes:
         console.print(
-            f"\n{done.timeless_nodes:,} computations have neither a time nor operations to reckon "
-            "one from, and take none."
+            f"\n{done.timeless_nodes:,} computations have neither a time nor operations to compute "
+            "one from; they count as 0 s."
         )
     console.print(
         Text(
