@@ -110,7 +110,10 @@ def test_a_recipe_has_the_degrees_of_the_strategy() -> None:
         ),
         ({"cp": 2}, "positions are spread for model.transformer alone"),
         ({"preset": "ddp", "recompute": "selective"}, "train knows of model.transformer alone"),
-        ({"preset": "ddp", "offload": {"optimizer": "host"}}, "keeps everything on the devices"),
+        (
+            {"preset": "ddp", "offload": {"optimizer": "host"}},
+            "train stores everything on the devices",
+        ),
         ({"preset": "ddp", "micro_batch": 3}, "do not split into micro-batches of 3"),
     ],
 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
+
+if TYPE_CHECKING:
+    from wattree.runtime.train.session import RankSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,19 @@ class ExpertShare:
     rank: int = 0
     process_group: Any = None
     over_tensor: bool = False
+
+
+def expert_share(session: RankSession) -> ExpertShare:
+    """Return which experts of each layer a rank has."""
+    recipe = session.recipe
+    if session.expert_group is None:
+        return ExpertShare()
+    return ExpertShare(
+        size=math.prod(recipe.degrees[axis] for axis in recipe.expert_axes),
+        rank=recipe.grid.index(session.rank, recipe.expert_axes),
+        process_group=session.expert_group,
+        over_tensor=recipe.expert_over_tensor,
+    )
 
 
 def exchanged(

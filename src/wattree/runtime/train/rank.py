@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from wattree.runtime.launch import Launch
 from wattree.runtime.models import Linears, Trainable, build_trainable
 from wattree.runtime.parallel.assemble import assemble
 from wattree.runtime.parallel.context import ContextShare
-from wattree.runtime.parallel.exchange import ExpertShare
+from wattree.runtime.parallel.exchange import expert_share
 from wattree.runtime.parallel.watch import LibraryWatch
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.account import RankAccount, gathered
@@ -275,7 +274,7 @@ def _parts(job: Job, session: RankSession, settings: TrainSettings) -> _Parts:
         device=session.device,
         dtype=dtype,
         context=_context(session),
-        experts=_experts(session),
+        experts=expert_share(session),
     )
     try:
         trainable = build_trainable(job, linears, stage=session.stage)
@@ -329,19 +328,6 @@ def _context(session: RankSession) -> ContextShare:
         process_group=session.context_group,
         exchange=recipe.context,
         order=str(order),
-    )
-
-
-def _experts(session: RankSession) -> ExpertShare:
-    """Return which experts of each layer this rank has."""
-    recipe = session.recipe
-    if session.expert_group is None:
-        return ExpertShare()
-    return ExpertShare(
-        size=math.prod(recipe.degrees[axis] for axis in recipe.expert_axes),
-        rank=recipe.grid.index(session.rank, recipe.expert_axes),
-        process_group=session.expert_group,
-        over_tensor=recipe.expert_over_tensor,
     )
 
 
