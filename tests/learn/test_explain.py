@@ -142,4 +142,4 @@ def test_one_rank_says_what_it_cannot_tell(
 
     said = capsys.readouterr().err
     assert "1 of 2 ranks" in said
-    assert "waiting for others cannot be told from communicating" in said
+    assert "waiting cannot be distinguished from communicating" in said
