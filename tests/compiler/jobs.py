@@ -176,10 +176,15 @@ class Job:
 
     def compiled(self, *, fold: bool = True, detail: bool = True) -> Compilation:
         """Return the compiled job."""
+        return compile_job(self.placed, self.cluster, fold=fold, detail=detail)
+
+    @property
+    def placed(self) -> PlacedJob:
+        """The job as the compiler takes it."""
         rates = self.rates or pool_rates(
             self.cluster, self.software, Precision.BF16, load_calibration()
         )
-        job = PlacedJob(
+        return PlacedJob(
             model=self.model,
             strategy=self.strategy,
             rates=rates,
@@ -188,7 +193,6 @@ class Job:
             sequence=self.sequence,
             global_batch=self.global_batch,
         )
-        return compile_job(job, self.cluster, fold=fold, detail=detail)
 
     def program(self) -> ModelProgram:
         """Return the block programs, sizes symbolic."""

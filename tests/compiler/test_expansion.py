@@ -101,7 +101,8 @@ def test_edges_lead_to_the_same_class_and_to_its_peers(expansion: Any) -> None:
             for entry in programs[send.stage].receives[send.transfer]:
                 there = numbers[send.stage][entry]
                 for rank_class, instance in enumerate(own[send.task]):
-                    expected.add((instance, there[peers[send.heading][rank_class]]))
+                    (peer,) = peers[send.heading][:, rank_class]
+                    expected.add((instance, there[peer]))
 
     before = np.repeat(np.arange(graph.tasks), np.diff(graph.successor_offsets))
 

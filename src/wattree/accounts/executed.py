@@ -49,7 +49,7 @@ class ExecutedStep:
     @property
     def ranks(self) -> int:
         """Ranks of the job."""
-        return self.strategy.mesh.ranks
+        return self.strategy.ranks
 
     @property
     def step_s(self) -> float:
@@ -70,4 +70,4 @@ class ExecutedStep:
     def loaded(self) -> float:
         """Micro-batches that a rank loads."""
         schedule = self.strategy.schedule
-        return schedule.micro_batches / schedule.placed(self.strategy.mesh.stages).copies
+        return schedule.micro_batches / schedule.placed(self.strategy.stages).copies

@@ -56,12 +56,15 @@ def peak_memory(step: ExecutedStep) -> PeakMemory:
     shares = np.zeros(len(trace.peak_bytes))
     for number, pool in enumerate(cluster.pools):
         mine, device = class_pools == number, pool.node.device
-        groups = strategy_groups_bytes(step.strategy, pool.node, step.setting)
+        of_parts = strategy_groups_bytes(step.strategy, pool.node, step.setting)
+        groups = of_parts[step.compilation.class_parts[mine]]
         needed = process_bytes(trace.peak_bytes[mine], step.setting, device, groups)
         shares[mine] = needed / device.memory_bytes
     fullest = int(np.argmax(shares))
     node = cluster.pools[class_pools[fullest]].node
-    device, groups = node.device, strategy_groups_bytes(step.strategy, node, step.setting)
+    own = step.compilation.class_parts[fullest]
+    device = node.device
+    groups = float(strategy_groups_bytes(step.strategy, node, step.setting)[own])
     parts = _at_peak(trace, fullest)
     tensors = float(sum(parts.values()))
     allocated = tensors + calibration.general("memory_allocated_bytes")

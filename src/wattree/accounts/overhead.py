@@ -16,7 +16,7 @@ from wattree.cost import Calibration
 from wattree.cost.communicator import communicator_bytes
 from wattree.hardware import Device, Node
 from wattree.lowering.setting import Setting
-from wattree.strategy import Strategy
+from wattree.strategy import AxisRole, Strategy
 
 Floats = NDArray[np.float64]
 
@@ -31,9 +31,16 @@ def groups_bytes(
     return rings * setting.calibration.general("memory_communicators") + messages
 
 
-def strategy_groups_bytes(strategy: Strategy, node: Node, setting: Setting) -> float:
-    """Return what the communicators of one strategy's ranks hold. [B]"""
-    return float(groups_bytes(strategy.degrees, node, setting)[0])
+def strategy_groups_bytes(strategy: Strategy, node: Node, setting: Setting) -> Floats:
+    """Return what the communicators of a rank of each of a strategy's meshes hold, `(parts,)`. [B]
+
+    Those of two meshes meet in one group besides, which counts as the pipeline that they are.
+    """
+    found = [
+        groups_bytes({**part.degrees, AxisRole.PIPELINE.value: part.mesh.pipeline}, node, setting)
+        for part in strategy.parts
+    ]
+    return np.concatenate(found)
 
 
 def overhead_parts(

@@ -35,7 +35,8 @@ def pool_uses(step: ExecutedStep, energy: StepEnergy, sums: ClassSums) -> tuple[
         mine = np.flatnonzero(class_pools == number)
         own = graph.class_ranks[mine]
         device, nodes = pool.node.device, cluster.pool_nodes(step.ranks)[number]
-        groups = strategy_groups_bytes(step.strategy, pool.node, step.setting)
+        of_parts = strategy_groups_bytes(step.strategy, pool.node, step.setting)
+        groups = of_parts[step.compilation.class_parts[mine]]
         peaks = process_bytes(trace.peak_bytes[mine], step.setting, device, groups)
         peak = float(peaks.max(initial=0.0))
         found.append(

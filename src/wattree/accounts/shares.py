@@ -70,10 +70,10 @@ def _straggle(step: ExecutedStep, found: dict[str, float]) -> None:
 def computing_shares(step: ExecutedStep) -> Mapping[str, float]:
     """Return class of constants → share of the computing of all blocks."""
     seconds: dict[str, float] = defaultdict(float)
-    for number, count in Counter(step.compilation.program.instances).items():
-        costs = step.compilation.costs[number]
-        for name, own in _block_seconds(costs, step).items():
-            seconds[name] += count * own
+    for part in step.compilation.parts:
+        for number, count in Counter(part.instances).items():
+            for name, own in _block_seconds(part.costs[number], step).items():
+                seconds[name] += count * own
     total = sum(seconds.values())
     return {name: own / total for name, own in seconds.items()} if total > 0 else {MEMORY: 1.0}
 

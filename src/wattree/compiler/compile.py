@@ -25,10 +25,32 @@ from wattree.lowering.costs import BlockCosts
 from wattree.lowering.loading import Loading
 from wattree.lowering.offload import check_shared_tiers
 from wattree.lowering.placed import PlacedJob
-from wattree.lowering.step import LoweredJob, steps_of
+from wattree.lowering.step import LoweredJob, LoweredStep, steps_of
 from wattree.lowering.topology import MeshTopology
+from wattree.strategy import Strategy
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledPart:
+    """What the ranks of one mesh do.
+
+    Attributes:
+        strategy: For these ranks.
+        program: Block programs.
+        costs: Costs of each program on the first kind of rank, by level, the busiest first.
+        instances: Numbers of the programs of the blocks that they run.
+        topology: The mesh on the cluster.
+        axes: Sets of mesh axes that collectives run over.
+    """
+
+    strategy: Strategy
+    program: ModelProgram
+    costs: tuple[BlockCosts, ...]
+    instances: tuple[int, ...]
+    topology: MeshTopology
+    axes: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,27 +59,48 @@ class Compilation:
 
     Attributes:
         graph: To play.
-        program: Block programs.
-        costs: Costs of each program on the first kind of rank, by level, the busiest first.
-        topology: The mesh on the cluster.
+        parts: What the ranks of each mesh do.
         ledger: What the memory of the graph's tasks and rank classes is made of.
-        axes: Sets of mesh axes that collectives run over.
         class_pools: Pool of each rank class's devices, `(C,)`.
+        class_parts: Which of the parts each rank class is of, `(C,)`.
         loading: What loading data is to the ranks of each pool; empty where nothing is known.
         shared: What the device is to one of several processes; None where one has it.
         tiers: What the step does with each memory behind the devices that it uses.
     """
 
     graph: ExecutionGraph
-    program: ModelProgram
-    costs: tuple[BlockCosts, ...]
-    topology: MeshTopology
+    parts: tuple[CompiledPart, ...]
     ledger: MemoryLedger
-    axes: tuple[tuple[str, ...], ...]
     class_pools: NDArray[np.int64]
+    class_parts: NDArray[np.int64]
     loading: tuple[Loading, ...] = ()
     shared: SharedWork | None = None
     tiers: tuple[TierTraffic, ...] = ()
+
+    @property
+    def program(self) -> ModelProgram:
+        """Block programs of a strategy of one mesh."""
+        return self._only.program
+
+    @property
+    def costs(self) -> tuple[BlockCosts, ...]:
+        """Costs of each of `program`, of a strategy of one mesh."""
+        return self._only.costs
+
+    @property
+    def topology(self) -> MeshTopology:
+        """The only mesh on the cluster."""
+        return self._only.topology
+
+    @property
+    def axes(self) -> tuple[tuple[str, ...], ...]:
+        """Sets of axes of the only mesh that collectives run over."""
+        return self._only.axes
+
+    @property
+    def _only(self) -> CompiledPart:
+        (part,) = self.parts
+        return part
 
 
 def compile_job(
@@ -77,18 +120,32 @@ def compile_job(
     """
     steps = steps_of(job, cluster, _tiers([job], cluster), job.loader)
     made = _graph([steps], fold=fold, detail=detail)
-    step = steps.of_kind[0]
+    first = steps[0]
     return Compilation(
         graph=made.graph,
+        parts=tuple(
+            _part(each.of_kind[0], ranks) for each, ranks in zip(steps, made.ranks, strict=True)
+        ),
+        ledger=made.ledger,
+        class_pools=made.class_pools,
+        class_parts=np.repeat(np.arange(len(steps)), made.part_classes),
+        loading=first.loading,
+        shared=first.of_kind[0].shared if len(steps) == 1 else None,
+        tiers=tier_traffic(first, made.built) if len(steps) == 1 else (),
+    )
+
+
+def _part(step: LoweredStep, ranks: RanksOfJob) -> CompiledPart:
+    numbers, own = step.topology.mesh.stage_numbers, step.chunks
+    if len(numbers) < step.topology.mesh.pipeline:  # then each stage has one chunk
+        own = own[numbers.start : numbers.stop]
+    return CompiledPart(
+        strategy=step.strategy,
         program=step.program,
         costs=step.costs,
+        instances=tuple(step.program.instances[number] for chunk in own for number in chunk),
         topology=step.topology,
-        ledger=made.ledger,
-        axes=tuple(made.jobs[0].axes_index),
-        class_pools=made.class_pools,
-        loading=steps.loading,
-        shared=step.shared,
-        tiers=tier_traffic(steps, made.built),
+        axes=tuple(ranks.axes_index),
     )
 
 
@@ -121,9 +178,10 @@ def compile_jobs(
     tiers = _tiers(jobs, cluster)
     steps = [steps_of(job, cluster, tiers, storage) for job in jobs]
     used = {tier for job in jobs for tier in job.strategy.traffic.offload.tiers}
-    check_shared_tiers([each.topology for each in steps], sorted(used))
+    check_shared_tiers([part.topology for parts in steps for part in parts], sorted(used))
     made = _graph(steps, fold=fold, detail=detail)
-    return made.graph, tasks_of_jobs(made.graph, made.classes)
+    first = np.cumsum([0, *(len(parts) for parts in steps[:-1])])
+    return made.graph, tasks_of_jobs(made.graph, np.add.reduceat(made.part_classes, first).tolist())
 
 
 def _tiers(jobs: Sequence[PlacedJob], cluster: Cluster) -> tuple[str, ...]:
@@ -154,35 +212,39 @@ def _storage(jobs: Sequence[PlacedJob]) -> Loader | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """The graph of one step of each job, its memory, and each job's ranks and rank classes."""
+    """The graph of one step of each job, its memory, and the ranks and classes of each mesh."""
 
     graph: ExecutionGraph
     ledger: MemoryLedger
-    jobs: list[RanksOfJob]
+    ranks: list[RanksOfJob]
     built: list[list[BuiltStage]]
-    classes: list[int]
+    part_classes: list[int]
     class_pools: NDArray[np.int64]
 
 
-def _graph(all_steps: Sequence[LoweredJob], *, fold: bool, detail: bool) -> _Made:
-    """Return the graph of one step of each job."""
+def _graph(jobs: Sequence[Sequence[LoweredJob]], *, fold: bool, detail: bool) -> _Made:
+    """Return the graph of one step of each job, of as many parts as it has meshes."""
     names, items = Names(), Items()
     programs: list[StageProgram] = []
     built: list[list[BuiltStage]] = []
-    jobs: list[RanksOfJob] = []
-    for steps in all_steps:
-        own, ranks = stages_and_ranks(steps, names, items, detail=detail)
-        programs += [with_levels(levels).behind(len(programs)) for levels in own]
-        built += own
-        jobs.append(ranks)
-    classes, links = rank_classes(jobs, fold=fold)
+    all_ranks: list[RanksOfJob] = []
+    pipelines = []
+    for parts in jobs:
+        before = len(programs)
+        for steps in parts:
+            own, ranks = stages_and_ranks(steps, names, items, detail=detail)
+            programs += [with_levels(levels).behind(before) for levels in own]
+            built += own
+            all_ranks.append(ranks)
+        pipelines.append(len(programs) - before)
+    classes, links = rank_classes(all_ranks, fold=fold)
     # Of one calibration: neither job nor device makes a difference to them.
     (slowdown,) = {
         (each.overlap_compute_rate, each.overlap_communication_rate)
-        for steps in all_steps
+        for parts in jobs
+        for steps in parts
         for each in steps.rates
     }
-    pipelines = [len(job.static_memory) for job in jobs]
     graph = execution_graph(
         programs,
         classes,
@@ -205,11 +267,12 @@ def _graph(all_steps: Sequence[LoweredJob], *, fold: bool, detail: bool) -> _Mad
             [first[number] + stage.level for number, stage in enumerate(classes)]
         ),
     )
+    stages = [len(ranks.static_memory) for ranks in all_ranks]
     return _Made(
         graph=graph,
         ledger=ledger,
-        jobs=jobs,
+        ranks=all_ranks,
         built=built,
-        classes=np.add.reduceat(of_stage, np.cumsum([0, *pipelines[:-1]])).tolist(),
+        part_classes=np.add.reduceat(of_stage, np.cumsum([0, *stages[:-1]])).tolist(),
         class_pools=np.concatenate([stage.pool for stage in classes if stage.pool is not None]),
     )

@@ -107,6 +107,11 @@ def warn_of_idle_options(
 
 def warn_of_idle_tree(spec: TreeSpec, strategy: Strategy, *, problems: Problems) -> None:
     """Warn of settings of a tree, its mesh or its schedule that have no effect."""
+    if len(strategy.meshes) > 1:  # what one mesh has no other use for, another may have
+        for part in strategy.parts:
+            _of_axes(part, problems=problems)
+        _of_shares(spec, problems=problems)
+        return
     degrees = strategy.degrees
     if spec.schedule is not None:
         given = spec.schedule.model_dump(exclude_unset=True)
@@ -114,7 +119,7 @@ def warn_of_idle_tree(spec: TreeSpec, strategy: Strategy, *, problems: Problems)
         _of_pipeline(
             "strategy.schedule", given, degrees["pp"], chunks, name="name", problems=problems
         )
-    _of_axes(spec, strategy, problems=problems)
+    _of_axes(strategy, problems=problems)
     _of_shares(spec, problems=problems)
     stored = {
         axis
@@ -126,7 +131,7 @@ def warn_of_idle_tree(spec: TreeSpec, strategy: Strategy, *, problems: Problems)
     has = {
         "tp": degrees["tp"] > 1,
         "reductions": strategy.mesh.ranks > strategy.mesh.stages,
-        "shards": any(spec.mesh.get(axis, 1) > 1 for axis in stored),
+        "shards": any(strategy.mesh.degree(axis) > 1 for axis in stored),
         "colocation": (spec.processes_per_device or 1) > 1,
     }
     both = {**knobs_of(Traffic), **knobs_of(Colocation)}
@@ -135,6 +140,8 @@ def warn_of_idle_tree(spec: TreeSpec, strategy: Strategy, *, problems: Problems)
 
 def warn_of_idle_load(strategy: Strategy, *, problems: Problems) -> None:
     """Warn of settings of experts' tokens and traffic that have no effect in a tree."""
+    if len(strategy.meshes) > 1:
+        return
     _of_pieces(strategy.traffic, strategy.degrees["tp"], problems=problems)
     ranks = [
         strategy.mesh.size(node.compute.get("expert", ()) or ())
@@ -143,17 +150,19 @@ def warn_of_idle_load(strategy: Strategy, *, problems: Problems) -> None:
     _of_load(strategy.expert_load, max(ranks, default=1), problems=problems)
 
 
-def _of_axes(spec: TreeSpec, strategy: Strategy, *, problems: Problems) -> None:
-    used = {strategy.mesh.stage_axis}
-    for node in spec.tree.values():
-        memory = node.memory
-        stored = () if memory is None else (memory.parameters, memory.gradients, memory.optimizer)
-        for axes in (*(node.compute or {}).values(), *stored):
+def _of_axes(strategy: Strategy, *, problems: Problems) -> None:
+    mesh = strategy.mesh
+    used = {mesh.stage_axis}
+    for node in strategy.tree.nodes.values():
+        stored = (node.memory.parameters, node.memory.gradients, node.memory.optimizer)
+        for axes in (*node.compute.values(), *stored):
             used.update(axes or ())
-    for axis, degree in spec.mesh.items():
+    for axis, degree in mesh.axes:
         if degree > 1 and axis not in used:
             problems.warn(
-                f"strategy.mesh.{axis}",
+                f"strategy.meshes.{mesh.name}.mesh.{axis}"
+                if mesh.name
+                else f"strategy.mesh.{axis}",
                 f"no node of the tree splits anything over '{axis}', so its {degree} ranks all do "
                 f'the same work; give a dim to it, such as "": {{compute: {{batch: {axis}}}}}',
             )

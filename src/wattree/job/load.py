@@ -25,6 +25,7 @@ from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource, WorkloadKind
 from wattree.job.kinds import wrong_kind
 from wattree.job.loader import loader_of, warn_of_loader
+from wattree.job.meshes import mesh_devices
 from wattree.job.model import model_source, needs_sequence
 from wattree.job.neighbours import (
     Guest,
@@ -115,6 +116,9 @@ def _job(
         folder=folder,
         problems=problems,
     )
+    own_devices = None
+    if cluster is not None:
+        own_devices = mesh_devices(chosen, cluster, place, problems=problems)
     _check_order(place, strategy, problems)
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data, workload)
@@ -138,7 +142,7 @@ def _job(
         training=training,
         source=source,
         warnings=tuple(problems.warnings),
-        devices=None if place is None else _devices(place, strategy),
+        devices=own_devices or (None if place is None else _devices(place, strategy)),
         left_open=left,
         workload=workload,
         **habits,
@@ -284,7 +288,8 @@ def _mesh_axes(strategy: Strategy | StrategyOptions | str) -> dict[str, int] | N
     if isinstance(strategy, str):
         return None
     if isinstance(strategy, Strategy):
-        return dict(strategy.mesh.axes)
+        one = len(strategy.meshes) == 1
+        return dict(strategy.mesh.axes) if one else {"ranks": strategy.ranks}
     return {axis: strategy.value(axis) for axis in AXES}
 
 
@@ -295,6 +300,8 @@ def _check_order(
     if place is None or place.order is None or strategy is None:
         return
     axes = _mesh_axes(strategy)
+    if isinstance(strategy, Strategy) and len(strategy.meshes) > 1:
+        return  # noted already
     if axes is None:
         problems.add("place.order", "found with strategy auto, whose axes are open; name degrees")
     else:

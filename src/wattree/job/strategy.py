@@ -11,6 +11,7 @@ from wattree.errors import UnknownNameError, nearest
 from wattree.hardware import Cluster
 from wattree.job.idle import warn_of_idle_load, warn_of_idle_options, warn_of_idle_tree
 from wattree.job.job import AUTO
+from wattree.job.meshes import axes_of, check_mesh_ranks, meshes_of
 from wattree.job.orders import orders_from
 from wattree.job.place import Allotment
 from wattree.job.problems import Problems, seen, shown
@@ -21,14 +22,12 @@ from wattree.strategy import (
     FIXED_GLOBAL,
     MPS,
     SCHEDULES,
-    STAGES,
     ActivationStore,
     Colocation,
     ContextExchange,
     ExpertLoad,
     GatheredStore,
     MemoryChoice,
-    Mesh,
     PhantomLayers,
     PositionOrder,
     Schedule,
@@ -54,7 +53,7 @@ def chosen_strategy(
         return AUTO
     if isinstance(value, str):
         value = {"preset": value}
-    if isinstance(value, Mapping) and ({"tree", "mesh"} & set(value)):
+    if isinstance(value, Mapping) and ({"tree", "mesh", "meshes"} & set(value)):
         tree = problems.read(TreeSpec, value, "strategy")
         if tree is None:
             return None
@@ -177,21 +176,22 @@ def _strategy(
     before = len(problems.lines)
     traffic = traffic_of(spec, problems=problems)
     schedule = _schedule(spec, folder=folder, problems=problems)
+    axes = tuple(axes_of(spec))
     nodes = {
-        pattern: _node(node, axes=tuple(spec.mesh), place=f"strategy.tree.{pattern!r}", to=problems)
+        pattern: _node(node, axes=axes, place=f"strategy.tree.{pattern!r}", to=problems)
         for pattern, node in spec.tree.items()
     }
-    mesh = None
-    with problems.at("strategy.mesh"):
-        mesh = Mesh(axes=tuple(spec.mesh.items()), stage_axis=_stage_axis(spec))
-    if mesh is not None and cluster is not None:
+    found = meshes_of(spec, StrategyTree(nodes=nodes), problems=problems)
+    if found is not None and cluster is not None and spec.mesh is not None:
         _check_ranks(spec.mesh, cluster=cluster, problems=problems)
-    if mesh is None or len(problems.lines) > before:
+    elif found is not None and cluster is not None:
+        check_mesh_ranks(found[0], cluster, problems=problems)
+    if found is None or len(problems.lines) > before:
         return None
     strategy = Strategy(
-        mesh=mesh,
+        meshes=found[0],
         schedule=schedule,
-        tree=StrategyTree(nodes=nodes),
+        tree=found[1],
         traffic=traffic,
         expert_load=_expert_load(spec.expert_imbalance, spec.expert_capacity),
         single_process=bool(spec.single_process),
@@ -201,11 +201,6 @@ def _strategy(
     warn_of_idle_traffic(strategy, spec, problems=problems)
     warn_of_idle_load(strategy, problems=problems)
     return strategy
-
-
-def _stage_axis(spec: TreeSpec) -> str:
-    """Return the axis whose ranks are stages."""
-    return STAGES if spec.schedule is None else spec.schedule.axis
 
 
 def _colocation(spec: TreeSpec) -> Colocation:
@@ -239,9 +234,12 @@ def _schedule(spec: TreeSpec, *, folder: Path, problems: Problems) -> Schedule:
         stage_layers=None if layers is None else tuple(layers),
         **given,
     )
-    if "axis" in spec.schedule.model_fields_set and spec.schedule.axis not in spec.mesh:
-        problems.add(f"{place}.axis", _unknown_axis(spec.schedule.axis, tuple(spec.mesh)))
-    chunks = schedule.placed(spec.mesh.get(spec.schedule.axis, 1)).model_chunks
+    axes, axis = axes_of(spec), spec.schedule.axis
+    if "axis" in spec.schedule.model_fields_set and axis not in axes:
+        problems.add(f"{place}.axis", _unknown_axis(axis, tuple(axes)))
+    own = (spec.meshes or {}).values()
+    meshes = [each.mesh for each in own if each.on is None] or [spec.mesh or {}]
+    chunks = schedule.placed(sum(mesh.get(axis, 1) for mesh in meshes)).model_chunks
     if layers is not None and len(layers) != chunks:
         problems.add(
             f"{place}.stage_layers",
@@ -287,6 +285,7 @@ def _node(spec: NodeSpec, *, axes: tuple[str, ...], place: str, to: Problems) ->
         context_order=None if spec.context_order is None else PositionOrder(spec.context_order),
         sync_batch_norm=spec.sync_batch_norm,
         phantom=None if spec.phantom is None else PhantomLayers(**spec.phantom.model_dump()),
+        mesh=spec.mesh,
     )
 
 

@@ -14,6 +14,7 @@ from wattree.job.values import (
     Backward,
     Degree,
     Depth,
+    DeviceList,
     Factor,
     Ghosts,
     Imbalance,
@@ -307,13 +308,38 @@ class NodeSpec(Section):
     phantom: PhantomSpec | None = Field(
         None, description="a mapping with ghosts: linear layers here are phantom layers"
     )
+    mesh: str | None = Field(
+        None, description="the name of the mesh whose ranks run it, one of strategy.meshes"
+    )
+
+
+class MeshSpec(Section):
+    """One of several meshes."""
+
+    mesh: dict[str, Degree] = Field(
+        description="axis → degree, outermost first, such as {pp: 2, dp: 4, tp: 2}"
+    )
+    devices: DeviceList | None = Field(
+        None,
+        description="device indices in the order of ranks, such as '0-7'; without it those that "
+        "follow the meshes before",
+    )
+    on: str | None = Field(
+        None,
+        description="the name of a mesh whose ranks it has: another grid of each of its stages",
+    )
 
 
 class _TreeKeys(Section):
-    """Mesh, schedule, tree."""
+    """Mesh or meshes, schedule, tree."""
 
-    mesh: dict[str, Degree] = Field(
-        description="axis → degree, outermost first, such as {pp: 4, dp: 8, tp: 8}"
+    mesh: dict[str, Degree] | None = Field(
+        None, description="axis → degree, outermost first, such as {pp: 4, dp: 8, tp: 8}"
+    )
+    meshes: dict[str, MeshSpec] | None = Field(
+        None,
+        description="name → mesh, in the order of the model, in place of mesh: parts of the tree "
+        "name theirs",
     )
     schedule: ScheduleSpec | None = Field(None, description="a mapping with name and micro_batches")
     tree: dict[str, NodeSpec] = Field(

@@ -138,6 +138,8 @@ def warn_of_idle_traffic(
     strategy: Strategy | StrategyOptions, spec: MovementSpec, *, problems: Problems
 ) -> None:
     """Warn of keys that the file sets and that do nothing for this strategy."""
+    if isinstance(strategy, Strategy) and len(strategy.meshes) > 1:
+        return  # what one mesh has no use for, another may have
     for key, why in _idle(_setting(strategy), spec):
         problems.warn(f"strategy.{key}", f"has no effect: {why}")
 

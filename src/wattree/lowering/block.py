@@ -28,6 +28,7 @@ class ModelProgram:
         instances: Index of each block instance's program, in forward order.
         batch_axes: Axes over which samples are spread.
         context_axes: Axes over which positions are spread.
+        layouts: Of each program, how the tensors lie that it makes for later blocks.
     """
 
     model: ModelGraph
@@ -35,6 +36,7 @@ class ModelProgram:
     instances: tuple[int, ...]
     batch_axes: tuple[str, ...]
     context_axes: tuple[str, ...] = ()
+    layouts: tuple[Mapping[str, Layout], ...] = ()
 
     def scale(
         self,
@@ -162,6 +164,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
         context_axes=tuple(
             axis for axis, role in roles.items() if role is AxisRole.CONTEXT and axis in active
         ),
+        layouts=tuple(made_in),
     )
 
 

@@ -40,6 +40,8 @@ def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
     Raises:
         StrategyError: Layers cannot be what the strategy wants of them.
     """
+    if len(strategy.meshes) > 1:
+        return setting  # phantom layers are of one mesh
     degrees = dict(strategy.mesh.axes)
     model, _ = with_phantoms(setting.model, strategy.tree, degrees, counted=True)
     if model is setting.model:
@@ -56,8 +58,8 @@ def copied_heads_lines(model: ModelGraph, strategy: Strategy) -> tuple[str, ...]
         model: The job's.
         strategy: Of its step.
     """
-    degrees = dict(strategy.mesh.axes)
-    if with_shared_heads(model, strategy.tree, degrees) is model:
+    meshes = (dict(mesh.axes) for mesh in strategy.meshes)
+    if all(with_shared_heads(model, strategy.tree, degrees) is model for degrees in meshes):
         return ()
     heads = f"{fewest_heads(model)} key-value head{'s' * (fewest_heads(model) > 1)}"
     return (

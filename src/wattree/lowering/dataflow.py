@@ -122,6 +122,7 @@ def with_boundary_copies(
         stages: On which stage each lies.
     """
     programs, instances = list(program.programs), list(program.instances)
+    layouts = list(program.layouts)
     known: dict[tuple[object, ...], int] = {}
     for chunk, given in zip(chunks[1:], entering(program, chunks, stages), strict=True):
         if not given.copied:
@@ -140,5 +141,11 @@ def with_boundary_copies(
             own = program.programs[first]
             known[first, copies] = len(programs)
             programs.append(replace(own, saved=(*own.saved, *copies)))
+            layouts.append(program.layouts[first])
         instances[chunk[0]] = known[first, copies]
-    return replace(program, programs=tuple(programs), instances=tuple(instances))
+    return replace(
+        program,
+        programs=tuple(programs),
+        instances=tuple(instances),
+        layouts=tuple(layouts),
+    )

@@ -10,6 +10,7 @@ from wattree.cost import Software
 from wattree.errors import StrategyError, nearest
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
 from wattree.hardware import Cluster
+from wattree.lowering.mesh_parts import mesh_misfits, mesh_spans
 from wattree.lowering.passes.shared_heads import with_shared_heads
 from wattree.lowering.split_rules import counted_units, indivisible_units
 from wattree.lowering.stages import stage_misfits
@@ -17,6 +18,7 @@ from wattree.strategy import (
     AXES,
     OWNER,
     ContextExchange,
+    Mesh,
     Strategy,
     StrategyTree,
     TreeNode,
@@ -58,17 +60,31 @@ def misfits(
     """Return path → what does not fit there. Arguments as of `check_fits`."""
     found = _rank_misfits(strategy, cluster) if devices is None else _own(strategy, devices)
     found |= _sequence_misfits(model, sequence)
-    found |= (uneven := _batch_misfits(strategy, global_batch))
-    found |= stage_misfits(model, strategy.mesh.stages, strategy.schedule)
+    if len(strategy.meshes) == 1:
+        found |= stage_misfits(model, strategy.mesh.stages, strategy.schedule)
+        spans: tuple[range, ...] = (range(len(model.instances)),)
+    else:
+        found |= (misplaced := mesh_misfits(model, strategy))
+        spans = () if misplaced else mesh_spans(model, strategy)
     found |= _axis_misfits(strategy)
-    model = with_shared_heads(model, strategy.tree, dict(strategy.mesh.axes))
-    targets = list(_targets(model, strategy))
-    samples = 0 if uneven else global_batch // strategy.schedule.micro_batches
-    found |= _dim_misfits(targets, strategy, sequence, samples)
-    found |= _context_misfits(model, strategy.tree, targets)
-    if not strategy.preset:  # presets also name layers that a model may lack
-        found |= _pattern_misfits(model, strategy.tree, targets)
+    everywhere: list[_Target] = []
+    for part, span in zip(strategy.parts, spans, strict=False):
+        found |= _named(part.mesh, uneven := _batch_misfits(part, global_batch))
+        shared = with_shared_heads(model, strategy.tree, dict(part.mesh.axes))
+        targets = list(_targets(shared, part, span))
+        samples = 0 if uneven else global_batch // strategy.schedule.micro_batches
+        found |= _dim_misfits(targets, part, sequence, samples)
+        everywhere += targets
+    if spans:
+        found |= _context_misfits(model, strategy.tree, everywhere)
+    if spans and not strategy.preset:  # presets also name layers that a model may lack
+        found |= _pattern_misfits(model, strategy.tree, everywhere)
     return found
+
+
+def _named(mesh: Mesh, found: Mapping[str, str]) -> dict[str, str]:
+    """Return misfits of one of several meshes, by paths that name it."""
+    return {f"{path} ({mesh.name})" if mesh.name else path: why for path, why in found.items()}
 
 
 # ---------------------------------------------------------------- ranks, samples, axes
@@ -95,8 +111,11 @@ def _sequence_misfits(model: ModelGraph, sequence: int) -> dict[str, str]:
 
 
 def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
-    ranks, devices = strategy.mesh.ranks, cluster.devices
-    product = " x ".join(f"{axis} {degree}" for axis, degree in strategy.mesh.axes) or "1"
+    ranks, devices = strategy.ranks, cluster.devices
+    product = " + ".join(
+        " x ".join(f"{axis} {degree}" for axis, degree in mesh.axes) or "1"
+        for mesh in strategy.meshes
+    )
     if ranks > devices:
         reason = f"but the cluster has {devices} devices; use smaller degrees or more nodes"
         return {"strategy.mesh": f"{product} = {ranks} ranks, {reason}"}
@@ -109,10 +128,10 @@ def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
 
 def _own(strategy: Strategy, devices: int) -> dict[str, str]:
     """Return what does not fit devices that are the job's own: each holds one rank."""
-    if strategy.mesh.ranks == devices:
+    if strategy.ranks == devices:
         return {}
     return {
-        "strategy.mesh": f"found {strategy.mesh.ranks} ranks, expected {devices}, the devices of "
+        "strategy.mesh": f"found {strategy.ranks} ranks, expected {devices}, the devices of "
         "the job; name as many devices as the degrees multiply to"
     }
 
@@ -131,13 +150,14 @@ def _batch_misfits(strategy: Strategy, global_batch: int) -> dict[str, str]:
 
 def _axis_misfits(strategy: Strategy) -> dict[str, str]:
     """Return nodes with axes that neither the mesh nor any preset has, or that hold stages."""
-    mesh, found = strategy.mesh, {}
-    known = dict.fromkeys((*(axis for axis, _ in mesh.axes), *AXES))
+    found = {}
+    known = dict.fromkeys((*(axis for mesh in strategy.meshes for axis, _ in mesh.axes), *AXES))
+    held = {mesh.stage_axis for mesh in strategy.meshes if mesh.stages > 1}
     for pattern, node in strategy.tree.nodes.items():
         for axis in _axes_of(node):
             if axis not in known:
                 reason = f"unknown axis '{axis}'; expected one of {', '.join(known)}"
-            elif axis == mesh.stage_axis and mesh.stages > 1:
+            elif axis in held:
                 reason = f"axis '{axis}' holds the stages of the pipeline, which split nothing else"
             else:
                 continue
@@ -162,14 +182,14 @@ class _Target:
     patterns: tuple[str, ...]
 
 
-def _targets(model: ModelGraph, strategy: Strategy) -> Iterator[_Target]:
-    """Yield the operators of every block that is met by patterns of its own.
+def _targets(model: ModelGraph, strategy: Strategy, span: range) -> Iterator[_Target]:
+    """Yield the operators of every block of a span that is met by patterns of its own.
 
     Presets treat the instances of a block alike, so one of each stands for all.
     """
     tree = strategy.tree
     seen: set[tuple[str, tuple[str, ...]]] = set()
-    for instance in model.instances:
+    for instance in model.instances[span.start : span.stop]:
         if strategy.preset and (instance.block, ()) in seen:
             continue
         seen.add((instance.block, ()))

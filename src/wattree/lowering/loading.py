@@ -100,7 +100,7 @@ def loading_of(
         samples: Of one micro-batch and rank.
         each_serves: Ranks of a tensor-parallel group that one of them loads for.
     """
-    stages = loading_stages(schedule, topology.mesh.stages)
+    stages = loading_stages(schedule, topology.mesh.pipeline)
     ranks = np.concatenate([topology.stage_ranks(stage) for stage in stages])
     node, pool = _nodes_of(topology, ranks), topology.pool_of(ranks)
     found = []

@@ -68,6 +68,17 @@ class PlacedJob:
         )
 
 
+def on_meshes(job: PlacedJob) -> list[PlacedJob]:
+    """Return the job on the ranks of each of its meshes, which take its devices in order."""
+    strategy, first, found = job.strategy, 0, []
+    devices = np.arange(strategy.ranks) if job.devices is None else job.devices
+    for part in strategy.parts:
+        own = devices[first : first + part.ranks]
+        found.append(replace(job, strategy=part, devices=own))
+        first += part.ranks
+    return found
+
+
 def with_changes(job: PlacedJob) -> PlacedJob:
     """Return the job with the model that its strategy makes of its own.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wattree.errors import StrategyError
-from wattree.graph import ModelGraph
+from wattree.graph import BlockInstance, ModelGraph
 from wattree.strategy import Schedule, chunk_layers
 
 if TYPE_CHECKING:
@@ -63,28 +63,33 @@ def _without_work(model: ModelGraph, stages: int, schedule: Schedule, empty: Seq
 def cut_chunks(
     program: ModelProgram, stages: int, schedule: Schedule
 ) -> tuple[tuple[int, ...], ...]:
+    """Return the block instances of each chunk, chunks in model order; as `cut_model`."""
+    return cut_model(program.model, stages, schedule)
+
+
+def cut_model(model: ModelGraph, stages: int, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     """Return the block instances of each chunk, chunks in model order.
 
     Args:
-        program: What to cut.
+        model: What to cut.
         stages: Pipeline degree.
         schedule: Virtual stages and, if given, layers per chunk.
 
     Raises:
         StrategyError: More chunks than layers can feed, or a cut that does not add up.
     """
-    if misfits := stage_misfits(program.model, stages, schedule):
+    if misfits := stage_misfits(model, stages, schedule):
         raise StrategyError(misfits)
-    model = program.model
     chunks = schedule.placed(stages).model_chunks
-    starts = _chunk_starts(model, schedule.stage_layers or chunk_layers(model.layers, chunks))
+    counts = schedule.stage_layers or chunk_layers(model.layers, chunks)
+    starts = chunk_starts(model.instances, counts)
     ends = [*starts[1:], len(model.instances)]
     return tuple(tuple(range(start, end)) for start, end in zip(starts, ends, strict=True))
 
 
-def _chunk_starts(model: ModelGraph, counts: Sequence[int]) -> list[int]:
-    """Return the first instance of each chunk of so many layers."""
-    layers = [index for index, instance in enumerate(model.instances) if instance.is_layer]
+def chunk_starts(instances: Sequence[BlockInstance], counts: Sequence[int]) -> list[int]:
+    """Return the first of the instances of each chunk of so many layers."""
+    layers = [index for index, instance in enumerate(instances) if instance.is_layer]
     after_layers = layers[-1] + 1 if layers else 1
     starts = [0]
     done = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,29 +13,26 @@ from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
 from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
-from wattree.errors import StrategyError
 from wattree.hardware import Cluster
-from wattree.lowering.block import ModelProgram, compile_model
-from wattree.lowering.colocation import SharedWork, colocation_misfits
+from wattree.lowering.block import ModelProgram
+from wattree.lowering.colocation import SharedWork
 from wattree.lowering.costs import BlockCosting, BlockCosts
 from wattree.lowering.dataflow import chunk_stages, with_boundary_copies
 from wattree.lowering.groups import GroupShapes, Placement
-from wattree.lowering.legality import check_fits, check_ring
-from wattree.lowering.loading import Loading, check_host_memory, loading_of, storage_links
+from wattree.lowering.loading import Loading, check_host_memory, loading_of
 from wattree.lowering.memory_tier_access import expanded_memory, split_offload
+from wattree.lowering.mesh_borders import MeshBorder, mesh_border
+from wattree.lowering.mesh_parts import stage_chunks
 from wattree.lowering.movement import Movement, movement_of
-from wattree.lowering.offload import check_tier2_tables, offload_misfits
-from wattree.lowering.passes.window import window_part_misfits
-from wattree.lowering.placed import PlacedJob, with_changes, with_processes
+from wattree.lowering.placed import PlacedJob
 from wattree.lowering.program import Scale
 from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
 from wattree.lowering.sample_bytes import given_bytes, input_bytes
-from wattree.lowering.stages import cut_chunks
+from wattree.lowering.started import StartedJob, active_axes, checked_parts, started
 from wattree.lowering.storage import Storage, block_storage, optimizer_state_bytes
-from wattree.lowering.tiers import Tier, tier_links, tiers_of
+from wattree.lowering.tiers import Tier, tiers_of
 from wattree.lowering.token_load import RankLevels
 from wattree.lowering.topology import MeshTopology
-from wattree.lowering.uneven import uneven_levels
 from wattree.strategy import AxisRole, Offload, Strategy
 
 
@@ -55,6 +53,9 @@ class LoweredStep:
     input_bytes: float  # of one micro-batch on one rank
     loading: Loading | None
     levels: RankLevels | None
+    chunks: tuple[tuple[int, ...], ...]  # block instances of each chunk of the pipeline
+    before: MeshBorder | None = None  # where stages of another mesh come first
+    after: MeshBorder | None = None  # where stages of another mesh follow
 
     @property
     def level_count(self) -> int:
@@ -97,8 +98,8 @@ class LoweredJob:
 
 def steps_of(
     job: PlacedJob, cluster: Cluster, tiers: Sequence[str], storage: Loader | None = None
-) -> LoweredJob:
-    """Return what a job's step is made of on each kind of its ranks.
+) -> tuple[LoweredJob, ...]:
+    """Return what a job's step is made of on the ranks of each of its meshes.
 
     Args:
         job: The job.
@@ -106,20 +107,41 @@ def steps_of(
         tiers: Memory behind the devices that it or jobs beside it use.
         storage: A loader whose storage it or jobs beside it read; None if none does.
     """
-    job = _checked(job, cluster)
+    begun = [started(part, cluster, tiers, storage) for part in checked_parts(job, cluster)]
+    chunks = stage_chunks(begun[0].job.model, job.strategy)
+    if len(begun) == 1:
+        return (_finished(begun[0], chunks, None, None),)
+    borders = [
+        mesh_border(before.last, after.first, chunks, before.rates[0])
+        for before, after in pairwise(begun)
+    ]
+    between = [None, *borders, None]
+    return tuple(
+        _finished(part, chunks, *ends) for part, ends in zip(begun, pairwise(between), strict=True)
+    )
+
+
+def _finished(
+    begun: StartedJob,
+    chunks: tuple[tuple[int, ...], ...],
+    before: MeshBorder | None,
+    after: MeshBorder | None,
+) -> LoweredJob:
+    """Return what the ranks of a mesh do.
+
+    Args:
+        begun: What is known of them.
+        chunks: Block instances of each chunk of the pipeline.
+        before, after: Borders to other meshes.
+    """
+    job, cluster, by_pool = begun.job, begun.cluster, begun.rates
+    topology, scale, levels = begun.topology, begun.scale, begun.levels
     strategy, software = job.strategy, job.software
-    # Here an algorithm that cannot serve a group is the user's to know.
-    given = (job.rates,) if isinstance(job.rates, Rates) else job.rates
-    by_pool = tuple(replace(r, collectives=replace(r.collectives, refuses=True)) for r in given)
-    assert len(by_pool) == len(cluster.pools), "rates of every pool"
-    topology = _topology(job, cluster, tiers, storage)
-    _check_place(topology, by_pool)
-    active = _active(strategy)
-    program = _program(job, active)
-    levels = uneven_levels(job, program, cluster)
-    scale = _scale(job, program, levels)
+    active = active_axes(strategy)
+    program = _with_copies(begun.program, strategy, chunks)
     storages = _storages(job, program, scale)
     sets, links = axes_sets(program, storages), [each.links for each in by_pool]
+    sets = tuple(dict.fromkeys((*sets, *_axes_of_arrivals(before, after))))
     kinds = rank_kinds(topology, sets, links, leveled=levels is not None)
     copied, tier2_offload = strategy.traffic.offload, Offload()
     if copied.tiers:  # then nodes are of one kind
@@ -148,6 +170,9 @@ def steps_of(
                 input_bytes=input_bytes(job.model, scale),
                 loading=loading[kind.pool] if loading else None,
                 levels=levels,
+                chunks=chunks,
+                before=before,
+                after=after,
             )
         )
     return LoweredJob(
@@ -155,67 +180,19 @@ def steps_of(
     )
 
 
-def _active(strategy: Strategy) -> frozenset[str]:
-    """Return the axes of more than one rank."""
-    return frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
+def _axes_of_arrivals(*borders: MeshBorder | None) -> list[tuple[str, ...]]:
+    before, after = borders
+    crossings = [*([before.forward] if before else []), *([after.backward] if after else [])]
+    return [arrival.axes for crossing in crossings for arrival in crossing.arrivals]
 
 
-def _checked(job: PlacedJob, cluster: Cluster) -> PlacedJob:
-    """Return the job of one process on each device and of the model that it trains, if it fits.
-
-    Raises:
-        StrategyError: It does not fit.
-    """
-    if misfits := colocation_misfits(job.strategy, cluster):
-        raise StrategyError(misfits)
-    job = with_processes(with_changes(job))
-    check_fits(
-        job.model,
-        job.strategy,
-        cluster,
-        global_batch=job.global_batch,
-        sequence=job.sequence,
-        devices=None if job.devices is None else len(job.devices),
-    )
-    if job.strategy.degrees[AxisRole.CONTEXT] > 1:
-        check_ring(job.strategy.tree, job.software)
-    return job
-
-
-def _program(job: PlacedJob, active: frozenset[str]) -> ModelProgram:
-    """Return the programs of the job's model.
-
-    Raises:
-        StrategyError: Parts are too small for windows, or tables have no room behind the devices.
-    """
-    model, strategy = job.model, job.strategy
-    program = compile_model(model, strategy.tree, active)
-    if (count := strategy.mesh.stages) > 1:
-        on_stage = chunk_stages(strategy.schedule.placed(count))
-        program = with_boundary_copies(
-            program, cut_chunks(program, count, strategy.schedule), on_stage
-        )
-    parts = [part for each in program.programs for part in each.window_parts]
-    if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):
-        raise StrategyError(beyond)
-    if strategy.traffic.offload.tables is not None:
-        check_tier2_tables(program, job.software, strategy.traffic)
-    return program
-
-
-def _scale(job: PlacedJob, program: ModelProgram, levels: RankLevels | None) -> Scale:
-    """Return the values of the program's symbols, by level of ranks."""
-    strategy = job.strategy
-    share = strategy.schedule.micro_batches * strategy.mesh.size(program.batch_axes)
-    scale = program.scale(
-        {axis: np.array([float(degree)]) for axis, degree in strategy.mesh.axes},
-        np.full(1 if levels is None else len(levels.load.tokens), job.global_batch / share),
-        sequence=job.sequence,
-        load=None if levels is None else levels.load,
-    )
-    if strategy.single_process:
-        scale = replace(scale, launches=float(strategy.mesh.ranks))
-    return scale
+def _with_copies(
+    program: ModelProgram, strategy: Strategy, chunks: Sequence[Sequence[int]]
+) -> ModelProgram:
+    """Return the program with what chunks keep of tensors that are carried past them."""
+    if (count := strategy.mesh.pipeline) == 1:
+        return program
+    return with_boundary_copies(program, chunks, chunk_stages(strategy.schedule.placed(count)))
 
 
 def _storages(job: PlacedJob, program: ModelProgram, scale: Scale) -> tuple[Storage, ...]:
@@ -272,7 +249,7 @@ def _moves(
 
 def _loading(job: PlacedJob, topology: MeshTopology, *, samples: float) -> tuple[Loading, ...]:
     """Return what loading samples is to the ranks of each pool; nothing without a loader."""
-    if job.loader is None:
+    if job.loader is None or job.strategy.mesh.stages_before:
         return ()
     found = loading_of(
         job.loader,
@@ -287,7 +264,7 @@ def _loading(job: PlacedJob, topology: MeshTopology, *, samples: float) -> tuple
 
 def _expanded(job: PlacedJob, cluster: Cluster, tier2_offload: Offload) -> ExpandedMemory | None:
     """Return the expanded memory of a device, with what lies there."""
-    layers = max(job.model.layers, 1) / job.strategy.mesh.stages
+    layers = max(job.model.layers, 1) / job.strategy.mesh.pipeline
     return expanded_memory(
         tier2_offload,
         cluster.node,
@@ -295,27 +272,6 @@ def _expanded(job: PlacedJob, cluster: Cluster, tier2_offload: Offload) -> Expan
         spilled=job.spilled,
         stage_layers=np.asarray(layers),
     )
-
-
-def _topology(
-    job: PlacedJob, cluster: Cluster, tiers: Sequence[str], storage: Loader | None
-) -> MeshTopology:
-    """Return the mesh on the cluster, with links to memory behind its devices and to storage."""
-    topology = MeshTopology(mesh=job.strategy.mesh, cluster=cluster, devices=job.devices)
-    given = {"place": job.devices is not None, "strategy.offload": bool(tiers)}
-    if cluster.is_mixed and any(given.values()):
-        reason = "found together with cluster.pools of different nodes; expected nodes of one kind"
-        raise StrategyError({key: reason for key, is_given in given.items() if is_given})
-    if misfits := offload_misfits(job.strategy, job.model, cluster.pools[0].node):
-        raise StrategyError(misfits)
-    if cluster.is_mixed or (not tiers and storage is None):
-        return topology
-    devices = topology.device_of(np.arange(job.strategy.mesh.ranks))
-    if storage is None:
-        return replace(topology, behind=tier_links(cluster.node, tiers, devices))
-    used = (*tiers, *(() if "host" in tiers else ("host",)))
-    behind = tier_links(cluster.node, used, devices)
-    return replace(topology, behind=(*behind, *storage_links(storage, cluster, devices)))
 
 
 def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -> GroupShapes:
@@ -331,30 +287,3 @@ def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -
         stride=topology.strides(),
         filled=topology.filled,
     )
-
-
-def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
-    """Refuse devices where it matters which of a scale-up domain a group has, and none can tell."""
-    if not any(each.collectives.looks_at_any() for each in rates):
-        return
-    if not topology.has_even_domains:
-        sizes = ", ".join(f"{p.domain_devices} of {p.node.name}" for p in topology.cluster.pools)
-        raise StrategyError(
-            {
-                "cluster.pools": f"found scale-up domains of unequal size ({sizes}); expected "
-                "equal ones where collectives has algorithms, or nodes have no switch inside"
-            }
-        )
-    if topology.devices is None:
-        return
-    ranks, width = np.arange(topology.mesh.ranks), topology.cluster.domain_devices
-    domain = topology.devices // width
-    apart = domain != domain[ranks // width * width]
-    if apart.any() or (topology.devices % width != ranks % width).any():
-        raise StrategyError(
-            {
-                "place": "found parts of scale-up domains, or another order inside them; expected "
-                "whole ones in order where collectives has algorithms, or where nodes have no "
-                "switch inside: it matters which devices"
-            }
-        )

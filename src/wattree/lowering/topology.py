@@ -152,11 +152,11 @@ class MeshTopology:
         )
 
     def stage_ranks(self, stage: int) -> Integers:
-        """Return the ranks of a pipeline stage, ascending."""
-        stages = self.mesh.stages
-        if stages == 1:
+        """Return the ranks of a stage of the pipeline, ascending; it is one of this mesh."""
+        if self.mesh.stages == 1:
             return np.arange(self.mesh.ranks)
-        return np.flatnonzero(self.mesh.coordinates()[self.mesh.stage_axis] == stage)
+        place = stage - self.mesh.stages_before
+        return np.flatnonzero(self.mesh.coordinates()[self.mesh.stage_axis] == place)
 
     def distance(self, senders: Integers, receivers: Integers) -> Integers:
         """Return 0 for pairs in one scale-up domain, 1 under one leaf switch, 2 beyond."""

@@ -82,6 +82,6 @@ def written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strat
 def _spilled(setting: Setting, strategy: Strategy, trace: Trace) -> float:
     """Return the share of what is on the fullest device that overflows."""
     node = setting.job.cluster.node
-    groups = strategy_groups_bytes(strategy, node, setting)
+    groups = float(strategy_groups_bytes(strategy, node, setting).max())
     footprint = process_bytes(trace.peak_bytes.max(), setting, node.device, groups)
     return float(spilled_share(footprint, node.device.memory_bytes, strategy.traffic.offload))

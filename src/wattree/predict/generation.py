@@ -122,7 +122,7 @@ def stages_of(job: Job) -> int:
     """Return the pipeline stages of a job whose strategy is given."""
     strategy = job.strategy
     assert not isinstance(strategy, str)
-    return strategy.mesh.degree("pp") if isinstance(strategy, Strategy) else strategy.pp
+    return strategy.stages if isinstance(strategy, Strategy) else strategy.pp
 
 
 def micro_batches_of(job: Job) -> int:

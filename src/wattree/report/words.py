@@ -144,12 +144,14 @@ def changed_function(parameter_ratio: float) -> str:
 
 def strategy_in_words(strategy: Mapping[str, Any]) -> str:
     """Return the `strategy` of a result as one line."""
-    words = [_degrees(strategy.get("mesh") or {})]
+    meshes = strategy.get("meshes") or {"": {"mesh": strategy.get("mesh") or {}}}
+    words = [" + ".join(f"{name} {_degrees(own['mesh'])}".strip() for name, own in meshes.items())]
     if preset := strategy.get("preset"):
         names = [preset] if isinstance(preset, str) else [name for name in preset if name != "none"]
         words += names
     schedule = strategy.get("schedule") or {}
-    if "name" in schedule and (strategy.get("mesh") or {}).get(schedule.get("axis", "pp"), 1) > 1:
+    axis = schedule.get("axis", "pp")
+    if "name" in schedule and sum(own["mesh"].get(axis, 1) for own in meshes.values()) > 1:
         words.append(str(schedule["name"]))
         if (chunks := schedule.get("virtual_stages") or 1) > 1:
             words.append(f"{chunks} virtual stages")

@@ -230,8 +230,13 @@ def _facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
     facts = {name: str(figures[name]) for name in ("model", "cluster", "ranks") if name in figures}
     strategy = figures.get("strategy")
     if isinstance(strategy, Mapping):
-        if isinstance(mesh := strategy.get("mesh"), Mapping):
-            facts["mesh"] = ", ".join(f"{axis} {degree}" for axis, degree in mesh.items())
+        meshes = strategy.get("meshes") or {"": {"mesh": strategy.get("mesh")}}
+        known = {name: own["mesh"] for name, own in meshes.items() if own["mesh"] is not None}
+        if known:
+            facts["mesh"] = "; ".join(
+                f"{name} " * bool(name) + ", ".join(f"{axis} {n}" for axis, n in mesh.items())
+                for name, mesh in known.items()
+            )
         if isinstance(schedule := strategy.get("schedule"), Mapping):
             facts["schedule"] = _schedule_in_words(schedule)
     return facts

@@ -11,7 +11,8 @@ from wattree.strategy.colocation import (
 )
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.knob import Knob, knobs_of
-from wattree.strategy.mesh import AXES, STAGES, Mesh
+from wattree.strategy.mesh import AXES, STAGES, Mesh, in_line
+from wattree.strategy.nested import FineMesh, fine_mesh, on_fine_axes
 from wattree.strategy.options import KNOBS, StrategyOptions
 from wattree.strategy.phantom import (
     ACTIVATIONS,
@@ -87,6 +88,7 @@ __all__ = [
     "Colocation",
     "ContextExchange",
     "ExpertLoad",
+    "FineMesh",
     "GatheredStore",
     "Knob",
     "MemoryChoice",
@@ -108,6 +110,9 @@ __all__ = [
     "TreeNode",
     "axis_roles",
     "chunk_layers",
+    "fine_mesh",
+    "in_line",
     "knobs_of",
+    "on_fine_axes",
     "options_in_words",
 ]

@@ -32,7 +32,7 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
     presets for operators that the model lacks are left out, and what was not chosen.
     """
     named = tuple(strategy.tree.nodes)
-    axes = {axis for axis, _ in strategy.mesh.axes}
+    axes = {axis for mesh in strategy.meshes for axis, _ in mesh.axes}
     overridden: dict[str, set[str]] = {}  # pattern → dims that weaker ones split
     for path in _distinguishing_paths(model, named):
         weaker: set[str] = set()
@@ -41,14 +41,14 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
             compute = strategy.tree.nodes[pattern].compute
             weaker |= {dim for dim, own in compute.items() if axes & set(own)}
     nodes = strategy.tree.nodes.values()
-    has_context = AxisRole.CONTEXT in strategy.roles.values()
+    has_context = any(AxisRole.CONTEXT in part.roles.values() for part in strategy.parts)
     split = {dim for node in nodes for dim, names in node.compute.items() if axes & set(names)}
     if any(node.phantom is not None for node in nodes):
         # Phantom layers hand on what is split by features, under whatever name.
         split |= {dim for node in nodes for dim, names in node.compute.items() if not names}
     return {
-        "mesh": dict(strategy.mesh.axes),
-        "schedule": _schedule(strategy.schedule, strategy.mesh),
+        **_meshes(strategy.meshes),
+        "schedule": _schedule(strategy.schedule, strategy.meshes[0]),
         "preset": list(strategy.preset),
         "tree": {
             pattern: described
@@ -60,6 +60,12 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
         },
         **_chosen(strategy),
     }
+
+
+def _meshes(meshes: Sequence[Mesh]) -> dict[str, object]:
+    if len(meshes) == 1:
+        return {"mesh": dict(meshes[0].axes)}
+    return {"meshes": {mesh.name: {"mesh": dict(mesh.axes)} for mesh in meshes}}
 
 
 def describe_options(options: StrategyOptions) -> dict[str, object]:
@@ -218,4 +224,5 @@ def _node(
         chosen["sync_batch_norm"] = node.sync_batch_norm
     if node.phantom is not None:
         chosen["phantom"] = asdict(node.phantom)
+    chosen["mesh"] = node.mesh
     return {key: value for key, value in chosen.items() if value or value is False}

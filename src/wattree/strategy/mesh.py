@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,25 +28,32 @@ class Mesh:
     Attributes:
         axes: `(name, degree)` pairs. Absent axes have degree 1.
         stage_axis: Name of the axis whose ranks are the stages of a pipeline.
+        name: What the tree calls it; empty where it is the only one.
+        stages_before: Stages of other meshes that come first in the pipeline.
+        all_stages: Stages of all meshes; None where it is the only one.
     """
 
     axes: tuple[tuple[str, int], ...]
     stage_axis: str = STAGES
+    name: str = ""
+    stages_before: int = 0
+    all_stages: int | None = None
 
     def __post_init__(self) -> None:
+        place = f"strategy.meshes.{self.name}.mesh" if self.name else "strategy.mesh"
         misfits = {
-            f"strategy.mesh.{name}": "is no name of an axis; start with a letter, go on with "
+            f"{place}.{name}": "is no name of an axis; start with a letter, go on with "
             "letters, digits, '_' and '-'"
             for name, _ in self.axes
             if not _NAME.fullmatch(name)
         }
         misfits |= {
-            f"strategy.mesh.{name}": f"degree {degree!r} is not a whole number of 1 or more"
+            f"{place}.{name}": f"degree {degree!r} is not a whole number of 1 or more"
             for name, degree in self.axes
             if not isinstance(degree, int) or isinstance(degree, bool) or degree < 1
         }
         if len({name for name, _ in self.axes}) != len(self.axes):
-            misfits["strategy.mesh"] = "an axis is named twice"
+            misfits[place] = "an axis is named twice"
         if misfits:
             raise StrategyError(misfits)
 
@@ -62,8 +69,18 @@ class Mesh:
 
     @property
     def stages(self) -> int:
-        """Number of pipeline stages."""
+        """Number of pipeline stages on its ranks."""
         return self.degree(self.stage_axis)
+
+    @property
+    def pipeline(self) -> int:
+        """Number of stages of the whole pipeline, those of other meshes included."""
+        return self.stages if self.all_stages is None else self.all_stages
+
+    @property
+    def stage_numbers(self) -> range:
+        """Numbers of its stages in the pipeline."""
+        return range(self.stages_before, self.stages_before + self.stages)
 
     def degree(self, axis: str) -> int:
         """Return the degree of `axis`, 1 if the mesh does not name it."""
@@ -87,3 +104,14 @@ class Mesh:
         order += [i for i, (name, _) in enumerate(self.axes) if name in inside]
         moved = ranks.transpose(order) if self.axes else ranks
         return moved.reshape(-1, self.size(inside))
+
+
+def in_line(meshes: Sequence[Mesh]) -> tuple[Mesh, ...]:
+    """Return meshes that know the numbers of their stages: those of one follow those before."""
+    if len(meshes) == 1:
+        return (replace(meshes[0], name="", stages_before=0, all_stages=None),)
+    total, before, found = sum(mesh.stages for mesh in meshes), 0, []
+    for mesh in meshes:
+        found.append(replace(mesh, stages_before=before, all_stages=total))
+        before += mesh.stages
+    return tuple(found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from wattree.errors import StrategyError
 from wattree.strategy.colocation import Colocation
@@ -99,12 +100,13 @@ class Schedule:
         return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Strategy:
     """A complete answer to "who computes and stores what, and when".
 
     Attributes:
-        mesh: Ranks as a grid.
+        meshes: Ranks as grids, in the order of the pipeline; most strategies have one. Ranks of a
+            mesh follow those of the meshes before it.
         schedule: Order of micro-batches.
         tree: Choices by module.
         preset: Names of the presets it was composed from, for people.
@@ -116,7 +118,7 @@ class Strategy:
             of one process.
     """
 
-    mesh: Mesh
+    meshes: tuple[Mesh, ...]
     schedule: Schedule
     tree: StrategyTree
     preset: tuple[str, ...] = field(default=())
@@ -124,6 +126,70 @@ class Strategy:
     expert_load: ExpertLoad | None = None
     single_process: bool = False
     colocation: Colocation = field(default_factory=Colocation)
+
+    def __init__(
+        self,
+        *,
+        schedule: Schedule,
+        tree: StrategyTree,
+        mesh: Mesh | None = None,
+        meshes: Sequence[Mesh] = (),
+        preset: tuple[str, ...] = (),
+        traffic: Traffic | None = None,
+        expert_load: ExpertLoad | None = None,
+        single_process: bool = False,
+        colocation: Colocation | None = None,
+    ) -> None:
+        """Make a strategy of one `mesh`, or of several.
+
+        `mesh` beside `meshes` takes their place, so that `dataclasses.replace` takes it.
+        """
+        given = {
+            "meshes": tuple(meshes) if mesh is None else (mesh,),
+            "schedule": schedule,
+            "tree": tree,
+            "preset": preset,
+            "traffic": Traffic() if traffic is None else traffic,
+            "expert_load": expert_load,
+            "single_process": single_process,
+            "colocation": Colocation() if colocation is None else colocation,
+        }
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The only mesh.
+
+        Raises:
+            StrategyError: There are several, and who asks knows of one.
+        """
+        if len(self.meshes) > 1:
+            names = ", ".join(mesh.name for mesh in self.meshes)
+            raise StrategyError(
+                {
+                    "strategy.meshes": f"found {len(self.meshes)} meshes ({names}), expected one "
+                    "here; simulate takes several, the closed form, searches and runs do not"
+                }
+            )
+        return self.meshes[0]
+
+    @property
+    def parts(self) -> tuple[Strategy, ...]:
+        """The same for the ranks of each mesh alone."""
+        if len(self.meshes) == 1:
+            return (self,)
+        return tuple(replace(self, meshes=(mesh,)) for mesh in self.meshes)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of all meshes."""
+        return sum(mesh.ranks for mesh in self.meshes)
+
+    @property
+    def stages(self) -> int:
+        """Number of pipeline stages, of all meshes."""
+        return self.meshes[0].pipeline
 
     @property
     def roles(self) -> dict[str, AxisRole]:

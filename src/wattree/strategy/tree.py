@@ -88,6 +88,7 @@ class TreeNode:
         context_order: Attention only: which positions each rank holds.
         sync_batch_norm: Batch norm only: statistics are those of all ranks that share its channels.
         phantom: Linear layers only: they are phantom layers.
+        mesh: Name of the mesh whose ranks run it, where a strategy has several.
     """
 
     compute: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -96,6 +97,7 @@ class TreeNode:
     context_order: PositionOrder | None = None
     sync_batch_norm: bool | None = None
     phantom: PhantomLayers | None = None
+    mesh: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +193,11 @@ class StrategyTree:
             **stored,
         )
 
+    def mesh_of(self, path: str) -> str | None:
+        """Return the name of the mesh that runs the operator at `path`; None if none is named."""
+        named = [self.nodes[pattern].mesh for pattern in self.matching(path)]
+        return next((name for name in reversed(named) if name), None)
+
     def merged(self, other: StrategyTree) -> StrategyTree:
         """Return both trees in one; where both set an item, `other` wins."""
         nodes = dict(self.nodes)
@@ -209,6 +216,7 @@ class StrategyTree:
                     else theirs.sync_batch_norm
                 ),
                 phantom=theirs.phantom or ours.phantom,
+                mesh=theirs.mesh or ours.mesh,
             )
         return StrategyTree(nodes=nodes)
 

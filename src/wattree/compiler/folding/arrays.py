@@ -19,6 +19,7 @@ from wattree.compiler.folding.kernels import (
     sort_edges,
 )
 from wattree.compiler.folding.played_tasks import PlayedTasks, starts
+from wattree.compiler.folding.receivers import HEADINGS, peers, peers_of, receivers
 from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.folding.task_costs import BY_CLASS, by_class, cost_rows, times
 from wattree.compiler.tasks.stage_program import StageProgram
@@ -36,8 +37,6 @@ _MOST_INSTANCES = 100_000_000
 #: Directions of links. Collectives load both alike, so links that carry nothing else are executed
 #: once, as `_BOTH`.
 _BOTH, _OUT, _IN = "", " out", " in"
-#: How far the stage lies that gets the transfers of `BY_CLASS`.
-_HEADINGS = (1, -1, 0)
 _STREAM_KINDS = {
     Stream.COMPUTE: StreamKind.COMPUTE,
     Stream.HOST: StreamKind.HOST,
@@ -148,7 +147,7 @@ def _rows(
     Only flows that stand for several need to know that.
     """
     loads = _loads(tasks, directions, work_s, pipelines)
-    counted = bool((loads.twins > 1).any())
+    counted = bool((loads.twins > 1).any() or (loads.receivers.flows > 1).any())
     rows = _expanded(tasks, costs, directions, loads, counted=counted)
     if not counted:
         return rows, None
@@ -242,7 +241,8 @@ def _expanded(
     count, times = tasks.instances, np.bincount(tasks.row, minlength=len(tasks.records))
     width = np.diff(tasks.class_base)
     most_edges = int((np.diff(edges.offsets[tasks.first_task]) * width).sum())
-    most_flows = int((times * tasks.width)[templates.uses_links].sum()) * len(directions)
+    to_each = len(directions) * loads.receivers.peer.shape[1]
+    most_flows = int((times * tasks.width)[templates.uses_links].sum()) * to_each
     # What is not filled costs no memory: the system gives pages when they are written.
     rows = Rows(
         stream_offsets=np.zeros(count + 1, dtype=np.int64),
@@ -298,7 +298,7 @@ def _edges(tasks: PlayedTasks) -> Edges:
         offsets=np.zeros(len(tasks.row) + 1, dtype=np.int64),
         after=np.empty(len(inside) + len(across), dtype=np.int64),
         via=np.empty(len(inside) + len(across), dtype=np.int64),
-        peers=np.stack([_peers(tasks.classes, heading) for heading in _HEADINGS]),
+        peers=np.concatenate([peers(tasks.classes, heading) for heading in HEADINGS]),
     )
     sort_edges(inside, across, tasks.row, tasks.copies < tasks.width, edges)
     return edges
@@ -307,25 +307,15 @@ def _edges(tasks: PlayedTasks) -> Edges:
 def _transfers(tasks: PlayedTasks) -> list[tuple[int, int, int]]:
     """Return transfers, what waits for each in another stage, and the row of `peers`."""
     first = tasks.first_task.tolist()
+    rows = starts([len(peers(tasks.classes, heading)) for heading in HEADINGS])
     return [
-        (send.task + base, entry + first[send.stage], 1 + _HEADINGS.index(send.heading))
-        for base, program in zip(first, tasks.programs, strict=False)
+        (send.task + base, entry + first[send.stage], 1 + int(rows[way]) + peer)
+        for base, program, stage in zip(first, tasks.programs, tasks.classes, strict=False)
         for send in program.sends
+        for way in (HEADINGS.index(send.heading),)
+        for peer in range(len(peers_of(stage, send.heading)))
         for entry in tasks.programs[send.stage].receives[send.transfer]
     ]
-
-
-def _peers(classes: Sequence[StageClasses], heading: int) -> Integers:
-    """Return the class that each class sends to, counted from its stage's first."""
-    parts = []
-    for stage in classes:
-        peer = (
-            (stage.next_class if heading > 0 else stage.previous_class)
-            if heading
-            else stage.mirror_class
-        )
-        parts.append(np.zeros(len(stage.ranks), dtype=np.int64) if peer is None else peer)
-    return np.concatenate(parts).astype(np.int64)
 
 
 def _sent(tasks: PlayedTasks, names: Sequence[str]) -> Floats:
@@ -344,34 +334,21 @@ def _loads(
     work_s: Floats,
     pipelines: Sequence[int],
 ) -> Loads:
-    """Return what tasks send over links; every class of a flow sends over its own.
-
-    The peer of a transfer receives over its own links. Exchanges with the mirror stage go both
-    ways at once, as a collective does.
-    """
-    number = int(tasks.class_base[-1])
-    base, count = tasks.class_base[:-1], np.diff(tasks.class_base)
-    ends = np.cumsum(pipelines)[:-1]
-    ahead, behind = (
-        np.concatenate([np.roll(stages, by) for stages in np.split(base, ends)]) for by in (-1, 1)
-    )
-    following = np.repeat(ahead, count) + _peers(tasks.classes, 1)
-    preceding = np.repeat(behind, count) + _peers(tasks.classes, -1)
+    """Return what tasks send over links; every class of a flow sends over its own."""
     first = starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
+    sent = np.stack(
+        [np.stack([by_class(tasks, row, name) for name in names]) for row in range(len(BY_CLASS))]
+    )
+    twins = np.stack([kind.twins for kind, _ in directions])
     return Loads(
         of_record=_sent(tasks, names),
         level=tasks.level,
-        by_class=np.stack(
-            [
-                np.stack([by_class(tasks, row, name) for name in names])
-                for row in range(len(BY_CLASS))
-            ]
-        ),
+        by_class=sent,
         size_bytes=tasks.records["wire_bytes"].copy(),
         work_s=work_s,
         inward=np.array([way == _IN for _, way in directions]),
-        receiver=np.stack([following, preceding, np.arange(number)]),
+        receivers=receivers(tasks, names, sent, twins, pipelines),
         link=np.stack([at + k.of_class for at, (k, _) in zip(first, directions, strict=False)]),
-        twins=np.stack([kind.twins for kind, _ in directions]),
+        twins=twins,
     )

@@ -16,7 +16,10 @@ Integers = NDArray[np.int64]
 
 
 def folded_classes(
-    colors: Integers, groups: Sequence[Integers], neighbours: Sequence[Integers]
+    colors: Integers,
+    groups: Sequence[Integers],
+    neighbours: Sequence[Integers],
+    messages: Sequence[tuple[Integers, Integers, Integers]] = (),
 ) -> Integers:
     """Return the class of every rank, numbered by first appearance.
 
@@ -25,6 +28,8 @@ def folded_classes(
         groups: For each kind of process group or shared link, members by group, shape `(G, n)`;
             no rank twice, -1 for none.
         neighbours: For each kind of transfer, the rank each rank sends to; itself for none.
+        messages: For each kind of transfer to several ranks: senders, receivers, and numbers of
+            what differs between messages.
     """
     current = _renumbered(colors)
     while True:
@@ -36,6 +41,9 @@ def folded_classes(
             transfer = np.full_like(current, -1)
             transfer[target[senders]] = current[senders]
             signature.append(transfer)
+        for senders, receivers, number in messages:
+            signature.append(_message_colors(current, senders, receivers, number))
+            signature.append(_message_colors(current, receivers, senders, number))
         refined = _renumbered_rows(np.stack(signature, axis=1))
         if refined.max() == current.max():
             return refined
@@ -82,6 +90,23 @@ def _group_colors(colors: Integers, members: Integers) -> Integers:
     result = np.full_like(colors, -1)  # ranks in no such group
     result[members[present]] = np.repeat(kinds, present.sum(axis=1))
     return result
+
+
+def _message_colors(
+    colors: Integers, ends: Integers, others: Integers, number: Integers
+) -> Integers:
+    """Color each rank by the sorted colors and numbers of its messages at one of their ends."""
+    found = np.full_like(colors, -1)
+    if not len(ends):
+        return found
+    keys = colors[others] * (number.max() + 1) + number
+    order = np.lexsort((keys, ends))
+    ranks, counts = np.unique(ends, return_counts=True)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    rows = np.full((len(ranks), int(counts.max())), -1)
+    rows[np.repeat(np.arange(len(ranks)), counts), np.arange(len(order)) - first] = keys[order]
+    found[ranks] = _renumbered_rows(rows)
+    return found
 
 
 def _renumbered(values: Integers) -> Integers:

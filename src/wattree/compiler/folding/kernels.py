@@ -73,13 +73,28 @@ class Edges(NamedTuple):
         offsets: `(T + 1,)`.
         after: The task that waits.
         via: `OWN_CLASS`, `MERGED` or a row of `peers`, counted from 1.
-        peers: Peer of each class, counted from its stage's first: next, previous, mirror.
+        peers: Peers of each class, counted from their stage's first: next ones, previous ones,
+            the mirror; -1 for none.
     """
 
     offsets: Integers
     after: Integers
     via: Integers
     peers: Integers
+
+
+class Receivers(NamedTuple):
+    """Of the transfers of each row of `Loads.by_class`; `P` peers at most.
+
+    Attributes:
+        peer: Class that gets what a class sends, over all stages, `(rows, P, C)`; -1 for none.
+        brought: What one flow brings over the peer's link, `(rows, P, D, C)`: per byte.
+        flows: Flows of the class on that link, of the same shape.
+    """
+
+    peer: Integers
+    brought: Floats
+    flows: Floats
 
 
 class Loads(NamedTuple):
@@ -93,7 +108,7 @@ class Loads(NamedTuple):
         size_bytes: `(R,)`. [B]
         work_s: Of each instance. [s]
         inward: Whether a direction's links are those of the receiver, `(D,)`.
-        receiver: Class that gets what a class sends, `(rows, C)`, by `Templates.costs`.
+        receivers: Who gets what a class sends, by `Templates.costs`.
         link: Link of each class, `(D, C)`.
         twins: Ranks that one class has on one link, `(D, C)`.
     """
@@ -104,7 +119,7 @@ class Loads(NamedTuple):
     size_bytes: Floats
     work_s: Floats
     inward: NDArray[np.bool_]
-    receiver: Integers
+    receivers: Receivers
     link: Integers
     twins: Floats
 
@@ -212,6 +227,8 @@ def _succeed(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
             rank_class = patterns.members[m]
             if via > OWN_CLASS:
                 rank_class = edges.peers[via - 1, templates.base[record] + rank_class]
+                if rank_class < 0:
+                    continue
             successor = first + patterns.inverse[inverse + rank_class]
             if via == MERGED:
                 filled = _merge(rows.successors, merged_from, filled, successor)
@@ -259,6 +276,9 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
                     _insert(rows, row, filled, loads.link[d, rank_class], (rate, twins))
                     filled += 1
             continue
+        if costs != FROM_TASK and loads.inward[d]:
+            filled = _received(job, rows, t, (row, filled), (d, base + members[end - 1], instance))
+            continue
         if costs != FROM_TASK:
             load_bytes = (
                 loads.size_bytes[record] * loads.by_class[costs, d, base + members[end - 1]]
@@ -266,12 +286,35 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
         if load_bytes > 0.0:
             for m in range(begin, end):
                 rank_class = base + members[m]
-                if loads.inward[d] and costs != FROM_TASK:
-                    rank_class = loads.receiver[costs, rank_class]
                 twins = loads.twins[d, rank_class]
                 rate = load_bytes / loads.work_s[instance] * twins
                 _insert(rows, row, filled, loads.link[d, rank_class], (rate, twins))
                 filled += 1
+    return filled
+
+
+@part
+def _received(
+    job: Expansion, rows: Rows, t: int, span: tuple[int, int], at: tuple[int, int, int]
+) -> int:
+    """Append the links of those who get what a class sends, and return where they end.
+
+    Args:
+        job, rows, t: As of `_flow`.
+        span: Where the row of the instance begins, and where it ends so far.
+        at: Direction of links, class and instance.
+    """
+    to, record = job.loads.receivers, job.templates.record[t]
+    costs, (d, rank_class, instance) = job.templates.costs[record], at
+    begin, filled = span
+    for p in range(to.peer.shape[1]):
+        peer = to.peer[costs, p, rank_class]
+        load_bytes = job.loads.size_bytes[record] * to.brought[costs, p, d, rank_class]
+        if peer >= 0 and load_bytes > 0.0:
+            flows = to.flows[costs, p, d, rank_class]
+            rate = load_bytes / job.loads.work_s[instance] * flows
+            _insert(rows, begin, filled, job.loads.link[d, peer], (rate, flows))
+            filled += 1
     return filled
 
 

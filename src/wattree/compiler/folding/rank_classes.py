@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.folding.crossings import RankCrossing, rank_crossing, with_crossings
 from wattree.compiler.folding.fold import folded_classes, uneven_on_links
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
+from wattree.compiler.folding.transfer_costs import RankLinks, transfer_costs
 from wattree.cost.rates import Rates
 from wattree.lowering.links import (
     LinkClasses,
@@ -19,6 +21,7 @@ from wattree.lowering.links import (
     link_classes,
     members_by_link,
 )
+from wattree.lowering.mesh_borders import MeshBorder
 from wattree.lowering.rank_kinds import RankKinds
 from wattree.lowering.topology import LinkUse, MeshTopology
 
@@ -64,6 +67,7 @@ class RanksOfJob:
         levels: Level of each rank, by how many tokens its experts get; None: all have the same.
         mirrored: Whether stages as far from either end hold the same, and exchange gradients.
         label: What the names of its classes begin with.
+        before: Border to the ranks before, where they are of another mesh of the same job.
     """
 
     topology: MeshTopology
@@ -74,6 +78,7 @@ class RanksOfJob:
     levels: Integers | None = None
     mirrored: bool = False
     label: str = ""
+    before: MeshBorder | None = None
 
     @property
     def groups(self) -> dict[int, Integers]:
@@ -91,25 +96,69 @@ def rank_classes(
         jobs: On one cluster, each on devices of its own.
         fold: Whether equal ranks share a class; otherwise every rank is one.
     """
-    places = [_places(job.topology, job.rates) for job in jobs]
+    places = [
+        _places(job.topology, job.rates, ranks)
+        for job, ranks in zip(jobs, _ranks_of_jobs(jobs), strict=True)
+    ]
     uses = joint_links([job.topology.links() for job in jobs])
     first = np.cumsum([0, *(job.topology.mesh.ranks for job in jobs)])
+    rank_links = [
+        RankLinks.of(job.topology, job.rates, place.pools)
+        for job, place in zip(jobs, places, strict=True)
+    ]
+    crossings = _crossings(jobs, places, first, rank_links)
     colors = np.arange(first[-1])
     if fold:
-        colors = _folded(jobs, places, uses, first)
+        colors = _folded(jobs, places, uses, first, crossings)
     result: list[StageClasses] = []
     numbers = np.empty(first[-1], dtype=np.int64)  # of classes, over all stages
     links = [each.links for each in jobs[0].rates]  # of one cluster and calibration
     base = 0
-    for job, place, start in zip(jobs, places, first, strict=False):
+    for job, place, own_links, start in zip(jobs, places, rank_links, first, strict=False):
         own = slice(start, start + job.topology.mesh.ranks)
         twins = [replace(use, of_rank=use.of_rank[own]) for use in uses] if fold else []
-        alone = _alone(job, place)
-        stages, local = _stage_classes(job, place, colors[own], alone, twins)
+        stages, local = _stage_classes(job, place, colors[own], own_links, twins)
         numbers[own] = base + local
         base += sum(len(stage.ranks) for stage in stages)
         result += stages
-    return result, link_classes(uses, numbers, links)
+    return with_crossings(result, crossings, numbers, uses), link_classes(uses, numbers, links)
+
+
+def _ranks_of_jobs(jobs: Sequence[RanksOfJob]) -> list[int]:
+    """Return the ranks of the whole job that each mesh is of."""
+    number = np.cumsum([job.before is None for job in jobs])
+    totals = np.bincount(number, weights=[job.topology.mesh.ranks for job in jobs])
+    return [int(ranks) for ranks in totals[number]]
+
+
+def _crossings(
+    jobs: Sequence[RanksOfJob],
+    places: Sequence[_Places],
+    first: Integers,
+    links: Sequence[RankLinks],
+) -> list[RankCrossing]:
+    """Return what ranks send ranks of another mesh of their job."""
+    found, stage = [], 0
+    for number, job in enumerate(jobs):
+        if (border := job.before) is not None:
+            both = links[number - 1].joined(links[number])
+            shift = len(links[number - 1].device)
+            ends = places[number - 1].by_stage[-1], places[number].by_stage[0] + shift
+            for source, crossing in enumerate((border.forward, border.backward)):
+                found.append(
+                    rank_crossing(
+                        crossing,
+                        (ends[source], ends[1 - source]),
+                        both,
+                        job.rates,
+                        job.topology.cluster,
+                        stage=stage - 1 + source,
+                        heading=-1 if source else 1,
+                        first=int(first[number - 1]),
+                    )
+                )
+        stage += len(places[number].by_stage)
+    return found
 
 
 def _folded(
@@ -117,6 +166,7 @@ def _folded(
     places: Sequence[_Places],
     uses: Sequence[LinkUse],
     first: Integers,
+    crossings: Sequence[RankCrossing],
 ) -> Integers:
     """Return the class of every rank of all jobs, numbered one job after another."""
     colors, groups, base = [], [], 0
@@ -141,12 +191,13 @@ def _folded(
     count = 3 if any(job.mirrored for job in jobs) else 2
     neighbours = [np.concatenate(row) for row in peers[:count]]
     mixing = [*groups, *on_links]
-    found = folded_classes(together, mixing, neighbours)
+    messages = [crossing.messages for crossing in crossings]
+    found = folded_classes(together, mixing, neighbours, messages)
     while jobs[0].topology.cluster.is_mixed:
         finer = uneven_on_links(found, on_links)
         if finer is None:
             break
-        found = folded_classes(finer, mixing, neighbours)
+        found = folded_classes(finer, mixing, neighbours, messages)
     return found
 
 
@@ -187,7 +238,7 @@ def _stage_classes(
     job: RanksOfJob,
     places: _Places,
     colors: Integers,
-    alone: _Alone,
+    links: RankLinks,
     folded_uses: Sequence[LinkUse],
 ) -> tuple[list[StageClasses], Integers]:
     """Return the classes of each stage of a job, and the class of each rank, over its stages."""
@@ -200,6 +251,16 @@ def _stage_classes(
     ]
     numbers = np.empty(len(colors), dtype=np.int64)
     result, base = [], 0
+    mesh = job.topology.mesh
+    is_part = stages < mesh.pipeline
+
+    def peers(stage: int, heading: int) -> Integers:
+        """Return the classes in the stage before or behind; those of other meshes come later."""
+        first, to = local[stage][1], stage + heading
+        if is_part and not 0 <= to < stages:
+            return np.full((1, len(first)), -1)
+        return local[to % stages][2][None, first]
+
     for stage, ranks in enumerate(places.by_stage):
         _, first, inverse = local[stage]
         numbers[ranks] = base + inverse
@@ -216,20 +277,21 @@ def _stage_classes(
         )
 
         def costs(distance: Integers, peers: Integers, chosen: Integers = chosen) -> TransferCosts:
-            return _transfer_costs(chosen, peers, distance, alone)
+            return transfer_costs(chosen, peers[chosen], distance[chosen], links, job.rates)
 
         result.append(
             StageClasses(
                 ranks=np.bincount(inverse),
                 slowdown=places.slowdown[chosen],
                 orbits={n: _orbits(members, place, len(chosen)) for n, members in groups.items()},
-                next_class=local[(stage + 1) % stages][2][first],
-                previous_class=local[(stage - 1) % stages][2][first],
+                next_class=peers(stage, 1),
+                previous_class=peers(stage, -1),
                 to_next=costs(places.distance_ahead, places.ahead),
                 to_previous=costs(places.distance_behind, places.behind),
                 static=job.static_memory[stage][level],
-                name=job.label + (f"stage {stage}" if stages > 1 else "ranks"),
-                mirror_class=local[stages - 1 - stage][2][first] if job.mirrored else None,
+                name=job.label
+                + (f"stage {mesh.stage_numbers[stage]}" if mesh.pipeline > 1 else "ranks"),
+                mirror_class=local[stages - 1 - stage][2][None, first] if job.mirrored else None,
                 to_mirror=costs(places.distance_mirror, places.mirror) if job.mirrored else None,
                 members={
                     n: _on_one_link(members, place, folded_uses) for n, members in groups.items()
@@ -244,43 +306,18 @@ def _stage_classes(
     return result, numbers
 
 
-def _alone(job: RanksOfJob, places: _Places) -> _Alone:
-    """Return what the links of a job's ranks do for a message that has them to itself."""
-    links = [each.links for each in job.rates]
-    adapters = next(use for use in job.topology.links() if use.load == "adapter_bytes")
-    return _Alone(
-        job=job,
-        alpha_s=np.array([each.alpha_s for each in links])[places.pools],
-        alpha_network_s=np.array([each.alpha_network_s for each in links])[places.pools],
-        scale_up_bytes_per_s=np.array([e.scale_up_bytes_per_s for e in links])[places.pools],
-        adapter_bytes_per_s=capacities(adapters, links)[adapters.of_rank],
-        pools=places.pools,
-    )
-
-
-def _stretch(job: RanksOfJob, pools: Integers, senders: Integers, receivers: Integers) -> Floats:
-    """Return how much longer messages inside a domain take than through a port alone."""
-    topology = job.topology
-    distance = (topology.device_of(receivers) - topology.device_of(senders)).astype(np.float64)
-    stretch = np.ones(len(senders))
-    for pool, rates in enumerate(job.rates):
-        mine = np.flatnonzero(pools[senders] == pool)  # domains end with their pool
-        filled = np.repeat(topology.filled_of(pool), len(mine))
-        stretch[mine] = rates.collectives.transfer_stretch(distance[mine], filled)
-    return stretch
-
-
-def _places(topology: MeshTopology, rates: Sequence[Rates]) -> _Places:
+def _places(topology: MeshTopology, rates: Sequence[Rates], all_ranks: int) -> _Places:
+    """Return what tells the ranks of a mesh apart, given those of all meshes of its job."""
     ranks = topology.mesh.ranks
     stages = topology.mesh.stages
-    by_stage = np.stack([topology.stage_ranks(stage) for stage in range(stages)])
+    by_stage = np.stack([topology.stage_ranks(stage) for stage in topology.mesh.stage_numbers])
     everyone = np.arange(ranks)
     ahead, behind, mirror = everyone.copy(), everyone.copy(), everyone.copy()
     if stages > 1:
         mirror[by_stage] = by_stage[::-1]
         ahead[by_stage] = np.roll(by_stage, -1, axis=0)
         behind[by_stage] = np.roll(by_stage, 1, axis=0)
-    in_pools = zip(topology.cluster.pool_devices(ranks), topology.cluster.pools, strict=True)
+    in_pools = zip(topology.cluster.pool_devices(all_ranks), topology.cluster.pools, strict=True)
     nodes = max(sum(devices / pool.node.devices for devices, pool in in_pools), 1.0)
     pools = topology.pool_of(everyone)
     straggling = np.array([each.straggling for each in rates])
@@ -326,56 +363,3 @@ def _orbits(members: Integers, place: Integers, count: int) -> Integers:
     orbit = np.zeros(count, dtype=np.int64)
     orbit[groups.ravel()] = np.repeat(kinds.ravel(), groups.shape[1])
     return orbit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Alone:
-    """What each rank's links do for a message that shares them with no one, `(ranks,)` each.
-
-    Attributes:
-        job: Whose ranks they are.
-        pools: Pool of each rank.
-        alpha_s, alpha_network_s: Latency of its collectives, and of its network. [s]
-        scale_up_bytes_per_s, adapter_bytes_per_s: Of its port and of its whole adapter. [B/s]
-    """
-
-    job: RanksOfJob
-    pools: Integers
-    alpha_s: Floats
-    alpha_network_s: Floats
-    scale_up_bytes_per_s: Floats
-    adapter_bytes_per_s: Floats
-
-
-def _transfer_costs(
-    senders: Integers, peers: Integers, distance: Integers, links: _Alone
-) -> TransferCosts:
-    """Return what transfers that share no link with another cost per byte.
-
-    The slower end decides; the other's link has room to spare.
-
-    Args:
-        senders: Ranks that send.
-        peers: Rank that each rank sends to.
-        distance: How far that is, by rank, from `MeshTopology.distance`.
-        links: Of all ranks.
-    """
-    receivers, distance = peers[senders], distance[senders]
-    crosses = distance > 0
-
-    def slower(rates: Floats) -> Floats:
-        return np.minimum(rates[senders], rates[receivers])
-
-    # Half: a message, not a collective of several steps.
-    alpha = np.maximum(links.alpha_s[senders], links.alpha_s[receivers]) / 2
-    network = np.maximum(links.alpha_network_s[senders], links.alpha_network_s[receivers])
-    stretch = _stretch(links.job, links.pools, senders, receivers)
-    inside = stretch / slower(links.scale_up_bytes_per_s)
-    outside = 1.0 / slower(links.adapter_bytes_per_s)
-    return TransferCosts(
-        latency_s=np.where(crosses, alpha + network, alpha),
-        work_s=np.where(crosses, outside, inside),
-        scale_up_bytes=np.where(crosses, 0.0, stretch),
-        adapter_bytes=np.where(crosses, 1.0, 0.0),
-        uplink_bytes=np.where(distance > 1, 1.0, 0.0),
-    )

@@ -20,6 +20,11 @@ class TransferCosts:
         latency_s: Of a transfer. [s]
         work_s: Time of one byte. [s/B]
         scale_up_bytes, adapter_bytes, uplink_bytes: Sent over links per byte of the tensors.
+        sent: What each class sends, over the tensors of its record; None: just these.
+        inward: Load → what one flow brings over a link of each peer, `(P, K)`, per byte of the
+            tensors; None: what is sent.
+        flows: Load → flows of the class on a link of each peer, `(P, K)`; None: one from each
+            rank of the peer's class there.
     """
 
     latency_s: Floats
@@ -27,6 +32,9 @@ class TransferCosts:
     scale_up_bytes: Floats
     adapter_bytes: Floats
     uplink_bytes: Floats
+    sent: Floats | None = None
+    inward: Mapping[str, Floats] | None = None
+    flows: Mapping[str, Floats] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +45,13 @@ class StageClasses:
         ranks: Ranks in each class, `(K,)`.
         slowdown: Factor on compute time, `(K,)`.
         orbits: Axes number → the orbit of each class, `(K,)`: classes whose groups are shared.
-        next_class, previous_class: Class of the peer in the neighbouring stage, `(K,)`.
+        next_class, previous_class: Classes of the peers in the neighbouring stage, `(P, K)`; -1 for
+            none. Between stages of one mesh each rank has one peer.
         to_next, to_previous: Transfer costs.
         static: Bytes by class and category, `(K, len(CATEGORIES))`.
         name: Of the stage, for people.
         level: Which tasks of its stage's program each class plays, `(K,)`.
-        mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
+        mirror_class: Class of the peer in the stage that holds the same chunks, `(1, K)`, if any.
         to_mirror: Costs of transfers to it.
         members: Axes number → members of one group on one link, by kind of link and orbit; None
             where ranks of a class never share a link.

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.folding.kernels import FROM_TASK
 from wattree.compiler.folding.played_tasks import PlayedTasks
+from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.graph import TaskKind
 from wattree.lowering.streams import Stream
 
@@ -22,11 +23,12 @@ _TO_MIRROR = len(BY_CLASS) - 1
 def cost_rows(tasks: PlayedTasks) -> Integers:
     """Return which of `BY_CLASS` tells what a record costs, `FROM_TASK` if it does itself."""
     stream, rows = tasks.records["stream"], np.full(len(tasks.records), FROM_TASK, dtype=np.int64)
-    rows[stream == Stream.SEND_NEXT] = BY_CLASS.index("to_next")
-    rows[stream == Stream.SEND_PREVIOUS] = BY_CLASS.index("to_previous")
+    sends = tasks.records["kind"] == TaskKind.TRANSFER
+    rows[sends & (stream == Stream.SEND_NEXT)] = BY_CLASS.index("to_next")
+    rows[sends & (stream == Stream.SEND_PREVIOUS)] = BY_CLASS.index("to_previous")
     mirrored = np.array([stage.to_mirror is not None for stage in tasks.classes])
     if mirrored.any():
-        exchanged = (tasks.records["kind"] == TaskKind.TRANSFER) & (stream == Stream.REDUCE)
+        exchanged = sends & (stream == Stream.REDUCE)
         rows[exchanged & mirrored[tasks.stage_of_record]] = _TO_MIRROR
     return rows
 
@@ -65,7 +67,21 @@ def times(tasks: PlayedTasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
         instance, record, owner = tasks.instances_of(costs == row)
         latency_s[instance] = by_class(tasks, row, "latency_s")[owner]
         work_s[instance] = by_class(tasks, row, "work_s")[owner] * records["wire_bytes"][record]
+        sent = [_sent(stage, row) for stage in tasks.classes]
+        if any(own is not None for own in sent):
+            share = [
+                np.ones(len(stage.ranks)) if own is None else own
+                for stage, own in zip(tasks.classes, sent, strict=True)
+            ]
+            moved = np.concatenate(share)[owner] * records["wire_bytes"][record]
+            wire_bytes[instance] = moved
     return latency_s, work_s, wire_bytes
+
+
+def _sent(stage: StageClasses, row: int) -> Floats | None:
+    """Return what the classes of a stage send over their records, where that is not the same."""
+    costs: TransferCosts | None = getattr(stage, BY_CLASS[row])
+    return None if costs is None else costs.sent
 
 
 def _slowest_member(

@@ -142,6 +142,7 @@ class PlacedSlot(NamedTuple):
         first: Number of the first task of the table, or of the pair of tables.
         rows: Where its tasks lie from there; None: as they are.
         transfer: Its transfer, -1 if it sends nothing.
+        arrival: First and last task of what it makes of parts that it is sent; none if nothing.
     """
 
     slot: Slot
@@ -149,6 +150,7 @@ class PlacedSlot(NamedTuple):
     first: int
     rows: Integers | None
     transfer: int
+    arrival: tuple[int, int] | None = None
 
     def row(self, task: int) -> int:
         """Return the number in the stage of a task of its own table."""
@@ -217,8 +219,9 @@ def place_slots(
     pairs: PairedTables,
     *,
     keeps_gathered: bool,
+    arrivals: tuple[TaskTable | None, TaskTable | None] = (None, None),
 ) -> list[PlacedSlot]:
-    """Append the table of every slot, and of its transfer, to `tables`."""
+    """Append the table of every slot, what arrives before it, and its transfer to `tables`."""
     kinds, kind_of = kinds_of(order, keeps_gathered=keeps_gathered)
     found = [chunks[slot.chunk].of(slot.work, turn) for slot, turn in kinds]
     sending = [
@@ -232,6 +235,13 @@ def place_slots(
         transfer = sending[kind_of[place]]
         return -1 if transfer is None else tables.append(transfer, order[place].micro_batch)
 
+    def arrived(slot: Slot) -> tuple[int, int] | None:
+        arrival = arrivals[slot.backward] if slot.hands_on else None
+        if arrival is None:
+            return None
+        first = tables.append(arrival, slot.micro_batch)
+        return first, first + len(arrival.tasks) - 1
+
     index = 0
     while index < len(order):
         slot, table = order[index], own[index]
@@ -242,8 +252,9 @@ def place_slots(
                 placed.append(PlacedSlot(order[place], own[place], first, rows, sent(place)))
             index += 2
         else:
+            arrival = arrived(slot)
             first = tables.append(table, slot.micro_batch)
-            placed.append(PlacedSlot(slot, table, first, None, sent(index)))
+            placed.append(PlacedSlot(slot, table, first, None, sent(index), arrival))
             index += 1
     return placed
 
@@ -264,6 +275,25 @@ def receives_of(
         key = StageTransfer(slot.chunk, slot.micro_batch, slot.backward)
         found[key] = tuple([item.row(entry) for entry in entries])
     return found
+
+
+def arriving(
+    placed: Sequence[PlacedSlot], receives: Mapping[StageTransfer, tuple[int, ...]]
+) -> tuple[dict[StageTransfer, tuple[int, ...]], Pairs]:
+    """Return what waits for what is sent where parts of it are gathered first, and edges to that.
+
+    Args:
+        placed: The slots.
+        receives: What waits for whole tensors, from `receives_of`.
+    """
+    found, edges = dict(receives), []
+    for item in placed:
+        if item.arrival is not None:
+            slot, (first, last) = item.slot, item.arrival
+            key = StageTransfer(slot.chunk, slot.micro_batch, slot.backward)
+            edges += [(last, entry) for entry in receives[key]]
+            found[key] = (first,)
+    return found, edges
 
 
 def sends_of(placed: Sequence[PlacedSlot], transfers: SlotTransfers) -> list[Send]:

@@ -24,6 +24,7 @@ from wattree.compiler.tasks.slots import (
     PlacedSlot,
     SlotTransfers,
     TableSequence,
+    arriving,
     place_slots,
     receives_of,
     return_edges,
@@ -73,6 +74,7 @@ def stage_program(
     boundary_bytes: Sequence[Sequence[tuple[float, float]]],
     blocking_transfers: bool,
     pairs: PairedTables,
+    arrivals: tuple[TaskTable | None, TaskTable | None] = (None, None),
 ) -> StageProgram:
     """Return everything one rank of a stage does in a step.
 
@@ -88,6 +90,7 @@ def stage_program(
             micro-batch, each forward and back. [B]
         blocking_transfers: Compute waits for each transfer (no overlap).
         pairs: Tables of slots that run side by side.
+        arrivals: What it makes of parts that it is sent, forward and backward.
     """
     begins = [Place(stage, c) not in placement.before for c in range(len(chunks))]
     firsts = [slot for slot in order if slot.work is SlotWork.FORWARD and begins[slot.chunk]]
@@ -95,11 +98,15 @@ def stage_program(
     inputs = _input_tables(tables, context, update, len(firsts))
     transfers = SlotTransfers(stage, placement, transfer, boundary_bytes)
     keeps = not context.moves.overlap.reshard_after_forward
-    placed = place_slots(order, chunks, tables, transfers, pairs, keeps_gathered=keeps)
+    placed = place_slots(
+        order, chunks, tables, transfers, pairs, keeps_gathered=keeps, arrivals=arrivals
+    )
     receives = receives_of(placed, stage=stage, placement=placement)
     sends = sends_of(placed, transfers)
     extra = [*slot_edges(placed, transfers, receives), *return_edges(placed)]
     extra += _input_edges(firsts, placed, receives, inputs)
+    receives, gathered = arriving(placed, receives)
+    extra += gathered
     ends = []
     if placement.copies > 1:
         ends.append(tables.append(_mirror_table(transfer, context, update)))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.folding.rank_classes import RanksOfJob
+from wattree.compiler.tasks.arrivals import arrival_table
 from wattree.compiler.tasks.blocks import block_tasks
 from wattree.compiler.tasks.chunk import BlockParts, ChunkContext
 from wattree.compiler.tasks.chunk_tables import ChunkTables
@@ -20,7 +21,7 @@ from wattree.compiler.tasks.pairs import PairedTables
 from wattree.compiler.tasks.stage import Update, stage_program
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.static_memory import stage_holdings, static_bytes
-from wattree.compiler.tasks.table import TASK, Names
+from wattree.compiler.tasks.table import TASK, Names, TaskTable
 from wattree.errors import StrategyError
 from wattree.graph import (
     OperatorClass,
@@ -32,7 +33,6 @@ from wattree.lowering.dataflow import chunk_stages, entering, entering_bytes
 from wattree.lowering.links import alone_s, rank_rates
 from wattree.lowering.loading import loading_stages
 from wattree.lowering.overlap import Pipelining
-from wattree.lowering.stages import cut_chunks
 from wattree.lowering.step import LoweredJob, LoweredStep
 from wattree.lowering.topology import LinkUse
 from wattree.strategy import Strategy
@@ -52,16 +52,16 @@ def stages_and_ranks(
     step, topology = steps.of_kind[0], steps.topology
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
-    count, uses = step.strategy.mesh.stages, topology.links()
-    of_stage = [steps.kinds.of_stage(topology.stage_ranks(stage)) for stage in range(count)]
-    found: list[list[BuiltStage]] = [[] for _ in range(count)]
+    numbers, uses = topology.mesh.stage_numbers, topology.links()
+    of_stage = [steps.kinds.of_stage(topology.stage_ranks(stage)) for stage in numbers]
+    found: list[list[BuiltStage]] = [[] for _ in numbers]
     for number, own in enumerate(steps.of_kind):
-        stages = [stage for stage in range(count) if number in of_stage[stage]]
+        stages = [s for s, kinds in zip(numbers, of_stage, strict=True) if number in kinds]
         for level in range(own.level_count):
             parts = _parts(own, names, items, axes_index, detail=detail, level=level)
             made = _stages(own, parts, names, items, axes_index, level=level, wanted=stages)
             for stage, built in made.items():
-                found[stage].append(built)
+                found[stage - numbers.start].append(built)
     for own_levels, kinds in zip(found, of_stage, strict=True):
         for place, built in enumerate(own_levels):
             own = steps.of_kind[kinds[place]] if len(kinds) > 1 else steps.of_kind[kinds[0]]
@@ -72,7 +72,7 @@ def stages_and_ranks(
     waiting = [
         {
             stage: {tier: executed[level].waiting[tier] for tier in copied}
-            for stage, executed in enumerate(found)
+            for stage, executed in zip(numbers, found, strict=True)
         }
         for level in range(step.level_count)
     ]
@@ -87,8 +87,9 @@ def stages_and_ranks(
         rates=steps.rates,
         kinds=steps.kinds,
         levels=levels,
-        mirrored=step.strategy.schedule.placed(count).copies > 1,
+        mirrored=step.strategy.schedule.placed(topology.mesh.pipeline).copies > 1,
         label=steps.label,
+        before=step.before,
     )
     return found, ranks
 
@@ -174,8 +175,7 @@ def _stages(
     """Return each stage that is wanted, as ranks of `level` play it."""
     strategy, software = step.strategy, step.software
     context = _context(step, names, items, axes_index)
-    stages, schedule = strategy.mesh.stages, strategy.schedule
-    chunks = cut_chunks(step.program, stages, schedule)
+    stages, schedule, chunks = strategy.mesh.pipeline, strategy.schedule, step.chunks
     crossing = _crossing(step, chunks)
     transfer = _transfer(names)
     _check_size(step, parts)
@@ -210,6 +210,7 @@ def _stages(
             ],
             blocking_transfers=stages > 1 and not step.moves.overlap.pipeline,
             pairs=pairs,
+            arrivals=_arrivals(step, stage, context),
         )
         found[stage] = BuiltStage(
             program=program,
@@ -247,15 +248,34 @@ def _part_numbers(
 
 def _crossing(step: LoweredStep, chunks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
     """Return what crosses each border of a chunk, forward and back: first, last and all between."""
-    stages, schedule = step.strategy.mesh.stages, step.strategy.schedule
-    given = entering(step.program, chunks, chunk_stages(schedule.placed(stages)))
-    return [(0.0, 0.0), *entering_bytes(given, step.program, step.costs), (0.0, 0.0)]
+    mesh, schedule = step.strategy.mesh, step.strategy.schedule
+    given = entering(step.program, chunks, chunk_stages(schedule.placed(mesh.pipeline)))
+    found = [(0.0, 0.0), *entering_bytes(given, step.program, step.costs), (0.0, 0.0)]
+    ends = mesh.stage_numbers.start, mesh.stage_numbers.stop
+    for place, border in zip(ends, (step.before, step.after), strict=True):
+        if border is not None:  # of what one rank sends: others send a share of it
+            found[place] = border.forward.most_bytes, border.backward.most_bytes
+    return found
+
+
+def _arrivals(
+    step: LoweredStep, stage: int, context: ChunkContext
+) -> tuple[TaskTable | None, TaskTable | None]:
+    """Return what a stage at a border of its mesh gathers of what it is sent, and of gradients."""
+    numbers = step.topology.mesh.stage_numbers
+    before, after = step.before, step.after
+    forward = before.forward.arrivals if before and stage == numbers[0] else ()
+    backward = after.backward.arrivals if after and stage == numbers[-1] else ()
+    return (
+        arrival_table(forward, context, backward=False),
+        arrival_table(backward, context, backward=True),
+    )
 
 
 def _input_bytes(step: LoweredStep, stage: int) -> float:
     """Return what input batches take on a device of a stage. [B]"""
     strategy = step.strategy
-    begins = loading_stages(strategy.schedule, strategy.mesh.stages)
+    begins = loading_stages(strategy.schedule, strategy.mesh.pipeline)
     return 0.0 if step.loading is None or stage not in begins else step.loading.device_bytes
 
 
@@ -269,7 +289,7 @@ def _stored(step: LoweredStep, parts: Sequence[BlockParts], level: int) -> list[
 
 def _splits_backward(strategy: Strategy) -> bool:
     """Whether some stage makes its weight gradients apart."""
-    orders = strategy.schedule.orders(strategy.mesh.stages)
+    orders = strategy.schedule.orders(strategy.mesh.pipeline)
     return any(slot.work is SlotWork.INPUT_GRADIENT for order in orders for slot in order)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from wattree.compiler.tasks.copies import COPIES
 from wattree.compiler.tasks.step_tasks import BuiltStage
 from wattree.cost.update import tier2_update_share
-from wattree.lowering.stages import cut_chunks
 from wattree.lowering.step import LoweredJob, LoweredStep
 
 
@@ -71,8 +70,8 @@ def _executed(
 
 def _accessed_bytes(step: LoweredStep, stage: int, level: int) -> float:
     """Return what one rank of a stage reads and writes in expanded memory in a step. [B]"""
-    schedule, count = step.strategy.schedule, step.strategy.mesh.stages
-    chunks, placement = cut_chunks(step.program, count, schedule), schedule.placed(count)
+    schedule, count = step.strategy.schedule, step.strategy.mesh.pipeline
+    chunks, placement = step.chunks, schedule.placed(count)
     own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
     programs = [step.program.instances[instance] for chunk in own for instance in chunk]
     each = sum(_at(step.costs[program].tier2_traffic_bytes, level) for program in programs)

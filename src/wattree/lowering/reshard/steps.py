@@ -120,7 +120,7 @@ class ReshardStep:
             kept = (own == part).all(axis=(1, 2))
             ranks = np.flatnonzero((volumes(needed) > 0) & ~kept & (wants == key[0]))
             holders = senders[part_of.ravel() == number]
-            turn = (np.arange(len(holders))[:, None] - ranks) % len(holders)
+            turn = (np.arange(len(holders))[:, None] - np.arange(len(ranks))) % len(holders)
             far = distance(holders[:, None], receivers[ranks][None, :]) * len(holders) + turn
             found.append((holders[far.argmin(axis=0)], receivers[ranks], needed[ranks]))
         from_, to, what = (np.concatenate(each) for each in zip(*found, strict=True))
