@@ -293,28 +293,28 @@ def _edges(tasks: PlayedTasks) -> Edges:
     inside = np.concatenate(
         [edges + first for edges, first in zip(programs, tasks.first_task.tolist(), strict=False)]
     )
-    across = np.array(_transfers(tasks), dtype=np.int64).reshape(-1, 3)
+    by_heading = [peers(tasks.classes, heading) for heading in HEADINGS]
+    across = np.array(_transfers(tasks, by_heading), dtype=np.int64).reshape(-1, 3)
     edges = Edges(
         offsets=np.zeros(len(tasks.row) + 1, dtype=np.int64),
         after=np.empty(len(inside) + len(across), dtype=np.int64),
         via=np.empty(len(inside) + len(across), dtype=np.int64),
-        peers=np.concatenate([peers(tasks.classes, heading) for heading in HEADINGS]),
+        peers=np.concatenate(by_heading),
     )
     sort_edges(inside, across, tasks.row, tasks.copies < tasks.width, edges)
     return edges
 
 
-def _transfers(tasks: PlayedTasks) -> list[tuple[int, int, int]]:
-    """Return transfers, what waits for each in another stage, and the row of `peers`."""
+def _transfers(tasks: PlayedTasks, by_heading: Sequence[Integers]) -> list[tuple[int, int, int]]:
+    """Return transfers, what waits for each in another stage, and the row of `peers` from 1."""
     first = tasks.first_task.tolist()
-    rows = starts([len(peers(tasks.classes, heading)) for heading in HEADINGS])
+    row = dict(zip(HEADINGS, (1 + starts(list(map(len, by_heading)))).tolist(), strict=False))
     return [
-        (send.task + base, entry + first[send.stage], 1 + int(rows[way]) + peer)
+        (send.task + base, entry + first[send.stage], row[send.heading] + peer)
         for base, program, stage in zip(first, tasks.programs, tasks.classes, strict=False)
         for send in program.sends
-        for way in (HEADINGS.index(send.heading),)
-        for peer in range(len(peers_of(stage, send.heading)))
         for entry in tasks.programs[send.stage].receives[send.transfer]
+        for peer in range(len(peers_of(stage, send.heading)))
     ]
 
 

@@ -92,4 +92,6 @@ def _side_by_side(parts: Sequence[NDArray[Any]], missing: int) -> Integers:
 
 
 def _padded(rows: NDArray[Any], count: int, missing: int) -> NDArray[Any]:
+    if len(rows) == count:
+        return rows
     return np.pad(rows, ((0, count - len(rows)), (0, 0)), constant_values=missing)
