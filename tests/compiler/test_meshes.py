@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.compiler.jobs import small_cluster
+from tests.compiler.jobs import check_plays, small_cluster
 from tests.compiler.meshes import Axes, apart, drawn, figures, together
 from tests.compiler.reshard_reference import Region, part
 from wattree.compiler import compile_job
 from wattree.graph import Made, TaskKind
 from wattree.lowering.mesh_borders import BorderMessages, MeshSide, mesh_border
-from wattree.lowering.mesh_parts import stage_chunks
+from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
 from wattree.lowering.reshard import TensorPlacement
 from wattree.lowering.started import checked_parts, started
 from wattree.sim import execute
@@ -26,6 +26,16 @@ def test_folded_ranks_come_to_what_all_ranks_do(seed: int) -> None:
     job = drawn(seed)
 
     assert figures(job) == pytest.approx(figures(job, fold=False), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_the_plain_executor_agrees_and_memory_balances(seed: int) -> None:
+    """What is taken is given back, and merged tasks take the same time."""
+    job = drawn(seed)
+    even = replace(job.cluster, slowdown={})  # so that no class shares a task with another
+
+    strategy = replace(job.strategy, schedule=Schedule(micro_batches=2))
+    check_plays(replace(job, strategy=strategy, cluster=even))
 
 
 @pytest.mark.parametrize("kind", ["", "sequence"])
@@ -69,8 +79,10 @@ def test_stages_of_other_degrees_and_sizes_do_the_same_work() -> None:
 def borders(seed: int) -> list[tuple[BorderMessages, MeshSide, MeshSide]]:
     """Return what crosses the border of a drawn job, forward and back, with its two ends."""
     job = drawn(seed)
+    spans = mesh_spans(job.model, job.strategy)
     left, right = (
-        started(each, job.cluster, (), None) for each in checked_parts(job.placed, job.cluster)
+        started(part, job.cluster, (), None, span)
+        for part, span in zip(checked_parts(job.placed, job.cluster), spans, strict=True)
     )
     found = mesh_border(
         left.last, right.first, stage_chunks(job.model, job.strategy), left.rates[0]

@@ -116,9 +116,7 @@ def _job(
         folder=folder,
         problems=problems,
     )
-    own_devices = None
-    if cluster is not None:
-        own_devices = mesh_devices(chosen, cluster, place, problems=problems)
+    named = mesh_devices(chosen, cluster, place, problems=problems)
     _check_order(place, strategy, problems)
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data, workload)
@@ -142,7 +140,7 @@ def _job(
         training=training,
         source=source,
         warnings=tuple(problems.warnings),
-        devices=own_devices or (None if place is None else _devices(place, strategy)),
+        devices=named or (None if place is None else _devices(place, strategy)),
         left_open=left,
         workload=workload,
         **habits,

@@ -143,13 +143,13 @@ def check_mesh_ranks(
 
 
 def mesh_devices(
-    value: object, cluster: Cluster, place: JobPlace | None, *, problems: Problems
+    value: object, cluster: Cluster | None, place: JobPlace | None, *, problems: Problems
 ) -> tuple[int, ...] | None:
     """Return the device of each rank, in the order of the meshes; None where none is named.
 
     Args:
         value: The strategy as the job has it.
-        cluster: Whose devices they are.
+        cluster: Whose devices they are; None where it could not be read.
         place: Where the job says that it sits.
         problems: Where faults go.
     """
@@ -157,7 +157,7 @@ def mesh_devices(
     if place is not None and place.order is not None and len(specs) > 1:
         problems.add("place.order", "found with strategy.meshes; name the devices of each mesh")
     named = {name: spec.devices for name, spec in specs.items() if spec.devices is not None}
-    if not named:
+    if not named or cluster is None:
         return None
     allowed = range(cluster.devices) if place is None else place.devices
     used = Counter(device for devices in named.values() for device in devices)

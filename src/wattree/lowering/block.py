@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -62,6 +62,17 @@ class ModelProgram:
             context_axes=self.context_axes,
             load=load,
         )
+
+    def only(self, span: range) -> ModelProgram:
+        """Return the program of ranks that run some of the block instances."""
+        own = {self.instances[number] for number in span}
+        if len(own) == len(self.programs):
+            return self
+        programs = (
+            program if number in own else program.boundary
+            for number, program in enumerate(self.programs)
+        )
+        return replace(self, programs=tuple(programs))
 
     @property
     def owned(self) -> tuple[OwnedOperator, ...]:

@@ -388,3 +388,18 @@ class BlockProgram:
     window_parts: tuple[WindowPart, ...] = ()
     owned: tuple[OwnedOperator, ...] = ()
     cache: tuple[LocalSize, ...] = ()
+
+    @property
+    def boundary(self) -> BlockProgram:
+        """Only what it hands on, for ranks that do not run it."""
+        return BlockProgram(
+            block=self.block,
+            forward=(),
+            recomputation=(),
+            backward=(),
+            saved=(),
+            parameters=(),
+            boundary_tensors=self.boundary_tensors,
+            forward_exit=-1,
+            backward_exit=-1,
+        )

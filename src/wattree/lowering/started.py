@@ -54,7 +54,7 @@ class StartedJob:
 
 
 def started(
-    job: PlacedJob, cluster: Cluster, tiers: Sequence[str], storage: Loader | None
+    job: PlacedJob, cluster: Cluster, tiers: Sequence[str], storage: Loader | None, span: range
 ) -> StartedJob:
     """Return what is known of a job before anything is told of the groups of its ranks.
 
@@ -63,6 +63,7 @@ def started(
         cluster: On what.
         tiers: Memory behind the devices that it or jobs beside it use.
         storage: A loader whose storage it or jobs beside it read; None if none does.
+        span: Block instances that its ranks run.
     """
     # Here an algorithm that cannot serve a group is the user's to know.
     given = (job.rates,) if isinstance(job.rates, Rates) else job.rates
@@ -70,7 +71,7 @@ def started(
     assert len(by_pool) == len(cluster.pools), "rates of every pool"
     topology = _topology(job, cluster, tiers, storage)
     _check_place(topology, by_pool)
-    program = _program(job, active_axes(job.strategy))
+    program = _program(job, active_axes(job.strategy), span)
     levels = uneven_levels(job, program, cluster)
     return StartedJob(
         job=job,
@@ -115,14 +116,14 @@ def checked_parts(job: PlacedJob, cluster: Cluster) -> list[PlacedJob]:
     return parts
 
 
-def _program(job: PlacedJob, active: frozenset[str]) -> ModelProgram:
-    """Return the programs of the job's model.
+def _program(job: PlacedJob, active: frozenset[str], span: range) -> ModelProgram:
+    """Return the programs of the job's model; of blocks that others run, only what they hand on.
 
     Raises:
         StrategyError: Parts are too small for windows, or tables have no room behind the devices.
     """
     strategy = job.strategy
-    program = compile_model(job.model, strategy.tree, active)
+    program = compile_model(job.model, strategy.tree, active).only(span)
     parts = [part for each in program.programs for part in each.window_parts]
     if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):
         raise StrategyError(beyond)

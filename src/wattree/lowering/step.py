@@ -22,7 +22,7 @@ from wattree.lowering.groups import GroupShapes, Placement
 from wattree.lowering.loading import Loading, check_host_memory, loading_of
 from wattree.lowering.memory_tier_access import expanded_memory, split_offload
 from wattree.lowering.mesh_borders import MeshBorder, mesh_border
-from wattree.lowering.mesh_parts import stage_chunks
+from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
 from wattree.lowering.movement import Movement, movement_of
 from wattree.lowering.placed import PlacedJob
 from wattree.lowering.program import Scale
@@ -107,7 +107,12 @@ def steps_of(
         tiers: Memory behind the devices that it or jobs beside it use.
         storage: A loader whose storage it or jobs beside it read; None if none does.
     """
-    begun = [started(part, cluster, tiers, storage) for part in checked_parts(job, cluster)]
+    parts = checked_parts(job, cluster)
+    spans = mesh_spans(parts[0].model, job.strategy)
+    begun = [
+        started(part, cluster, tiers, storage, span)
+        for part, span in zip(parts, spans, strict=True)
+    ]
     chunks = stage_chunks(begun[0].job.model, job.strategy)
     if len(begun) == 1:
         return (_finished(begun[0], chunks, None, None),)

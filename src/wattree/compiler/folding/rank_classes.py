@@ -24,6 +24,7 @@ from wattree.lowering.links import (
 from wattree.lowering.mesh_borders import MeshBorder
 from wattree.lowering.rank_kinds import RankKinds
 from wattree.lowering.topology import LinkUse, MeshTopology
+from wattree.strategy import Mesh
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -251,16 +252,6 @@ def _stage_classes(
     ]
     numbers = np.empty(len(colors), dtype=np.int64)
     result, base = [], 0
-    mesh = job.topology.mesh
-    is_part = stages < mesh.pipeline
-
-    def peers(stage: int, heading: int) -> Integers:
-        """Return the classes in the stage before or behind; those of other meshes come later."""
-        first, to = local[stage][1], stage + heading
-        if is_part and not 0 <= to < stages:
-            return np.full((1, len(first)), -1)
-        return local[to % stages][2][None, first]
-
     for stage, ranks in enumerate(places.by_stage):
         _, first, inverse = local[stage]
         numbers[ranks] = base + inverse
@@ -284,13 +275,12 @@ def _stage_classes(
                 ranks=np.bincount(inverse),
                 slowdown=places.slowdown[chosen],
                 orbits={n: _orbits(members, place, len(chosen)) for n, members in groups.items()},
-                next_class=peers(stage, 1),
-                previous_class=peers(stage, -1),
+                next_class=_peers(job, local, stage, 1),
+                previous_class=_peers(job, local, stage, -1),
                 to_next=costs(places.distance_ahead, places.ahead),
                 to_previous=costs(places.distance_behind, places.behind),
                 static=job.static_memory[stage][level],
-                name=job.label
-                + (f"stage {mesh.stage_numbers[stage]}" if mesh.pipeline > 1 else "ranks"),
+                name=job.label + _stage_name(job.topology.mesh, stage),
                 mirror_class=local[stages - 1 - stage][2][None, first] if job.mirrored else None,
                 to_mirror=costs(places.distance_mirror, places.mirror) if job.mirrored else None,
                 members={
@@ -304,6 +294,24 @@ def _stage_classes(
             )
         )
     return result, numbers
+
+
+def _peers(
+    job: RanksOfJob, local: Sequence[tuple[Integers, ...]], stage: int, heading: int
+) -> Integers:
+    """Return the classes in the stage ahead or behind; those on other meshes come later."""
+    first, to, stages = local[stage][1], stage + heading, len(local)
+    if stages < job.topology.mesh.pipeline and not 0 <= to < stages:
+        return np.full((1, len(first)), -1)
+    return local[to % stages][2][None, first]
+
+
+def _stage_name(mesh: Mesh, stage: int) -> str:
+    """Return what people call one of a mesh's stages."""
+    if mesh.pipeline == 1:
+        return "ranks"
+    where = f" on {mesh.name}" if mesh.name else ""
+    return f"stage {mesh.stage_numbers[stage]}{where}"
 
 
 def _places(topology: MeshTopology, rates: Sequence[Rates], all_ranks: int) -> _Places:

@@ -177,7 +177,9 @@ class SlotTransfers:
         placement: ChunkPlacement,
         transfer: np.void,
         boundary_bytes: Sequence[Sequence[tuple[float, float]]],
+        arrivals: tuple[TaskTable | None, TaskTable | None] = (None, None),
     ) -> None:
+        self._arrivals = arrivals
         self._hops: dict[tuple[int, bool], Hop | None] = {}
         self._tables: dict[tuple[int, bool], TaskTable | None] = {}
         for chunk, (before, after) in enumerate(boundary_bytes):
@@ -200,6 +202,10 @@ class SlotTransfers:
         """Return what sends the slot's result; None if nothing does."""
         return self._tables[slot.chunk, slot.backward] if slot.hands_on else None
 
+    def arrival(self, slot: Slot) -> TaskTable | None:
+        """Return what makes the slot's input of the parts that were sent; None if it is whole."""
+        return self._arrivals[slot.backward] if slot.hands_on else None
+
 
 def _transfer_table(
     transfer: np.void, heading: int, size_bytes: float, *, backward: bool
@@ -219,7 +225,6 @@ def place_slots(
     pairs: PairedTables,
     *,
     keeps_gathered: bool,
-    arrivals: tuple[TaskTable | None, TaskTable | None] = (None, None),
 ) -> list[PlacedSlot]:
     """Append the table of every slot, what arrives before it, and its transfer to `tables`."""
     kinds, kind_of = kinds_of(order, keeps_gathered=keeps_gathered)
@@ -236,7 +241,7 @@ def place_slots(
         return -1 if transfer is None else tables.append(transfer, order[place].micro_batch)
 
     def arrived(slot: Slot) -> tuple[int, int] | None:
-        arrival = arrivals[slot.backward] if slot.hands_on else None
+        arrival = transfers.arrival(slot)
         if arrival is None:
             return None
         first = tables.append(arrival, slot.micro_batch)

@@ -96,11 +96,9 @@ def stage_program(
     firsts = [slot for slot in order if slot.work is SlotWork.FORWARD and begins[slot.chunk]]
     tables = TableSequence()
     inputs = _input_tables(tables, context, update, len(firsts))
-    transfers = SlotTransfers(stage, placement, transfer, boundary_bytes)
+    transfers = SlotTransfers(stage, placement, transfer, boundary_bytes, arrivals)
     keeps = not context.moves.overlap.reshard_after_forward
-    placed = place_slots(
-        order, chunks, tables, transfers, pairs, keeps_gathered=keeps, arrivals=arrivals
-    )
+    placed = place_slots(order, chunks, tables, transfers, pairs, keeps_gathered=keeps)
     receives = receives_of(placed, stage=stage, placement=placement)
     sends = sends_of(placed, transfers)
     extra = [*slot_edges(placed, transfers, receives), *return_edges(placed)]
