@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from benchmarks.netlab.credit import credits_of
-from benchmarks.netlab.graph import build_graph
+from benchmarks.netlab.graph import Share, build_graph
 from benchmarks.netlab.machine import Machine
 from benchmarks.netlab.scenario import Scenario
-from benchmarks.netlab.weights import weights_of
+from benchmarks.netlab.weights import shares_of
 from wattree.sim import execute
 from wattree.trace import Trace
 
@@ -104,19 +104,19 @@ def predict(
         SimulationError: The tasks wait for each other.
     """
     credit_bytes: Mapping[int, float] = {}
-    weights: Mapping[int, float] = {}
+    shares: Mapping[int, Share] = {}
     for execution_number in range(_EXECUTIONS):
         built = build_graph(
             scenario,
             machine,
             credit_bytes=credit_bytes,
-            weights=weights,
+            shares=shares,
             share_links=share_links,
         )
         trace = execute(built.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
         if execution_number < _EXECUTIONS - 1:
             credit_bytes = credits_of(built, trace, machine)
-            weights = weights_of(built, trace, queueing=scenario.queueing)
+            shares = shares_of(built, trace, queueing=scenario.queueing)
     return Prediction(
         makespan_s=max(float(trace.end_s[task]) for task in built.end.values()),
         start_s={key: float(trace.start_s[task]) for key, task in built.begin.items()},

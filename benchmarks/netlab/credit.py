@@ -53,7 +53,7 @@ def credits_of(built: Built, trace: Trace, machine: Machine) -> Mapping[int, flo
         transit, begin_s = built.transits[index], float(begins[index])
         end_s = float(trace.end_s[transit.tail])
         credit = min(limit_bytes, transit.size_bytes)
-        for link in transit.links:
+        for link in transit.way.data:
             window_s = limit_bytes / float(rates[link])
             passed = recent.setdefault(link, deque())
             while passed and passed[0].end_s <= begin_s - window_s:
@@ -62,7 +62,7 @@ def credits_of(built: Built, trace: Trace, machine: Machine) -> Mapping[int, flo
             credit = min(credit, limit_bytes - used_bytes)
         credit = max(0.0, credit)
         credit_bytes[int(index)] = credit
-        for link in transit.links:
+        for link in transit.way.data:
             # The trace was executed with the credit of before, so that is what did not pass evenly.
             evenly_bytes = transit.size_bytes - transit.credit_bytes
             recent[link].append(_Passage(begin_s, end_s, credit, evenly_bytes))

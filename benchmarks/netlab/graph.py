@@ -5,8 +5,9 @@ host's stream in between. A message is a row of transfers: the last is what the 
 holds, so its sender goes on before it. Messages from one host to another on one communicator
 follow each other on a connection, which is a stream at either end.
 
-Weights: the executor lets every flow's *busiest* link grow at equal speed. So a flow that also
-uses a boundless link, at `1 / w` times its bandwidth, grows at `w` times the speed of others.
+Shares: the executor lets every flow's *busiest* link grow at equal speed. So a flow that also
+uses a boundless link, at `1 / w` times its bandwidth, grows at `w` times the speed of others. What
+a flow's window holds below the rate of its links is its full speed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmarks.netlab.columns import Columns
 from benchmarks.netlab.machine import Machine
 from benchmarks.netlab.scenario import Scenario, ScenarioTask
 from benchmarks.netlab.traffic import Message, messages_of
+from benchmarks.netlab.windows import Way
 from wattree.errors import JobError
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 from wattree.hardware.network import Link, Network, cable
@@ -33,6 +35,22 @@ _MOST_MESSAGES = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a transfer gets where others are under way.
+
+    Attributes:
+        weight: Besides others on a full link, in (0, 1].
+        limit: At most, of the rate of its links, in (0, 1].
+    """
+
+    weight: float = 1.0
+    limit: float = 1.0
+
+
+WHOLE = Share()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transit:
     """A message on its way.
 
@@ -41,7 +59,7 @@ class Transit:
         source, target: Hosts.
         size_bytes: Payload. [B]
         credit_bytes: What of it its links pass at once. [B]
-        links: The links that its data crosses.
+        way: The links that its data crosses, and its acknowledgements.
         bandwidth_bytes_per_s: Of the slowest of them, as payload. [B/s]
     """
 
@@ -50,7 +68,7 @@ class Transit:
     target: str
     size_bytes: float
     credit_bytes: float
-    links: tuple[int, ...]
+    way: Way
     bandwidth_bytes_per_s: float
 
     @property
@@ -94,7 +112,7 @@ def build_graph(
     machine: Machine,
     *,
     credit_bytes: Mapping[int, float] | None = None,
-    weights: Mapping[int, float] | None = None,
+    shares: Mapping[int, Share] | None = None,
     share_links: bool = True,
 ) -> Built:
     """Return the graph of a scenario.
@@ -103,16 +121,14 @@ def build_graph(
         scenario: What runs.
         machine: Constants of the emulation.
         credit_bytes: Message → what its links pass at once; none if None. [B]
-        weights: Task → its weight where flows meet, in (0, 1]; 1 if not named.
+        shares: Task → its share where flows meet; the whole if not named.
         share_links: Tasks meet on links; if not, each has the network to itself.
 
     Raises:
         HardwareError: A message has no path.
         JobError: The scenario has too many messages.
     """
-    builder = _Builder(
-        scenario, machine, credit_bytes or {}, weights or {}, share_links=share_links
-    )
+    builder = _Builder(scenario, machine, credit_bytes or {}, shares or {}, share_links=share_links)
     for number, task in enumerate(scenario.tasks):
         builder.add(number, task)
     return builder.built()
@@ -126,12 +142,12 @@ class _Builder:
         scenario: Scenario,
         machine: Machine,
         credit_bytes: Mapping[int, float],
-        weights: Mapping[int, float],
+        shares: Mapping[int, Share],
         *,
         share_links: bool,
     ) -> None:
         self.scenario, self.machine = scenario, machine
-        self.credit_bytes, self.weights, self.share_links = credit_bytes, weights, share_links
+        self.credit_bytes, self.shares, self.share_links = credit_bytes, shares, share_links
         self.network = network_of(scenario, machine)
         self.columns = Columns(scenario.hosts)
         self.begin: dict[tuple[str, str], int] = {}
@@ -207,7 +223,7 @@ class _Builder:
         rail = str(self.scenario.communicators[str(task.communicator)].rail)
         links = self.network.path(source, target, rail=rail)
         bandwidth_bytes_per_s = min(self.network.links[k].bandwidth_bytes_per_s for k in links)
-        flows = self._flow(number, links, bandwidth_bytes_per_s)
+        back = self.network.path(target, source, rail=rail)
         connection = (str(task.communicator), task.stream, source, target)
         streams = tuple(
             self.columns.stream(StreamKind.COMMUNICATION, host, *connection)
@@ -227,6 +243,8 @@ class _Builder:
         for size_bytes in _pieces(message.size_bytes, machine.send_buffer_bytes):
             passed_bytes = min(left_bytes, size_bytes)
             left_bytes -= passed_bytes
+            share = self.shares.get(len(self.columns), WHOLE)
+            rate_bytes_per_s = share.limit * bandwidth_bytes_per_s
             tasks.append(
                 self.columns.append(
                     TaskKind.TRANSFER,
@@ -234,15 +252,15 @@ class _Builder:
                     streams=streams,
                     after=(tasks[-1],) if tasks else tuple(after),
                     latency_s=0.0 if tasks else latency_s,
-                    work_s=slowed * (size_bytes - passed_bytes) / bandwidth_bytes_per_s,
-                    flows=self._weighted(flows, bandwidth_bytes_per_s),
+                    work_s=slowed * (size_bytes - passed_bytes) / rate_bytes_per_s,
+                    flows=self._weighted(
+                        self._flow(number, links, rate_bytes_per_s), rate_bytes_per_s, share.weight
+                    ),
                     sent_bytes=size_bytes,
                 )
             )
         self.columns.work_s[tasks[-1]] += machine.message_link_s
-        self._add_acknowledgements(
-            number, tasks, self.network.path(target, source, rail=rail), bandwidth_bytes_per_s
-        )
+        self._add_acknowledgements(number, tasks, back, bandwidth_bytes_per_s)
         self.transits.append(
             Transit(
                 tasks=tuple(tasks),
@@ -250,16 +268,15 @@ class _Builder:
                 target=target,
                 size_bytes=message.size_bytes,
                 credit_bytes=credit_bytes,
-                links=links,
+                way=Way(data=links, acknowledgements=back),
                 bandwidth_bytes_per_s=bandwidth_bytes_per_s,
             )
         )
 
     def _weighted(
-        self, flows: tuple[tuple[int, float], ...], bandwidth_bytes_per_s: float
+        self, flows: tuple[tuple[int, float], ...], bandwidth_bytes_per_s: float, weight: float
     ) -> tuple[tuple[int, float], ...]:
-        """Return the flows of the next task with its weight."""
-        weight = self.weights.get(len(self.columns), 1.0)
+        """Return the flows of a task with its weight."""
         if weight >= 1.0:
             return flows
         return (*flows, (self._copies * len(self.network.links), bandwidth_bytes_per_s / weight))

@@ -1,56 +1,56 @@
-"""How much of a crowded link a flow takes besides others: weights of max-min shares.
+"""How much of a crowded link a flow takes besides others: weights of max-min shares, and limits.
 
 `fair` links serve the pairs of hosts in turn, so flows of one pair share one turn. On `fifo` links
-a flow's share is its part of the queue. A connection has a fixed window, which waits in front of
-the links that hold it up: where it meets others on two busy links, half of it waits at each, and
-it gets there half of what a flow gets whose whole window waits at one link.
+a flow's share is its part of the queues, and it may be less than links have free (`windows`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.netlab.graph import Built
+from benchmarks.netlab.graph import WHOLE, Built, Share
+from benchmarks.netlab.windows import window_rates
 from wattree.trace import Trace
 
-#: A link is busy if it carries more than this part of what it can: acknowledgements and latencies
-#: keep a full link a little below 1.
-_BUSY = 0.95
 #: Weights nearer to 1 than this change nothing that could be measured.
 _NEGLIGIBLE = 0.02
 #: Transfers of no bytes take no time; their rate is none, whatever it is divided by. [s]
 _SHORTEST_S = 1e-12
-#: What a path crosses before its first link.
-_NOWHERE = -1
 
 Floats = NDArray[np.float64]
 
 
-def weights_of(built: Built, trace: Trace, *, queueing: str) -> Mapping[int, float]:
-    """Return the weight of each transfer that does not have weight 1, given when all of them ran.
+def shares_of(built: Built, trace: Trace, *, queueing: str) -> Mapping[int, Share]:
+    """Return the share of each transfer that has not all that max-min gives it.
 
     Args:
         built: The graph.
-        trace: How it was executed last.
+        trace: How it was executed last: when all of them ran.
         queueing: `fair` or `fifo`.
     """
     tasks, transits = _transfers(built)
     begin_s = trace.start_s[tasks] + built.graph.latency_s[tasks]
     end_s = np.maximum(begin_s, trace.end_s[tasks])
-    bytes_per_s = built.graph.link_traffic_bytes[tasks] / np.maximum(end_s - begin_s, _SHORTEST_S)
-    spans = _Spans(begin_s=begin_s, end_s=end_s, rate=bytes_per_s)
-    weigh = _fifo_weights if queueing == "fifo" else _fair_weights
-    weights = weigh(built, transits, spans)
-    return {
-        int(task): float(weight)
-        for task, weight in zip(tasks, weights, strict=True)
-        if weight < 1.0 - _NEGLIGIBLE
+    spans = _Spans(begin_s=begin_s, end_s=end_s, rate=np.ones(len(tasks)))
+    if queueing == "fifo":
+        weights, limits = _fifo_shares(built, transits, spans)
+    else:
+        weights, limits = _fair_weights(built, transits, spans), np.ones(len(tasks))
+    shares = {
+        int(task): Share(weight=_whole(float(weight)), limit=_whole(float(limit)))
+        for task, weight, limit in zip(tasks, weights, limits, strict=True)
     }
+    return {task: share for task, share in shares.items() if share != WHOLE}
+
+
+def _whole(part: float) -> float:
+    return part if part < 1.0 - _NEGLIGIBLE else 1.0
 
 
 def _transfers(built: Built) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -104,32 +104,43 @@ def _sum_of_rises(begin_s: Floats, slope: Floats, time_s: Floats) -> Floats:
 def _fair_weights(built: Built, transits: NDArray[np.int64], spans: _Spans) -> Floats:
     """One over the flows of the same pair of hosts, on average over the transfer."""
     weights = np.ones(len(transits))
-    counted = replace(spans, rate=np.ones(len(transits)))
     pairs: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row, transit in enumerate(transits):
         pairs[built.transits[transit].source, built.transits[transit].target].append(row)
     for rows in pairs.values():
-        pair = counted.rows(rows)
+        pair = spans.rows(rows)
         weights[rows] = 1.0 / np.maximum(1.0, pair.mean_rates(pair))
     return weights
 
 
-def _fifo_weights(built: Built, transits: NDArray[np.int64], spans: _Spans) -> Floats:
-    """One over the busy links where a flow meets others that come another way."""
-    queues = np.zeros(len(transits))
-    ways: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for row, transit in enumerate(transits):
-        before = _NOWHERE
-        for link in built.transits[transit].links:
-            ways[link][before].append(row)
-            before = link
-    for link, arriving in ways.items():
-        full_bytes_per_s = _BUSY * float(built.graph.link_bandwidth_bytes_per_s[link])
-        everyone = spans.rows([row for rows in arriving.values() for row in rows])
-        for before, rows in arriving.items():
-            these = spans.rows(rows)
-            load = everyone.mean_rates(these)
-            # A queue stands where flows meet; those that come the same way met further back.
-            met = load - these.mean_rates(these) > _NEGLIGIBLE * load
-            queues[rows] += (load > full_bytes_per_s) & (met | (before == _NOWHERE))
-    return np.asarray(1.0 / np.maximum(1.0, queues))
+def _fifo_shares(built: Built, transits: NDArray[np.int64], spans: _Spans) -> tuple[Floats, Floats]:
+    """What windows and queues leave a flow, on average over its way (`window_rates`)."""
+    ways = [built.transits[transit].way for transit in transits]
+    own = np.array([built.transits[transit].bandwidth_bytes_per_s for transit in transits])
+    rates = cache(lambda ways: window_rates(ways, built.graph.link_bandwidth_bytes_per_s))
+    carried_bytes, free_bytes = np.zeros(len(transits)), np.zeros(len(transits))
+    for begin_s, end_s, rows in _moments(spans):
+        rate, is_held = rates(tuple(ways[row] for row in rows))  # the same ones meet again
+        carried_bytes[rows] += np.minimum(rate, own[rows]) * (end_s - begin_s)
+        free_bytes[rows] += np.where(is_held, own[rows], rate) * (end_s - begin_s)
+    whole_bytes = np.maximum(own * (spans.end_s - spans.begin_s), _SHORTEST_S)
+    moved = spans.end_s > spans.begin_s
+    weights = np.where(moved, carried_bytes / whole_bytes * own / own.max(initial=1.0), 1.0)
+    limits = np.where(moved, np.minimum(free_bytes / whole_bytes, 1.0), 1.0)
+    return weights, limits
+
+
+def _moments(spans: _Spans) -> Iterator[tuple[float, float, list[int]]]:
+    """Yield times between which the same transfers are on their way, with these."""
+    moved = np.flatnonzero(spans.end_s > spans.begin_s)
+    changes = sorted(
+        [(float(spans.begin_s[row]), 1, int(row)) for row in moved]
+        + [(float(spans.end_s[row]), 0, int(row)) for row in moved]
+    )
+    under_way: set[int] = set()
+    before_s = 0.0
+    for time_s, begins, row in changes:
+        if under_way and time_s > before_s:
+            yield before_s, time_s, sorted(under_way)
+        before_s = time_s
+        (under_way.add if begins else under_way.discard)(row)

@@ -66,10 +66,7 @@ def test_products_beside_traffic_are_predicted_from_the_two_alone(
 
 
 def test_scenarios_measured_after_the_fit_are_predicted_as_well() -> None:
-    """Sixteen, half of them random, measured later: no constant has seen them.
-
-    The one that is missed is `random-2`: in plain queues acknowledgements wait behind data.
-    """
+    """Sixteen, half of them random, measured later: no constant has seen them."""
     machine = load_machine()
     unseen = load_folder(Path(__file__).parent / "unseen")
     found = [compare(one, predict(one, machine)) for one in unseen]
@@ -80,10 +77,22 @@ def test_scenarios_measured_after_the_fit_are_predicted_as_well() -> None:
     assert quiet.median_abs_error is not None
     assert quiet.median_abs_error <= 0.005
     assert quiet.worst is not None
-    assert quiet.worst <= 0.06
-    assert quiet.worst_id == "random-2"
+    assert quiet.worst <= 0.03
     assert products.worst is not None
     assert products.worst <= 0.05
+
+
+def test_queues_on_the_way_back_hold_connections_up() -> None:
+    """One queue per link and flows both ways, measured on a busy machine; max-min misses 23 %."""
+    machine = load_machine()
+    duplex = load_folder(Path(__file__).parent / "duplex")
+    found = summary(compare(one, predict(one, machine)) for one in duplex)
+
+    assert found.count == 5
+    assert found.mean_abs_error is not None
+    assert found.mean_abs_error <= 0.015
+    assert found.worst is not None
+    assert found.worst <= 0.035
 
 
 def test_a_prediction_does_not_look_at_the_measurement() -> None:
