@@ -252,3 +252,30 @@ def test_nested_meshes_have_the_ranks_of_a_stage() -> None:
         "strategy.meshes.small.mesh: found tp, which all has too; give axes of the same ranks "
         "names of their own",
     ]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"workload": "forward"},
+        {
+            "workload": "generate",
+            "data": {"prompt_length": 128, "generate_length": 8, "global_batch": 64},
+        },
+    ],
+)
+def test_other_workloads_run_on_equal_meshes_as_on_one(rest: dict[str, Any]) -> None:
+    """Forward passes and generation are steps of the same pipeline."""
+    axes = {"dp": 4, "tp": 2}
+    tree = {**TREE, "": {"compute": {"batch": "dp"}, "mesh": "late"}}
+    several = job({"early": {"mesh": axes}, "late": {"mesh": axes}}, tree=tree, **rest)
+    plain = {
+        pattern: {key: value for key, value in node.items() if key != "mesh"}
+        for pattern, node in tree.items()
+        if "compute" in node
+    }
+    one = job(strategy={"meshes": None, "mesh": {"pp": 2, **axes}, "tree": plain}, **rest)
+
+    first, second = simulate(several).result, simulate(one).result
+    assert first.step_time_s == pytest.approx(second.step_time_s, rel=1e-9)
+    assert first.energy_j.total == pytest.approx(second.energy_j.total, rel=1e-9)
