@@ -171,15 +171,19 @@ def _products(gpu: str, dtype: str, rows: pd.DataFrame, most: int) -> Products:
     found = found[found.log >= np.log(_LEAST_US)]
     found = found.sample(min(most, len(found)), random_state=1)
     device = load_device(DEVICES[gpu])
-    watts = device.tdp_w / device.matrix_peak_flop_per_s(Precision.BF16) * 1e12
-    boost = np.where(found.short > 0, _BOOST if watts < _BOUND_W else 1.0, 1.0)
     return Products(
         device=device,
         dtype=dtype,
         time_s=np.exp(found.log.to_numpy()) * 1e-6,
-        boost=boost,
+        boost=run_boost(device, found.short.to_numpy() > 0),
         **{name: found[name].to_numpy(dtype=np.float64) for name in shape},
     )
+
+
+def run_boost(device: Device, is_short: NDArray[np.bool_]) -> Floats:
+    """Return by how much short runs on a device are faster than lasting ones, as a factor."""
+    watts = device.tdp_w / device.matrix_peak_flop_per_s(Precision.BF16) * 1e12
+    return np.where(is_short, _BOOST if watts < _BOUND_W else 1.0, 1.0)
 
 
 def fitted(products: Sequence[Products], calibration: Calibration) -> Calibration:

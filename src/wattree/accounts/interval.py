@@ -59,7 +59,7 @@ def constants_of(
         return calibration.found_learned(device, item)
 
     # Without a factor of its own, a family has that of the reference, which is 1 by definition.
-    own = calibration.found(f"family.{software}.math")
+    own = calibration.found_math(software, compiled=setting.software.compiled)
     math_factor = () if own is None else (own,)
     by_library = setting.software.library_kernels
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")

@@ -173,6 +173,22 @@ class Calibration:
         """Return constant `item` of a software family, pooled if it has none of its own."""
         return self.constants[self._name(f"family.{family}.{item}", f"pooled.{item}")].value
 
+    def found_math(self, family: str, *, compiled: bool) -> FoundConstant | None:
+        """Return what a software family adds to the rate of matmuls, over the reference family.
+
+        Args:
+            family: Its name.
+            compiled: A compiler has the whole step. Such a family without a constant of its own
+                has that of all of them; any other is like the reference family: None.
+        """
+        pooled = ("pooled.compiled_math",) if compiled else ()
+        return self.found(f"family.{family}.math", *pooled)
+
+    def math(self, family: str, *, compiled: bool) -> float:
+        """Return the value of `found_math`, that of the reference family where there is none."""
+        found = self.found_math(family, compiled=compiled)
+        return self.constants["pooled.math"].value if found is None else found.constant.value
+
     def general(self, item: str) -> float:
         """Return a constant that holds for all."""
         return self.constants[self._name(f"general.{item}")].value

@@ -209,7 +209,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     collectives: CollectiveRequests,
 ) -> Rates:
     device = pool.node.device
-    math = calibration.family(software.name, "math")
+    math = calibration.math(software.name, compiled=software.compiled)
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
     elementwise = calibration.family(software.name, "elementwise")
     if software.compiled:
@@ -268,7 +268,7 @@ def _products(
     calibration: Calibration,
 ) -> dict[str, Any]:
     """Return the fields of `Rates` for products and attention. [FLOP/s]"""
-    math = calibration.family(software.name, "math")
+    math = calibration.math(software.name, compiled=software.compiled)
     linear = _product_rate(device, precision, calibration) * math
     if precision is Precision.MXFP8:
         linear *= calibration.general("block_scaling_rate")
