@@ -438,7 +438,7 @@ CASES = (
         inputs=rows,
         flop=256,
         backward_flop=(256, 256),
-        advice="as its backward says",
+        advice="its backward is recorded",
     ),
     Case(group="Structure", what="tied parameters", build=_tied, inputs=rows, flop=512),
     Case(group="Structure", what="modules used twice", build=_shared, inputs=rows, flop=512),
@@ -621,7 +621,7 @@ CASES = (
     ),
     Case(
         group="Refused",
-        what="products of operands of different types",
+        what="matmuls of operands of different types",
         build=one(lambda self, x: self.a(x.double())),
         inputs=rows,
         refusal="module 'a' raised at aten.addmm.default: RuntimeError: its operands are float32 "
