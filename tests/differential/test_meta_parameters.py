@@ -50,11 +50,18 @@ TIED_BY_THE_LIBRARY: Final = ("flan-t5-xl", "flan-t5-xxl")
 NEEDED: Final[Mapping[str, Mapping[str, Any]]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "nemotron": {"num_key_value_heads": 8},
+    # Sizes of experts are in a section, and the library needs this key without giving it a default.
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 4, "rope_theta": 10000.0},
+        "ffn_config": {"ffn_hidden_size": 256, "moe_num_experts": 4, "moe_top_k": 2},
+    },
 }
 
 #: Keys that are read as the software reads them in which such models are trained; the library's
 #: own classes ignore them.
 OTHERWISE_READ: Final[Mapping[str, tuple[str, ...]]] = {
+    # The library refuses a tied head, and a section of attention without `rope_theta`.
+    "dbrx": ("tie_word_embeddings", "attn_config"),
     "deepseek_v2": ("moe_layer_freq",),
     "mpt": ("attn_config", "expansion_ratio"),
     # The library computes the size of a head and has no such key.
@@ -71,6 +78,7 @@ TWO_LAYERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "gpt_bigcode": {"n_layer": 2},
     "gptj": {"n_layer": 2},
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+    "dbrx": {"n_layers": 2, "d_model": 256, "n_heads": 8, "vocab_size": 100},
     "mpt": {"n_layers": 2},
     "t5": {"num_layers": 2},
 }

@@ -269,6 +269,22 @@ def test_llm_foundry_says_model_batch_and_sharding(tmp_path: Path) -> None:
     assert any("has the sizes of llama-3.1-8b" in note for note in found.assumed)
 
 
+@pytest.mark.parametrize(
+    ("repository", "name"),
+    [
+        ("EleutherAI/gpt-neo-125M", "gpt-neo-125m"),
+        ("EleutherAI/gpt-neo-1.3B", "gpt-neo-1.3b"),
+        ("EleutherAI/gpt-neo-2.7B", "gpt-neo-2.7b"),
+        ("databricks/dbrx-instruct", "dbrx"),
+    ],
+)
+def test_llm_foundry_finds_models_of_its_recipes(
+    tmp_path: Path, repository: str, name: str
+) -> None:
+    """Its recipes name repositories, with capitals and of tuned versions."""
+    assert _foundry(tmp_path, name=repository).job["model"] == name
+
+
 def test_llm_foundry_changes_keys_of_a_model(tmp_path: Path) -> None:
     """A longer table of positions makes another model than that of the catalog."""
     longer = "config_overrides: {n_positions: 4096}"

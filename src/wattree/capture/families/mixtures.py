@@ -1,4 +1,4 @@
-"""Mixtures of experts outside the Qwen family: Mixtral, DeepSeek V2 and V3, gpt-oss."""
+"""Mixtures of experts outside the Qwen family: Mixtral, DBRX, DeepSeek V2 and V3, gpt-oss."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from wattree.capture.config_reader import ConfigReader
 from wattree.capture.families.common import (
     attention_biases,
     causal_head,
+    decoder,
     llama_like,
     sliding_layers,
     sliding_window,
@@ -23,6 +24,40 @@ def mixtral(reader: ConfigReader) -> dict[str, Any]:
         "window": sliding_window(reader, default=0),
         "experts": reader.count("num_local_experts"),
         "top_k": reader.count("num_experts_per_tok"),
+    }
+
+
+@FAMILIES.register("dbrx")
+def dbrx(reader: ConfigReader) -> dict[str, Any]:
+    """Read DBRX: every layer a mixture, norms of a weight alone, grouped queries, no biases.
+
+    The limit on queries, keys and values (`clip_qkv`) is no operator here.
+    """
+    shape = decoder(
+        reader,
+        hidden=("d_model", "hidden_size"),
+        heads=("n_heads", "num_attention_heads"),
+        layers=("n_layers", "num_hidden_layers"),
+        tied=False,
+    )
+    attention, experts = reader.section("attn_config"), reader.section("ffn_config")
+    kv = attention.count("kv_n_heads", default=1)
+    attention.require_divisor("kv_n_heads", kv, "n_heads", shape["heads"])
+    inner = experts.count("ffn_hidden_size")
+    return {
+        **shape,
+        "kv_heads": kv,
+        "ffn": inner,
+        "gated": True,
+        "activation": experts.section("ffn_act_fn").text("name", default="silu"),
+        "norm": "layer_weight",
+        "positions": "rotary",
+        "max_positions": reader.count("max_seq_len", "max_position_embeddings", default=2048),
+        "experts": experts.count("moe_num_experts"),
+        "top_k": experts.count("moe_top_k"),
+        "dropout": reader.share("resid_pdrop", default=0.0),
+        "embedding_dropout": reader.share("emb_pdrop", default=0.0),
+        "attention_dropout": attention.share("attn_pdrop", default=0.0),
     }
 
 
