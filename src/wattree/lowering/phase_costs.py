@@ -76,6 +76,7 @@ def phase_costs(
     tier2_bytes = np.zeros(len(scale.micro_batch))
     costs = _empty(instructions, len(tier2_bytes))
     rings = rings_of(instructions)
+    cap, memory_s = rates.power.cap, dict[int, Floats]()
     for index, instruction in enumerate(instructions):
         if isinstance(instruction, CollectiveInstruction):
             _fill_collective(costs, index, scale, placement.group(instruction.axes, scale), rates)
@@ -96,13 +97,21 @@ def phase_costs(
                 tier2_bytes = tier2_bytes + share * traffic
         if rates.start_s is not None and runs_alone(instruction):
             work = work + starts_s(instruction, scale, rates)
-        if (cap := rates.power.cap) is not None:
+        if cap is not None:
             slowest = np.minimum(own.memory_bytes_per_s, own.stream_bytes_per_s)
-            work = cap.time_s(work, flop, traffic, traffic / slowest)
+            memory_s[index] = np.broadcast_to(traffic / slowest, tier2_bytes.shape)
         costs.work_s[index], costs.flop[index], costs.traffic_bytes[index] = work, flop, traffic
         costs.transient_bytes[index] = _transient(instruction, scale, rates)
         if ring is not None:
             costs.transient_bytes[index] += _visiting(ring, instructions, scale, rates)
+    if cap is not None and memory_s:
+        rows = list(memory_s)  # all at once: the search for a clock takes as long for one
+        costs.work_s[rows] = cap.time_s(
+            costs.work_s[rows],
+            costs.flop[rows],
+            costs.traffic_bytes[rows],
+            np.array(list(memory_s.values())),
+        )
     return costs, tier2_bytes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wattree.closed_form import strategies as closed_form
@@ -12,6 +12,7 @@ from wattree.closed_form.expressible import is_expressible
 from wattree.errors import StrategyError
 from wattree.job.usual import USUAL_STRATEGIES, in_words, ways
 from wattree.lowering.setting import Setting
+from wattree.predict.asked import Asked
 from wattree.strategy import Offload, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
@@ -19,13 +20,17 @@ from wattree.strategy.presets import strategy_of
 _FORWARD = 1 / 3
 
 
-def decided(setting: Setting) -> Setting:
+def decided(setting: Setting, asked: Asked | None = None) -> Setting:
     """Return a setting whose job says what it left to memory and time, and that it was assumed.
 
     Users tune until it runs: virtual stages are those of the fastest pipeline that fits, what does
     not fit waits in host memory where copies cost nothing, and else as little as possible is
     computed again, all by the closed form. Where nothing fits, the cheapest stays, and the result
     says by how much it does not fit.
+
+    Args:
+        setting: Of the job.
+        asked: What earlier estimates of the job computed; None to begin anew.
 
     Raises:
         StrategyError: The strategy does not fit model or cluster.
@@ -35,7 +40,7 @@ def decided(setting: Setting) -> Setting:
         return setting
     if not is_expressible(options, job.cluster):
         return setting
-    weighed = _Weighed(setting)
+    weighed = _Weighed(setting, asked or Asked(setting))
     if not weighed.is_open(options):
         return setting
     fitting = [
@@ -58,8 +63,8 @@ class _Estimate:
 class _Weighed:
     """Strategies of one job, weighed by the closed form."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting, self.shared = setting, closed_form.Shared()
+    def __init__(self, setting: Setting, asked: Asked) -> None:
+        self.setting, self.asked = setting, asked
         self.usual = USUAL_STRATEGIES[setting.job.software]
         self.found: dict[StrategyOptions, _Estimate | None] = {}
 
@@ -107,12 +112,16 @@ class _Weighed:
         """Return the same with the virtual stages of the fastest pipeline that fits."""
         if not self._may_interleave(options) or (known := self._estimate(options)) is None:
             return options
+        tried = [
+            options.changed(schedule="interleaved", virtual_stages=count)
+            for count in _divisions(self.setting.model.layers, options.pp)
+        ]
+        self._estimate_all(tried)
         best, best_s = options, known.step_s
-        for count in _divisions(self.setting.model.layers, options.pp):
-            tried = options.changed(schedule="interleaved", virtual_stages=count)
-            found = self._estimate(tried)
-            if found is not None and self.fits(tried) and found.step_s < best_s:
-                best, best_s = tried, found.step_s
+        for each in tried:
+            found = self._estimate(each)
+            if found is not None and self.fits(each) and found.step_s < best_s:
+                best, best_s = each, found.step_s
         return best
 
     def _offloaded(self, options: StrategyOptions) -> StrategyOptions | None:
@@ -138,26 +147,40 @@ class _Weighed:
     def _estimate(self, options: StrategyOptions) -> _Estimate | None:
         """Return time and memory; None where the strategy cannot be or has no closed form."""
         if options not in self.found:
-            self.found[options] = self._made(options)
+            self._estimate_all([options])
         return self.found[options]
 
-    def _made(self, options: StrategyOptions) -> _Estimate | None:
-        setting, job = self.setting, self.setting.job
-        if not is_expressible(options, job.cluster):
-            return None
-        batch = job.data.global_batch
+    def _estimate_all(self, tried: Sequence[StrategyOptions]) -> None:
+        """Find time and memory of strategies that differ in virtual stages alone."""
+        self.found |= dict.fromkeys(tried)
+        if not (possible := [each for each in tried if self._is_possible(each)]):
+            return
+        job = self.setting.job
+        degrees = Degrees.of(possible, job.data.global_batch)
         try:
-            strategy_of(options, model=setting.model, global_batch=batch)
-            degrees = Degrees.of([options], batch)
-            found = closed_form.estimate(setting, options, degrees, shared=self.shared)
+            found = closed_form.estimate(
+                self.asked.setting, possible[0], degrees, shared=self.asked.shared
+            )
         except StrategyError:
-            return None
-        device = job.cluster.pools[int(found.pool[0])].node.device
-        return _Estimate(
-            step_s=float(found.step_time_s[0]),
-            need_bytes=float(found.process_bytes[0]) * options.colocation.processes,
-            capacity_bytes=device.memory_bytes,
-        )
+            return
+        for at, options in enumerate(possible):
+            device = job.cluster.pools[int(found.pool[at])].node.device
+            self.found[options] = _Estimate(
+                step_s=float(found.step_time_s[at]),
+                need_bytes=float(found.process_bytes[at]) * options.colocation.processes,
+                capacity_bytes=device.memory_bytes,
+            )
+
+    def _is_possible(self, options: StrategyOptions) -> bool:
+        """Return whether the model has such a strategy, and the strategy a closed form."""
+        job = self.setting.job
+        if not is_expressible(options, job.cluster):
+            return False
+        try:
+            strategy_of(options, model=self.setting.model, global_batch=job.data.global_batch)
+        except StrategyError:
+            return False
+        return True
 
 
 def _divisions(layers: int, stages: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from wattree.accounts.pool_use import peak_flop_per_s
 from wattree.closed_form import strategies as closed_form
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
-from wattree.closed_form.strategies import Estimates, Shared
+from wattree.closed_form.strategies import Estimates
 from wattree.cost import Calibration, load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Device
@@ -23,6 +22,7 @@ from wattree.job import Job, WorkloadKind, naming
 from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
+from wattree.predict.asked import recent
 from wattree.predict.example import missing_strategy
 from wattree.predict.generation import NO_STRATEGY, generation_steps
 from wattree.predict.left_open import decided
@@ -115,7 +115,7 @@ def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "estimate")])
     with naming(job):
-        return _estimated(decided(setting))
+        return _estimated(decided(setting, recent(setting)))
 
 
 def _estimated(setting: Setting) -> StepEstimate:
@@ -133,7 +133,7 @@ def _estimated(setting: Setting) -> StepEstimate:
         devices=None if job.devices is None else len(job.devices),
     )
     degrees = Degrees.of([options], data.global_batch)
-    asked = _recent(setting)
+    asked = recent(setting)
     found = closed_form.estimate(asked.setting, options, degrees, shared=asked.shared)
     return _told(setting, options, found)
 
@@ -185,34 +185,6 @@ def _generated(job: Job, calibration: Calibration) -> StepEstimate:
         carbon_gco2e=None if (g := site.carbon_gco2e_per_j) is None else g * energy_j,
         generation=use,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A job that was asked about, whatever its strategy, and what its estimates share."""
-
-    setting: Setting
-    shared: Shared
-
-    def is_for(self, setting: Setting) -> bool:
-        """Whether another setting differs in nothing but the strategy."""
-        own = self.setting
-        if own.model is not setting.model or own.calibration is not setting.calibration:
-            return False
-        return own.job == replace(setting.job, strategy=own.job.strategy)
-
-
-#: Jobs asked about last, those of the shortest past at the end.
-_RECENT: deque[_Asked] = deque(maxlen=4)
-
-
-def _recent(setting: Setting) -> _Asked:
-    """Return what is known of a job."""
-    for asked in _RECENT:
-        if asked.is_for(setting):
-            return asked
-    _RECENT.append(_Asked(setting, Shared()))
-    return _RECENT[-1]
 
 
 def _known(strategy: Strategy | StrategyOptions, job: Job) -> StrategyOptions:

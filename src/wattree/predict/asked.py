@@ -1,0 +1,39 @@
+"""Jobs that were estimated last, and what estimates of one job share."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from wattree.closed_form.strategies import Shared
+from wattree.lowering.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job that was asked about, whatever its strategy, and what its estimates share."""
+
+    setting: Setting
+    shared: Shared = field(default_factory=Shared)
+
+    def is_for(self, setting: Setting) -> bool:
+        """Whether another setting differs in nothing but the strategy and what that leaves open."""
+        own, job = self.setting, self.setting.job
+        if own.model is not setting.model or own.calibration is not setting.calibration:
+            return False
+        return job == replace(
+            setting.job, strategy=job.strategy, left_open=job.left_open, assumed=job.assumed
+        )
+
+
+#: Jobs asked about last, those of the shortest past at the end.
+_RECENT: deque[Asked] = deque(maxlen=4)
+
+
+def recent(setting: Setting) -> Asked:
+    """Return what is known of a job."""
+    for asked in _RECENT:
+        if asked.is_for(setting):
+            return asked
+    _RECENT.append(Asked(setting))
+    return _RECENT[-1]
