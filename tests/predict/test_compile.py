@@ -26,7 +26,9 @@ def test_the_key_says_what_the_habit_is_called_compiled() -> None:
 
 def test_key_and_habit_that_contradict_each_other_are_refused() -> None:
     """Neither is taken silently."""
-    with pytest.raises(JobError, match=r"compile: found true, but traits\.compiled says otherwise"):
+    with pytest.raises(
+        JobError, match=r"compile: found true, but traits\.compiled differs; give one"
+    ):
         job_from_mapping(JOB | {"compile": True, "traits": {"compiled": False}})
 
 

@@ -102,7 +102,7 @@ def test_ten_thousand_hostile_messages_are_no_messages() -> None:
 def test_what_is_no_launchers_is_a_message_not_a_defect(value: object) -> None:
     """Facts and contributions alike."""
     for read in (Facts.from_json, Contribution.from_json):
-        with pytest.raises(RunError, match="launcher 1: said what no launcher says"):
+        with pytest.raises(RunError, match="launcher 1: sent an unknown message"):
             read_all([Contribution(shared="a", mps={}, port=1).as_json(), value], read, launchers=2)
 
 

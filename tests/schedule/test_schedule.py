@@ -59,7 +59,7 @@ def test_a_power_limit_saves_energy_until_a_deadline_forbids_it() -> None:
     jobs = waiting(steps=1000, nodes=1)
     loose = found(queue(jobs, power_limits=["400 W"]))
     end_s = found(queue(jobs)).jobs[0].end_s
-    tight = found(queue({**jobs, "deadline": f"{end_s:.3f} s"}, power_limits=["400 W"]))
+    tight = found(queue({**jobs, "deadline": f"{end_s + 1e-3:.3f} s"}, power_limits=["400 W"]))
 
     assert loose.jobs[0].power_limit_w == 400.0
     assert loose.jobs[0].end_s > end_s

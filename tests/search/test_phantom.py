@@ -117,7 +117,7 @@ def test_the_best_of_the_model_itself_is_shown_beside_it(approximate: Plan) -> N
     assert approximate.as_json()["exact"]["label"] == exact.best.label
     assert approximate.candidates > exact.candidates
     told = " ".join(approximate.explanation)
-    assert "It trains another function than ffn, with" in told
+    assert "It trains a different function from ffn, with" in told
     assert "the best of the model itself" in told
     assert "has fewer weights, as phantom layers have" in told
 

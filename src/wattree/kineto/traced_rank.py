@@ -160,7 +160,7 @@ class _Reading:
         if event.get("ph") != "X" or not _is_time(start) or not _is_time(duration):
             return
         span = (start * 1e-6, max(duration, 0.0) * 1e-6)
-        category, name = event.get("cat"), str(event.get("name"))
+        category, name = str(event.get("cat")), str(event.get("name"))
         if category in _DEVICE_CATEGORIES:
             self.on_device = True
             self._kernel(name, span, event)

@@ -1,4 +1,4 @@
-"""Does the strategy fit the model and the cluster? Every misfit is found, with what would help."""
+"""Check that the strategy fits the model and the cluster: list every misfit with a remedy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def misfits(
     sequence: int,
     devices: int | None = None,
 ) -> dict[str, str]:
-    """Return path → what does not fit there. Arguments as of `check_fits`."""
+    """Return path → misfit. Arguments as of `check_fits`."""
     found = _rank_misfits(strategy, cluster) if devices is None else _own(strategy, devices)
     found |= _sequence_misfits(model, sequence)
     if len(strategy.meshes) == 1:
@@ -83,7 +83,7 @@ def misfits(
 
 
 def _named(mesh: Mesh, found: Mapping[str, str]) -> dict[str, str]:
-    """Return misfits of one of several meshes, by paths that name it."""
+    """Return misfits of one of several meshes, keyed by paths that name the mesh."""
     return {f"{path} ({mesh.name})" if mesh.name else path: why for path, why in found.items()}
 
 
@@ -127,7 +127,7 @@ def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
 
 
 def _own(strategy: Strategy, devices: int) -> dict[str, str]:
-    """Return what does not fit devices that are the job's own: each holds one rank."""
+    """Return misfits of ranks and devices where the job has its devices alone: one rank each."""
     if strategy.ranks == devices:
         return {}
     return {
@@ -233,7 +233,7 @@ def _dim_misfits(
 
 
 def _once_each(found: Mapping[str, str]) -> dict[str, str]:
-    """Return each cause at the first place where it shows, with the number of the others."""
+    """Return each cause at its first place, with the number of further places."""
     places: dict[str, list[str]] = {}
     for path, reason in found.items():
         places.setdefault(reason, []).append(path)
@@ -246,7 +246,7 @@ def _once_each(found: Mapping[str, str]) -> dict[str, str]:
 def _context_misfits(
     model: ModelGraph, tree: StrategyTree, targets: Sequence[_Target]
 ) -> dict[str, str]:
-    """Return nodes that say how attention reaches other ranks, where no attention is."""
+    """Return nodes that set context parallelism of attention where there is no attention."""
     asked = [p for p, node in tree.nodes.items() if node.context or node.context_order]
     met = {
         pattern
@@ -264,10 +264,10 @@ def _context_misfits(
 
 
 def check_ring(tree: StrategyTree, software: Software) -> None:
-    """Refuse a ring where the software keeps whole score matrices.
+    """Reject ring attention where the software stores whole score matrices.
 
     Raises:
-        StrategyError: Attention in blocks needs a fused kernel.
+        StrategyError: Ring attention needs a fused kernel.
     """
     misfits = {
         f"strategy.tree.{pattern!r}": f"context 'ring' computes attention block by block, but "

@@ -1,4 +1,4 @@
-"""Pass 10c: link classes, and what a collective takes when no other group shares its links.
+"""Pass 10c: link classes, and times of collectives when no other group shares their links.
 
 Links that carry the traffic of equal ranks are one class. A task's flow on a link class is what
 all ranks that it stands for send over one such link: if eight groups share one adapter, the
@@ -30,7 +30,7 @@ class LinkClasses:
         of_class: Link class of each rank class, `(C,)`.
         twins: Ranks of each rank class on one such link, `(C,)`.
         bandwidth_bytes_per_s: Of one link of each class, `(L,)`. [B/s]
-        one_way: All that it carries goes in one direction, or both ways share it.
+        one_way: Traffic goes in one direction only, or both directions share the link.
     """
 
     name: str
@@ -42,7 +42,7 @@ class LinkClasses:
 
 
 def rank_rates(links: LinkRates) -> Mapping[str, float]:
-    """Return what one rank's links of each kind carry where all ranks send at once. [B/s]"""
+    """Return the bandwidth share of one rank on links of each kind when all ranks send. [B/s]"""
     return {
         "scale_up_bytes": links.scale_up_bytes_per_s,
         "adapter_bytes": links.adapter_bytes_per_s,
@@ -59,7 +59,7 @@ def joint_links(of_jobs: Sequence[Sequence[LinkUse]]) -> tuple[LinkUse, ...]:
 
 
 def rates_of_ranks(use: LinkUse, pools: Integers, rates: Sequence[LinkRates]) -> Floats:
-    """Return what each rank's part of its link carries where all send at once. [B/s]
+    """Return the bandwidth share of each rank when all ranks send at once. [B/s]
 
     Args:
         use: Links of one kind.
@@ -70,7 +70,7 @@ def rates_of_ranks(use: LinkUse, pools: Integers, rates: Sequence[LinkRates]) ->
 
 
 def capacities(use: LinkUse, rates: Sequence[LinkRates]) -> Floats:
-    """Return the bandwidth of each link, `(links,)`, slow ones as if they were not. [B/s]
+    """Return the nominal bandwidth of each link, `(links,)`; slow links count as normal. [B/s]
 
     Args:
         use: Links of one kind.
@@ -86,7 +86,7 @@ def capacities(use: LinkUse, rates: Sequence[LinkRates]) -> Floats:
 
 
 def members_by_link(use: LinkUse) -> Integers | None:
-    """Return the ranks on each link, filled up with -1; None if each rank has its own."""
+    """Return the ranks on each link, padded with -1; None if each rank has its own link."""
     counts = np.bincount(use.of_rank)
     if counts.max(initial=0) <= 1:
         return None
@@ -144,7 +144,7 @@ def alone_s(
 ) -> Floats:
     """Return the work of tasks where no other group uses their links, `(T,)`. [s]
 
-    What tasks come with holds where every group of the mesh sends at once; a link that several
+    The input work assumes that every group of the mesh sends at once; a link that several
     ranks share carries one group faster. Collectives whose ports and network work in turn keep
     their time: groups in lock-step come to the shared link together.
 
@@ -172,14 +172,14 @@ def alone_s(
 
 
 def share_of_one_group(groups: Integers, use: LinkUse) -> float:
-    """Return the part of a link's ranks that one group has on it, at most."""
+    """Return the largest share of a link's ranks that belongs to one group."""
     if use.ranks_per_link <= 1:
         return 1.0
     return float(largest_runs(use.of_rank[groups]).max()) / use.ranks_per_link
 
 
 def largest_runs(links: Integers) -> Integers:
-    """Return how often the most frequent link of each group comes; `(groups, members)`."""
+    """Return the count of the most frequent link of each group; `(groups, members)`."""
     links = np.sort(links, axis=1)
     starts = np.ones(links.shape, dtype=bool)  # of runs of equal links
     starts[:, 1:] = np.diff(links, axis=1) != 0

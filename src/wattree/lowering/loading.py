@@ -1,4 +1,4 @@
-"""The input pipeline of the ranks that begin the model: what its reads, workers and copies take."""
+"""The input pipeline of first-stage ranks: times of reads, workers and copies."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ BUFFERS = {True: 2, False: 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """What loading is to the ranks of one pool.
+    """Input pipeline of the ranks of one pool.
 
     Attributes:
-        loader: How it is done.
-        node: What they sit on.
+        loader: Configuration of the data loader.
+        node: Node type of the pool.
         samples: Of one micro-batch and rank, of one process where several share its device.
         on_node: Loaders on the fullest node of the pool.
         everywhere: Loaders of the job.
-        ranks: Ranks that one loader serves. Each plays its part of what the loader takes from
+        ranks: Ranks that one loader serves. Each simulates its share of what the loader uses of
             storage, host and links.
         simulates_links: Its transfers share links with others; else they take the time that they
             have when all ranks load.
@@ -47,16 +47,16 @@ class Loading:
 
     @property
     def core_s(self) -> float:
-        """Core time of one micro-batch, one rank's part of it, all processes of its device. [s]"""
+        """Return the core time of one micro-batch for one rank, all processes of its device. [s]"""
         return self.device_samples * self.loader.core_s / self.ranks
 
     @property
     def device_samples(self) -> float:
-        """Samples of one micro-batch of all processes of a device."""
+        """Return the samples of one micro-batch of all processes of a device."""
         return self.samples * self.loader.processes
 
     def times_s(self, micro_batches: float = 1.0) -> Mapping[str, float]:
-        """Return how long each part takes for so many micro-batches of every loader. [s]"""
+        """Return the time of each part for `micro_batches` micro-batches of every loader. [s]"""
         parts = part_times_s(
             self.loader,
             self.node,
@@ -69,17 +69,17 @@ class Loading:
 
     @property
     def device_bytes(self) -> float:
-        """What input batches take on a device, those in use included. [B]"""
+        """Return the device memory of input batches, those in use included. [B]"""
         return BUFFERS[self.loader.pinned] * self.samples * self.loader.tensor_bytes
 
     @property
     def host_bytes(self) -> float:
-        """What batches made ahead by the loaders of a device take in host memory. [B]"""
+        """Return the host memory of batches prefetched by the loaders of a device. [B]"""
         return self.loader.batches_ahead * self.device_samples * self.loader.held_bytes
 
 
 def loading_stages(schedule: Schedule, stages: int) -> tuple[int, ...]:
-    """Return the pipeline stages whose ranks begin the model."""
+    """Return the pipeline stages that load samples."""
     return tuple(sorted({route[0].stage for route in schedule.placed(stages).routes}))
 
 
@@ -91,7 +91,7 @@ def loading_of(
     *,
     each_serves: int = 1,
 ) -> tuple[Loading, ...]:
-    """Return what loading is to the ranks of each pool.
+    """Return the input pipeline of the ranks of each pool.
 
     Args:
         loader: How every rank that begins the model gets its data.
@@ -128,7 +128,7 @@ def _nodes_of(topology: MeshTopology, ranks: Integers) -> Integers:
 
 
 def storage_links(loader: Loader, cluster: Cluster, devices: Integers) -> tuple[LinkUse, ...]:
-    """Return the links from storage: one into each node, or one that all share.
+    """Return the links from storage: one per node, or one shared by all nodes.
 
     Args:
         loader: How data is loaded.
@@ -148,7 +148,7 @@ def storage_links(loader: Loader, cluster: Cluster, devices: Integers) -> tuple[
 
 
 def check_host_memory(loading: Sequence[Loading]) -> None:
-    """Raise a StrategyError if batches made ahead find no room in a node's memory."""
+    """Raise a StrategyError if prefetched batches do not fit in a node's memory."""
     for each in loading:
         held, capacity = each.on_node * each.host_bytes, each.node.host.memory_bytes
         if held > capacity:

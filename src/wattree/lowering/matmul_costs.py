@@ -1,4 +1,4 @@
-"""Matmuls of a program → seconds, FLOP and bytes, casts to 8 bit included."""
+"""Time, FLOP and bytes of matmuls, casts to 8 bit included."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN_MATMULS = frozenset({"logits", "moe.router"})
 
 
 def is_quantized(instruction: ComputeInstruction, rates: Rates) -> bool:
-    """Return whether a product runs at 8 or 4 bits."""
+    """Return whether a matmul runs at 8 or 4 bits."""
     return (
         rates.quantized
         and instruction.kind is OperatorKind.MATMUL
@@ -86,7 +86,7 @@ def matmul_costs(
 
 
 def _turns(instruction: ComputeInstruction, scale: Scale) -> Floats | float:
-    """Return how many matmuls an instruction is, one after another.
+    """Return the number of sequential matmuls in an instruction.
 
     Each time step is a matmul of its rows that reads the weights again. Gradients of the weights
     are taken for all of them at once.
@@ -98,7 +98,7 @@ def _turns(instruction: ComputeInstruction, scale: Scale) -> Floats | float:
 
 
 def _casts(phase: InstructionPhase, m: Floats, n: Floats, k: Floats, groups: Floats) -> Floats:
-    """Bytes moved by casts: activations and weights in forward, gradients once in backward."""
+    """Return the bytes moved by casts: activations, weights in forward, gradients in backward."""
     if phase is InstructionPhase.INPUT_GRADIENT:
         return groups * m * k * _CAST_ACTIVATION_BYTES  # k is the gradient's width here
     if phase is InstructionPhase.WEIGHT_GRADIENT:
@@ -113,7 +113,7 @@ def _inference_traffic(
     *,
     quantized: bool,
 ) -> Floats:
-    """Return the bytes of a product whose operands come as wide as they are multiplied.
+    """Return the memory traffic of a matmul whose operands are stored at their compute width.
 
     Of experts, weights of those that get a token are read: of `m` tokens an expert, each of which
     goes to a share `p` of them, `1 - (1 - p)**(m / p)` where routing is even.

@@ -1,4 +1,4 @@
-"""How kernels access the second memory tier in place: which of their bytes lie there."""
+"""In-place access of kernels to the second memory tier: their bytes in that tier."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _TABLE_SHARE = 0.5
 
 
 def split_offload(offload: Offload, node: Node) -> tuple[Offload, Offload]:
-    """Return what is copied to other memories, and what lies in memory that the device reaches.
+    """Return the offload by copies, and the offload to memory that the device accesses in place.
 
     Args:
-        offload: As the strategy has it.
+        offload: Offload of the strategy.
         node: Whose expanded memory says how it is used.
     """
     if node.cxl is None or not node.cxl.is_accessed_in_place or "cxl" not in offload.tiers:
@@ -44,16 +44,16 @@ def split_offload(offload: Offload, node: Node) -> tuple[Offload, Offload]:
 def expanded_memory(
     offload: Offload, node: Node, *, devices: int, spilled: Floats | float, stage_layers: Floats
 ) -> ExpandedMemory | None:
-    """Return the second tier as a device of a node reaches it; None if nothing lies there.
+    """Return the second tier as seen by a device of a node; None if it is empty.
 
-    Devices of a node share its link in equal parts, all devices the pool's, whether they are at
+    Devices of a node share its link equally, all devices share the pool's, whether they
     work or not.
 
     Args:
-        offload: What lies there: the second of `split_offload`.
+        offload: Contents of the tier: the second result of `split_offload`.
         node: Whose memory it is.
         devices: Of the cluster.
-        spilled: Share of what has no place of its own that does not fit on the device.
+        spilled: Overflowing share of the data without a placement of its own.
         stage_layers: Layers of a pipeline stage, `(n,)`.
     """
     tier = node.cxl
@@ -79,9 +79,9 @@ def expanded_memory(
 
 
 def tier2_saved_rows(program: BlockProgram, saved_bytes: Floats, tier: ExpandedMemory) -> Floats:
-    """Return what of each kept tensor lies in expanded memory, `(saved tensors, n)`. [B]
+    """Return the bytes of each saved tensor in expanded memory, `(saved tensors, n)`. [B]
 
-    What recomputation makes again stays on the device.
+    Recomputed tensors stay on the device.
     """
     tier2 = np.zeros_like(saved_bytes)
     for index, tensor in enumerate(program.saved):
@@ -93,14 +93,14 @@ def tier2_saved_rows(program: BlockProgram, saved_bytes: Floats, tier: ExpandedM
 def tier2_accesses(
     program: BlockProgram, tier2: Floats
 ) -> tuple[Mapping[int, Floats], Mapping[int, Floats], Mapping[int, Floats]]:
-    """Return what steps of forward, recomputation and backward move of kept tensors there. [B]
+    """Return the saved-tensor traffic of each instruction with expanded memory, by phase. [B]
 
-    Who makes a tensor writes it, who keeps it reads it once in forward and once in backward. What
-    the block was given is written with its first step.
+    The producer writes a tensor; its saver reads it once in forward and once in backward. Block
+    inputs are written with the first instruction.
 
     Args:
         program: Of the block.
-        tier2: What of each kept tensor lies there, `(saved tensors, n)`. [B]
+        tier2: Bytes of each saved tensor in the tier, `(saved tensors, n)`. [B]
     """
     phases: tuple[dict[int, Floats], dict[int, Floats], dict[int, Floats]] = ({}, {}, {})
     lists = program.forward, program.recomputation, program.backward
@@ -116,7 +116,7 @@ def tier2_accesses(
 
 
 def _reader(steps: Sequence[Instruction], path: str) -> int | None:
-    """Return the step of an operator that reads what it kept: of gradients the weight's."""
+    """Return the instruction that reads an operator's saved tensor: of gradients, the weight's."""
     own = [i for i, s in enumerate(steps) if isinstance(s, ComputeInstruction) and s.path == path]
     weight = [i for i in own if steps[i].phase is InstructionPhase.WEIGHT_GRADIENT]
     return next(iter((*weight, *own)), None)
@@ -127,7 +127,7 @@ def _add(found: dict[int, Floats], step: int, size: Floats) -> None:
 
 
 def stored_whole(program: BlockProgram, scale: Scale) -> Floats:
-    """Return 1 where a block computes with its parameters where they are stored, `(n,)`.
+    """Return 1 where a block uses its parameters in place from storage, `(n,)`.
 
     0 where they are gathered from shards first: what is gathered is on the device.
     """
@@ -140,7 +140,7 @@ def stored_whole(program: BlockProgram, scale: Scale) -> Floats:
 def tier2_share(
     step: ComputeInstruction, traffic: Floats, moved_bytes: Moved, scale: Scale, rates: Rates
 ) -> Floats:
-    """Return the share of a step's memory traffic that goes to expanded memory, `(n,)`.
+    """Return the share of an instruction's memory traffic that goes to expanded memory, `(n,)`.
 
     Args:
         step: The step.

@@ -1,6 +1,6 @@
-"""What the last stage of one mesh sends to the first of the next, and what comes back.
+"""Transfers from the last stage of one mesh to the first of the next, and back.
 
-Ranks of stages that lie alike send to the rank at their place, as pipelines do. Elsewhere the
+Stages with equal layouts send rank to rank, as pipelines do. Elsewhere the
 change of layout is planned: whole values cross once, by messages from ranks that have them, and may
 land as parts that the receivers then gather.
 """
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A collective that makes what is wanted of the parts that were sent.
+    """A collective that builds the wanted layout from the received parts.
 
     Attributes:
         kind: Which.
@@ -53,12 +53,12 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BorderMessages:
-    """What one stage sends another for a micro-batch.
+    """Messages between two stages for one micro-batch.
 
     Attributes:
         senders, receivers: Places of ranks in their stages, by message; no pair twice.
         size_bytes: Of each message. [B]
-        arrivals: What receivers do with what they got, in order.
+        arrivals: Collectives of the receivers, in order.
     """
 
     senders: Integers
@@ -68,7 +68,7 @@ class BorderMessages:
 
     @property
     def most_bytes(self) -> float:
-        """What the rank sends that sends most. [B]"""
+        """Return the largest total that any rank sends. [B]"""
         return float(_summed(self.senders, self.size_bytes).max(initial=0.0))
 
 
@@ -77,7 +77,7 @@ class MeshBorder:
     """The border between stages of two meshes.
 
     Attributes:
-        forward, backward: What crosses it, and what comes back.
+        forward, backward: Messages of activations and of gradients.
     """
 
     forward: BorderMessages
@@ -109,7 +109,7 @@ class MeshSide:
         return DeviceGrid(mesh=Mesh(axes=axes), devices=tuple(devices.tolist()))
 
     def layout(self, made: Made) -> Layout:
-        """Return how a tensor lies here that is handed on."""
+        """Return the layout of a boundary tensor on this side."""
         return self.program.layouts[self.program.instances[made.instance]][made.tensor]
 
     def shape(self, extents: Sequence[Extent]) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class MeshSide:
 def mesh_border(
     before: MeshSide, after: MeshSide, chunks: Sequence[Sequence[int]], rates: Rates
 ) -> MeshBorder:
-    """Return what crosses between two stages on different meshes.
+    """Return the messages between two stages on different meshes.
 
     Args:
         before, after: The stages.
@@ -133,7 +133,7 @@ def mesh_border(
         rates: What the links of the devices reach.
 
     Raises:
-        StrategyError: A tensor lies in a way that cannot be sent.
+        StrategyError: The layout of a tensor cannot be sent.
     """
     given = entering(before.program, chunks, range(len(chunks)))[after.stage - 1]
     extents = _extents(before.program)
@@ -161,7 +161,7 @@ def _extents(program: ModelProgram) -> Mapping[Made, tuple[Extent, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Price:
-    """Time of a step of a layout change; only messages and what receivers gather are allowed."""
+    """Return the time of a step of a layout change; only messages and gathers are allowed."""
 
     gathers_on: DeviceGrid
     link: LinkTime
@@ -179,7 +179,7 @@ class _Price:
 def _crossing(
     made: Made, extents: Sequence[Extent], source: MeshSide, target: MeshSide, price: _Price
 ) -> BorderMessages:
-    """Return what brings one tensor from one stage to another."""
+    """Return the messages that bring one tensor from one stage to another."""
     shape, width = source.shape(extents), price.link.element_bytes
     start, end = source.grid, target.grid
     have = _placement(source.layout(made), len(shape), start.mesh, made, source)
@@ -223,7 +223,7 @@ def _messages(step: ReshardStep, width: float, link: LinkTime) -> BorderMessages
 
 
 def _places(devices: Integers, of_ranks: Sequence[int]) -> Integers:
-    """Return the place of each device among those of a stage's ranks."""
+    """Return the position of each device among a stage's ranks."""
     own = np.array(of_ranks)
     order = np.argsort(own)
     return np.asarray(order[np.searchsorted(own, devices, sorter=order)])
@@ -251,14 +251,14 @@ def _placement(
 
 
 def _by_place(placement: TensorPlacement, mesh: Mesh) -> object:
-    """Return a placement by the places of its axes, whatever they are called."""
+    """Return a placement with its axes replaced by their positions."""
     number = {axis: place for place, (axis, _) in enumerate(mesh.axes)}
     shards = tuple(tuple(number[axis] for axis in axes) for axes in placement.shards)
     return tuple(degree for _, degree in mesh.axes), shards
 
 
 def _together(parts: Sequence[BorderMessages]) -> BorderMessages:
-    """Return crossings of several tensors as one: what a rank sends another is one message."""
+    """Return the transfers of several tensors merged: one message per pair of ranks."""
     if not parts:
         return BorderMessages(senders=_NONE, receivers=_NONE, size_bytes=np.zeros(0))
     pairs = np.concatenate([np.stack([p.senders, p.receivers], axis=1) for p in parts])

@@ -1,4 +1,4 @@
-"""Which mesh runs which part of the model, and how the stages of all meshes cut it.
+"""Assignment of model parts to meshes, and the stage cuts of all meshes.
 
 A strategy of several meshes is one pipeline: each mesh has stages of its own, and runs blocks that
 follow each other, in the order of the meshes.
@@ -42,7 +42,7 @@ def stage_chunks(model: ModelGraph, strategy: Strategy) -> tuple[tuple[int, ...]
 
 
 def mesh_spans(model: ModelGraph, strategy: Strategy) -> tuple[range, ...]:
-    """Return the block instances that each mesh runs; of a strategy that fits."""
+    """Return the block instances of each mesh; the strategy fits."""
     if len(strategy.meshes) == 1:
         return (range(len(model.instances)),)
     names = [mesh_names(model, strategy, instance)[0] for instance in model.instances]
@@ -70,7 +70,7 @@ def _layers(mesh: Mesh, model: ModelGraph, span: range, strategy: Strategy) -> S
 
 
 def mesh_misfits(model: ModelGraph, strategy: Strategy) -> dict[str, str]:
-    """Return path → why the model cannot be run by the meshes as the tree names them."""
+    """Return path → why the meshes cannot run the model as the tree assigns them."""
     found = {
         f"strategy.{key}": "found with several meshes; expected one mesh"
         for key, is_given in _OF_ONE.items()

@@ -1,4 +1,4 @@
-"""Adapters and uplinks of a cluster whose pools differ: whose devices share them, and how much."""
+"""Adapters and uplinks of clusters with several pools: sharing devices and bandwidths."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class SharedLinks:
 
     Attributes:
         name, load: As `topology.LinkUse`.
-        of_device: Number of the link that each device uses, `(devices,)`.
-        parts: Devices that each link is meant for, by pool, `(pools, links)`.
+        of_device: Index of the link of each device, `(devices,)`.
+        parts: Devices designed for each link, by pool, `(pools, links)`.
     """
 
     name: str
@@ -43,7 +43,7 @@ def mixed_links(cluster: Cluster, places: DevicePlaces, *, uplinks: bool) -> Ite
 
 
 def _adapters(cluster: Cluster, places: DevicePlaces) -> SharedLinks:
-    """Each device sends over the adapter beside it; devices share where adapters are fewer."""
+    """Return adapters: each device uses the nearest; devices share where adapters are fewer."""
     of_device, parts, first = np.empty(cluster.devices, dtype=np.int64), [], 0
     for number, pool in enumerate(cluster.pools):
         own = places.pool == number
@@ -66,7 +66,7 @@ def _adapters(cluster: Cluster, places: DevicePlaces) -> SharedLinks:
 
 
 def _uplinks(cluster: Cluster, places: DevicePlaces) -> SharedLinks:
-    """All uplinks of a leaf are one; rail-optimised fabrics have a leaf for each rail.
+    """Return uplinks, all of a leaf as one; rail-optimized fabrics have a leaf for each rail.
 
     Places of a leaf that the cluster leaves empty count as those that it fills, on average.
     """

@@ -1,4 +1,4 @@
-"""A job's model source → model graph, adapters applied; what strategies ask of its depth."""
+"""Build a job's model graph, adapters applied; check what strategies ask of its depth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wattree.job import Job
 from wattree.lowering.usual_model import usual_block
 from wattree.strategy import Strategy, StrategyOptions
 
-#: Ways of recomputation that tell products apart by name.
+#: Recomputation modes that select matmuls by name.
 _OF_TRANSFORMERS = ("selective_matmul", "selective_operator", "selective_qkv")
 
 
@@ -39,7 +39,7 @@ def model_of(job: Job) -> ModelGraph:
 
 
 def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph) -> None:
-    """Refuse a `recompute` that names what the model does not have.
+    """Reject a `recompute` that names operators or layers that the model does not have.
 
     Raises:
         StrategyError: Operators of transformers in a model of others, no layers or attention at
@@ -97,7 +97,7 @@ def _built(job: Job) -> ModelGraph:
         graph = module_graph(
             source.module,
             sequence=data.sequence_length if data.has_sequence else None,
-            # Libraries run what is written out by hand kernel by kernel.
+            # Operators written out by hand run kernel by kernel.
             normal=software.compiled or not software.library_kernels,
         )
     else:

@@ -1,6 +1,6 @@
-"""What a strategy and its software say about moving data, resolved for one job.
+"""Data movement of one job, resolved from its strategy and software defaults.
 
-The executor's compiler and the closed form both take what is decided here.
+Both the executor's compiler and the closed form use these choices.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ class Overlap:
 
     @property
     def hides_gradients(self) -> bool:
-        """Whether reductions run alongside computation."""
+        """Return whether gradient reductions overlap computation."""
         return self.gradients and "gradients" not in self.in_line
 
     @property
     def hides_updates(self) -> bool:
-        """Whether gathers of what a sharded optimizer updated do."""
+        """Return whether gathers of parameters that a sharded optimizer updated are overlapped."""
         return self.parameters and "parameters" not in self.in_line
 
     @property
     def hides_forward_gathers(self) -> bool:
-        """Whether gathers of sharded parameters do, in forward."""
+        """Return whether gathers of sharded parameters overlap computation in forward."""
         return self.forward_ahead > 1 and "parameters" not in self.in_line
 
     @property
     def hides_backward_gathers(self) -> bool:
-        """Whether they do in backward."""
+        """Return whether gathers of sharded parameters overlap computation in backward."""
         return self.backward_ahead > 1 and "parameters" not in self.in_line
 
     @property
     def gathered_copies(self) -> int:
-        """How many blocks' parameters are gathered at once, alongside those that stay gathered."""
+        """Return how many blocks have gathered parameters at once, without those that stay so."""
         if not self.reshard_after_forward:
             return 0
         if "parameters" in self.in_line:
@@ -78,15 +78,15 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Movement:
-    """How data moves beside the computation of one job.
+    """Data movement that runs alongside the computation of one job.
 
     Attributes:
         overlap: Which communication runs alongside computation.
         bucket_bytes: Gradients reduced together. [B]
         parameter_bucket_bytes: Updated parameters gathered together; 0 for block by block. [B]
         early_updates: A bucket is updated when it is reduced, not all of them at the end.
-        offload: What waits outside of the devices, and is copied.
-        tier2_offload: What lies in expanded memory, which the device reads and writes as it works.
+        offload: Data stored outside of the devices, and copied.
+        tier2_offload: Data in expanded memory, which the device reads and writes in place.
         tiers: The memories in use.
         memory_bytes_per_s: Of the device, for updates. [B/s]
         tier2_bytes_per_s: The same of what is all in expanded memory. [B/s]
@@ -122,7 +122,7 @@ class Movement:
 
     @property
     def frees_gradients(self) -> bool:
-        """Whether gradients are dropped as soon as no one needs them."""
+        """Return whether gradients are freed after their last use."""
         return self.early_updates or self.offload.optimizer is not None
 
     def stream(self, kind: str, own: int) -> int:
@@ -130,18 +130,18 @@ class Movement:
         return Stream.COMPUTE if kind in self.overlap.in_line else own
 
     def device_parameters(self, storage: Storage) -> float:
-        """Return what the device keeps of a block's parameters all the time. [B]"""
+        """Return the bytes of a block's parameters that stay on the device. [B]"""
         elsewhere = self.offload.parameters or self.tier2_offload.parameters
         return 0.0 if elsewhere else float(storage.parameters[0])
 
     def device_optimizer(self, storage: Storage) -> float:
-        """Return what the device keeps of a block's optimizer state. [B]"""
+        """Return the bytes of a block's optimizer state that stay on the device. [B]"""
         elsewhere = self.offload.optimizer or self.tier2_offload.optimizer
         return 0.0 if elsewhere else float(storage.optimizer[0])
 
 
 def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) -> Overlap:
-    """Return what overlaps, where the strategy chooses, or else as the software does it."""
+    """Return the overlap that the strategy chooses, or else the software default."""
     traffic, in_line = choices.traffic, frozenset(choices.traffic.in_line)
     parameters = _chosen(choices.traffic.overlap_parameters, software.overlap_parameters)
     prefetch = traffic.prefetch
@@ -170,7 +170,7 @@ def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) ->
 
 
 def bucket_bytes(traffic: Traffic) -> float:
-    """Return the gradients that are reduced together. [B]"""
+    """Return the size of gradient buckets. [B]"""
     return traffic.gradient_bucket_bytes or DEFAULT_BUCKET_BYTES
 
 
@@ -184,7 +184,7 @@ def movement_of(
     sample_bytes: float = 0.0,
     tier2_offload: tuple[Offload, float] | None = None,
 ) -> Movement:
-    """Return what holds where the strategy chooses, or else what the software does.
+    """Return the data movement that the strategy chooses, or else the software defaults.
 
     Args:
         strategy: What is chosen.

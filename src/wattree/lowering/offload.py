@@ -1,4 +1,4 @@
-"""Whether what is to wait outside of the devices can: tables, schedules, nodes, neighbours."""
+"""Check offload against tables, schedules, nodes and neighboring jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 
 
 def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) -> None:
-    """Refuse jobs that would share memory behind the devices: its room and its host's time.
+    """Reject jobs that would share memory behind the devices: its capacity and host time.
 
     Args:
         topologies: Of jobs on one cluster.
@@ -47,7 +47,7 @@ def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) 
 
 
 def check_tier2_tables(program: ModelProgram, software: Software, traffic: Traffic) -> None:
-    """Refuse tables behind the device where not just the rows that are looked up would move.
+    """Reject offloaded tables where more than the looked-up rows would move.
 
     Raises:
         StrategyError: There are none, gradients are dense, replicas hold the same tables, or what
@@ -79,7 +79,7 @@ def check_tier2_tables(program: ModelProgram, software: Software, traffic: Traff
 
 
 def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[str, str]:
-    """Return path → what the node or the schedule lacks for what moves beside the computation."""
+    """Return path → why node or schedule do not support the data movement."""
     found: dict[str, str] = {}
     traffic, offload = strategy.traffic, strategy.traffic.offload
     if "cxl" in offload.tiers and node.cxl is None:

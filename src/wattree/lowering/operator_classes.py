@@ -6,7 +6,7 @@ from wattree.graph import OperatorClass, class_of_kind
 from wattree.lowering.program import CollectiveKind, ComputeInstruction, Instruction
 from wattree.strategy import AxisRole
 
-#: What the axes are that an exchange of activations runs over, the telling one first.
+#: What the axes are that an exchange of activations runs over, the decisive one first.
 _OF_ROLE = (
     (AxisRole.EXPERT, OperatorClass.EXPERT_EXCHANGE),
     (AxisRole.CONTEXT, OperatorClass.CONTEXT_PARALLEL),

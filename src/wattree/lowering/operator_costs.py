@@ -1,4 +1,4 @@
-"""Time, FLOP and traffic of compute instructions that language models written by hand do not have.
+"""Time, FLOP and traffic of compute instructions that only captured models have.
 
 Convolutions, and operators that are bound by memory, of captured models. Products, attention and
 the rest stand in `compiler.evaluate`.
@@ -128,7 +128,7 @@ def convolution_costs(
 def weight_casts(
     instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
 ) -> Floats | None:
-    """Return what autocast moves to make 16-bit weights, or fp32 gradients of them; None: nothing.
+    """Return the traffic of autocast for 16-bit weights, or fp32 gradients of them; None: nothing.
 
     [B]
     """
@@ -147,7 +147,7 @@ def library_passes(instruction: ComputeInstruction, software: Software) -> Passe
 
 
 def runs_alone(instruction: ComputeInstruction) -> bool:
-    """Return whether an instruction takes kernels of its own, no part of another's."""
+    """Return whether an instruction launches kernels of its own."""
     passes = passes_of(instruction.kind, instruction.function)
     return passes is None or passes.runs or instruction.phase in _GRADIENTS
 
@@ -187,7 +187,7 @@ def _at_least(time_s: Floats, instruction: ComputeInstruction, rates: Rates) -> 
 
 
 def streamed_bytes_per_s(traffic_bytes: Floats, rates: Rates) -> Floats:
-    """Return the bandwidth of a kernel that moves so much: the cache's where that holds it. [B/s]
+    """Return the bandwidth of a kernel by its traffic: the cache's where the data fits. [B/s]
 
     What an operator reads was written just before, by the operator that made it.
     """
@@ -198,7 +198,7 @@ def streamed_bytes_per_s(traffic_bytes: Floats, rates: Rates) -> Floats:
 def _table_bytes(
     instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
 ) -> Floats:
-    """Return what looking up rows of a table moves, or adding gradients to them. [B]
+    """Return the traffic of looking up rows of a table, or adding gradients to them. [B]
 
     Dense gradients are cleared first, the whole table's.
     """

@@ -1,7 +1,7 @@
-"""Which collectives of a block overlap which of its matmuls, and how long a phase takes then.
+"""Overlap of a block's collectives with its matmuls, and the resulting time of a phase.
 
 A collective that overlap hides is cut in two: the visible share stays in line, the rest runs
-alongside the product it feeds (gathers) or drains (scatters).
+alongside the matmul it feeds (gathers) or drains (scatters).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wattree.strategy import AxisRole
 
 Floats = NDArray[np.float64]
 
-#: Collectives that software cuts into pieces, and those that it cuts if it is told into how many.
+#: Collectives cut into pieces by default, and those cut only if the number of pieces is given.
 _CUT = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})
 _REDUCED = frozenset({CollectiveKind.ALL_REDUCE})
 _DRAINS = frozenset({CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE})
@@ -44,14 +44,14 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelining:
-    """Visible shares of collectives that can run alongside products.
+    """Visible shares of collectives that can run alongside matmuls.
 
     Attributes:
         tensor_exposed_share: Of gathers and scatters over tensor axes; 1 keeps them whole.
         context_exposed_share: Of key/value gathers over context axes, if nothing says more.
         in_line: Kinds (`tensor`, `context`, `experts`) on the stream of the computation.
         cuts_reductions: All-reduces are cut like gathers and scatters.
-        slower: Time of a product in pieces over that of the whole.
+        slower: Time of a matmul in pieces over that of the whole.
         shares_processors: Collectives take time of the processors that compute.
     """
 
@@ -66,7 +66,7 @@ class Pipelining:
     def of(cls, rates: Rates, overlap: Overlap) -> Pipelining:
         """Return the visible shares and streams.
 
-        A product cut into `k` pieces hides all but one piece of its traffic: the first piece of
+        A matmul cut into `k` pieces hides all but one piece of its traffic: the first piece of
         what is gathered has to be there before it starts, the last of what is scattered leaves
         when it is done.
 
@@ -99,7 +99,7 @@ class Pipelining:
         return self.context_exposed_share if instruction.roles == {AxisRole.CONTEXT} else 1.0
 
     def hidden_latencies(self, share: float) -> float:
-        """Return how many latencies the hidden part of a collective has, cut where `share` shows.
+        """Return the number of latencies in the hidden part of a collective; `share` shows.
 
         Each piece its own on processors, whose threads have to come to their turn; on accelerators
         those of pieces in flight are hidden by one another.
@@ -121,7 +121,7 @@ def phase_rows(
     pipelining: Pipelining,
     ring_ranks: Mapping[int, int] | None = None,
 ) -> list[Row]:
-    """Return the tasks of a phase: every instruction, hidden parts beside their products.
+    """Return the tasks of a phase: every instruction, hidden parts alongside their matmuls.
 
     Args:
         instructions: Of the phase.
@@ -182,7 +182,7 @@ def _add_ring(
     *,
     stream: int,
 ) -> None:
-    """Append the rows of an attention in blocks; `at` tells the one that completes it."""
+    """Append the rows of a ring attention; `at` maps an instruction to its last row."""
     if ring_ranks is not None:
         ring_rows(ring, instructions, rows, at, ring_ranks[ring.attention], stream=stream)
     else:
@@ -191,7 +191,7 @@ def _add_ring(
 
 
 def hidden_under(instructions: Sequence[Instruction], pipelining: Pipelining) -> dict[int, int]:
-    """Return collective → the product it can be pipelined with."""
+    """Return collective → the matmul it can be pipelined with."""
     partner: dict[int, int] = {}
     for index, instruction in enumerate(instructions):
         if isinstance(instruction, CollectiveInstruction):
@@ -214,7 +214,7 @@ def hidden_under(instructions: Sequence[Instruction], pipelining: Pipelining) ->
 
 
 def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
-    """Return how long a phase takes alone, shape `(n,)`: its streams in order. [s]"""
+    """Return the time of a phase alone, shape `(n,)`: its streams in order. [s]"""
     count = costs.work_s.shape[1]
     free: dict[int, Floats] = {}
     ends: list[Floats] = []

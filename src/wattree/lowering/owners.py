@@ -1,4 +1,4 @@
-"""Which rank has which operator whole, and how much more than the mean the ranks have to do.
+"""Owner ranks of whole operators, and the load of each rank over the mean.
 
 Tables are shared out so that neither bytes nor lookups pile up: the largest first, each to the rank
 that is left with the least of whichever it has more of. With one measure this is Graham's rule of
@@ -26,7 +26,7 @@ Integers = NDArray[np.int64]
 
 
 class Shares(NamedTuple):
-    """What each rank of the owners' axes has, over the mean, `(ranks,)` each.
+    """Load of each rank of the owners' axes over the mean, `(ranks,)` each.
 
     Attributes:
         lookups: Work: elements that samples read.
@@ -53,7 +53,7 @@ def owners_of(operators: Sequence[OwnedOperator], ranks: int) -> Integers:
 
 
 def shares_of(operators: Sequence[OwnedOperator], ranks: int) -> Shares:
-    """Return what each rank has to do and to hold."""
+    """Return the work and the parameters of each rank, over the mean."""
     owner = owners_of(operators, ranks)
     work = np.bincount(owner, weights=[o.lookups for o in operators], minlength=ranks)
     held = np.bincount(owner, weights=[o.elements for o in operators], minlength=ranks)
@@ -67,7 +67,7 @@ def _over_mean(values: NDArray[np.generic]) -> Floats:
 
 
 def first_rank_levels(axes: tuple[str, ...], mesh: Mesh) -> RankLevels:
-    """Return two levels: the first rank of each group, which has all that is owned; the rest."""
+    """Return two levels: the first rank of each group, which owns everything, and the rest."""
     ranks = mesh.size(axes)
     shares = np.zeros(ranks)
     shares[0] = ranks
@@ -86,7 +86,7 @@ def first_rank_levels(axes: tuple[str, ...], mesh: Mesh) -> RankLevels:
 
 
 def owner_levels(program: ModelProgram, mesh: Mesh) -> RankLevels | None:
-    """Return the levels of the ranks of `mesh` by what they own; None if nothing is owned.
+    """Return the levels of the ranks of `mesh` by owned operators; None if nothing is owned.
 
     Raises:
         StrategyError: Operators are owned over different axes, so no rank has most of all, or
