@@ -1,1 +1,1 @@
-"""Traces of PyTorch's profiler (Kineto): what each rank of a real training did, and when."""
+"""Traces of PyTorch's profiler (Kineto): the timed operations of each rank of a real training."""

@@ -1,4 +1,4 @@
-"""Which class of work an event of a trace belongs to, by its name (`op_classes.yaml`)."""
+"""Maps an event's name to its operator class (`op_classes.yaml`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST, DATA = "host", "data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpClasses:
-    """Rules that name classes.
+    """Rules that map names to operator classes.
 
     Attributes:
         kernels, host_ops, marks: Patterns and their classes, in order; none matches: `others`.
@@ -34,7 +34,7 @@ class OpClasses:
     pairwise: re.Pattern[str]
 
     def of(self, section: str, name: str) -> str | None:
-        """Return the class of a name; None of marks that say nothing."""
+        """Return the class of a name; None for marks without a class."""
         for pattern, found in getattr(self, section):
             if pattern.search(name):
                 return str(found)
@@ -43,7 +43,7 @@ class OpClasses:
 
 @cache
 def op_classes() -> OpClasses:
-    """Return the rules that ship."""
+    """Return the built-in rules."""
     raw = read_yaml(Path(__file__).with_suffix(".yaml"))
     sections = ("kernels", "host_ops", "marks")
     rules = {

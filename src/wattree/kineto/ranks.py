@@ -1,4 +1,4 @@
-"""Traces of several ranks beside each other: matched collectives, clocks, who waits for whom."""
+"""Traces of several ranks together: matched collectives, clock offsets, waiting ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _APART_S = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedRanks:
-    """The traces of a run.
+    """The traces of all ranks of a run.
 
     Attributes:
         ranks: In the order of their numbers.
@@ -36,7 +36,7 @@ class TracedRanks:
     notes: tuple[str, ...]
 
     def waits(self) -> list[list[tuple[float, float]]]:
-        """Return for each rank when it waited inside collectives for others, by its own clock. [s]
+        """Return when each rank waited for others inside collectives, by its own clock. [s]
 
         From its own start until the last rank began. Exchanges between two ranks that are not
         matched count as waiting while nothing else goes on: a receiver waits for its sender.
@@ -58,7 +58,7 @@ class TracedRanks:
         return found
 
     def late(self) -> Counter[int]:
-        """Return rank index → in how many matched collectives it was the last to begin."""
+        """Return rank index → number of matched collectives that it was the last to begin."""
         return Counter(
             max(each, key=lambda rank: each[rank].start_s - self.offsets_s[rank])
             for each in self.matched
@@ -109,7 +109,7 @@ def _refuse_mixed(ranks: Sequence[TracedRank]) -> None:
 
 
 def _matched(ranks: Sequence[TracedRank]) -> Iterator[dict[int, TracedCollective]]:
-    """Yield collectives that several ranks have, by group and number."""
+    """Yield the collectives that several ranks have, by group and number."""
     if len(ranks) < 2:
         return
     pairwise = op_classes().pairwise
@@ -143,7 +143,7 @@ def _numbered(trace: TracedRank) -> Iterator[tuple[object, TracedCollective]]:
 def _offsets(
     ranks: Sequence[TracedRank], matched: Sequence[Mapping[int, TracedCollective]]
 ) -> tuple[tuple[float, ...], list[str]]:
-    """Return what each clock is ahead of the first, and what is to be said of it.
+    """Return the offset of each clock from the first, and notes about it.
 
     All ranks leave a collective together, but for what the last message takes.
     """

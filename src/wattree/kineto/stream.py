@@ -1,4 +1,4 @@
-"""The events of a trace file one by one, so that files larger than memory are read too.
+"""Streams the events of a trace file, so that files larger than memory can be read.
 
 The file is one JSON object whose key `traceEvents` holds nearly all of it. What stands before that
 key is read whole, the events by the decoder of the standard library, each by itself.
@@ -25,7 +25,7 @@ _GZIP = b"\x1f\x8b"
 
 
 class TraceFile:
-    """A trace that is read once, from its head to its end.
+    """A trace file that is read once, from start to end.
 
     Args:
         path: Of a `.json` or `.json.gz` file.
@@ -49,7 +49,7 @@ class TraceFile:
             self._closing = opened.pop_all()
 
     def __enter__(self) -> Self:
-        """Return the trace, which is closed at the end of the block."""
+        """Return the trace; it is closed at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,7 +111,7 @@ class TraceFile:
             return event
 
     def _more(self) -> bool:
-        """Read on; return whether there was more."""
+        """Read the next part of the file; return whether there was any."""
         if len(self._open) > _MOST_OPEN:
             self._refuse("is no trace, or a damaged one: a part without end")
         chunk = self._file.read(_CHUNK)

@@ -1,4 +1,4 @@
-"""What one rank did, as its trace has it: steps, work by class, collectives. Times in seconds."""
+"""The content of one rank's trace: steps, work by class, collectives. Times in seconds."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TracedRank:
 
 
 def read_traced_rank(path: Path) -> TracedRank:
-    """Return what the trace of one rank holds.
+    """Return the content of one rank's trace.
 
     Args:
         path: Written by `torch.profiler`'s `export_chrome_trace`, packed or not.
@@ -135,7 +135,7 @@ def _check_version(path: Path, head: Mapping[str, Any]) -> None:
 
 
 class _Reading:
-    """Takes event after event, and keeps what counts."""
+    """Parser state: reads events one by one and stores the relevant ones."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         self.info = _mapping(head.get("distributedInfo"))
@@ -152,7 +152,7 @@ class _Reading:
         self.peak_bytes: float | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Keep an event if it says what a rank does."""
+        """Store an event if it describes work of the rank."""
         if event.get("name") == _MEMORY:
             self._memory(event.get("args") or {})
             return
@@ -205,7 +205,7 @@ class _Reading:
         return self.numbers.setdefault(name, len(self.numbers))
 
     def traced_rank(self, path: Path) -> TracedRank:
-        """Return what was kept."""
+        """Return the trace of the rank from the stored events."""
         if not self.steps:
             raise RunError(
                 str(path),
@@ -234,12 +234,12 @@ def _is_time(value: object) -> TypeGuard[int | float]:
 
 
 def _whole(value: object) -> int | None:
-    """Return a whole number that counts something; None of anything else."""
+    """Return a non-negative integer; None for anything else."""
     return value if _is_time(value) and isinstance(value, int) else None
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """Return a section of a trace; an empty one where it is none."""
+    """Return a section of a trace as a mapping; empty if it is none."""
     return value if isinstance(value, dict) else {}
 
 
@@ -250,7 +250,7 @@ def _thread(event: Mapping[str, Any]) -> str:
 def _device_collective(
     name: str, span: tuple[float, float], given: Mapping[str, Any]
 ) -> TracedCollective:
-    """Return a collective's kernel, with what it says of itself."""
+    """Return a collective's kernel with its metadata."""
     elements, width = _whole(given.get("In msg nelems")), _WIDTHS.get(str(given.get("dtype")))
     return TracedCollective(
         kind=_kind(str(given.get("Collective name") or name)),

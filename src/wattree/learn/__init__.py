@@ -1,1 +1,1 @@
-"""What runs of a user's own say: constants of their machine, and why a step is as long as it is."""
+"""Lessons from a user's own runs: constants of their machine, and explanations of step times."""

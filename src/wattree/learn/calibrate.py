@@ -1,4 +1,4 @@
-"""Learn constants of a device and its software from steps that a user measured.
+"""Learn constants of a device and its software from step times that a user measured.
 
 The measured error moves constants by share x spread^2 (`cost.observations`): a single step time
 tells one direction, that in which the prediction is least sure. Steps are predicted anew with the
@@ -51,7 +51,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedStep:
-    """A measured step before and after.
+    """A measured step, with its predictions before and after learning.
 
     Attributes:
         job: File of the job.
@@ -70,7 +70,7 @@ class LearnedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedMove:
-    """How the time that a class of constants sets moved.
+    """How much the time of a class of constants changed.
 
     Attributes:
         name: The class; `residual` of what all of the step errs by alike.
@@ -86,7 +86,7 @@ class LearnedMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedCalibration:
-    """What runs taught.
+    """Result of learning from runs.
 
     Attributes:
         device, software: What the constants are of.
@@ -104,13 +104,13 @@ class LearnedCalibration:
     warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return it in plain types."""
+        """Return the result as plain types."""
         return {**asdict(self), "written": str(self.written)}
 
 
 @dataclass(slots=True, kw_only=True)
 class _Case:
-    """Runs of one job on their way.
+    """State of the runs of one job while learning.
 
     Attributes:
         setting: For any constants.
@@ -179,7 +179,7 @@ def calibrate(
 
 
 def _refuse_mixed(steps: Sequence[OwnStep]) -> None:
-    """Refuse runs whose constants are not the same."""
+    """Reject runs that use different constants."""
     devices = {pool.node.device.name for step in steps for pool in step.job.cluster.pools}
     families = {step.job.software for step in steps}
     problems = []
@@ -197,7 +197,7 @@ def _refuse_mixed(steps: Sequence[OwnStep]) -> None:
 
 
 def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
-    """Return the runs of one job with its prediction; several count as their mean."""
+    """Return the runs of one job with its prediction; several runs count as their mean."""
     job = members[0].job
     refuse_workload(job, "calibrate")
     first = decided(setting_of(job, base))
@@ -237,7 +237,7 @@ def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
 def _learned(
     cases: Sequence[_Case], base: Calibration, progress: Progress
 ) -> tuple[Calibration, dict[str, float]]:
-    """Return constants under which the runs err as little as their spreads allow, and the moves."""
+    """Return the constants that minimize the runs' errors within their spreads, and the moves."""
     observations = tuple(each for case in cases for each in case.observations)
     moves: dict[str, float] = {}
     learned = base
@@ -255,7 +255,7 @@ def _learned(
 
 
 def _refuse_far(cases: Sequence[_Case], moves: Mapping[str, float]) -> None:
-    """Refuse constants that no machine has: the job is not what was run.
+    """Reject implausible constants: the job is not what was run.
 
     Raises:
         RunError: A class moved that far.
@@ -271,7 +271,7 @@ def _refuse_far(cases: Sequence[_Case], moves: Mapping[str, float]) -> None:
 
 
 def _around(case: _Case, moves: Mapping[str, float]) -> Iterator[Observation]:
-    """Yield observations as straight lines through the latest prediction have them."""
+    """Yield the observations, linearized around the latest prediction."""
     for each in case.observations:
         done = math.fsum(part.share * moves.get(name, 0.0) for name, part in each.parts.items())
         latest_s = max(case.times_s[each.what], _TRACE * each.predicted_s)
@@ -284,7 +284,7 @@ def _with(
     observations: tuple[Observation, ...],
     moves: Mapping[str, float],
 ) -> Calibration:
-    """Return the constants with their moves, and the observations that these rest on."""
+    """Return the constants with their moves applied, and the observations that support them."""
     count = len({each.job for each in observations})
     constants = moved_constants(
         base,
@@ -297,7 +297,7 @@ def _with(
 
 
 def _spreads(observations: Sequence[Observation]) -> dict[str, tuple[float, float]]:
-    """Return class → its spread before the observations, and what they leave of it."""
+    """Return class → its spread before the observations, and the spread that remains."""
     found = {}
     for each in observations:
         for name, part in each.parts.items():
@@ -361,7 +361,7 @@ def _told(
 
 
 def _doubts(cases: Sequence[_Case]) -> Iterator[str]:
-    """Yield which runs are farther from their predictions than machines are from each other."""
+    """Yield the runs that differ from their predictions by more than machines differ."""
     for case in cases:
         low, high = case.base.interval["step_time_s"]
         width = math.log(high / low) / (2 * DEVIATIONS)

@@ -1,4 +1,4 @@
-"""Which constants a class of them stands for, and how they move when its time does."""
+"""The constants of each class, and how they change when the time of the class changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def moved_constants(
     spreads: Mapping[str, float],
     source: str,
 ) -> dict[str, Constant]:
-    """Return the constants of a device and its software whose times moved.
+    """Return the constants of a device and its software after their times moved.
 
     Args:
         base: That they move from.
@@ -90,7 +90,7 @@ def moved_constants(
 def _of_library(
     moves: Mapping[str, float], base: Calibration, setting: Setting, device: Device
 ) -> Mapping[str, float]:
-    """Return the moves as they are of constants: libraries run products as convolutions."""
+    """Return the moves by constant: libraries run matmuls as convolutions."""
     profiled = base.own(device, "product_ramp", -1.0) >= 0
     if not (setting.software.library_kernels or profiled):
         return moves
@@ -102,7 +102,7 @@ def _of_library(
 def _places(
     base: Calibration, setting: Setting, device: Device, name: str
 ) -> Iterator[tuple[str, float]]:
-    """Yield the names of a class's constants, with the sign by which they follow its time."""
+    """Yield the names of a class's constants, with the sign of their dependence on its time."""
     width = precision_class(setting.precision)
     units = "tf32" if setting.precision is Precision.TF32 else width
     for items, own, sign in ((_RATES, _OWN_RATES, -1.0), (_TIMES, _OWN_TIMES, 1.0)):
@@ -118,7 +118,7 @@ def _places(
 
 
 def _value(base: Calibration, device: Device, software: str, place: str) -> tuple[float, Constant]:
-    """Return what a constant is before it moves, for this very device, and where that is from."""
+    """Return the value of a constant before it moves, for this exact device, and its source."""
     scope, _, rest = place.partition(".")
     if scope == "family":
         item = rest.removeprefix(f"{software}.")

@@ -1,4 +1,4 @@
-"""Why a run is not as fast as predicted: its classes beside the prediction's, and what is amiss."""
+"""Explains why a run is slower than predicted: measured and predicted classes, and faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MANY = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTime:
-    """One class of a step, predicted and measured on average over the ranks. [s]"""
+    """One class of a step, predicted and measured (mean over the ranks). [s]"""
 
     name: str
     predicted_s: float
@@ -39,13 +39,13 @@ class ClassTime:
 
     @property
     def difference_s(self) -> float:
-        """Measured less predicted. [s]"""
+        """Measured minus predicted. [s]"""
         return self.measured_s - self.predicted_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFault:
-    """Something that takes longer than predicted.
+    """A cause that makes the step longer than predicted.
 
     Attributes:
         fault: A class, `slow_rank` or `small_buckets`.
@@ -64,7 +64,7 @@ class StepFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A run and its prediction.
+    """Comparison of a run with its prediction.
 
     Attributes:
         predicted_s, measured_s: The step; measured on average over the ranks. [s]
@@ -92,12 +92,12 @@ class Explanation:
 
     @property
     def is_expected(self) -> bool:
-        """Whether the run is as fast as predictions are sure to tell."""
+        """Whether the run is as fast as predicted, within the accuracy of predictions."""
         low_s, high_s = self.interval_s
         return low_s <= self.measured_s <= high_s
 
     def as_json(self) -> dict[str, Any]:
-        """Return it in plain types."""
+        """Return the explanation as plain types."""
         found = asdict(self)
         for plain, own in zip(found["classes"], self.classes, strict=True):
             plain["difference_s"] = own.difference_s
@@ -105,7 +105,7 @@ class Explanation:
 
 
 def explain(job: Job, traced: TracedRanks, predicted: PredictedStep) -> Explanation:
-    """Return why a traced run takes as long as it does.
+    """Return why a traced run takes its time.
 
     Args:
         job: What was run.
@@ -143,7 +143,7 @@ def explain(job: Job, traced: TracedRanks, predicted: PredictedStep) -> Explanat
 
 
 def refuse_other_job(job: Job, traced: TracedRanks, ranks: int) -> None:
-    """Refuse traces of a run with another number of ranks than the job's.
+    """Reject traces whose number of ranks differs from the job's.
 
     Raises:
         RunError: They are.
@@ -159,7 +159,7 @@ def refuse_other_job(job: Job, traced: TracedRanks, ranks: int) -> None:
 def _faults(
     predicted: PredictedStep, ranks: Sequence[MeasuredRank], traced: TracedRanks
 ) -> list[StepFault]:
-    """Return what takes longer than predicted, most time first."""
+    """Return the causes of longer time, longest first."""
     step_s = float(np.mean([each.step_s for each in ranks]))
     texts = read_yaml(_CAUSES)
     slow = _slow_rank(ranks, traced)
@@ -202,13 +202,13 @@ def _faults(
 
 
 def _has_stages(traced: TracedRanks) -> bool:
-    """Whether ranks send to each other, as stages of a pipeline do."""
+    """Return whether ranks send to each other, as pipeline stages do."""
     pairwise = op_classes().pairwise
     return any(pairwise.search(each.kind) for each in traced.ranks[0].collectives)
 
 
 def _others_excess_s(predicted: PredictedStep, ranks: Sequence[MeasuredRank]) -> float:
-    """Return how long a stage waits because all others work longer than predicted: no own cause."""
+    """Return how long a stage waits because all others are slower than predicted."""
     shared = {WAITING, COMMUNICATION}
     work_s = sum(time for name, time in predicted.classes_s.items() if name not in shared)
     excess_s = sum(max(each.own_s - work_s, 0.0) for each in ranks)
@@ -221,7 +221,7 @@ def _excess_s(ranks: Sequence[MeasuredRank], slow: int) -> float:
 
 
 def _slow_rank(ranks: Sequence[MeasuredRank], traced: TracedRanks) -> int | None:
-    """Return the index of a rank that is slower by itself, and that others wait for."""
+    """Return the index of a rank that is slower by itself and delays others."""
     if len(ranks) < 2:
         return None
     slow = max(range(len(ranks)), key=lambda index: ranks[index].own_s)
@@ -259,7 +259,7 @@ def _of_buckets(predicted: PredictedStep, ranks: Sequence[MeasuredRank], count: 
 
 
 def trace_paths(first: Sequence[Path], more: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files that a command names by `--trace` and behind it.
+    """Yield the files that follow `--trace` on a command line.
 
     Raises:
         RunError: None is named.

@@ -1,4 +1,4 @@
-"""Where the steps of traced ranks go: every instant under one class, so that classes add up."""
+"""Time of traced steps by class: every instant belongs to one class, so classes add up."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class MeasuredRank:
 
     @property
     def own_s(self) -> float:
-        """What the rank itself takes of a step: all but what it shares with others. [s]"""
+        """Time of the step that the rank itself needs, without time shared with others. [s]"""
         return self.step_s - self.classes_s[WAITING] - self.classes_s[COMMUNICATION]
 
 
@@ -66,7 +66,7 @@ def measured_ranks(traced: TracedRanks) -> tuple[MeasuredRank, ...]:
 
 
 def _measured(index: int, trace: TracedRank, waits: Rows) -> MeasuredRank:
-    """Return a rank's average step, over all that are marked."""
+    """Return a rank's average step, over all marked steps."""
     rows = _rows(trace)
     flying = _rows_of([(each.start_s, each.end_s) for each in trace.collectives])
     rows[COMMUNICATION] = np.concatenate([rows[COMMUNICATION], flying])
@@ -100,7 +100,7 @@ def _in_steps(at_s: float, spans: Sequence[tuple[float, float]]) -> bool:
 def _account(
     rows: Mapping[str, Floats], waiting: Floats, step_s: float
 ) -> tuple[dict[str, float], float]:
-    """Return class → its time of one step, and communication behind work. [s]"""
+    """Return class → its time in one step, and communication hidden behind work. [s]"""
     # Host operators run the framework: what a device or a collective does meanwhile comes first.
     layers = [*(rows[name] for name in WORK), waiting, rows[COMMUNICATION], rows[DATA]]
     reached = covered_s(layers)
@@ -112,7 +112,7 @@ def _account(
 
 
 def _rows(trace: TracedRank) -> dict[str, Floats]:
-    """Return class → when a rank was at it: rows (start, end). [s]"""
+    """Return class → the intervals in which a rank ran it: rows (start, end). [s]"""
     found: dict[str, Rows] = {name: [] for name in CLASSES}
     for begin, end, name in _own_time(trace):
         found[name].append((begin, end))
@@ -127,7 +127,7 @@ def _rows(trace: TracedRank) -> dict[str, Floats]:
 
 @dataclass(slots=True)
 class _Open:
-    """An operator or mark that has begun."""
+    """An operator or mark that has begun and not ended."""
 
     end_s: float
     own: str | None
@@ -135,7 +135,7 @@ class _Open:
 
 
 def _own_time(trace: TracedRank) -> Iterator[tuple[float, float, str]]:
-    """Yield when the training thread was at what: each instant belongs to the innermost event.
+    """Yield the training thread's intervals by class: each instant belongs to the innermost event.
 
     On a device only marks count (loading data); without one, operators are the work.
     """
@@ -162,7 +162,7 @@ def _segment(begin: float, end: float, event: _Open) -> Iterator[tuple[float, fl
 
 
 def _nested(trace: TracedRank) -> list[tuple[float, float, str | None, str | None]]:
-    """Return start, end, own class and class of all inside, outer events first."""
+    """Return start, end, own class and class of all nested events, outer events first."""
     rules = op_classes()
     found: list[tuple[float, float, str | None, str | None]] = []
     sections: tuple[tuple[Spans, str], ...] = ((trace.marks, "marks"),)
@@ -183,6 +183,6 @@ def _rows_of(rows: Sequence[tuple[float, float]]) -> Floats:
 
 
 def _within(rows: Floats, begin: float, end: float) -> Floats:
-    """Return what of the rows lies between two times."""
+    """Return the parts of the rows that lie between two times."""
     cut = np.clip(rows, begin, end)
     return np.asarray(cut[cut[:, 1] > cut[:, 0]])

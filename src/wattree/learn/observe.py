@@ -1,4 +1,4 @@
-"""What a measured step, or the classes of a traced one, say of the constants behind them."""
+"""Observations of constants from a measured step or from the classes of a traced one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CLASS_SPREAD = 0.1
 
 
 def step_observation(setting: Setting, result: Result, measured_s: float) -> Observation:
-    """Return what a measured step says of the constants that its prediction rests on."""
+    """Return what a measured step implies for the constants of its prediction."""
     device = setting.job.cluster.pools[0].node.device
     facts, constants = facts_of(setting, device, result.ranks), constants_of(setting, device)
     residuals = setting.calibration.residuals
@@ -73,7 +73,7 @@ def class_observations(
     measured_s: Mapping[str, float],
     predicted_s: Mapping[str, float],
 ) -> tuple[Observation, ...]:
-    """Return what the classes of a traced step say; the step itself where they are little of it.
+    """Return what the classes of a traced step imply; the step itself if they cover little of it.
 
     Each is told as well as a step is.
 
@@ -125,7 +125,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 def mean_classes(steps: Sequence[OwnStep]) -> Mapping[str, float] | None:
-    """Return class → its time on average over the steps that were traced; None without one. [s]"""
+    """Return class → its mean time over the traced steps; None if there are none. [s]"""
     traced = [each.classes_s for each in steps if each.classes_s is not None]
     if not traced:
         return None

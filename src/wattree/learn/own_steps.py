@@ -1,4 +1,4 @@
-"""Measured steps of a user's own runs, with their jobs; what contradicts these is refused."""
+"""Measured steps of a user's own runs, with their jobs; contradictory runs are rejected."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def own_steps(
     runs: Sequence[Path] = (),
     traces: Sequence[Path] = (),
 ) -> tuple[OwnStep, ...]:
-    """Return the measured steps that a command names.
+    """Return the measured steps that a command's arguments name.
 
     Args:
         path: Of the job, or of a file that lists runs.
@@ -95,7 +95,7 @@ def own_steps(
 
 
 def _entries(path: Path) -> list[object] | None:
-    """Return the runs that a file lists; None of a job."""
+    """Return the runs that a file lists; None if it is a job."""
     found = read_yaml(path)
     if LIST_KEY not in found:
         return None
@@ -162,7 +162,7 @@ def _of_run(job: Job, path: Path) -> OwnStep:
 
 
 def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
-    """Return the average step of traced ranks, those that others wait for not counted twice."""
+    """Return the average step of traced ranks; ranks that others wait for count once."""
     traced = read_ranks(paths)
     ranks = measured_ranks(traced)
     worlds = {trace.world for trace in traced.ranks if trace.world is not None}
@@ -178,7 +178,7 @@ def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
 
 
 def refuse_contradictions(step: OwnStep, predicted: Result) -> None:
-    """Refuse a measurement that cannot be of the job, every contradiction listed.
+    """Reject a measurement that contradicts its job; list every contradiction.
 
     Raises:
         RunError: The run says other devices, batch or model; or the step is faster than the peak
@@ -206,7 +206,7 @@ def refuse_contradictions(step: OwnStep, predicted: Result) -> None:
 
 
 def _other(run: Run, job: Job, predicted: Result) -> Iterator[str]:
-    """Yield what a run says of itself that its job denies."""
+    """Yield the facts of a run that differ from its job."""
     ranks = run.nodes * (run.ranks_per_node or run.devices_per_node or 1)
     if ranks != predicted.ranks:
         yield f"nodes: found {ranks} ranks in all, but the job has {predicted.ranks}"

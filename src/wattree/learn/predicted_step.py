@@ -1,4 +1,4 @@
-"""A predicted step under the classes that traces are read by: same words for the same time."""
+"""A predicted step by the same classes as traces, so that both can be compared."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def predicted_step(job: Job, calibration: Path | None = None) -> PredictedStep:
 
 
 def step_of(setting: Setting) -> PredictedStep:
-    """Return the predicted step of a setting whose job has a strategy."""
+    """Return the predicted step of a setting, for a job with a strategy."""
     chosen = setting.job.strategy
     assert not isinstance(chosen, str)
     rules = Rules(sharing="max-min", mutual_slowdown=True)

@@ -1,4 +1,4 @@
-"""Jobs in a queue: when each starts, on how many nodes, under which power limit, and where."""
+"""Schedules jobs in a queue: start times, nodes, power limits and placement."""
 
 from wattree.schedule.problem import Problem, QueuedTask, TaskStart, Way
 from wattree.schedule.queue import JobQueue, QueuedJob, QueueObjective

@@ -1,4 +1,4 @@
-"""How much longer steps take, and how much more energy, beside the jobs that they meet."""
+"""Slowdown and extra energy of steps due to concurrent jobs on shared links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wattree.schedule.ways import PredictedWay
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """What a step becomes where it is placed, as factors of what it was taken to be.
+    """Factors on a step's time and energy at its placement.
 
     Attributes:
         time: At least 1.
@@ -26,7 +26,7 @@ class Slowdown:
     energy: float = 1.0
 
     def after(self, other: Slowdown) -> Slowdown:
-        """Return both, one on top of the other."""
+        """Return both slowdowns combined."""
         return Slowdown(self.time * other.time, self.energy * other.energy)
 
 
@@ -38,7 +38,7 @@ def slowdowns(
     *,
     calibration: Path | None = None,
 ) -> dict[int, Slowdown]:
-    """Return how much slower each task that leaves its leaf is than on leaves of its own.
+    """Return the slowdown of each task that spans leaves, relative to leaves of its own.
 
     Its step is played on its nodes, at the same time as steps of those that it meets, in the mean
     over how their steps lie. Nothing is played on a fabric that is not oversubscribed: there nodes
@@ -75,7 +75,7 @@ def slowdowns(
 def _on(
     cluster: Cluster, way: PredictedWay, nodes: Sequence[int], limit: PredictedWay | None = None
 ) -> Job:
-    """Return the job of a way on some nodes of the whole cluster, under its limit or another's."""
+    """Return the job of a way on nodes of the whole cluster, under its own or another limit."""
     per_node = cluster.node.devices
     limit_w = (limit or way).power_limit_w
     devices = tuple(d for n in nodes for d in range(n * per_node, (n + 1) * per_node))

@@ -1,4 +1,4 @@
-"""Which nodes each task of a schedule takes, and which tasks then meet on uplinks of leaves."""
+"""Assigns nodes to each task of a schedule and finds tasks that share uplinks of leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Nodes = Mapping[int, tuple[int, ...]]
 
 
 def placed(problem: Problem, starts: Sequence[TaskStart], leaf_nodes: int) -> Nodes:
-    """Return the nodes of each task: of one leaf where it has room, of as few as possible else.
+    """Return the nodes of each task: in one leaf if it fits, else in as few leaves as possible.
 
     Any nodes that are free will do, as the schedule never takes more than there are.
 
@@ -36,7 +36,7 @@ def placed(problem: Problem, starts: Sequence[TaskStart], leaf_nodes: int) -> No
 
 
 def _chosen(leaves: list[list[int]], count: int) -> list[int]:
-    """Return nodes of the fullest leaf that has room for all, or of the emptiest leaves."""
+    """Return nodes of the fullest leaf that fits all, or of the emptiest leaves."""
     room = [leaf for leaf in leaves if len(leaf) >= count]
     if room:
         return min(room, key=len)[:count]
@@ -50,7 +50,7 @@ def _chosen(leaves: list[list[int]], count: int) -> list[int]:
 def meeting(
     problem: Problem, starts: Sequence[TaskStart], nodes: Nodes, leaf_nodes: int
 ) -> dict[int, tuple[int, ...]]:
-    """Return for each task that leaves its leaf those that it meets there when most do.
+    """Return, for each task that spans leaves, the largest set of tasks that share its uplinks.
 
     Args:
         problem: With the tasks.

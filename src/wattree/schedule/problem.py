@@ -1,4 +1,4 @@
-"""The scheduling problem by itself: tasks, the ways to run each, and what all share. Pure.
+"""The scheduling problem: tasks, the ways to run each, and shared resources. Pure.
 
 Time is cut into slots. A task starts at the beginning of a slot and keeps its nodes until the end
 of its last one.
@@ -43,13 +43,13 @@ class Way:
 
     @property
     def power_w(self) -> float:
-        """On average, PUE included. [W]"""
+        """Average power, PUE included. [W]"""
         return self.energy_j / self.duration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedTask:
-    """What is to be run once.
+    """A task to be run once.
 
     Attributes:
         name: Of the job.
@@ -82,7 +82,7 @@ class TaskStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTable:
-    """One way of one task at all its starts, `(n,)` each.
+    """One way of one task at all its start times, `(n,)` each.
 
     Attributes:
         task, way: Their numbers.
@@ -108,7 +108,7 @@ class StartTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Tasks and what they share.
+    """Tasks and the resources that they share.
 
     Attributes:
         tasks: To be run.
@@ -134,25 +134,25 @@ class Problem:
 
     @property
     def spare_w(self) -> float:
-        """What jobs may draw beyond all nodes at rest. [W]"""
+        """Power available to jobs above all idle nodes. [W]"""
         cap_w = self.power_cap_w
         return math.inf if cap_w is None else cap_w - self.nodes * self.idle_w
 
     def slots_of(self, way: Way) -> int:
-        """Return how many slots a way takes."""
+        """Return the number of slots that a way takes."""
         return max(math.ceil(way.duration_s / self.slot_s - 1e-9), 1)
 
     def fits(self, way: Way) -> bool:
-        """Return whether nodes and power suffice for a way if nothing else runs."""
+        """Return whether nodes and power are sufficient for a way if nothing else runs."""
         return way.nodes <= self.nodes and self.power_of(way) <= self.spare_w
 
     def power_of(self, way: Way) -> float:
-        """Return what a way draws beyond its nodes at rest. [W]"""
+        """Return the power of a way above that of its idle nodes. [W]"""
         return max(way.power_w - way.nodes * self.idle_w, 0.0)
 
     @cached_property
     def choices(self) -> tuple[StartTable, ...]:
-        """All ways that fit, with all starts within the horizon."""
+        """All ways that fit, with all start times within the horizon."""
         found = [
             self._choice(number, index)
             for number, task in enumerate(self.tasks)
@@ -195,14 +195,14 @@ class Problem:
 
     @cached_property
     def _usual(self) -> float:
-        """What the objective comes to where every task runs at its release in its first way."""
+        """The objective's value if every task runs at its release in its first way."""
         return sum(
             abs(float(self.amount(self.objective, task.ways[0], np.array([task.release_s]))[0]))
             for task in self.tasks
         )
 
     def amount(self, objective: str, way: Way, start_s: Floats) -> Floats:
-        """Return the energy [J], cost [USD] or carbon [gCO2e] of a way by when it starts."""
+        """Return the energy [J], cost [USD] or carbon [gCO2e] of a way by start time."""
         if objective == "energy":
             return np.full(len(start_s), way.energy_j)
         tariff = self.price if objective == "cost" else self.carbon
@@ -210,7 +210,7 @@ class Problem:
         return np.asarray(fixed + way.energy_j * tariff.mean(start_s, way.duration_s))
 
     def total(self, objective: str, starts: Sequence[TaskStart]) -> float:
-        """Return what a schedule comes to: the sum of energy, cost or carbon, or a time. [SI]"""
+        """Return the total of a schedule: the sum of energy, cost or carbon, or a time. [SI]"""
         ends_s = [self.end_s(start) for start in starts]
         if objective == "makespan":
             return max(ends_s, default=0.0)
@@ -223,7 +223,7 @@ class Problem:
         )
 
     def lateness(self, starts: Sequence[TaskStart]) -> float:
-        """Return seconds after deadlines, times priorities, added up. [s]"""
+        """Return the sum of seconds after deadlines times priorities. [s]"""
         return sum(self.tasks[s.task].priority * self.late_s(s) for s in starts)
 
     def late_s(self, start: TaskStart) -> float:

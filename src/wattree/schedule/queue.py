@@ -1,4 +1,4 @@
-"""A queue: jobs, the cluster that they wait for, and what the schedule should have least of."""
+"""A queue: jobs, the cluster that they run on, and the objective of the schedule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wattree.job.energy import EnergyTerms
 
 
 class QueueObjective(StrEnum):
-    """What a schedule has least of, after lateness; a value of `problem.OBJECTIVES` each."""
+    """The quantity to minimize after lateness; each is a value of `problem.OBJECTIVES`."""
 
     ENERGY = "energy"
     COST = "cost"
@@ -52,7 +52,7 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQueue:
-    """Jobs and what they share.
+    """Jobs and the cluster that they share.
 
     Attributes:
         source: File, for messages.
@@ -80,7 +80,7 @@ class JobQueue:
     warnings: tuple[str, ...] = ()
 
     def job(self, queued: QueuedJob, nodes: int) -> Job:
-        """Return a job as if it had so many nodes of the cluster, one beside the other.
+        """Return a job on the given number of adjacent nodes of the cluster.
 
         Raises:
             WattreeError: It describes no possible job.

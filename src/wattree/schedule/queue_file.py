@@ -1,4 +1,4 @@
-"""Queue files: YAML → `JobQueue`. Every fault of the file and of its jobs is told at once."""
+"""Queue files: YAML → `JobQueue`. All faults of the file and its jobs are reported together."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
 
 
 def _refuse_mistakes(queue: JobQueue, job: QueuedJob, problems: Problems) -> None:
-    """Note what is wrong with a job on every number of nodes: then it is not the nodes."""
+    """Report the faults that a job has on every number of nodes: nodes are not the cause."""
     found: WattreeError | None = None
     for nodes in job.nodes:
         try:
@@ -274,7 +274,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _nodes(
     spec: QueuedSpec, place: str, cluster: Cluster | None, problems: Problems
 ) -> tuple[int, ...]:
-    """Return the numbers of nodes that a job may have, ascending."""
+    """Return the allowed numbers of nodes of a job, ascending."""
     most = 1 if cluster is None else cluster.nodes
     if spec.nodes is None:
         return tuple(2**power for power in range(most.bit_length()))

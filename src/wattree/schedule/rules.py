@@ -1,4 +1,4 @@
-"""Schedules by rules, without a solver: first come first served, and tasks put in one by one."""
+"""Heuristic schedules without a solver: first come first served, and greedy insertion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DRAWN, _FEWEST, _SEED = 60, 4, 7
 
 
 class Timetable:
-    """What is taken in each slot."""
+    """Nodes and power in use in each slot."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -26,7 +26,7 @@ class Timetable:
         self._power_w = np.zeros(problem.slots)
 
     def free(self, choice: StartTable) -> NDArray[np.bool_]:
-        """Return at which of its starts a choice has nodes and power throughout."""
+        """Return the start times at which a choice has enough nodes and power throughout."""
         full = self._nodes + choice.nodes > self._problem.nodes
         spare_w = self._problem.spare_w
         if np.isfinite(spare_w):
@@ -36,11 +36,11 @@ class Timetable:
         return np.asarray(before[starts + choice.slots] == before[starts])
 
     def take(self, choice: StartTable, slot: int) -> None:
-        """Take what a choice needs from a slot on."""
+        """Reserve the nodes and power of a choice, starting at a slot."""
         self._add(choice, slot, 1)
 
     def give_back(self, choice: StartTable, slot: int) -> None:
-        """Give back what was taken."""
+        """Release what was reserved."""
         self._add(choice, slot, -1)
 
     def _add(self, choice: StartTable, slot: int, sign: int) -> None:
@@ -49,7 +49,7 @@ class Timetable:
 
 
 def first_come(problem: Problem) -> tuple[TaskStart, ...] | None:
-    """Return the schedule of a plain queue; None where the horizon is too near.
+    """Return the schedule of a plain queue; None if the horizon is too short.
 
     Tasks start in the order of their release, each as fast as it can be run; none overtakes
     another.
@@ -72,7 +72,7 @@ def first_come(problem: Problem) -> tuple[TaskStart, ...] | None:
 
 
 def inserted(problem: Problem) -> tuple[TaskStart, ...] | None:
-    """Return the best of schedules by rules; never a worse one than first come, first served.
+    """Return the best heuristic schedule; never worse than first come, first served.
 
     They put in one task after the other, in many orders; where time is the objective, also with
     only the way of each task that takes the least nodes times slots, as the fastest crowd others.
@@ -90,7 +90,7 @@ def inserted(problem: Problem) -> tuple[TaskStart, ...] | None:
 
 
 def cost_of(problem: Problem, starts: Sequence[TaskStart]) -> float:
-    """Return what the solver makes small after lateness."""
+    """Return the cost that the solver minimizes after lateness."""
     choices = {(choice.task, choice.way): choice for choice in problem.choices}
     value = 0.0
     for start in starts:
@@ -119,7 +119,7 @@ def _orders(problem: Problem) -> Iterator[list[int]]:
 
 
 def _thriftiest(problem: Problem) -> tuple[StartTable, ...]:
-    """Return of each task the choice that takes the least nodes times slots."""
+    """Return, for each task, the choice with the fewest nodes times slots."""
     best: dict[int, StartTable] = {}
     for choice in problem.choices:
         known = best.get(choice.task)
@@ -131,7 +131,7 @@ def _thriftiest(problem: Problem) -> tuple[StartTable, ...]:
 def _in_order(
     problem: Problem, choices: Sequence[StartTable], order: Sequence[int]
 ) -> tuple[TaskStart, ...] | None:
-    """Return the schedule in which each task, in this order, gets its best start that is left."""
+    """Return the schedule in which each task, in this order, gets its best free start."""
     table, starts = Timetable(problem), []
     own: dict[int, list[StartTable]] = {}
     for choice in choices:

@@ -39,7 +39,7 @@ def schedule(
     limit_s: float = 45.0,
     progress: Progress | None = None,
 ) -> QueueSchedule:
-    """Return when each job of a queue starts, where, on how many nodes and under which limit.
+    """Return each job's start, placement, number of nodes and power limit.
 
     Args:
         queue: Jobs and their cluster.
@@ -76,7 +76,7 @@ def schedule(
 
 
 def _idle_w(queue: JobQueue) -> float:
-    """Return what a node draws at rest, PUE included. [W]"""
+    """Return the idle power of a node, PUE included. [W]"""
     (pool,) = queue.cluster.pools
     return queue.cluster.site.pue * sum(
         standing_of(queue.cluster, pool, networked=queue.cluster.nodes > 1).values()
@@ -102,7 +102,7 @@ def _check(
     refused: Sequence[Sequence[str]],
     idle_w: float,
 ) -> None:
-    """Refuse jobs that cannot run even alone.
+    """Reject jobs that cannot run even alone.
 
     Raises:
         InfeasibleError: With every such job and what is in its way.
@@ -129,7 +129,7 @@ def _check(
 
 
 def _problem(queue: JobQueue, ways: Sequence[Sequence[PredictedWay]], idle_w: float) -> Problem:
-    """Return the problem with a horizon by which a plain queue is through."""
+    """Return the problem with a horizon by which a plain queue is finished."""
     tasks = _tasks(queue, ways)
     horizon_s = queue.horizon_s or _horizon_s(queue, tasks)
     columns = sum(len(task.ways) for task in tasks)
@@ -151,7 +151,7 @@ def _problem(queue: JobQueue, ways: Sequence[Sequence[PredictedWay]], idle_w: fl
 
 
 def _roomy(queue: JobQueue, problem: Problem) -> Problem:
-    """Return the problem with a horizon, if the queue gives none, that schedules by rules keep.
+    """Return the problem with a horizon in which heuristic schedules fit, if the queue sets none.
 
     Raises:
         InfeasibleError: The queue gives one that is too near.
@@ -168,7 +168,7 @@ def _roomy(queue: JobQueue, problem: Problem) -> Problem:
 
 
 def _horizon_s(queue: JobQueue, tasks: Sequence[QueuedTask]) -> float:
-    """Return a time by which the jobs are likely to have ended, with room to wait. [s]"""
+    """Return a time by which the jobs have probably ended, including waiting. [s]"""
     area_s = sum(min(w.nodes * w.duration_s for w in task.ways) for task in tasks)
     longest_s = max(min(w.duration_s for w in task.ways) for task in tasks)
     last_s = max(task.release_s for task in tasks)
@@ -197,7 +197,7 @@ def _slower(
     ways: Sequence[Sequence[PredictedWay]],
     calibration: Path | None,
 ) -> dict[tuple[int, int], Slowdown]:
-    """Return ways that are slower where they are placed than was thought, and by how much."""
+    """Return the ways that are slower at their placement than assumed, and by how much."""
     starts = chosen.solution.starts
     met = meeting(chosen.problem, starts, chosen.nodes, queue.cluster.fabric.leaf_nodes)
     taken = {start.task: ways[start.task][start.way] for start in starts}
@@ -212,7 +212,7 @@ def _slower(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """All that an answer is told from.
+    """The inputs from which the answer is built.
 
     Attributes:
         alone: The problem with steps that meet no other job.
@@ -288,7 +288,7 @@ class _Answer:
     def _amount(
         self, objective: str, problem: Problem, starts: Sequence[TaskStart]
     ) -> float | None:
-        """Return cost or carbon; None where the cluster knows no price, or no intensity."""
+        """Return cost or carbon; None if the cluster has no price or no intensity."""
         cluster = self.queue.cluster
         known = (
             cluster.site.carbon_gco2e_per_j is not None
@@ -298,7 +298,7 @@ class _Answer:
         return problem.total(objective, starts) if known else None
 
     def _cap_makes_late(self) -> bool:
-        """Return whether less is late without the power cap."""
+        """Return whether removing the power cap reduces lateness."""
         problem = self.chosen.problem
         lateness = problem.lateness(self.chosen.solution.starts)
         if problem.power_cap_w is None or not lateness:
@@ -308,7 +308,7 @@ class _Answer:
         return without is not None and free.lateness(without) < lateness
 
     def _why_late(self, start: TaskStart, *, capped: bool) -> str:
-        """Return what keeps a job from its deadline."""
+        """Return what prevents a job from meeting its deadline."""
         late_s = self.chosen.problem.late_s(start)
         if not late_s:
             return ""

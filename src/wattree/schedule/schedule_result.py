@@ -1,4 +1,4 @@
-"""What `schedule` answers: each job's place in time and space, beside a plain queue and a bound."""
+"""The result of `schedule`: start and placement of each job, next to a plain queue and a bound."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ScheduledJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What a schedule comes to.
+    """Totals of a schedule.
 
     Attributes:
         energy_j: Of all jobs, PUE included; nodes at rest are not counted. [J]
@@ -73,7 +73,7 @@ class Totals:
     late: int
 
     def of(self, objective: str) -> float | None:
-        """Return the figure that an objective makes small."""
+        """Return the figure that an objective minimizes."""
         names = {"energy": "energy_j", "cost": "cost_usd", "carbon": "carbon_gco2e"}
         found: float | None = getattr(self, names.get(objective, f"{objective}_s"))
         return found
@@ -81,7 +81,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class QueueSchedule(Shown):
-    """Answer to "in which order, where, and how".
+    """Result of scheduling a queue.
 
     Attributes:
         queue: The question.
@@ -115,11 +115,11 @@ class QueueSchedule(Shown):
         return not self.totals.late
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the jobs, by their start."""
+        """Return the jobs, ordered by start."""
         return [asdict(job) for job in self.jobs]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return plain values for JSON."""
         return {
             "queue": self.queue.source,
             "objective": self.queue.objective.value,
@@ -137,7 +137,7 @@ class QueueSchedule(Shown):
 
 
 def busy(schedule: QueueSchedule, times_s: Floats) -> tuple[Floats, Floats]:
-    """Return the nodes that are taken and the power of all nodes at given times. [1], [W]"""
+    """Return the number of busy nodes and the power of all nodes at given times. [1], [W]"""
     nodes = np.zeros(len(times_s))
     power_w = np.full(len(times_s), schedule.queue.cluster.nodes * schedule.idle_w)
     for job in schedule.jobs:

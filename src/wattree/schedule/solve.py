@@ -1,4 +1,4 @@
-"""The best schedule and how good any could be, by HiGHS: a 0-1 program with a time for each start.
+"""Optimal schedules with bounds, by HiGHS: a 0-1 program with one column per start time.
 
 `x` is 1 for the way and the slot in which a task starts. Lateness is made least first, then the
 objective among schedules that are no later. A schedule by rules (`rules`) is there from the start,
@@ -25,7 +25,7 @@ _GAP = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A schedule.
+    """A schedule with its bounds.
 
     Attributes:
         starts: One for each task, in the order of tasks.
@@ -43,14 +43,14 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Share by which a better schedule may undercut this one, in lateness if that is open."""
+        """Relative gap to the bound; of the lateness if that is not proven optimal."""
         found, bound = self.lateness, self.least_lateness
         if found - bound <= _GAP * max(found, 1.0):
             found, bound = self.cost, self.least_cost
         return max(found - bound, 0.0) / abs(found) if found else 0.0
 
     def bounded_by(self, other: Solution) -> Solution:
-        """Return the solution with bounds of another, of a problem in which tasks are no longer."""
+        """Return the solution with the bounds of a problem whose tasks are no longer."""
         return replace(
             self,
             least_lateness=min(other.least_lateness, self.lateness),
@@ -59,7 +59,7 @@ class Solution:
 
 
 def solve(problem: Problem, *, limit_s: float = 45.0) -> Solution | None:
-    """Return the best schedule that is found, with bounds; None where none is within the horizon.
+    """Return the best schedule found, with bounds; None if none fits in the horizon.
 
     Args:
         problem: What is to be scheduled.
@@ -97,7 +97,7 @@ def solve(problem: Problem, *, limit_s: float = 45.0) -> Solution | None:
 
 
 def least_makespan(problem: Problem) -> float:
-    """Return a time before which no schedule ends, where that is the objective; else 0. [s]
+    """Return a lower bound on the end of any schedule, for the makespan objective; else 0. [s]
 
     All nodes are busy from the beginning, or a task starts at its release and runs its fastest way.
     """
@@ -115,7 +115,7 @@ def least_makespan(problem: Problem) -> float:
 
 
 class _Program:
-    """The 0-1 program: columns of all choices one behind another, and the makespan where it counts.
+    """The 0-1 program: columns of all choices in sequence, and the makespan if it counts.
 
     Attributes:
         lateness, value: Of each column but the makespan's.
@@ -130,7 +130,7 @@ class _Program:
         self._rows = _capacity_rows(problem, self._choices, self._ends)
 
     def sum_of_least(self, cost: Floats) -> float:
-        """Return a bound that needs no solver: every task as if it were alone."""
+        """Return a bound that needs no solver: every task as if it ran alone."""
         parts = np.split(cost, self._ends[:-1])
         least = np.full(len(self._problem.tasks), np.inf)
         for choice, part in zip(self._choices, parts, strict=True):
@@ -140,7 +140,7 @@ class _Program:
     def least(
         self, cost: Floats, limit_s: float, *, no_later: float | None = None
     ) -> tuple[tuple[TaskStart, ...] | None, float]:
-        """Return the schedule of least cost, if one is found in time, and a bound of the cost.
+        """Return the schedule of least cost, if one is found in time, and a bound on the cost.
 
         Args:
             cost: Of each column.
@@ -191,7 +191,7 @@ class _Program:
         return (None if found.x is None else self._starts(found.x)), bound
 
     def _ends_by_task(self) -> list[tuple[NDArray[np.int64], Floats]]:
-        """Return for each task its columns and when it ends in each."""
+        """Return each task's columns and its end time in each."""
         first = np.concatenate(([0], self._ends[:-1]))
         found = []
         for number in range(len(self._problem.tasks)):

@@ -1,4 +1,4 @@
-"""Energy by the hour in which it is taken: carbon and price over a series that repeats."""
+"""Hourly cost of energy: carbon and price over a series that repeats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """What a joule costs or emits in each hour from the beginning of a queue.
+    """Price or emission of a joule in each hour from the start of a queue.
 
     Attributes:
         hourly: Of each hour; after the last the first follows again. `(H,)`
@@ -23,7 +23,7 @@ class Tariff:
     hourly: tuple[float, ...] = (0.0,)
 
     def mean(self, start_s: Floats, length_s: float) -> Floats:
-        """Return the average over intervals that begin at `start_s` and are equally long."""
+        """Return the average over intervals of equal length that begin at `start_s`."""
         if len(self.hourly) == 1 or length_s <= 0.0:
             return np.full(np.shape(start_s), self.hourly[0])
         return np.asarray((self._until(start_s + length_s) - self._until(start_s)) / length_s)

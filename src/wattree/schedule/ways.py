@@ -1,4 +1,4 @@
-"""How long each job of a queue takes and what it draws, on each number of nodes and power limit."""
+"""Time and power of each job of a queue, for each number of nodes and power limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedWay:
-    """A way to run a job, and what it is.
+    """A way to run a job, with its prediction.
 
     Attributes:
         way: Its figures.
@@ -44,7 +44,7 @@ class PredictedWay:
     interval: tuple[float, float]
 
     def slowed(self, time: float, energy: float) -> PredictedWay:
-        """Return the way where every step takes longer, and more energy, by these factors."""
+        """Return the way with time and energy per step multiplied by these factors."""
         way = replace(
             self.way,
             duration_s=self.way.duration_s * time,
@@ -62,7 +62,7 @@ class PredictedWay:
 def predicted_ways(
     queue: JobQueue, *, calibration: Path | None = None, progress: Progress | None = None
 ) -> tuple[list[list[PredictedWay]], list[list[str]]]:
-    """Return for each job the ways that fit in memory, and why others do not.
+    """Return the ways of each job that fit in memory, and why others do not.
 
     Args:
         queue: The queue.
@@ -113,7 +113,7 @@ _Predicted = tuple[Job, float | None, Result]
 def _on(
     queue: JobQueue, queued: QueuedJob, nodes: int, calibration: Path | None
 ) -> tuple[list[_Predicted], str]:
-    """Return the steps on so many nodes, one for each power limit, or why there are none."""
+    """Return the steps on a number of nodes, one per power limit, or why there are none."""
     try:
         job = queue.job(queued, nodes)
         if job.strategy == AUTO:

@@ -1,4 +1,4 @@
-"""Executors that play an execution graph and return its trace."""
+"""Executors that simulate an execution graph and return its trace."""
 
 from wattree.sim.ahead import compile_ahead, kernels_are_compiled
 from wattree.sim.engine import execute, execute_events

@@ -1,4 +1,4 @@
-"""Kernels compiled side by side on a first run: each by playing a step of one task elsewhere."""
+"""Compile kernels in parallel before the first run: each process simulates one step of one task."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OTHERS = (
 
 
 def kernels_are_compiled() -> bool:
-    """Return whether simulating starts at once: the machine code of all kernels is on disk."""
+    """Return whether the machine code of all kernels is cached on disk."""
     return all(each.is_compiled() for each in (engine.PLAYER, *_OTHERS))
 
 
 def compile_ahead() -> None:
-    """Begin to compile what is not on disk, in processes of their own."""
+    """Start compiling the kernels that are not cached on disk, in separate processes."""
     compile_elsewhere(_execute, engine.PLAYER)  # takes as long as all others together
     compile_elsewhere(_add_up, *_OTHERS)
 
@@ -49,7 +49,7 @@ def _add_up() -> None:
 
 
 def _step(*, flows: int) -> ExecutionGraph:
-    """Return a transfer of 1 s on one stream, over so many links."""
+    """Return a transfer of 1 s on one stream, over the given number of links."""
     none, one, row = np.zeros(1), np.ones(1), np.array([0, 1])
     first, label = np.zeros(1, np.int64), np.zeros(1, np.int8)
     return ExecutionGraph(

@@ -1,4 +1,4 @@
-"""A caching allocator of device memory: what it holds for the tensors that come and go.
+"""A caching allocator of device memory: allocates and frees blocks for tensors.
 
 Freed blocks are kept and handed out again, best fit first; what no one's request fits into is lost
 to fragmentation. One policy for each allocator in use:
@@ -37,7 +37,7 @@ from wattree.errors import UnknownNameError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPolicy:
-    """How one pool gets and splits segments. [B]
+    """How one pool requests and splits segments. [B]
 
     Attributes:
         segment: Size of a segment for requests below `whole_from`; the page of one that grows.
@@ -56,7 +56,7 @@ class PoolPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorPolicy:
-    """One allocator.
+    """Policies of one allocator.
 
     Attributes:
         rounding: Requests are rounded up to a multiple of this. [B]
@@ -103,7 +103,7 @@ ALLOCATORS: Mapping[str, AllocatorPolicy] = {
 
 
 def allocator_policy(name: str) -> AllocatorPolicy:
-    """Return the allocator called `name`; raise `UnknownNameError` if there is none."""
+    """Return the allocator named `name`; raise `UnknownNameError` if there is none."""
     if name not in ALLOCATORS:
         raise UnknownNameError(kind="allocator", name=name, known=ALLOCATORS)
     return ALLOCATORS[name]
@@ -111,7 +111,7 @@ def allocator_policy(name: str) -> AllocatorPolicy:
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """A stretch of a segment. [B]"""
+    """A contiguous part of a segment. [B]"""
 
     size: int
     order: int  # among blocks: equal sizes are handed out oldest first
@@ -127,7 +127,7 @@ class _Block:
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """Blocks that one kind of request is served from."""
+    """The blocks of one kind of request."""
 
     policy: PoolPolicy
     free: list[tuple[int, int]] = field(default_factory=list)  # ascending
@@ -151,7 +151,7 @@ class _Pool:
 
 @dataclass(slots=True)
 class CachingAllocator:
-    """An allocator at work. [B]
+    """State of a caching allocator. [B]
 
     Attributes:
         policy: Which one.
@@ -174,11 +174,11 @@ class CachingAllocator:
 
     @property
     def pools(self) -> tuple[_Pool, ...]:
-        """The pools that were needed so far."""
+        """The pools that have been used so far."""
         return tuple(self._pools.values())
 
     def take(self, size_bytes: float, stream: Hashable = 0) -> _Block:
-        """Return a block for a tensor that `stream` makes."""
+        """Return a block for a tensor that `stream` allocates."""
         rounding = self.policy.rounding
         size = max(rounding, -(-int(size_bytes) // rounding) * rounding)
         small = size <= self.policy.small_up_to
@@ -195,7 +195,7 @@ class CachingAllocator:
         return block
 
     def give(self, block: _Block) -> None:
-        """Take back a block; free neighbours merge."""
+        """Free a block and merge it with free neighbours."""
         self.allocated -= block.size
         pool = block.pool
         for other in (block.before, block.after):
@@ -222,7 +222,7 @@ class CachingAllocator:
         return block
 
     def _reserve(self, size: int) -> None:
-        """Take memory from the device, from the cache if the device has no more."""
+        """Reserve memory on the device; release cached memory first if the device is full."""
         if self.reserved + size > self.capacity:
             given = sum(self._give_back(pool) for pool in self._pools.values())
             self.reserved -= given
@@ -232,7 +232,7 @@ class CachingAllocator:
 
     @staticmethod
     def _give_back(pool: _Pool) -> int:
-        """Drop what no tensor needs of a pool; return its size. [B]"""
+        """Release the unused memory of a pool; return its size. [B]"""
         unused = [
             block
             for block in pool.blocks.values()
@@ -247,7 +247,7 @@ class CachingAllocator:
         return sum(block.size for block in unused)
 
     def _grown(self, pool: _Pool, size: int) -> _Block:
-        """Return a block at the end of the pool's segment, which grows as far as it must."""
+        """Return a block at the end of the pool's segment; the segment grows as needed."""
         page, last = pool.policy.segment, pool.last
         block = last if last is not None and last.free else self._new(pool, 0)
         if block is last:
@@ -274,7 +274,7 @@ class CachingAllocator:
 
     @staticmethod
     def _merge(block: _Block, other: _Block) -> None:
-        """Add a free neighbour, no longer among the free ones, to a block."""
+        """Merge a block with a neighbour that was removed from the free list."""
         block.size += other.size
         if other is block.before:
             block.before = other.before

@@ -1,4 +1,4 @@
-"""Whether an execution graph can be executed at all: shapes, ids and signs.
+"""Checks that an execution graph can be executed: shapes, ids and signs.
 
 One compiled pass tells whether all is well, as it nearly always is; only then what is wrong is
 looked for, array by array.
@@ -30,7 +30,7 @@ _LARGEST_COUNT = 2**30 - 1  # the kernels number tasks twice (ends, begins of wo
 
 
 def check_graph(graph: ExecutionGraph) -> None:
-    """Refuse a graph whose arrays do not fit together or hold impossible values.
+    """Reject a graph whose arrays have inconsistent shapes or invalid values.
 
     Raises:
         SimulationError: Lists every fault, not only the first.
@@ -75,7 +75,7 @@ def _order_faults(graph: ExecutionGraph) -> Iterator[str]:
 
 
 def _small_faults(graph: ExecutionGraph) -> Iterator[str]:
-    """What does not grow with the number of tasks."""
+    """Return the faults that can be found without visiting every task."""
     yield from _id_faults(graph, "stream_class", len(graph.class_names), "rank classes")
     yield from _number_faults("static_bytes", graph.static_bytes)
     yield from _number_faults("link_bandwidth_bytes_per_s", graph.link_bandwidth_bytes_per_s)
@@ -125,7 +125,7 @@ def _row_faults(graph: ExecutionGraph) -> Iterator[str]:
 
 
 def _is_sound(graph: ExecutionGraph) -> bool:
-    """Return whether nothing is wrong with what grows with the number of tasks."""
+    """Return whether the per-task arrays have no fault."""
 
     def column(name: str, kind: type) -> NDArray[Any]:
         return np.require(getattr(graph, name), kind, ("C", "A", "W"))
@@ -203,7 +203,7 @@ def _are_ids(ids: NDArray[np.int64], count: int) -> bool:
 
 @part
 def _are_finite(bits: NDArray[np.int64]) -> bool:
-    """Return whether numbers, given as their bits, are finite and 0 or more; -0 is 0."""
+    """Return whether numbers, given as their bits, are finite and non-negative; -0 is 0."""
     wrong = 0
     for k in range(len(bits)):
         wrong |= ((bits[k] < 0) & (bits[k] != _MINUS_ZERO)) | (bits[k] >= _INFINITY)
@@ -212,7 +212,7 @@ def _are_finite(bits: NDArray[np.int64]) -> bool:
 
 @part
 def _use_links_rightly(kind: NDArray[np.int8], offsets: NDArray[np.int64]) -> bool:
-    """Only communication uses links, and kinds are known."""
+    """Return whether only communication uses links and all kinds are known."""
     wrong = 0
     for t in range(len(kind)):
         silent = (kind[t] == _COMPUTE) | (kind[t] == _HOST)
@@ -223,7 +223,7 @@ def _use_links_rightly(kind: NDArray[np.int8], offsets: NDArray[np.int64]) -> bo
 
 @part
 def _rows_ascend(offsets: NDArray[np.int64], ids: NDArray[np.int64]) -> bool:
-    """Ids fall, or stay, only from one row to the next."""
+    """Return whether ids ascend within each row."""
     falls = 0
     for k in range(1, len(ids)):
         falls += ids[k] <= ids[k - 1]

@@ -1,4 +1,4 @@
-"""Why a graph came to a halt before its end, said so that the cause can be found and mended."""
+"""Explains why a graph stopped before its end: the tasks that are stuck and what they wait for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 12  # waits of a cycle, or stuck tasks: more would not be read
 def halt_error(
     graph: ExecutionGraph, started: NDArray[np.bool_], ended: NDArray[np.bool_]
 ) -> SimulationError:
-    """Return the error that names who is stuck: at work without progress, or in a cycle of waits.
+    """Return the error that names the stuck tasks: running without progress, or waiting in a cycle.
 
     Args:
         graph: What was executed.
@@ -40,7 +40,7 @@ def _standstill_error(graph: ExecutionGraph, resting: Integers, *, waiting: int)
 
 
 def _surroundings(graph: ExecutionGraph, task: int) -> str:
-    """Return what sets a task's pace: its work, and what it asks of which links."""
+    """Return what sets a task's rate: its work and its load on each link."""
     flows = slice(*graph.flow_offsets[task : task + 2])
     asked = [
         f"{width:g} of {graph.link_bandwidth_bytes_per_s[link]:g} B/s of '{graph.link_names[link]}'"
@@ -69,7 +69,7 @@ def _label(graph: ExecutionGraph, task: int) -> str:
 
 
 def _cycle(graph: ExecutionGraph, ended: NDArray[np.bool_]) -> str:
-    """Return a cycle of waits. Every stuck task waits for a stuck one, so walking back meets it."""
+    """Return a cycle of waits. Each stuck task waits for another, so walking back finds one."""
     blocker = _blockers(graph, ended)
     task, reason = int(np.flatnonzero(~ended)[0]), ""
     walked: dict[int, str] = {}

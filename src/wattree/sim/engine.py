@@ -1,4 +1,4 @@
-"""The executor: plays an execution graph by its rules, event by event, compiled.
+"""The executor: simulates an execution graph event by event, in compiled code.
 
 An instant is handled as a whole: first everything that happens at it, in the order of rule 5,
 then rates once, and only of tasks whose surroundings changed. No memory is allocated and no
@@ -52,7 +52,7 @@ _COMPUTE = int(TaskKind.COMPUTE)
 
 
 class _Record(NamedTuple):
-    """What is written down: times, the number of events, and their order if `log` has room."""
+    """Recorded results: times, the number of events, and their order if `log` has space."""
 
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
@@ -96,7 +96,7 @@ def _execute(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Tra
 
 
 def executed(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
-    """Return the trace of a graph that was checked, and put its events into `log` if it has room.
+    """Return the trace of a checked graph; write its events to `log` if it has space.
 
     Raises:
         SimulationError: The graph comes to a deadlock.
@@ -161,7 +161,7 @@ def _run(
 
 @part
 def _find_first_tasks(board: Board) -> None:
-    """Make tasks that wait for nothing ready."""
+    """Mark tasks without dependencies as ready."""
     for task in range(len(board.tasks)):
         if board.unmet[task] == 0:
             push_task(board.ready, task)
@@ -201,7 +201,7 @@ def _start(
 
 @part
 def _fetch_following(board: Board, record: _Record, spec: Record) -> None:
-    """Get ready what will most likely start next: the tasks behind one on its streams."""
+    """Prefetch the tasks that will most likely start next: the successors on the task's streams."""
     for k in range(spec.seats, spec.seats_end):
         if board.seats[k].after >= 0:
             fetch_ahead(board.tasks, board.seats[k].after)
@@ -218,7 +218,7 @@ def _take_slot(board: Board, task: int) -> int:
 
 @part
 def _leave(board: Board, network: FlowNetwork, slot: int) -> None:
-    """Take a task that ends out of everything that runs."""
+    """Remove a task that ends from the running state."""
     if board.slots[slot].phase == AT_WORK:
         end_work(board, network, slot)
     board.free_slots[0] += 1
@@ -233,7 +233,7 @@ def _end(
     task: int,
     now_s: float,
 ) -> None:
-    """End a task: give back its memory, let the next on its streams and its successors go."""
+    """End a task: free its memory; release the next tasks on its streams and its successors."""
     _note(record, task, _END)
     record.end_s[task] = now_s
     spec = board.tasks[task]
@@ -248,7 +248,7 @@ def _end(
 
 @part
 def _meet(board: Board, task: int) -> None:
-    """Strike one thing that a task waits for; the last one makes it start at this instant."""
+    """Remove one dependency of a task; the task starts at this instant when none is left."""
     board.unmet[task] -= 1
     if board.unmet[task] == 0:
         push_task(board.ready, task)
@@ -258,7 +258,7 @@ def _meet(board: Board, task: int) -> None:
 def _continue(
     successors: NDArray[np.int64], board: Board, network: FlowNetwork, queue: Queue, record: _Record
 ) -> bool:
-    """Let the next computation of a stream take over from one that ends; return whether it can.
+    """Let the next computation of a stream replace one that ends; return whether it can.
 
     It can where nothing else happens at the instant, as is known of events, and the two wait for
     each other alone: what runs alongside stays as it is, and with it the rate, to the last bit.
@@ -290,7 +290,7 @@ def _continue(
 
 @part
 def _only_follower(successors: NDArray[np.int64], board: Board, task: int) -> int:
-    """Return the computation that starts when one ends, if nothing else waits for it; else -1."""
+    """Return the computation that starts when one ends, if it has no other dependency; else -1."""
     spec = board.tasks[task]
     if spec.kind != _COMPUTE or spec.seats_end - spec.seats != 1:
         return -1

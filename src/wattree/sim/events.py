@@ -23,7 +23,7 @@ NONE = -1
 
 @part
 def schedule(queue: Queue, slot: int, order: int, time_s: float) -> None:
-    """Give a slot an event at `time_s`, or move the one it has; what is no time is never."""
+    """Schedule or move the event of a slot to `time_s`; infinity and NaN mean never."""
     if not time_s < np.inf:  # a rate of 0 or NaN: comparisons with NaN would break the heap
         time_s = np.inf
     if queue.events[slot].run != NONE:
@@ -53,14 +53,14 @@ def pop_event(queue: Queue) -> int:
 
 @part
 def first_slot(queue: Queue) -> int:
-    """Return the slot of the first event, which stays."""
+    """Return the slot of the first event without removing it."""
     slot: int = queue.runs[queue.run[1]].first
     return slot
 
 
 @part
 def is_only_event(queue: Queue) -> bool:
-    """Return whether no other event comes at the time of the first."""
+    """Return whether the first event is the only one at its time."""
     if queue.events[first_slot(queue)].next != NONE:
         return False
     for child in range(2, min(queue.order[0], 3) + 1):
@@ -95,7 +95,7 @@ def _begin_run(queue: Queue, slot: int, order: int, time_s: float) -> None:
 
 @part
 def _withdraw(queue: Queue, slot: int) -> None:
-    """Take a slot's event out of its run, and the run out of the heap if it was the last."""
+    """Remove a slot's event from its run, and an empty run from the heap."""
     event = queue.events[slot]
     number = event.run
     run = queue.runs[number]
@@ -176,7 +176,7 @@ def _sink(queue: Queue, place: int, time_s: float, order: int, run: int) -> None
 
 @part
 def push_task(heap: NDArray[np.int64], task: int) -> None:
-    """Add a task to those about to start."""
+    """Add a task to the queue of starting tasks."""
     heap[0] += 1
     place = heap[0]
     while place > 1 and task < heap[place >> 1]:
@@ -187,7 +187,7 @@ def push_task(heap: NDArray[np.int64], task: int) -> None:
 
 @part
 def pop_task(heap: NDArray[np.int64]) -> int:
-    """Remove and return the task with the lowest id."""
+    """Remove and return the starting task with the lowest id."""
     first: int = heap[1]
     last = heap[heap[0]]
     heap[0] -= 1

@@ -1,4 +1,4 @@
-"""A hint to the processor that numba has no function for."""
+"""A prefetch hint for the processor, which numba does not provide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READ, _KEEP, _DATA = 0, 3, 1
 # Kernels call it as `fetch_ahead(array, index)`; numba adds the context of its types.
 @intrinsic
 def fetch_ahead(_context: Any, array: Any, _index: Any = None) -> Any:
-    """Ask for an element's cache line while there is other work to do.
+    """Prefetch the cache line of an element.
 
     It changes no result. Ranks that are not in lock-step are executed a quarter faster with it.
     """

@@ -1,4 +1,4 @@
-"""The engine's own layout of a graph: one cache line per task, and room for all state.
+"""The engine's memory layout of a graph: one cache line per task, and buffers for all state.
 
 The arrays of an `ExecutionGraph` are good to build and to read column by column. The engine
 jumps from task to task instead, so what it needs of one task is copied side by side first.
@@ -137,7 +137,7 @@ class FlowNetwork(NamedTuple):
 
 
 class Board(NamedTuple):
-    """Tasks, what runs, and rank classes.
+    """State of tasks, streams and rank classes.
 
     `unmet` counts what each task waits for: predecessors and turns on its streams.
     """
@@ -161,7 +161,7 @@ class Board(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The columns of a graph that say how to play it."""
+    """The columns of a graph that the kernels read."""
 
     kind: NDArray[np.int8]
     latency_s: NDArray[np.float64]
@@ -197,7 +197,7 @@ def columns_of(graph: ExecutionGraph) -> Columns:
 
 
 def empty_board(graph: ExecutionGraph, slots: int) -> Board:
-    """Return room for all state, with the memory of every class at its residents."""
+    """Return empty state buffers, with the memory of each class at its static memory."""
     streams, classes = len(graph.stream_class), len(graph.class_ranks)
     board = Board(
         tasks=_empty_aligned(graph.tasks, TASK),
@@ -224,7 +224,7 @@ def empty_board(graph: ExecutionGraph, slots: int) -> Board:
 
 
 def _busiest(graph: ExecutionGraph) -> NDArray[np.float64]:
-    """Return what one of a task's flows takes on its busiest link, `(T,)`; empty if each is one."""
+    """Return the flow of each task on its busiest link, `(T,)`; empty if every flow is 1."""
     if graph.flow_counts is None:
         return np.zeros(0)
     of_one = graph.flow_bytes_per_s / np.where(graph.flow_counts > 0, graph.flow_counts, 1.0)
@@ -235,7 +235,7 @@ def _busiest(graph: ExecutionGraph) -> NDArray[np.float64]:
 
 
 def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> FlowNetwork:
-    """Return the links, nothing on them."""
+    """Return the links without flows."""
     capacity = int(np.diff(columns.flow_offsets).max(initial=0))
     count = len(graph.link_bandwidth_bytes_per_s)
     links = np.zeros(count, LINK)
@@ -256,7 +256,7 @@ def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> FlowNe
 
 
 def empty_queue(capacity: int) -> Queue:
-    """Return a queue with room for one event for each of so many running tasks."""
+    """Return a queue with space for one event per running task."""
     queue = Queue(
         time_s=np.full(capacity + 2, np.inf),
         order=_stack(capacity + 1),
@@ -272,7 +272,7 @@ def empty_queue(capacity: int) -> Queue:
 
 
 def slots_needed(graph: ExecutionGraph) -> int:
-    """Return how many tasks can run at once: one per stream, and all those without a stream."""
+    """Return the maximum number of running tasks: one per stream, plus tasks without a stream."""
     free_tasks = int((graph.stream_offsets[1:] == graph.stream_offsets[:-1]).sum())
     return len(graph.stream_class) + free_tasks
 
@@ -283,7 +283,7 @@ def _class_offsets(graph: ExecutionGraph) -> NDArray[np.int64]:
 
 
 def _empty_aligned(count: int, record: np.dtype[np.void]) -> NDArray[np.void]:
-    """Return records none of which straddles two cache lines, given that they are as long."""
+    """Return records aligned to cache lines, so that none straddles two."""
     line_bytes = 64
     raw = np.empty(count * record.itemsize + line_bytes, np.uint8)
     skip = -raw.ctypes.data % line_bytes
@@ -296,7 +296,7 @@ def _stack(capacity: int) -> NDArray[np.int64]:
 
 @part
 def lay_out(columns: Columns, board: Board) -> None:
-    """Copy a graph into the engine's layout and count what every task waits for."""
+    """Copy a graph into the engine's layout and count the dependencies of every task."""
     _copy_tasks(columns, board.tasks)
     _seat_tasks(columns, board)
     for successor in columns.successors:
@@ -323,7 +323,7 @@ def _copy_tasks(columns: Columns, tasks: NDArray[np.void]) -> None:
 
 @part
 def _seat_tasks(columns: Columns, board: Board) -> None:
-    """Chain the tasks of each stream by id: a turn on a stream is one more thing to wait for."""
+    """Chain the tasks of each stream by id: the stream's order is one more dependency."""
     for t in range(len(board.tasks)):
         for k in range(columns.stream_offsets[t], columns.stream_offsets[t + 1]):
             stream = columns.stream_ids[k]

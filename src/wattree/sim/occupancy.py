@@ -1,4 +1,4 @@
-"""What every rank class does at each instant of a trace, added up: one sweep over its streams.
+"""Sums of what each rank class does at each instant of a trace: one sweep over its streams.
 
 The account of energy asks three things that no sum over tasks can tell: what a device draws where
 several tasks ask for more than it may, what is exposed while nothing computes, and what a rank
@@ -55,7 +55,7 @@ _STINT = np.dtype(
 
 
 class _Members(NamedTuple):
-    """Which streams tasks occupy, and whose streams these are."""
+    """The streams that tasks occupy, and the rank class of each stream."""
 
     row_offsets: Integers
     stream_ids: Integers
@@ -71,7 +71,7 @@ def occupancy(
     spin_w: Floats | None = None,
     classes: Integers | None = None,
 ) -> Occupancy:
-    """Return what the ranks do, added up.
+    """Return the summed occupancy of the ranks.
 
     At each instant, computation draws what it asks for; what runs alongside it shares the rest of
     `most_w`. Time belongs to the first of: computation, communication, input work that computation
@@ -137,7 +137,7 @@ def _tasks(trace: Trace, energy_j: Floats) -> _Tasks:
 
 
 def class_column(graph: ExecutionGraph) -> NDArray[np.int8]:
-    """Return the operator class of each task; by kind and stage where no one said. `(T,)`"""
+    """Return the operator class of each task; by kind and stage where none is given. `(T,)`"""
     if graph.operator_class is not None:
         return graph.operator_class
     found = np.full(graph.tasks, OperatorClass.OTHER, dtype=np.int8)
@@ -160,7 +160,7 @@ def _roles(graph: ExecutionGraph) -> NDArray[np.int8]:
 
 
 def _batches(counts: NDArray[Any], spans: Integers, asked: NDArray[np.bool_]) -> Iterator[Integers]:
-    """Yield classes, neighbours together, so many that what they do takes little memory.
+    """Yield batches of adjacent classes, small enough to limit memory use.
 
     Classes whose tasks lie apart (those of pipeline stages do) are swept apart: memory that is
     used again is faster than fresh memory.
@@ -174,7 +174,7 @@ def _batches(counts: NDArray[Any], spans: Integers, asked: NDArray[np.bool_]) ->
 
 
 def _lanes(members: _Members, counts: Integers, classes: int) -> tuple[Lanes, Integers]:
-    """Return lanes for streams with so many tasks each, and where each stream begins."""
+    """Return lanes for streams with the given task counts, and where each stream begins."""
     ends = np.cumsum(counts)
     used = np.flatnonzero(counts)
     used = used[np.argsort(members.stream_class[used], kind="stable")]
@@ -199,7 +199,7 @@ def _scratch(lanes: Lanes) -> Scratch:
 
 @kernel
 def _count(members: _Members, last: Integers, counts: Integers, spans: Integers) -> None:
-    """Count the tasks of streams, one of several streams of a class at the first of them."""
+    """Count the tasks of streams; a task on several streams of a class counts on the first."""
     for task in range(len(members.row_offsets) - 1):
         for row in range(members.row_offsets[task], members.row_offsets[task + 1]):
             stream = members.stream_ids[row]
@@ -221,7 +221,7 @@ def _pack(
     at: Integers,
     stints: NDArray[np.void],
 ) -> None:
-    """Write down what streams of chosen classes do, `at` the places for each stream's next."""
+    """Write the tasks of the chosen classes' streams; `at` is the next place of each stream."""
     for task in range(span[0], span[1] + 1):
         for row in range(members.row_offsets[task], members.row_offsets[task + 1]):
             stream = members.stream_ids[row]

@@ -1,4 +1,4 @@
-"""What of a graph a policy looks at, so that the kernels need not know policies apart."""
+"""Prepares a graph for a sharing policy, so that the kernels are independent of policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wattree.sim.rules import SHARING_POLICIES
 
 
 def check_sharing(sharing: str) -> None:
-    """Refuse a sharing policy that does not exist.
+    """Reject an unknown sharing policy.
 
     Raises:
         UnknownNameError: There is no such policy.
@@ -23,19 +23,19 @@ def check_sharing(sharing: str) -> None:
 
 
 def without_slowdown(graph: ExecutionGraph) -> ExecutionGraph:
-    """Return a graph whose computation and communication do not slow each other."""
+    """Return a graph in which computation and communication do not slow each other."""
     return replace(
         graph, compute_rate_while_communicating=1.0, communication_rate_while_computing=1.0
     )
 
 
 def whole_flows(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers of flows as whole ones, none or at least one, for a rule that counts."""
+    """Return the numbers of flows as integers: zero, or at least one."""
     return np.where(counts > 0, np.maximum(np.rint(counts), 1.0), 0.0)
 
 
 def flows_under(graph: ExecutionGraph, sharing: str) -> ExecutionGraph:
-    """Return a graph whose flows and links are what a sharing policy looks at.
+    """Return a graph with the flows and links that a sharing policy uses.
 
     Under `none` there are none. Under `proteus` every flow asks for as much of each of its links
     as it counts, and every link has room for one: to slow all flows of a link by the factor by

@@ -1,4 +1,4 @@
-"""Leave out links that nothing can crowd: fewer flows to follow, the same result.
+"""Removes links that cannot be congested: fewer flows to simulate, the same result.
 
 Tasks of one stream never run at once, so a link never carries more than, summed over streams, the
 largest flow of each. Where that fits, rule 4 never looks at the link.
@@ -21,7 +21,7 @@ _MOST_PAIRS = 32_000_000
 
 
 def crowdable_flows(graph: ExecutionGraph) -> tuple[Integers, Integers, Floats]:
-    """Return offsets, links and rates of the flows that may ever meet a crowded link.
+    """Return offsets, links and rates of the flows that may cross a congested link.
 
     A flow that keeps a link keeps its busiest one too: progressive filling goes by it.
     """
@@ -48,7 +48,7 @@ def crowdable_flows(graph: ExecutionGraph) -> tuple[Integers, Integers, Floats]:
 
 
 def _kept(graph: ExecutionGraph, crowdable: NDArray[np.bool_]) -> tuple[Integers, Integers, Floats]:
-    """Return the flows on crowdable links, and the busiest link of each task that has any."""
+    """Return the flows on links that may be congested, and the busiest link of each such task."""
     rates = graph.flow_bytes_per_s
     counts = np.diff(graph.flow_offsets)
     task = np.repeat(np.arange(graph.tasks), counts)

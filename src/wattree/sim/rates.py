@@ -1,4 +1,4 @@
-"""How fast running tasks progress: overlap within a rank class, shares of links.
+"""Rates of running tasks: overlap within a rank class, and shares of links.
 
 Counters of each rank class follow every begin and end of work. Only where a counter has left or
 reached zero between two instants do rates of running tasks change because of overlap.
@@ -19,7 +19,7 @@ _COMPUTE, _HOST = int(TaskKind.COMPUTE), int(TaskKind.HOST)
 
 @part
 def begin_work(board: Board, network: FlowNetwork, slot: int, now_s: float) -> None:
-    """Let a task's work begin; its rate is set at the end of the instant."""
+    """Start the work of a task; its rate is set at the end of the instant."""
     state = board.slots[slot]
     task = board.tasks[state.task]
     state.phase = AT_WORK
@@ -36,7 +36,7 @@ def begin_work(board: Board, network: FlowNetwork, slot: int, now_s: float) -> N
 
 @part
 def end_work(board: Board, network: FlowNetwork, slot: int) -> None:
-    """Take a task whose work is done off its links and out of the counts."""
+    """Remove a finished task from its links and from the counts."""
     task = board.tasks[board.slots[slot].task]
     _count(board, task, -1, -1)
     if task.flows < task.flows_end:
@@ -45,7 +45,7 @@ def end_work(board: Board, network: FlowNetwork, slot: int) -> None:
 
 @part
 def _count(board: Board, task: Record, change: int, slot: int) -> None:
-    """Add a task that overlaps with others to the counts of its classes, or take it away."""
+    """Add an overlapping task to the counts of its classes, or remove it."""
     if task.kind != _COMPUTE and (task.kind == _HOST or not task.overlaps):
         return
     for k in range(task.seats, task.seats_end):
@@ -65,7 +65,7 @@ def _count(board: Board, task: Record, change: int, slot: int) -> None:
 
 @part
 def _mark(board: Board, slot: int) -> None:
-    """Have a slot's rate looked at when the instant is over."""
+    """Mark a slot whose rate must be updated at the end of the instant."""
     if not board.slots[slot].dirty:
         board.slots[slot].dirty = 1
         board.dirty[0] += 1
@@ -76,7 +76,7 @@ def _mark(board: Board, slot: int) -> None:
 def settle(
     board: Board, network: FlowNetwork, queue: Queue, now_s: float, is_proteus: bool
 ) -> None:
-    """Set the rates that change at the end of an instant, and the ends that follow from them."""
+    """Update the rates that change at the end of an instant, and the end times that follow."""
     for i in range(1, board.touched[0] + 1):
         _notice_overlap(board, board.touched[i])
     board.touched[0] = 0
@@ -98,7 +98,7 @@ def settle(
 
 @part
 def _notice_overlap(board: Board, rank_class: int) -> None:
-    """Mark those whose partner in overlap has appeared or vanished since the last instant."""
+    """Mark the tasks whose overlap partner appeared or vanished since the last instant."""
     state = board.classes[rank_class]
     state.touched = 0
     computing, communicating = state.computes > 0, state.communications > 0
@@ -116,7 +116,7 @@ def _notice_overlap(board: Board, rank_class: int) -> None:
 
 @part
 def _overlap_factor(board: Board, slot: int) -> float:
-    """Return at what part of its share a task works beside what overlaps it: rules 3 and 4."""
+    """Return the factor on a task's rate due to overlap: rules 3 and 4."""
     task = board.tasks[board.slots[slot].task]
     if task.kind == _COMPUTE:
         for k in range(task.seats, task.seats_end):
@@ -134,7 +134,7 @@ def _overlap_factor(board: Board, slot: int) -> float:
 
 @part
 def _lengthen(state: Record, by_s: float, now_s: float) -> None:
-    """Add to what is left of a task's work; its end follows from its next rate."""
+    """Add to the remaining work of a task; its end follows from its next rate."""
     left_s = max(0.0, state.remaining_s - (now_s - state.since_s) * state.rate)
     state.remaining_s = left_s + by_s
     state.since_s = now_s
@@ -144,7 +144,7 @@ def _lengthen(state: Record, by_s: float, now_s: float) -> None:
 
 @part
 def _set_rate(queue: Queue, slot: int, state: Record, rate: float, now_s: float) -> None:
-    """Change a rate, and with it the end; an unchanged rate leaves the end to the last bit."""
+    """Set a rate and the end that follows; an unchanged rate leaves the end bit-identical."""
     if not rate > 0.0:  # NaN, too, is a standstill: halt_error names who is left in one
         rate = 0.0
     if rate == state.rate:

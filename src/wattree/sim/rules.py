@@ -1,4 +1,4 @@
-"""Constants of the rules of execution that both executors share."""
+"""Constants of the execution rules that both executors share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class EventKind(IntEnum):
-    """What can happen at an instant; the value is the priority among simultaneous events."""
+    """Kinds of events; the value is the priority among simultaneous events."""
 
     END = 0
     WORK = 1  # the latency is over, the work begins

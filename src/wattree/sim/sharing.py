@@ -1,4 +1,4 @@
-"""Who gets how much of a link: flows join and leave, and shares are solved where it matters.
+"""Link sharing: flows join and leave; shares are solved only where they change.
 
 Only *crowded* links restrict anybody. So a change touches the flows on the links where it
 happened and those tied to them through crowded links, found by walking from link to flow to
@@ -19,7 +19,7 @@ Slots = NDArray[np.void]
 
 @part
 def join_links(network: FlowNetwork, slots: Slots, slot: int, flow: int, flows_end: int) -> None:
-    """Put a task that begins its work on its links, behind the flows that are there."""
+    """Add a task that starts its work to its links, after the flows already there."""
     state = slots[slot]
     state.busiest_bytes_per_s = 0.0
     state.nodes = state.nodes_end = slot * network.capacity
@@ -39,7 +39,7 @@ def join_links(network: FlowNetwork, slots: Slots, slot: int, flow: int, flows_e
 
 @part
 def leave_links(network: FlowNetwork, slots: Slots, slot: int) -> None:
-    """Take a task that ends off its links."""
+    """Remove a task that ends from its links."""
     for n in range(slots[slot].nodes, slots[slot].nodes_end):
         _remove(network, n)
 
@@ -89,7 +89,7 @@ def _touch(network: FlowNetwork, link: int) -> None:
 def solve_shares(
     network: FlowNetwork, slots: Slots, dirty: NDArray[np.int64], is_proteus: bool
 ) -> None:
-    """Bring the shares up to date at the end of an instant; list slots whose share changed."""
+    """Update the shares at the end of an instant; list the slots whose share changed."""
     kept = _forget_free_links(network)
     network.visit[0] += 1
     for i in range(1, kept + 1):
@@ -112,7 +112,7 @@ def solve_shares(
 
 @part
 def _forget_free_links(network: FlowNetwork) -> int:
-    """Keep of the touched links those that are crowded, or were; return how many."""
+    """Keep only the touched links that are or were congested; return their number."""
     kept = 0
     for i in range(1, network.touched[0] + 1):
         link = network.links[network.touched[i]]
@@ -139,7 +139,7 @@ def _publish(network: FlowNetwork, slots: Slots, dirty: NDArray[np.int64]) -> No
 
 @part
 def _collect(network: FlowNetwork, slots: Slots, slot: int) -> None:
-    """List the flows and crowded links that are tied to a flow, itself included."""
+    """Collect the flows and congested links that are connected to a flow, itself included."""
     members, crowded = network.members, network.crowded
     members[0] = crowded[0] = 0
     _visit_slot(network, slots, slot)
@@ -197,7 +197,7 @@ def _fill(network: FlowNetwork, slots: Slots) -> None:
 
 @part
 def _next_level(network: FlowNetwork, slots: Slots, level: float) -> float:
-    """Return the level at which the next link is full or the next flow at rate 1. [B/s]"""
+    """Return the level at which the next link is full or the next flow reaches rate 1. [B/s]"""
     lowest = np.inf
     for i in range(1, network.crowded[0] + 1):
         link = network.links[network.crowded[i]]

@@ -1,4 +1,4 @@
-"""The compiled sweep over what the streams of rank classes do, from event to event."""
+"""The compiled sweep over the streams of rank classes, from event to event."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Wait(IntEnum):
 
 
 class Role(IntEnum):
-    """What a task is to time; what stands first is what the rank is said to do."""
+    """Role of a task in the time accounting; the first role that applies is the rank's."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -60,7 +60,7 @@ _Gap = tuple[float, float, int, int]
 
 
 class Lanes(NamedTuple):
-    """Streams that have tasks, by class: first lane of each class, rows of each lane."""
+    """Streams with tasks, by class: first lane of each class, rows of each lane."""
 
     of_class: Integers
     begin: Integers
@@ -68,7 +68,7 @@ class Lanes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Of each lane of one class: next row, when something happens to it, what runs, its power.
+    """Per-lane state of one class: next row, time of the next event, running task, its power.
 
     Of the class itself, what spinning would draw in each part of the step while it is not known
     whether a collective ends the wait.
@@ -104,7 +104,7 @@ class Occupancy(NamedTuple):
 def _spread(
     energy_j: Floats, power_w: float, from_s: float, to_s: float, per_s: float
 ) -> tuple[int, int]:
-    """Add steady power to the parts of the step that it falls in; return the first and last."""
+    """Add constant power to the step's intervals that it covers; return the first and last."""
     low = max(min(int(from_s * per_s), BINS - 1), 0)
     high = max(min(int(to_s * per_s), BINS - 1), low)
     if low == high:
@@ -119,7 +119,7 @@ def _spread(
 
 @part
 def _begin(stints: NDArray[np.void], lanes: Lanes, first: int, count: int, at: Scratch) -> float:
-    """Put each lane of a class before its first task; return when the first of them starts."""
+    """Place each lane of a class before its first task; return the first start time."""
     next_s = np.inf
     for lane in range(count):
         at.at[lane] = lanes.begin[first + lane]
@@ -132,7 +132,7 @@ def _begin(stints: NDArray[np.void], lanes: Lanes, first: int, count: int, at: S
 
 @part
 def _shares(compute_w: float, beside_w: float, limit_w: float) -> tuple[float, float]:
-    """Return what computation gets of what it asks for, and what others get."""
+    """Return the share of its demand that computation gets, and the share of the others."""
     if compute_w + beside_w <= limit_w:
         return 1.0, 1.0
     if compute_w > limit_w:
@@ -144,7 +144,7 @@ def _shares(compute_w: float, beside_w: float, limit_w: float) -> tuple[float, f
 def _draw(
     found: Occupancy, own: int, lanes: Scratch, count: int, limit_w: float, lasts_s: float
 ) -> tuple[float, int, int]:
-    """Add the energy of what runs; return its power, and the cell and role that the rank shows."""
+    """Add the energy of running tasks; return their power, and the cell and role of the rank."""
     compute_w, beside_w = 0.0, 0.0
     shown, role = -1, _NOTHING
     hungry, last = 0, 0
@@ -177,7 +177,7 @@ def _draw(
 def _expose(
     found: Occupancy, own: int, shown: int, role: int, granted_w: float, lasts_s: float
 ) -> None:
-    """Add time that belongs to computation, or to traffic or materials that it waits for."""
+    """Add time to computation, or to the communication or data loading that it waits for."""
     stage = 1 + role if role < _MATERIALS_ROLE else 0
     found.exposed_s[own, stage * CLASSES + shown % CLASSES] += lasts_s
     if role > _COMPUTE:
@@ -190,7 +190,7 @@ def _expose(
 def _starve(
     found: Occupancy, own: int, granted_w: float, span: _Span, starved: tuple[float, float]
 ) -> float:
-    """Add time in which the job waits for materials of later steps; return the rest. [s]"""
+    """Add time in which the job waits for data of later steps; return the rest. [s]"""
     hungry_s = max(0.0, min(span[1], starved[1]) - max(span[0], starved[0]))
     if hungry_s > 0.0:
         found.exposed_s[own, _WAITING] += hungry_s
@@ -201,7 +201,7 @@ def _starve(
 
 @part
 def _spin(found: Occupancy, own: int, cell: int, gap: _Gap, spin_j: Floats) -> None:
-    """Add what spinning drew in a gap that a collective ends."""
+    """Add the energy of spinning in a gap that a collective ends."""
     found.waiting_j[own, _STRAGGLER] += gap[1]
     found.dynamic_j[own, cell] += gap[1]
     for place in range(gap[2], gap[3] + 1):
@@ -210,7 +210,7 @@ def _spin(found: Occupancy, own: int, cell: int, gap: _Gap, spin_j: Floats) -> N
 
 @part
 def _widen(gap: _Gap, idle_w: float, lasts_s: float, span: _Span, spin_j: Floats) -> _Gap:
-    """Return a gap that goes on for a while, in which spinning would draw so much."""
+    """Return a gap extended by an interval with the given spinning power."""
     if idle_w <= 0.0 or lasts_s <= 0.0:
         return gap[0] + lasts_s, gap[1], gap[2], gap[3]
     steady_w = idle_w * (lasts_s / (span[1] - span[0]))  # not while the job is starved
@@ -228,7 +228,7 @@ def _pass(
     times: _Times,
     gap: _Gap,
 ) -> _Gap:
-    """Add what runs from one event to the next; return the gap in which nothing does."""
+    """Add the running tasks between two events; return the gap in which nothing runs."""
     span, starved = times
     lasts_s = span[1] - span[0]
     granted_w, shown, role = _draw(found, own, scratch, count, watts[0], lasts_s)
@@ -247,7 +247,7 @@ def _pass(
 
 @part
 def _close(found: Occupancy, own: int, cell: int, spins: bool, gap: _Gap, spin_j: Floats) -> None:
-    """Add a gap that a task ends; one of a collective's was for the last of its ranks."""
+    """Add a gap that a task ends; a collective's gap was a wait for the last of its ranks."""
     found.waiting_s[own, _STRAGGLER if spins else _BUBBLE] += gap[0]
     if spins:
         _spin(found, own, cell, gap, spin_j)
@@ -267,7 +267,7 @@ def _advance(
     gap: _Gap,
     seen: tuple[int, bool],
 ) -> tuple[float, _Gap, tuple[int, bool]]:
-    """Let tasks of a class end and start; return when the next does, the gap, and what was seen."""
+    """Let tasks of a class end and start; return the next event's time, the gap and the flags."""
     at, until_s, role_of, power_w = scratch.at, scratch.until_s, scratch.role, scratch.power_w
     next_s = np.inf
     first_collective, is_pipeline = seen
@@ -312,7 +312,7 @@ def sweep(
     scratch: Scratch,
     found: Occupancy,
 ) -> None:
-    """Add up what chosen classes do, from one event on their streams to the next."""
+    """Sum the activity of the chosen classes, from event to event on their streams."""
     per_s = BINS / makespan_s if makespan_s > 0.0 else 0.0
     for index in range(len(classes)):
         own = classes[index]
