@@ -1,4 +1,4 @@
-"""From one measured run of a device to the same run under lower power limits. Pure functions.
+"""Extrapolate a measured run of a device to lower power limits. Pure functions.
 
 A run that was measured under a high limit (the *anchor*) draws an average power that says how busy
 the device was, but not how: half the power may be half the load all the time, or all of it half the
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """How training fills one type of device, whatever the model.
+    """How training loads one type of device, independent of the model.
 
     Attributes:
         rest_w: Power while it waits. [W]
@@ -62,7 +62,7 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderLimit:
-    """What runs take under other limits; arrays of one length.
+    """Power and time of runs under other limits; arrays of one length.
 
     Attributes:
         power_w: Average over the run. [W]
@@ -78,7 +78,7 @@ class UnderLimit:
 def under_limit(
     mixture: Mixture, *, power_w: Floats, anchor_limit_w: Floats, limit_w: Floats
 ) -> UnderLimit:
-    """Return the average power and the stretch of runs under other limits than their anchors'.
+    """Return average power and slowdown of runs under limits other than their anchors'.
 
     Args:
         mixture: Of the device.
@@ -105,7 +105,7 @@ def under_limit(
 
 
 def _busy(mixture: Mixture, demand_w: Floats, limit_w: Floats) -> tuple[Floats, Floats]:
-    """Return power and time, over that at full clock, of the busy part under a limit."""
+    """Return power and time of the busy part under a limit, relative to full clock."""
     curve = mixture.curve
     above_w = np.maximum(demand_w - curve.leakage_w, 0.0)
     same = np.ones_like(demand_w)

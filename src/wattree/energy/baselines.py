@@ -1,4 +1,4 @@
-"""Simpler models of the energy of a run, to compare the stage model with. Pure functions.
+"""Simpler models of the energy of a run, as baselines for the stage model. Pure functions.
 
 All give power per node from what a run's utilization was, and are calibrated on the same runs as
 the stage model. They are told the length, and all but L4 the utilization, of the runs that they are
@@ -54,7 +54,7 @@ class Baseline:
 
 
 def main_utilization(run: Run) -> float | None:
-    """Return the utilization of what does the work: accelerators, or processors without any."""
+    """Return the utilization of the main compute devices: accelerators, or processors if none."""
     return run.utilization.get("accelerator", run.utilization.get("cpu"))
 
 
@@ -77,7 +77,7 @@ def _training(runs: Sequence[Run]) -> list[Run]:
 
 
 def _solved(runs: Sequence[Run], columns: Floats) -> Floats:
-    """Return non-negative coefficients of `columns x = energy`, all runs counting alike."""
+    """Return non-negative coefficients of `columns x = energy`; all runs have equal weight."""
     energy = np.array([run.energy_j for run in runs])
     used = np.flatnonzero((columns > 0).any(axis=0)).tolist()
     if not used:
@@ -102,7 +102,7 @@ def _resting_or_training(runs: Sequence[Run]) -> list[Run]:
 
 
 def _share(run: Run, component: str) -> float:
-    """Return a utilization; at rest none of it."""
+    """Return a utilization; 0 for idle runs."""
     if run.activity is Activity.IDLE:
         return run.utilization.get(component, 0.0)
     return run.utilization[component]

@@ -1,4 +1,4 @@
-"""Constants of the stage model of one kind of node, with intervals and what they rest on. Data."""
+"""Constants of the stage model of one kind of node, with intervals and their sources. Data."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class WorkLine:
     per_sample: float
 
     def at(self, samples: float) -> float:
-        """Return the work with so many samples on a rank."""
+        """Return the work of a rank for a number of samples."""
         return self.per_step + self.per_sample * samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTraits:
-    """What the runs say of one model.
+    """What the runs determine about one model.
 
     Attributes:
         work: Field of `Work` → one rank's step, by samples on the rank.
@@ -114,7 +114,7 @@ class ModelTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scatter:
-    """Root mean square of relative errors of training runs; None where too few tell it.
+    """Root mean square of relative errors of training runs; None if there are too few.
 
     Attributes:
         known: Energy of runs of models in the fit.

@@ -1,4 +1,4 @@
-"""What no calibration can hold, however its file was edited: each fault with its key."""
+"""Checks for values that no valid calibration has; each fault names its key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 
 
 def _outside(value: float, *, least: float = 0.0, most: float = _MOST) -> str:
-    """Return what is wrong with a figure, and nothing where nothing is."""
+    """Return the fault of a figure; nothing if it is valid."""
     if math.isfinite(value) and least <= value <= most and (value == 0 or value >= _LEAST):
         return ""
     if math.isfinite(value) and 0 <= value <= most and least == 0:
@@ -27,7 +27,7 @@ def _outside(value: float, *, least: float = 0.0, most: float = _MOST) -> str:
 
 
 def constant_faults(name: str, constant: StageConstant) -> Iterator[str]:
-    """Yield what a constant cannot be, with its key."""
+    """Yield invalid values of a constant, with their keys."""
     most = 1.0 if name in _SHARES else _MOST
     faulty = False
     for key in ("value", "lower", "upper"):
@@ -46,7 +46,7 @@ def constant_faults(name: str, constant: StageConstant) -> Iterator[str]:
 
 
 def covariance_faults(covariance: Sequence[Sequence[float]]) -> Iterator[str]:
-    """Yield where a matrix is no covariance: a variance below zero, or a correlation above one."""
+    """Yield faults of a covariance matrix: a negative variance, or a correlation above one."""
     for row, values in enumerate(covariance):
         for column, value in enumerate(values):
             where = f"covariance[{row}][{column}]: found {value}"
@@ -65,7 +65,7 @@ def covariance_faults(covariance: Sequence[Sequence[float]]) -> Iterator[str]:
 
 
 def impossible_elsewhere(calibration: EnergyCalibration) -> Iterator[str]:
-    """Yield what counts, scatter and models cannot be, with their keys."""
+    """Yield invalid counts, scatter and models, with their keys."""
     for key, least, most in (("devices_per_node", 0, 10**4), ("most_nodes", 1, 10**7)):
         value = getattr(calibration, key)
         if not least <= value <= most:

@@ -33,7 +33,7 @@ _HEAD = """\
 
 
 def calibration_as_json(calibration: EnergyCalibration) -> dict[str, Any]:
-    """Return what the file of a calibration holds, in plain types; units beside the constants."""
+    """Return the content of a calibration file in plain types, with units next to the constants."""
     plain: dict[str, Any] = {"schema": SCHEMA, **as_plain(calibration)}
     for name, constant in plain["constants"].items():
         unit, meaning = CONSTANTS[name]
@@ -42,7 +42,7 @@ def calibration_as_json(calibration: EnergyCalibration) -> dict[str, Any]:
 
 
 def write_energy_calibration(calibration: EnergyCalibration, path: str | Path) -> None:
-    """Write a calibration to a YAML file, whole or not at all.
+    """Write a calibration to a YAML file atomically.
 
     Raises:
         OutputError: The file cannot be written.
@@ -63,7 +63,7 @@ def _lines(key: str, value: Any) -> list[str]:
 
 
 def _flow(value: Any) -> str:
-    """Return a value on one line; what is no plain word is written as JSON, which YAML reads."""
+    """Return a value on one line; anything but a plain word is written as JSON, valid in YAML."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value not in _WORDS:
         return value
     if isinstance(value, Mapping):
@@ -103,7 +103,7 @@ def read_calibration(path: str | Path) -> EnergyCalibration:
 
 
 def _without_words(name: str, constant: Any) -> list[str]:
-    """Take unit and meaning out of a constant, which are ours to say; return what is wrong."""
+    """Remove the generated unit and meaning from a constant; return the faults found."""
     if not isinstance(constant, dict):
         return []
     constant.pop("meaning", None)

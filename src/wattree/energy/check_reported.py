@@ -1,4 +1,4 @@
-"""What a calibration tells of a run that was not made, and what it does not."""
+"""Checks a hypothetical run against a calibration: what is covered and what is not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAR = 4
 
 
 def check_reported(calibration: EnergyCalibration, run: Run) -> list[str]:
-    """Return what a reader must know of a prediction of the run.
+    """Return the warnings about a prediction of the run.
 
     Raises:
         RunError: The run lacks work, or the calibration a constant, without which nothing can be
@@ -68,7 +68,7 @@ def _problems(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
 
 
 def _absurd(run: Run) -> Iterator[str]:
-    """Yield what no run has, and whose energy would be a number beyond all sense."""
+    """Yield implausible values, for which a predicted energy would be meaningless."""
     asked = {"nodes": run.nodes, "iterations": run.iterations, "samples": run.work.samples or 0.0}
     for name, found in asked.items():
         if found > _MOST[name]:

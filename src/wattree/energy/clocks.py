@@ -1,4 +1,4 @@
-"""Clocks under a power limit: voltage over clock, power over clock, and what a limit does to time.
+"""Clocks under a power limit: voltage and power by clock, and the effect of a limit on time.
 
 Clocks are relative to the one that the same work runs at under the rated limit. Power at clock `f`:
 
@@ -29,7 +29,7 @@ _HALVINGS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockCurve:
-    """How a device's voltage follows its clock.
+    """Voltage of a device by clock.
 
     Attributes:
         floor_voltage: Lowest voltage, over that at clock 1.
@@ -57,13 +57,13 @@ class ClockCurve:
             )
 
     def voltage(self, clock: Floats) -> Floats:
-        """Return the voltage at a relative clock, over that at 1."""
+        """Return the voltage at a relative clock, relative to that at 1."""
         return np.maximum(self.floor_voltage, 1.0 - self.voltage_slope * (1.0 - clock))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What work draws and what bounds it at relative clock 1; arrays of one length.
+    """Power demand and bounds of work at relative clock 1; arrays of one length.
 
     Attributes:
         clocked_w: Power that follows the clock. [W]
@@ -79,7 +79,7 @@ class Demand:
 
 
 def time_at_clock(demand: Demand, clock: Floats, curve: ClockCurve) -> Floats:
-    """Return the time of work at a relative clock, over that at 1."""
+    """Return the time of work at a relative clock, relative to that at 1."""
     asked = demand.memory_share * np.maximum(1.0, curve.memory_clock / clock)
     return np.hypot(demand.math_share / clock, asked)
 
@@ -95,7 +95,7 @@ def power_at_clock_w(demand: Demand, clock: Floats, curve: ClockCurve) -> Floats
 def rests_under_limit(
     demand: Demand, clock: Floats, limit_w: float, *, rest_w: float, curve: ClockCurve
 ) -> Floats:
-    """Return the time of work with the rests that it needs below the lowest clock, over that alone.
+    """Return the time of work with the pauses needed below the lowest clock, relative to without.
 
     Where a clock draws more than the limit, the device works and rests in turn, so that it keeps
     the limit on average: `(P(f) - rest) / (limit - rest)`; 1 where the clock fits.
@@ -112,7 +112,7 @@ def rests_under_limit(
 
 
 def clock_under_limit(demand: Demand, limit_w: Floats | float, curve: ClockCurve) -> Floats:
-    """Return the highest relative clock whose power is within a limit; 1 where work fits it.
+    """Return the highest relative clock whose power is within a limit; at most 1.
 
     Where not even the lowest clock fits, that clock; see `rests_under_limit`.
     """

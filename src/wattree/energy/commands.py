@@ -1,4 +1,4 @@
-"""Fitting, predicting and comparing from files or objects: what the commands and Python call."""
+"""Fit, predict and compare energy from files or objects: entry points of commands and Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Runs = Iterable[Run | str | Path]
 
 
 def fit_energy(runs: Runs, *, node: str | None = None) -> EnergyCalibration:
-    """Return the constants of the stage model that runs tell, with intervals.
+    """Return the constants of the stage model that the runs determine, with intervals.
 
     Args:
         runs: Runs, files of them, or folders of such files.
@@ -40,7 +40,7 @@ def fit_energy(runs: Runs, *, node: str | None = None) -> EnergyCalibration:
 def compare_energy(
     runs: Runs, *, fit_on: str | None = None, policy: Policy | None = None
 ) -> EnergyComparison:
-    """Return how the stage model and every baseline do on runs.
+    """Return the errors of the stage model and of every baseline on the runs.
 
     Args:
         runs: Runs, files of them, or folders of such files.
@@ -62,7 +62,7 @@ def predict_energy(
     samples_per_rank: float | None = None,
     iterations: int = 1,
 ) -> tuple[EnergyForecast, ...]:
-    """Return time and energy of runs that were not made, one for each number of nodes.
+    """Return time and energy of hypothetical runs, one for each number of nodes.
 
     Args:
         calibration: Or its file.
@@ -102,7 +102,7 @@ def predict_energy(
 
 
 def _given(runs: Runs) -> tuple[Run, ...]:
-    """Return runs, those in files read all at once so that all faults are told at once."""
+    """Return the runs; all files are read before faults are reported together."""
     runs = list(runs)
     paths: list[Path] = []
     for each in runs:
@@ -113,7 +113,7 @@ def _given(runs: Runs) -> tuple[Run, ...]:
 
 
 def _named_apart(runs: Sequence[Run], paths: Sequence[Path]) -> Iterator[Run]:
-    """Yield runs, those that share a name by the names of their files: messages name runs."""
+    """Yield runs; runs with the same name are renamed after their files, for messages."""
     names, stems = Counter(run.name for run in runs), Counter(path.stem for path in paths)
     for run, path in zip(runs, paths, strict=True):
         if names[run.name] == 1:
@@ -134,7 +134,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_another(path: Path) -> bool:
-    """Return whether a file is sound JSON without any schema: it never was a run."""
+    """Return whether a file is valid JSON without a schema, so it is not a run."""
     try:
         with path.open("rb") as file:
             if b"schema" in file.read(_HEAD_BYTES):

@@ -1,4 +1,4 @@
-"""The table of the study on any runs: the stage model beside every baseline."""
+"""Comparison table of energy models on any runs: the stage model and every baseline."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ESTIMATE = "estimate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyComparison:
-    """Models of energy on runs, by kind of node.
+    """Errors of energy models on runs, by kind of node.
 
     Attributes:
         groups: A comparison for each kind of node and origin.
@@ -60,7 +60,7 @@ class EnergyComparison:
 def compare_runs(
     runs: Iterable[Run], *, fit_on: str | None = None, policy: Policy | None = None
 ) -> EnergyComparison:
-    """Fit every model of energy on some runs and score it on the training runs among the others.
+    """Fit every energy model on some runs and score it on the training runs among the others.
 
     Args:
         runs: Of any kinds of node and origins: each kind is compared by itself.
@@ -94,7 +94,7 @@ def compare_runs(
 
 
 def _kinds(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
-    """Return runs by node and origin; those that failed with others of their node, to be named.
+    """Return runs by node and origin; failed runs are listed with others of their node.
 
     Raises:
         RunError: All of them failed.
@@ -163,12 +163,12 @@ def _group(
 
 
 def _busy(seen: Observations, fit_on: str | None) -> tuple[str, ...]:
-    """Return idle runs that were none; of one fit for all, the fit itself tells them."""
+    """Return idle runs that were busy; with a single fit for all, the fit reports them."""
     return () if fit_on else tuple(contradictions(seen, None))
 
 
 def _of_estimates(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence if energies were made from utilization, which some models are told."""
+    """Return a warning if energies are estimated from utilization, an input of some models."""
     if not any(reading.meter == _ESTIMATE for run in runs for reading in run.counted):
         return []
     return [
@@ -221,7 +221,7 @@ def _baseline(name: str) -> _Fit:
 
 
 def _methods() -> dict[str, tuple[str, str, _Fit]]:
-    """Return name → title, what it is told of the runs it is scored on, and how it is fitted."""
+    """Return name → title, inputs from the scored runs, and the fitting method."""
     methods: dict[str, tuple[str, str, _Fit]] = {
         "stages": ("MC² stages, measured times", _TIMES, _timed),
         "stages-predicted": ("MC² stages, times predicted", _NOTHING, _predicted),
@@ -285,7 +285,7 @@ def _left_out(
     splits: Sequence[tuple[Sequence[Run], Sequence[Run]]],
     runs: Sequence[Run],
 ) -> dict[str, Score]:
-    """Return model → score where no run of the model was fitted on; empty of one model alone."""
+    """Return model → score with its runs left out of the fit; empty if there is only one model."""
     models = sorted({run.model for _, scored in splits for run in scored})
     all_models = {run.model for run in runs if run.activity is Activity.TRAINING}
     if len(all_models) < 2:
@@ -302,7 +302,7 @@ def _left_out(
 
 
 def _of_series(runs: Sequence[Run], policy: Policy) -> dict[str, tuple[MethodScores, Errors]]:
-    """Return forecasts of power series, scored on the part of each run that they did not see."""
+    """Return forecasts of power series, scored on the part of each run that was left out."""
     found = {}
     titles = {"ar": "AR(p), p by AIC", "ses": "SES", "arima": "ARIMA(p,d,q) by AIC"}
     for method in FORECASTERS:
@@ -333,7 +333,7 @@ def _of_series(runs: Sequence[Run], policy: Policy) -> dict[str, tuple[MethodSco
 
 
 def _behind(tables: Mapping[str, Errors]) -> tuple[Behind, ...]:
-    """Return where another model did as well as the stage model told the times, or better."""
+    """Return where another model was as good as the stage model with measured times, or better."""
     means = {method: _cell_means(errors) for method, errors in tables.items()}
     found = []
     for cell, ours in sorted(means["stages"].items()):

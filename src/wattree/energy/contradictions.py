@@ -1,4 +1,4 @@
-"""Runs that contradict what they are called, and fits that find no energy in training."""
+"""Detects runs that contradict their labels, and fits in which training takes no energy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AGAIN = "measure again while nothing else runs: wattree measure --activity idle
 
 
 def contradictions(seen: Observations, static_w: float | None) -> Iterator[str]:
-    """Yield what makes a fit one of nothing: idle runs that worked, training that took no energy.
+    """Yield reasons why a fit is meaningless: busy idle runs, training that took no energy.
 
     Args:
         seen: The runs.

@@ -46,7 +46,7 @@ _OWN_OVERLAP = 3
 
 
 def fit_runs(runs: Sequence[Run], *, node: str | None = None) -> EnergyCalibration:
-    """Return the constants that runs tell, with intervals, and what they do not tell.
+    """Return the constants that the runs determine, with intervals, and what they do not determine.
 
     Args:
         runs: Of all activities there are; the more are isolated, the more can be distinguished.
@@ -73,7 +73,7 @@ def _version() -> str:
 
 
 def constants_of(seen: Observations) -> EnergyCalibration:
-    """Return the calibration, without what only fits that leave runs out can tell of it."""
+    """Return the calibration, without the figures that need fits that leave runs out."""
     energy = fit_energy_constants(seen)
     materials, of_materials = fit_materials(seen)
     computing = fit_computing(seen)
@@ -111,7 +111,7 @@ def constants_of(seen: Observations) -> EnergyCalibration:
 
 
 def _ranks_per_node(seen: Observations) -> int:
-    """Return the ranks of a node, as most of them as any run that trains had."""
+    """Return the ranks of a node, from the largest training run."""
     training = seen.of(Activity.TRAINING) or seen.of(Activity.RESIDENT, Activity.COLLECTIVE)
     if all(run.ranks_per_node is None for run in training):
         return seen.runs[0].devices_per_node
@@ -128,7 +128,7 @@ def _names(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
 def _models(
     seen: Observations, times: Mapping[str, float], energies: Mapping[str, float]
 ) -> dict[str, ModelTraits]:
-    """Return what training and resident runs say of each model's work."""
+    """Return the work of each model, from training and resident runs."""
     by_model: dict[str, list[Run]] = {}
     for run in seen.of(Activity.TRAINING, Activity.RESIDENT):
         if run.work.samples and run.model:
@@ -167,13 +167,13 @@ def _traits(runs: Sequence[Run], ratio: float) -> ModelTraits:
 
 
 def _prefetch(runs: Sequence[Run]) -> bool | None:
-    """Return whether runs prefetch; None where they do not say, or differ."""
+    """Return whether runs prefetch; None if they do not state it, or differ."""
     found = {run.prefetch for run in runs}
     return found.pop() if len(found) == 1 else None
 
 
 def _line(samples: Sequence[float], amounts: Sequence[float]) -> WorkLine:
-    """Return work as a line over the samples of a rank; through zero where they are all alike."""
+    """Return work as a line over the samples of a rank; through zero if all are equal."""
     if max(amounts) <= 0:
         return WorkLine(per_step=0.0, per_sample=0.0)
     columns = np.array([samples, np.ones(len(samples))]).T
@@ -187,7 +187,7 @@ def _line(samples: Sequence[float], amounts: Sequence[float]) -> WorkLine:
 def _overlaps(
     seen: Observations, calibration: EnergyCalibration
 ) -> tuple[StageConstant, dict[str, float], list[str]]:
-    """Return the overlap of all models, those of models with runs enough, and warnings."""
+    """Return the overlap of all models, that of models with enough runs, and warnings."""
     values = calibration.values()
     by_model: dict[str, list[FittedOverlap]] = {}
     for run in seen.of(Activity.TRAINING):
@@ -215,7 +215,7 @@ def _overlaps(
 
 
 def _scatter(seen: Observations, calibration: EnergyCalibration) -> Scatter:
-    """Return how far predictions are from training runs, of models in the fit and left out."""
+    """Return the errors of predictions of training runs, for models in the fit and left out."""
     known = _errors(calibration, seen.of(Activity.TRAINING))
     unseen: list[float] = []
     models = [name for name, traits in calibration.models.items() if traits.runs]

@@ -101,7 +101,7 @@ class EnergyConstants:
 
 
 def energy_columns(run: Run) -> dict[str, float | None]:
-    """Return energy constant → what the run has of it, so that energy is the sum of products."""
+    """Return energy constant → the run's amount `V` of it, so that energy is `Σ e V`."""
     return {name: column(run) for name, column in _COLUMNS.items()}
 
 
@@ -190,7 +190,7 @@ def _inseparable(others: str, partners: int, runs: int) -> StageConstant:
 
 
 def stand_for_it(partners: int) -> str:
-    """Return what the constants do from which another cannot be determined, in words."""
+    """Return what the constants do that another cannot be separated from, as text."""
     return "which stands for it" if partners == 1 else "which stand for it together"
 
 
@@ -222,7 +222,7 @@ def _rows(runs: Sequence[Run], table: Sequence[Mapping[str, float | None]]) -> I
 def _fitted_by_model(
     rows: Sequence[_Row], names: Sequence[str], design: Floats
 ) -> tuple[NonNegativeFit, dict[str, float]]:
-    """Return the fit, and by how much computing of each model draws more than the median's.
+    """Return the fit, and the extra computing power of each model relative to the median.
 
     Models differ in what their FLOP are made of. Constants and ratios are found by turns: the
     constants with the ratios given, then each ratio as the median over the runs of its model.
@@ -264,7 +264,7 @@ def _fitted_by_model(
 def _used_columns(
     runs: Sequence[Run], table: Sequence[Mapping[str, float | None]]
 ) -> tuple[list[str], dict[str, StageConstant], list[str]]:
-    """Return columns that every run knows and some have, the constants without, and warnings."""
+    """Return the usable columns (known in every run, some nonzero), constants without, warnings."""
     names, constants, warnings = [], {}, []
     for name in _COLUMNS:
         unknown = [run.name for run, row in zip(runs, table, strict=True) if row[name] is None]
@@ -338,7 +338,7 @@ def _constants(
 
 
 def _partners(index: int, names: Sequence[str], covariance: Floats) -> str:
-    """Return with which other coefficients one trades, in words."""
+    """Return the other coefficients that one trades off with, as text."""
     deviations = np.sqrt(np.diag(covariance))
     scale = deviations[index] * np.where(deviations > 0, deviations, np.inf)
     correlation = covariance[index] / scale

@@ -1,4 +1,4 @@
-"""Rates of the input pipeline's parts from runs: which part bounded which run, and how fast it was.
+"""Rates of the input pipeline's parts from runs: which part was the bottleneck, and its rate.
 
 `t_M = max(t_io, t_cpu, t_h2d)`: a run shows the rate of the part that bounded it, and of the
 others only that they are no slower. Where no run prefetches, the parts wait for each other, and
@@ -28,7 +28,7 @@ _STARVED = 0.02
 
 
 def materials_amounts(run: Run) -> dict[str, float]:
-    """Return constant → what its part of the pipeline does in a step, so that time is the ratio."""
+    """Return constant → the work of its part in a step, so that time is work over rate."""
     work, nodes = run.work, run.nodes
     return _known(
         {
@@ -103,7 +103,7 @@ def fit_materials(seen: Observations) -> tuple[dict[str, StageConstant], list[st
 def _one_after_another(
     names: Sequence[str], amounts: Floats, times: Floats
 ) -> tuple[dict[str, StageConstant], list[str]]:
-    """Return the rates of parts that wait for each other: `t_M = t_io + t_cpu + t_h2d`."""
+    """Return the rates of sequential parts: `t_M = t_io + t_cpu + t_h2d`."""
     dependent = dependent_columns(amounts / times[:, None], range(len(names)))
     kept = [index for index in range(len(names)) if index not in dependent]
     fit = non_negative_fit(amounts[:, kept], times, 1.0 / times)
@@ -145,7 +145,7 @@ _ORDER = (
 
 
 def _rows(seen: Observations) -> tuple[list[tuple[Run, float]], list[str]]:
-    """Return runs with the time of their input pipeline in a step, and words on what they are."""
+    """Return runs with their input pipeline's time per step, and a description of them."""
     timed, said = _timed(seen)
     if silent := [run.name for run, _ in timed if not materials_amounts(run)]:
         said.append(
@@ -176,7 +176,7 @@ def _timed(seen: Observations) -> tuple[list[tuple[Run, float]], list[str]]:
 def _best_parts(
     amounts: Floats, times: Floats
 ) -> tuple[tuple[int, ...], list[float], NDArray[np.int64]]:
-    """Return the parts that explain the times, their rates, and which part bounded each row."""
+    """Return the parts that explain the times, their rates, and the bottleneck of each row."""
     rows, parts = amounts.shape
     best = None
     for count in range(1, parts + 1):
@@ -198,7 +198,7 @@ def _best_parts(
 def _rates(
     amounts: Floats, times: Floats, chosen: Sequence[int]
 ) -> tuple[list[float] | None, NDArray[np.int64]]:
-    """Return each part's rate and the part that bounds each row, by turns; None if unstable."""
+    """Return each part's rate and the bottleneck of each row, by iteration; None if unstable."""
     picked = amounts[:, chosen]
     rates = (picked / times[:, None]).max(axis=0)  # no part was slower in any run than this
     bound = (picked / rates).argmax(axis=1)
@@ -228,7 +228,7 @@ def _interval(rate: float, residuals: Floats) -> tuple[float | None, float | Non
 
 
 def _look_alikes(names: Sequence[str], amounts: Floats, chosen: Sequence[int]) -> list[str]:
-    """Return a sentence for each part that is in one ratio to a chosen one in every run."""
+    """Return a sentence for each part that is proportional to a chosen one in every run."""
     found = []
     for index in chosen:
         for other, name in enumerate(names):

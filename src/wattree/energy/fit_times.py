@@ -46,7 +46,7 @@ _BY_SAMPLES = "FLOP are not known in every run: computing is by samples, of each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computing:
-    """Constants of `t_C`, with how much slower each model is than they say."""
+    """Constants of computing, with the relative slowness of each model."""
 
     constants: Mapping[str, StageConstant]
     ratios: Mapping[str, float]
@@ -54,7 +54,7 @@ class Computing:
 
 
 def computing_rows(seen: Observations) -> tuple[list[tuple[Run, float]], str]:
-    """Return runs with the time of computing in a step, and a word on what they are."""
+    """Return runs with the time of computing in a step, and a description of them."""
     resident = [
         (run, (busy_s(run, "computing") or 0.0) / run.iterations)
         for run in seen.of(Activity.RESIDENT)
@@ -119,7 +119,7 @@ def fit_computing(seen: Observations) -> Computing:
 
 
 def _computing_columns(run: Run, *, by_flop: bool) -> tuple[float, ...]:
-    """Return what one rank has of each term of `t_C` in a step; NaN where unknown or not used."""
+    """Return the regressors of `t_C` for one rank and step; NaN if unknown or unused."""
     ranks, samples = ranks_of(run), samples_on_a_rank(run)
     if not by_flop:
         return np.nan, samples or np.nan, 1.0, np.nan, np.nan
@@ -164,7 +164,7 @@ def _constant(solution: NonNegativeFit, index: int, rows: int) -> StageConstant:
 def fit_network(
     seen: Observations,
 ) -> tuple[dict[str, StageConstant], dict[str, AllReduce], list[str]]:
-    """Return α, β and algorithm of all-reduces within and between nodes, and what is not told.
+    """Return α, β and algorithm of all-reduces within and between nodes, and what is undetermined.
 
     A sweep of collectives; without one, training runs whose stages tell how long theirs took.
     """
@@ -241,7 +241,7 @@ def _network_rows(seen: Observations, span: str) -> tuple[list[tuple[Run, float]
 def _network_fit(
     rows: Sequence[tuple[Run, float]], algorithm: AllReduce
 ) -> tuple[list[int], NonNegativeFit]:
-    """Return the columns (0 α, 1 seconds per byte) that the rows tell apart, and their fit."""
+    """Return the columns (0 α, 1 seconds per byte) that the rows can separate, and their fit."""
     times = np.array([time_s for _, time_s in rows])
     columns = np.array(
         [
@@ -260,7 +260,7 @@ def _misfit(fit: tuple[list[int], NonNegativeFit]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedOverlap:
-    """A training run with what its step would be for the overlap to explain. [s]
+    """A training run with its step time as a function of overlap. [s]
 
     Attributes:
         run: The run.
@@ -275,7 +275,7 @@ class FittedOverlap:
     materials: float
 
     def errors(self, overlaps: Floats) -> Floats:
-        """Return how far the step is from the run's for each overlap, as a share of it."""
+        """Return the relative error of the step time for each overlap."""
         # As `exposed_communicating_s`, for many at once.
         waits = np.maximum(self.communicating - overlaps * BACKWARD_SHARE * self.computing, 0.0)
         use = self.run.stages.get("communicating")
@@ -289,7 +289,7 @@ class FittedOverlap:
 
 
 def fit_overlap(cases: Sequence[FittedOverlap]) -> StageConstant:
-    """Return φ, the share of backward behind which gradients travel.
+    """Return φ, the fraction of backward that gradient communication overlaps with.
 
     The value with the least sum of squared errors; its interval is the profile's: all values whose
     sum is no larger than `1 + t²/(n - 1)` times the least. Where all communication is hidden, the

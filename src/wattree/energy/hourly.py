@@ -1,4 +1,4 @@
-"""Energy whose carbon and price change with the hour: what a run costs by when it starts. Pure."""
+"""Energy with hourly carbon and price: the cost of a run by its start time. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourlySeries:
-    """Grid intensity, and price where it is known, of hours one after another.
+    """Grid intensity and, if known, price of consecutive hours.
 
     Attributes:
         name: Where it is from, for people.
@@ -40,12 +40,12 @@ class HourlySeries:
 
 
 def starts_within(series: HourlySeries, run_s: float) -> int:
-    """Return at how many hours a run can start so that it ends within the series."""
+    """Return the number of hours at which a run can start so that it ends within the series."""
     return max(int(np.floor(len(series.hours) - run_s / HOUR_S + 1e-9)) + 1, 0)
 
 
 def windows(hourly: tuple[float, ...], run_s: float, power_w: float) -> Floats:
-    """Return what a run of steady power costs, by the hour that it starts with.
+    """Return the cost of a run of constant power, by its first hour.
 
     `C(h) = P * sum over hours of c * (time of the run in them)`; the last hour may be a part.
 

@@ -1,4 +1,4 @@
-"""Weighted non-negative least squares that says what the data cannot tell. Pure functions.
+"""Weighted non-negative least squares that reports undetermined coefficients. Pure functions.
 
 What is fitted are coefficients of physical terms, which are zero or more. Where columns of the
 design say the same, one stands for all of them; the others are named and get no value.
@@ -95,7 +95,7 @@ def non_negative_fit(
 
 
 def _upper_if_freed(columns: Floats, target: Floats, scatter: float, freedom: int) -> float:
-    """Return the upper end of the last coefficient, at zero, were it free beside the others."""
+    """Return the upper end of the last coefficient, now zero, if it were added to the fit."""
     inverse = np.linalg.pinv(columns.T @ columns)
     estimate = float((inverse @ (columns.T @ target))[-1])
     error = scatter * float(np.sqrt(inverse[-1, -1]))
@@ -103,14 +103,14 @@ def _upper_if_freed(columns: Floats, target: Floats, scatter: float, freedom: in
 
 
 def quantile(freedom: float) -> float:
-    """Return how many standard errors an interval of `CONFIDENCE` reaches (Student's t)."""
+    """Return the half-width of a `CONFIDENCE` interval in standard errors (Student's t)."""
     from scipy.stats import t
 
     return float(t.ppf(0.5 + CONFIDENCE / 2, max(freedom, 1)))
 
 
 def dependent_columns(weighted: Floats, order: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return columns that are combinations of others → those that say the same.
+    """Return columns that are linear combinations of others → the columns that they depend on.
 
     Columns are taken in an order; one that adds nothing to those before it is dependent.
 

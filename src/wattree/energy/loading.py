@@ -1,4 +1,4 @@
-"""Energy of loading data above what the host draws anyway. Pure functions.
+"""Energy of data loading above the host's other power. Pure functions.
 
 - A core at work: `(1 - 0.19) TDP / cores`, as CPUs fall to 19 % at rest (median of
   SPECpower_ssj2008 results), pooled over three processors of training hosts (product
@@ -26,7 +26,7 @@ _COPY_J_PER_BYTE = 8 * (20e-12 + 6.5e-12)
 
 
 def core_w() -> float:
-    """Return what a core at work draws above rest: the median of known processors. [W]"""
+    """Return the power of a busy core above idle: the median of known processors. [W]"""
     per_core = [tdp_w / cores for tdp_w, cores in _PROCESSORS]
     return (1.0 - _REST_SHARE) * float(np.median(per_core))
 

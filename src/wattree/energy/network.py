@@ -1,4 +1,4 @@
-"""The network between nodes where no run tells it: as its maker or a reader says it."""
+"""The network between nodes from a datasheet or user, where no run determines it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOTE = "given, not from runs"
 def with_network(
     calibration: EnergyCalibration, *, bytes_per_s: float, latency_s: float = 0.0
 ) -> EnergyCalibration:
-    """Return a calibration with α and β between nodes; predictions then have no intervals there.
+    """Return a calibration with α and β between nodes; such predictions have no intervals.
 
     Args:
         calibration: Of runs on single nodes.

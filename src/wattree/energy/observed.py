@@ -1,4 +1,4 @@
-"""What runs of one kind of node say: checked, sorted by activity, work summed over the run."""
+"""Observations from runs of one kind of node: checked, by activity, with work per run."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class Observations:
     warnings: tuple[str, ...]
 
     def of(self, *activities: Activity) -> tuple[Run, ...]:
-        """Return the runs that did one of these."""
+        """Return the runs with one of the given activities."""
         return tuple(run for run in self.runs if run.activity in activities)
 
 
 def ranks_of(run: Run) -> int:
-    """Return the data-parallel workers of a run: its processes; devices where it tells none."""
+    """Return the data-parallel workers of a run: its processes, or its devices if not stated."""
     return run.nodes * (run.ranks_per_node or max(1, run.devices_per_node))
 
 
 def span_of(run: Run) -> str:
-    """Return whether a run's ranks talk `within` a node or `between` several."""
+    """Return whether a run's ranks communicate `within` a node or `between` several."""
     return "between" if run.nodes > 1 else "within"
 
 
@@ -64,7 +64,7 @@ def samples_on_a_rank(run: Run) -> float:
 
 
 def domain_kinds(run: Run) -> tuple[str, ...]:
-    """Return what the meters that count have read, numbers of nodes and devices left out."""
+    """Return the domains of the counted meters, without node and device indices."""
     return tuple(sorted({_kind(reading.domain) for reading in run.counted}))
 
 
@@ -74,7 +74,7 @@ def _kind(domain: str) -> str:
 
 
 def total(run: Run, name: str) -> float | None:
-    """Return one kind of work of all nodes over the whole run.
+    """Return one kind of work, summed over all nodes and the whole run.
 
     None where it is not known; 0 where the activity has none of it, whatever the file leaves out.
     """
@@ -100,7 +100,7 @@ _OF_ACTIVITY = {
 
 
 def sent_bytes(run: Run) -> float | None:
-    """Return what all ranks send in a step: as counted, or `2 (N-1) G` from the gradients. [B]"""
+    """Return the bytes that all ranks send in a step: as counted, or `2 (N-1) G`. [B]"""
     ranks = ranks_of(run)
     if run.work.network_bytes is not None:
         return run.work.network_bytes
@@ -112,7 +112,7 @@ def sent_bytes(run: Run) -> float | None:
 
 
 def busy_s(run: Run, stage: str) -> float | None:
-    """Return how long the work of a stage ran on a rank, over the whole run; None if unknown."""
+    """Return the busy time of a stage on a rank, over the whole run; None if unknown."""
     use = run.stages.get(stage)
     if use is not None:  # nothing hides computing: what it took is what it is exposed
         return use.exposed_s if stage == "computing" else use.busy_s
@@ -129,13 +129,13 @@ def busy_s(run: Run, stage: str) -> float | None:
 
 
 def gaps_of(run: Run) -> list[str]:
-    """Return a line for each power series of a run with a pause that hides what was drawn."""
+    """Return a line for each power series of a run with a gap in its readings."""
     measured = [(index, gap_in(series)) for index, series in enumerate(run.power)]
     return [f"power[{index}].{line}" for index, line in measured if line]
 
 
 def gap_in(series: PowerSeries) -> str:
-    """Return where a series has a pause ten times its usual period or longer; else nothing."""
+    """Return where a series has a gap of ten times its usual period or longer; else nothing."""
     steps = [after - before for before, after in pairwise(series.at_s)]
     if len(steps) < _LEAST_STEPS:
         return ""
@@ -150,7 +150,7 @@ def gap_in(series: PowerSeries) -> str:
 
 
 def checked(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the runs, after refusing what no run can hold and what would be invented.
+    """Return the runs; reject impossible runs and runs with too little data.
 
     Raises:
         RunError: Values that no run can have, gaps in a power series, or no energy at all; all
@@ -169,7 +169,7 @@ def checked(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def _lacks(run: Run, *, is_sound: bool) -> list[str]:
-    """Return a line for each thing without which nothing can be learned from a run."""
+    """Return a line for each required item that a run lacks."""
     if not run.meters:
         return ["meters: found none, expected the energy of at least one domain"]
     if not is_sound:
@@ -182,7 +182,7 @@ def _lacks(run: Run, *, is_sound: bool) -> list[str]:
 
 
 def _empty(run: Run) -> Iterator[str]:
-    """Yield a line for what a file may hold, but no run that something can be learned from."""
+    """Yield a line for each value that is valid in a file but makes the run unusable."""
     for field in fields(run.work):
         if 0 < (value := getattr(run.work, field.name) or 0.0) < _LEAST:
             yield f"work.{field.name}: found {value}, expected 0, or at least {_LEAST:.0e}"
@@ -214,7 +214,7 @@ def _empty(run: Run) -> Iterator[str]:
 
 
 def stage_energies_j(run: Run) -> dict[str, float]:
-    """Return stage → energy where the run states that of every stage; else nothing. [J]"""
+    """Return stage → energy if the run states that of every stage; else nothing. [J]"""
     measured = {name: use.energy_j for name, use in run.stages.items()}
     return (
         {} if None in measured.values() else {name: each or 0.0 for name, each in measured.items()}
@@ -222,7 +222,7 @@ def stage_energies_j(run: Run) -> dict[str, float]:
 
 
 def _without_copies(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:
-    """Return the runs without those that are another in all but words, and which those are.
+    """Return the runs without duplicates (equal in all but text), and which those are.
 
     A copy is no second measurement: counted, it would narrow the intervals.
     """
@@ -244,7 +244,7 @@ def _without_copies(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:
 
 
 def observations(runs: Sequence[Run], *, node: str | None = None) -> Observations:
-    """Return what can be used of runs, all of one kind of node, origin and set of meters.
+    """Return the usable observations of runs, all of one kind of node, origin and set of meters.
 
     Args:
         runs: In any order.
@@ -308,7 +308,7 @@ def _refuse_mixtures(runs: Sequence[Run]) -> None:
 
 
 def _one_loader(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:
-    """Return runs whose loaders all work ahead, or all do not, and which were taken to.
+    """Return runs that either all prefetch or all do not, and which they were assumed to.
 
     Rates of workers beside the loop and of a loader within it are different constants, and so is
     how they add to a step: one calibration holds one kind.
@@ -339,5 +339,5 @@ def _one_loader(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:
 
 
 def _first(names: Sequence[str]) -> str:
-    """Return the first names of a list, in words."""
+    """Return the first names of a list, as text."""
     return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

@@ -1,4 +1,4 @@
-"""Power and energy of a device from what it does. Pure functions.
+"""Power and energy of a device from its activity. Pure functions.
 
 Static power follows time. Above it, a device that runs kernels draws
 
@@ -45,7 +45,7 @@ _LEAST_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePower:
-    """What one device draws, by datasheet and calibration.
+    """Power parameters of one device, by datasheet and calibration.
 
     Attributes:
         rated_w, idle_w: Rated power and power at rest. [W]
@@ -91,22 +91,22 @@ class DevicePower:
 
     @property
     def range_w(self) -> float:
-        """Return the range from rest to rated power. [W]"""
+        """Return the range from idle to rated power. [W]"""
         return self.rated_w - self.idle_w
 
     @property
     def most_dynamic_w(self) -> float:
-        """Return the most that it draws above rest under its limit. [W]"""
+        """Return the maximum power above idle under the limit. [W]"""
         return max(self.held_share * self.limit_w - self.idle_w, 0.0)
 
     @property
     def spin_w(self) -> float:
-        """Return what it draws above rest while its kernels wait in a collective. [W]"""
+        """Return the power above idle while kernels wait in a collective. [W]"""
         return min(self.spin_share * self.range_w, self.most_dynamic_w)
 
     @property
     def cap(self) -> ClockCap | None:
-        """Return what its limit does to time; None where it is the rated one."""
+        """Return the effect of the limit on time; None if it is the rated one."""
         return ClockCap(self) if self.limit_w < self.rated_w else None
 
     @property
@@ -115,7 +115,7 @@ class DevicePower:
         return replace(self, vector_share=0.0)
 
     def asked_w(self, flop: Floats, traffic_bytes: Floats, busy_s: Floats) -> tuple[Floats, Floats]:
-        """Return what kernels ask for above rest: the core's part and the memory's. [W]"""
+        """Return the power above idle that kernels demand: the core's part and the memory's. [W]"""
         lasting = np.maximum(busy_s, 1e-30)
         math = self.math_share * flop / (self.peak_flop_per_s * lasting)
         rate = traffic_bytes / (self.memory_bytes_per_s * lasting)
@@ -129,7 +129,7 @@ class DevicePower:
 
 
 class ClockCap:
-    """What a power limit below the rated one does to the time of each operator."""
+    """Effect of a power limit below the rated one on the time of each operator."""
 
     __slots__ = ("power",)
 
@@ -139,7 +139,7 @@ class ClockCap:
     def time_s(
         self, time_s: Floats, flop: Floats, traffic_bytes: Floats, memory_s: Floats
     ) -> Floats:
-        """Return the time of operators under the limit, from that under the rated one. [s]
+        """Return the time of operators under the limit, from their time under the rated one. [s]
 
         The clock of each is the highest that fits the limit. Arithmetic follows it; where there
         is none, memory's rate bounds the operator. Below the lowest clock it works and rests.
@@ -161,7 +161,7 @@ class ClockCap:
     def _demand(
         self, time_s: Floats, flop: Floats, traffic_bytes: Floats, memory_s: Floats
     ) -> Demand:
-        """Return what operators draw at the clock of the rated limit, and what bounds them."""
+        """Return the power demand of operators at the rated limit's clock, and their bounds."""
         power = self.power
         core_w, memory_w = power.asked_w(flop, traffic_bytes, time_s)
         asked_w = np.maximum(core_w + memory_w, 1e-30)
@@ -188,7 +188,7 @@ def dynamic_energy_j(
     communicates: NDArray[np.bool_],
     copies: NDArray[np.bool_],
 ) -> Floats:
-    """Return the energy above rest of each task on one device. [J]
+    """Return the energy above idle of each task on one device. [J]
 
     `min(range * (active + math + memory + vector), held limit - idle) * busy`; of communication
     `spin * range * busy`, of copies `range * memory`.
@@ -221,7 +221,7 @@ def average_power_w(
     computing_s: float,
     communicating_s: float,
 ) -> float:
-    """Return the average power of a device over a step of which only sums are known. [W]
+    """Return the average power of a device over a step from sums over the step. [W]
 
     What kernels do is spread over the whole step, which is what the limit then applies to. It is
     what `dynamic_energy_j` gives of its parts where none of them is at the limit.

@@ -1,4 +1,4 @@
-"""Energy of a run that was not made: from a calibration and what the run would do."""
+"""Energy of a hypothetical run: from a calibration and the run's work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SOME = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A predicted quantity with its interval of 95 %; no interval where the runs tell none."""
+    """A predicted quantity with its 95 % interval; no interval if the runs determine none."""
 
     value: float
     lower: float | None = None
@@ -33,7 +33,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyForecast:
-    """Time and energy of a run that was not made.
+    """Predicted time and energy of a hypothetical run.
 
     Attributes:
         model, node, nodes, ranks, iterations, samples: What was asked for; samples in a step.
@@ -67,7 +67,7 @@ def described(
     samples_per_rank: float | None = None,
     iterations: int = 1,
 ) -> Run:
-    """Return a run of a model of the calibration: work of its runs, at another size.
+    """Return a run of a model of the calibration: the work of its runs, at another size.
 
     Args:
         calibration: That knows the model.
@@ -103,7 +103,7 @@ def described(
 
 
 def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
-    """Return what a run would take: its times and energy follow from its work and node count.
+    """Return the prediction for a run: time and energy follow from its work and node count.
 
     The interval holds the uncertainty of all constants (energy constants with their covariance,
     time constants one by one) and what is left between model and runs, for a model of the
@@ -155,7 +155,7 @@ def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
 
 
 def _weakly_determined(by_stage: Mapping[str, Figure]) -> list[str]:
-    """Return a sentence for each stage of some size whose interval reaches zero."""
+    """Return a sentence for each large stage whose interval includes zero."""
     whole = sum(figure.value for figure in by_stage.values())
     return [
         f"{stage}: its interval reaches zero, so the runs hardly determine its part of the energy"
@@ -213,7 +213,7 @@ def _undetermined(
     account: Callable[[Mapping[str, float]], Mapping[str, float]],
     found: Mapping[str, float],
 ) -> list[str]:
-    """Return the constants without an interval that matter to a run."""
+    """Return the constants without an interval that affect a run."""
     values = calibration.values()
     return [
         name
@@ -225,7 +225,7 @@ def _undetermined(
 
 
 def _quantile_of(calibration: EnergyCalibration) -> float:
-    """Return how many standard errors the intervals of the energy constants reach."""
+    """Return the half-width of the energy constants' intervals in standard errors."""
     for index, name in enumerate(calibration.correlated):
         constant, variance = calibration.constants[name], calibration.covariance[index][index]
         if variance > 0 and constant.value is not None and constant.upper is not None:
@@ -236,7 +236,7 @@ def _quantile_of(calibration: EnergyCalibration) -> float:
 def _left_over(
     calibration: EnergyCalibration, traits: ModelTraits | None
 ) -> tuple[float | None, str]:
-    """Return half of the relative interval that is left between model and runs, or why not."""
+    """Return half of the relative interval due to model error, or why there is none."""
     scatter = calibration.scatter.known if traits is not None else calibration.scatter.unseen
     trained = sum(each.runs for each in calibration.models.values())
     if scatter is not None:

@@ -16,7 +16,7 @@ _LEAST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Mean absolute error of some runs, as a share of what they took.
+    """Mean absolute relative error of some runs.
 
     Attributes:
         mean_abs_error: 0.05 is 5 %.
@@ -33,7 +33,7 @@ class Score:
 
 
 def score(errors: Sequence[float]) -> Score | None:
-    """Return the score of relative errors; None of none."""
+    """Return the score of relative errors; None if there are none."""
     if not errors:
         return None
     values = np.array(errors)
@@ -54,7 +54,7 @@ def score(errors: Sequence[float]) -> Score | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodScores:
-    """How one model of energy did on the runs of one kind of node.
+    """Errors of one energy model on the runs of one kind of node.
 
     Attributes:
         method, title: Its name, and for people.
@@ -80,7 +80,7 @@ class MethodScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
-    """Runs of one model on one number of nodes where another model of energy did no worse.
+    """Runs of one model on one number of nodes where another energy model was at least as good.
 
     Attributes:
         model, nodes: Which runs.
@@ -97,7 +97,7 @@ class Behind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupComparison:
-    """All models of energy on the runs of one kind of node.
+    """All energy models on the runs of one kind of node.
 
     Attributes:
         node, origin: Kind of the nodes; where the figures of the runs come from.

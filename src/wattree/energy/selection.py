@@ -1,4 +1,4 @@
-"""Which runs to fit on, as users write it: `nodes<=8`, `nodes<=8 and model!=vgg-16`."""
+"""Selects the runs to fit on, as users write it: `nodes<=8`, `nodes<=8 and model!=vgg-16`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TERM = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>)\s*([^\s<>=!]+)\s*")
 
 
 def selector(expression: str) -> Callable[[Run], bool]:
-    """Return what says whether a run is selected.
+    """Return a function that tests whether a run is selected.
 
     Runs that train nothing have no model: conditions on it hold for them.
 

@@ -1,4 +1,4 @@
-"""Forecasts of a run's power from its own beginning: AR, simple smoothing, ARIMA.
+"""Forecasts of a run's power from its first part: AR, simple smoothing, ARIMA.
 
 They see the first part of the run that they are scored on, and say nothing of any other run. The
 only file that knows statsmodels.
@@ -58,7 +58,7 @@ class Policy:
             raise RunError("series", [f"refit: found {self.refit_every}, expected 1 or more"])
 
     def words(self) -> str:
-        """Return the policy for people."""
+        """Return the policy as text."""
         first = f"first {self.seen:.0%} of a run's readings seen"
         if self.refit_every is None:
             return f"{first}, the rest forecast at once, no refit"
@@ -90,7 +90,7 @@ class SeriesForecast:
 
     @property
     def error(self) -> float:
-        """Forecast energy over the true one, less one."""
+        """Relative error of the forecast energy."""
         return self.energy_j / self.true_j - 1.0
 
 
@@ -99,7 +99,7 @@ _Forecaster = Callable[[Floats, int, Any], tuple[Floats, Any]]
 
 
 def evenly_spaced(series: PowerSeries, where: str) -> tuple[float, Floats]:
-    """Return the period and the average power of each: energy is kept, gaps are refused. [s, W]
+    """Return the period and average power per period: energy is conserved, gaps rejected. [s, W]
 
     Raises:
         RunError: Gaps, or fewer than 20 readings.
@@ -125,7 +125,7 @@ def evenly_spaced(series: PowerSeries, where: str) -> tuple[float, Floats]:
 def forecast_series(
     series: PowerSeries, method: str, *, policy: Policy | None = None, where: str = "run"
 ) -> SeriesForecast:
-    """Return the forecast of a run's later power from its earlier.
+    """Return the forecast of a run's later power from its first part.
 
     Args:
         series: Of the run.

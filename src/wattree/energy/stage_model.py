@@ -1,4 +1,4 @@
-"""The stage model at work: constants of a calibration applied to what a run does."""
+"""Applies the stage model: constants of a calibration to the work of a run."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _dynamic(
     communicating_s: float,
     ratio: float,
 ) -> Dynamic:
-    """Return the energy above rest of a run's work. [J]"""
+    """Return the energy above idle of a run's work. [J]"""
 
     def part(constant: str, amount: float | None) -> float:
         return values.get(f"energy.{constant}", 0.0) * (amount or 0.0)
@@ -122,7 +122,7 @@ def _dynamic(
 
 
 def energy_of_run(calibration: EnergyCalibration, run: Run) -> dict[str, float]:
-    """Return stage → energy of a run whose times are known: its length and, if there, its stages.
+    """Return stage → energy of a run with known times: its length and, if present, its stages.
 
     The values add up to `P_static N T + Σ e V`. Without labeled stages, all static energy is
     computing's. [J]
@@ -144,7 +144,7 @@ def energy_of_run(calibration: EnergyCalibration, run: Run) -> dict[str, float]:
 
 
 def predicted_by_stage_j(calibration: EnergyCalibration, run: Run) -> dict[str, float]:
-    """Return stage → energy as `forecast` says it, without intervals. [J]
+    """Return stage → energy as `forecast` predicts it, without intervals. [J]
 
     What the calibration does not tell counts as nothing; `check_reported` refuses such runs.
     """

@@ -28,7 +28,7 @@ BACKWARD_SHARE = 2.0 / 3.0
 
 
 class AllReduce(StrEnum):
-    """How gradients are summed: in a ring, or by recursive halving and doubling."""
+    """Algorithms that sum gradients: a ring, or recursive halving and doubling."""
 
     RING = "ring"
     HALVING = "halving"
@@ -51,11 +51,11 @@ class StageTimes:
 
     @property
     def step_s(self) -> float:
-        """What the step takes: the exposed times add up to it. [s]"""
+        """Time of the step: the sum of the exposed times. [s]"""
         return self.computing + self.exposed_communicating + self.exposed_materials
 
     def exposed(self) -> dict[str, float]:
-        """Return stage → what of the step is that stage's. [s]"""
+        """Return stage → its exposed time in the step. [s]"""
         return {
             "materials": self.exposed_materials,
             "computing": self.computing,
@@ -65,7 +65,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dynamic:
-    """Energy above rest, by what draws it. [J]
+    """Energy above idle, by source. [J]
 
     Attributes:
         reading: `e_io V_io`.
@@ -88,7 +88,7 @@ class Dynamic:
     polling: float = 0.0
 
     def by_stage(self) -> dict[str, float]:
-        """Return stage → energy above rest. [J]"""
+        """Return stage → energy above idle. [J]"""
         return {
             "materials": self.reading + self.preparing + self.copying,
             "computing": self.arithmetic + self.memory + self.busy,
@@ -99,7 +99,7 @@ class Dynamic:
 def storage_bytes_per_s(
     nodes: int, *, node_bytes_per_s: float, cluster_bytes_per_s: float
 ) -> float:
-    """Return what one node reads: `BW_io(N) = min(BW_node, BW_fs / N)`. [B/s]"""
+    """Return the read rate of one node: `BW_io(N) = min(BW_node, BW_fs / N)`. [B/s]"""
     return min(node_bytes_per_s, cluster_bytes_per_s / nodes)
 
 
@@ -172,24 +172,24 @@ def all_reduce_s(
 
 
 def latency_steps(ranks: int, algorithm: AllReduce) -> int:
-    """Return the messages that follow each other in an all-reduce of small size."""
+    """Return the number of sequential messages in an all-reduce of small size."""
     if ranks <= 1:
         return 0
     return 2 * (ranks - 1) if algorithm is AllReduce.RING else 2 * ceil(log2(ranks))
 
 
 def all_reduce_sent_bytes(size_bytes: float, ranks: int) -> float:
-    """Return what each rank sends: `2 (N-1)/N G`, the least possible [2]. [B]"""
+    """Return the bytes that each rank sends: `2 (N-1)/N G`, the least possible [2]. [B]"""
     return volume_factor("all_reduce", ranks) * size_bytes
 
 
 def exposed_materials_s(materials: float, step: float, *, prefetched: bool) -> float:
-    """Return what the step waits for data: `max(0, t_M - t_step)` with prefetch, else `t_M`. [s]"""
+    """Return the exposed data wait: `max(0, t_M - t_step)` with prefetch, else `t_M`. [s]"""
     return max(0.0, materials - step) if prefetched else materials
 
 
 def exposed_communicating_s(communicating: float, computing: float, overlap: float) -> float:
-    """Return what the step waits for gradients: `max(0, t_X - φ t_bwd)`. [s]
+    """Return the exposed gradient wait: `max(0, t_X - φ t_bwd)`. [s]
 
     Args:
         communicating: `t_X`. [s]
@@ -208,7 +208,7 @@ def stage_times(
     overlap: float,
     prefetched: bool = True,
 ) -> StageTimes:
-    """Return how the stages of a step lie over each other. Arguments as above. [s]"""
+    """Return how the stages of a step overlap. Arguments as above. [s]"""
     waits = exposed_communicating_s(communicating, computing, overlap)
     starves = exposed_materials_s(materials, computing + waits, prefetched=prefetched)
     return StageTimes(

@@ -1,4 +1,4 @@
-"""Meters and windows: the energy of what runs on this machine, as a `Run`.
+"""Meters and windows: measure the energy of programs on this machine, as a `Run`.
 
 `measure_command` measures a program from outside, `Stages` the three stages of a training loop
 from within. Nothing here loads torch or a driver's library before it is needed.

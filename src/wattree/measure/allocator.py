@@ -1,4 +1,4 @@
-"""What the C library does with memory that a training step frees: keep it for the next step.
+"""Configure the C library to cache memory that a training step frees, for the next step.
 
 By default glibc maps large blocks anew and gives them back when they are freed, so that the kernel
 clears every page of every gradient in every step: a fifth to a quarter of the processor time of a
@@ -21,7 +21,7 @@ _OWN_PREFIX, _OWN = "MALLOC_", ("GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 def cache_freed_memory() -> bool:
-    """Let the C library keep what this process frees; return whether it does.
+    """Let the C library cache the memory that this process frees; return whether it does.
 
     Nothing is changed where the library is not glibc, or where the environment says what it shall
     do (`MALLOC_…`, `GLIBC_TUNABLES`) or names another library (`LD_PRELOAD`).

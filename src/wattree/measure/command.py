@@ -1,4 +1,4 @@
-"""Runs a user's command: its signals, its end and that of the processes it leaves behind."""
+"""Run a user's command: forward signals, wait for its end, end the processes it leaves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CommandEnd:
 def run_command(
     command: Sequence[str], *, stdout: IO[str] | None = None, grace_s: float = _GRACE_S
 ) -> CommandEnd:
-    """Run a command to its end; pass on what it is sent, and end it if it does not obey.
+    """Run a command to its end; forward signals, and kill it if it ignores them.
 
     It has a process group of its own, so that its helpers get the signals, too. A second signal
     does not wait for the grace to go by.
@@ -67,7 +67,7 @@ def run_command(
 
 @contextlib.contextmanager
 def _forwarding(group: int, grace_s: float) -> Iterator[list[int]]:
-    """Pass signals on to a process group while the block runs; yield those that came."""
+    """Forward signals to a process group while the block runs; yield the received ones."""
     received: list[int] = []
     timers: list[threading.Timer] = []
 
@@ -106,7 +106,7 @@ def _timer(after_s: float, act: object) -> threading.Timer:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a signal to a process group; return whether there is still one."""
+    """Send a signal to a process group; return whether the group still exists."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -115,7 +115,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def _end_group(group: int) -> None:
-    """End what an interrupted command left behind: it would go on drawing power."""
+    """End the processes that an interrupted command left: they would continue to draw power."""
     until_s = time.monotonic() + _LEFT_S
     running = _signal(group, signal.SIGTERM)
     while running and time.monotonic() < until_s:

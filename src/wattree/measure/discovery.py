@@ -1,4 +1,4 @@
-"""Which meters this machine has, and what it has that none of them reads."""
+"""Find the meters of this machine, and the parts that no meter reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures a command, or the machine at rest, and makes a `Run` of it."""
+"""Measure a command, or the idle machine, and make a `Run` of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SPARE = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A run that was measured, and what a file of runs does not hold.
+    """A measured run, with data that a run file does not contain.
 
     Attributes:
         run: The run.
@@ -66,7 +66,7 @@ def measure_command(
     save: Callable[[Run], None] | None = None,
     save_every_s: float = _SAVE_EVERY_S,
 ) -> Measured:
-    """Return what a command used, whether it succeeds, fails or is interrupted.
+    """Return the energy that a command used, whether it succeeds, fails or is interrupted.
 
     Args:
         command: Program and arguments.
@@ -132,7 +132,7 @@ def _measured(
     ends: Sequence[CommandEnd],
     run_of: Callable[[WindowReading, int | None, Sequence[str]], Run],
 ) -> Measured:
-    """Return what was measured of a command that ran and ended as often as `ends` says."""
+    """Return the measurement of a command with one entry in `ends` per run."""
     ended, is_interrupted = ends[-1], ends[-1].interrupted_by is not None
     notes = [f"the command ran {len(ends)} times"] if len(ends) > 1 else []
     if is_interrupted:
@@ -155,7 +155,7 @@ def measure_idle(
     node: str = "",
     name: str = "idle",
 ) -> Measured:
-    """Return what the machine draws while nothing is started, the base of every fit.
+    """Return the power of the idle machine, the base of every fit.
 
     Args:
         seconds: For how long. [s]
@@ -202,7 +202,7 @@ def measure_idle(
 def _every(
     every_s: float, window: Callable[[], Window], act: Callable[[WindowReading], None]
 ) -> Callable[[], None]:
-    """Return what, called often, passes on what a window has read so far every so often."""
+    """Return a callback that reports the readings of a window at a fixed interval."""
     next_s = time.monotonic() + every_s
 
     def watch() -> None:
@@ -224,7 +224,7 @@ def _needs_s(reading: WindowReading) -> float:
 def run_of_reading(
     window: Window, reading: WindowReading, *, node: str, notes: Sequence[str] = (), **labels: Any
 ) -> Run:
-    """Return what a window read as a run.
+    """Return the readings of a window as a run.
 
     Args:
         window: That read it.
@@ -256,7 +256,7 @@ def accelerators(window: Window) -> list[str]:
 
 
 def node_title(window: Window) -> str:
-    """Return what the node is: its processor, and its accelerators."""
+    """Return a description of the node: its processor and accelerators."""
     titles = accelerators(window)
     kinds = [f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles)]
     return ", ".join([_processor(), *kinds])

@@ -1,4 +1,4 @@
-"""What a meter is: it names its domains and, when asked, says what has been read since.
+"""The meter interface: a meter lists its domains and returns the readings since the last call.
 
 A meter knows its device and nothing else. Wraps, resets, gaps and what they do to an energy are
 the business of `track.py`; when meters are read, that of `window.py`.
@@ -19,7 +19,7 @@ _MOST_W = 10_000.0
 
 
 class Quantity(StrEnum):
-    """What the numbers of a domain are."""
+    """Kinds of numbers that a domain yields."""
 
     ENERGY = "energy"  # a counter that grows [J]
     POWER = "power"  # [W]
@@ -57,7 +57,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A number of a domain, and when it was true on the monotonic clock.
+    """A number of a domain, with its time on the monotonic clock.
 
     Attributes:
         domain: Its name.
@@ -82,11 +82,11 @@ class Meter(Protocol):
     kind: str
 
     def domains(self) -> tuple[Domain, ...]:
-        """Return what it reads; the same at every call."""
+        """Return the domains; the same at every call."""
         ...
 
     def read(self) -> Sequence[Reading]:
-        """Return what was read since the last call, in the order of time.
+        """Return the readings since the last call, ordered by time.
 
         A domain that could not be read this time is left out; the number may be wrong (NaN,
         negative, a counter that went back): whoever asks judges it.
@@ -99,7 +99,7 @@ class Meter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterOptions:
-    """What a user says about meters.
+    """User options for meters.
 
     Attributes:
         csv: File of a node meter.
@@ -118,7 +118,7 @@ class MeterOptions:
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """What a probe found: meters, and domains that the machine has and nothing can read.
+    """Result of a probe: meters, and domains of the machine that nothing can read.
 
     Attributes:
         meters: Ready to be read.
@@ -130,10 +130,10 @@ class Meters:
 
 
 class MeterProbe(Protocol):
-    """Looks for the meters of one kind. Raises `MeterError` only where a user asked wrongly."""
+    """Finds the meters of one kind. Raises `MeterError` only for invalid user options."""
 
     def __call__(self, options: MeterOptions) -> Meters:
-        """Return what there is of this kind; nothing where the machine has none of it."""
+        """Return the meters of this kind; none if the machine has none."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What the readings of one domain add up to, and what happened to it on the way.
+"""Accumulates the readings of one domain, and records faults.
 
 A counter's energy is the sum of its steps, each judged: one that goes back has wrapped or was
 reset; one too large was no step. A power is integrated over time. Pure: no clock, no meter.
@@ -30,7 +30,7 @@ _SAME_TIME_S = 1e-6
 def unwrapped_step_j(
     before_j: float, after_j: float, *, wraps_j: float | None, limit_j: float
 ) -> float | None:
-    """Return by how much a counter grew between two readings; None if no growth explains them.
+    """Return the increase of a counter between two readings; None if no increase explains them.
 
     Args:
         before_j: The first reading. [J]
@@ -46,7 +46,7 @@ def unwrapped_step_j(
 
 @dataclass(slots=True)
 class _Leap:
-    """What a track was before its times leapt ahead, until more readings bear the leap out."""
+    """State of a track before a jump ahead in time, until more readings confirm the jump."""
 
     at_s: float
     points: int
@@ -61,14 +61,14 @@ class _Leap:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """When something happened to the readings [s], and the line of the file that said it."""
+    """Time of an event in the readings [s], and the line of the file that reported it."""
 
     at_s: float
     line: int | None
 
 
 class Track:
-    """The readings of one domain, added up.
+    """The accumulated readings of one domain.
 
     A counter's points are where it was seen to change: between two changes it says nothing.
 
@@ -91,7 +91,7 @@ class Track:
         self.updates = 0  #: how often the value was seen to change
 
     def add(self, at_s: float, value: float, *, line: int | None = None) -> None:
-        """Take a reading; what no meter can say is left out and noted.
+        """Add a reading; impossible values are left out and noted.
 
         Args:
             at_s: When it was true, on the monotonic clock. [s]
@@ -123,7 +123,7 @@ class Track:
             self._add_average(at_s, value)
 
     def _watch_leap(self, at_s: float) -> None:
-        """Keep what was before a leap in time until a few readings have come after it."""
+        """Keep the state before a jump in time until a few readings have followed it."""
         if self._leap is not None:
             self._leap.since += 1
             if self._leap.since >= _CONFIRMED:
@@ -141,12 +141,12 @@ class Track:
             )
 
     def settle(self, now_s: float) -> None:
-        """Judge the last readings: nothing that comes will say whether their times were right."""
+        """Judge the last readings: no more readings can confirm their times."""
         if self._leap is not None and self._leap.at_s > now_s + _GAP_S:
             self._take_back_leap(now_s)
 
     def _take_back_leap(self, at_s: float) -> None:
-        """Drop what is ahead of a reading that goes on before it: its clock was wrong."""
+        """Drop readings later than one that continues before them: their clock was wrong."""
         leap = self._leap
         if leap is None and len(self._at) == 1 and self._read_s - at_s > _GAP_S:
             self._line = self._point_line
@@ -218,37 +218,37 @@ class Track:
 
     @property
     def _usual_s(self) -> float:
-        """How often it was read so far; 0 before the second point. [s]"""
+        """Mean reading interval so far; 0 before the second point. [s]"""
         return (self._read_s - self._at[0]) / max(len(self._at) - 1, 1)
 
     @property
     def points(self) -> int:
-        """How many readings there are to interpolate between."""
+        """Number of readings available for interpolation."""
         return len(self._at)
 
     @property
     def first_s(self) -> float:
-        """Time of the first point; NaN before it. [s]"""
+        """Time of the first point; NaN if there is none. [s]"""
         return self._at[0] if self._at else math.nan
 
     @property
     def changed_s(self) -> float:
-        """Time of the last change (of a power: of its last reading); NaN before it. [s]"""
+        """Time of the last change (of a power: of its last reading); NaN if there is none. [s]"""
         return self._changed_s
 
     @property
     def period_s(self) -> float | None:
-        """How often it was seen to change (of a power: was read); None before that. [s]"""
+        """Observed interval between changes (of a power: between readings); None if unknown. [s]"""
         count = len(self._at) - 1
         return (self._at[-1] - self._at[0]) / count if count > 0 else None
 
     @property
     def resolution_j(self) -> float | None:
-        """Smallest step of the counter that was seen; None for powers, and before one. [J]"""
+        """Smallest observed step of the counter; None for powers, and if unknown. [J]"""
         return self._smallest_j if math.isfinite(self._smallest_j) else None
 
     def notes(self, start_s: float, end_s: float) -> tuple[str, ...]:
-        """Return what happened to the readings between two times, with times from the first on."""
+        """Return the events in the readings between two times, with times from the first on."""
         lines = []
         for what, (detail, every) in self._events.items():
             until_s = end_s + (self.period_s or 0.0)
@@ -276,13 +276,13 @@ class Track:
         return left + step * (at_s - left_s) / (right_s - left_s)
 
     def between(self, start_s: float, end_s: float) -> float:
-        """Return the energy of a time; of a share the time busy. [J]"""
+        """Return the energy between two times; for a utilization the busy time. [J]"""
         return max(0.0, self.total_at(end_s) - self.total_at(start_s))
 
     def series(
         self, start_s: float, end_s: float, *, most: int
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return times from `start_s` on, and the average value since the time before.
+        """Return times from `start_s` on, and the average value since the previous time.
 
         Args:
             start_s: Start of the time asked for. [s]
@@ -303,7 +303,7 @@ class Track:
         )
 
     def peak(self, start_s: float, end_s: float, *, over_s: float) -> float:
-        """Return the highest average over `over_s` that begins at a point; all if shorter."""
+        """Return the highest average over `over_s` from any point; over everything if shorter."""
         if end_s - start_s <= over_s:
             return self.between(start_s, end_s) / (end_s - start_s) if end_s > start_s else 0.0
         starts = [start_s, *(at for at in self._at if start_s < at <= end_s - over_s)]
@@ -311,7 +311,7 @@ class Track:
 
 
 def _lines(numbers: list[int]) -> str:
-    """Return lines of a file in words, neighbours joined: `; lines 12 to 20, 31`."""
+    """Return the lines of a file as text, with ranges joined: `; lines 12 to 20, 31`."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Reading of meters in a thread for as long as something runs, and what a window came to.
+"""Reads meters in a thread while something runs, and returns the readings of a window.
 
 Times are of the monotonic clock: the wall clock may jump, which is noted and changes nothing.
 """
@@ -38,7 +38,7 @@ PEAK_OVER_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowReading:
-    """What meters read between two times.
+    """Readings of meters between two times.
 
     Attributes:
         wall_s: Length. [s]
@@ -64,7 +64,7 @@ class WindowReading:
 
 
 def origin_of(meters: Sequence[MeterReading]) -> RunOrigin:
-    """Return where the energy of a run comes from: an estimate among its parts makes it one."""
+    """Return the origin of a run's energy: an estimate if any of its parts is one."""
     if not meters:
         return RunOrigin.UNREAD
     is_estimate = any(reading.is_estimate for reading in meters)
@@ -77,7 +77,7 @@ def _anything(device: str) -> bool:
 
 
 class Window:
-    """Reads meters every so often from `start` until `stop`; each physical device once.
+    """Reads meters periodically from `start` until `stop`; each physical device once.
 
     Args:
         meters: Where two of them name the same device, the first reads it.
@@ -138,7 +138,7 @@ class Window:
                     self._kinds[number, domain.name] = meter.kind
 
     def _apart(self, domain: Domain, kind: str) -> Domain:
-        """Return a domain under a name of its own: makers number their devices each from 0."""
+        """Return a domain under a unique name: vendors number their devices each from 0."""
         taken = {track.domain.name for track in self._energies()}
         if domain.quantity is Quantity.SHARE or domain.name not in taken:
             return domain
@@ -159,13 +159,13 @@ class Window:
         return tuple(track.domain for track in self._tracks.values())
 
     def start(self) -> None:
-        """Read once, then go on reading in a thread."""
+        """Read once, then keep reading in a thread."""
         self.begin()
         self._thread = threading.Thread(target=self._run, name="wattree-meters", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and read for the last time; a second call does nothing."""
+        """Stop the thread and read for the last time; a second call does nothing."""
         if not math.isnan(self.stopped_s):
             return
         self._stop.set()
@@ -192,7 +192,7 @@ class Window:
                 self._watch()
 
     def poll(self) -> None:
-        """Read every meter once. One that fails is asked again next time: drivers hesitate."""
+        """Read every meter once. Failing meters are retried at the next poll."""
         self._watch_wall_clock()
         for number, meter in enumerate(self._meters):
             try:
@@ -219,7 +219,7 @@ class Window:
         return {f"{self._node}/{track.domain.name}": track for track in self._energies()}
 
     def recent_w(self, seconds: float) -> tuple[float | None, bool]:
-        """Return the power over the last readings [W], and whether some of it is estimated.
+        """Return the power over the last readings [W], and whether part of it is estimated.
 
         It is what all domains drew together, those of a node with a meter of its own left out but
         for that meter; None while no domain was read twice.
@@ -242,7 +242,7 @@ class Window:
         return total_w, any(is_estimate for _, is_estimate in found)
 
     def between(self, start_s: float | None = None, end_s: float | None = None) -> WindowReading:
-        """Return what was read between two times; of the whole window if none are given."""
+        """Return the readings between two times; of the whole window if none are given."""
         start_s = self.started_s if start_s is None else start_s
         end_s = self.stopped_s if end_s is None else end_s
         meters, power, missing = [], [], list(self._missing)
@@ -296,7 +296,7 @@ class Window:
 
 
 def sum_if_all(rated: Sequence[float | None]) -> float | None:
-    """Return the sum of numbers; None where one is missing or there is none."""
+    """Return the sum of numbers; None if one is missing or there are none."""
     known = [watts for watts in rated if watts is not None]
     return math.fsum(known) if known and len(known) == len(rated) else None
 
@@ -308,7 +308,7 @@ def _fault(
     lost: tuple[float, str] | None,
     interval_s: float,
 ) -> tuple[str, float]:
-    """Return why the readings of a domain cannot be used, and how long a window it needs. [s]"""
+    """Return why a domain's readings are unusable, and the window length that it needs. [s]"""
     if absence := _absence(track, start_s, end_s, lost):
         return absence, 0.0
     length_s = end_s - start_s
@@ -328,7 +328,7 @@ def _fault(
 
 
 def _absence(track: Track, start_s: float, end_s: float, lost: tuple[float, str] | None) -> str:
-    """Return why there is nothing of this time to judge; empty if there is something."""
+    """Return why the readings do not cover this time; empty if they do."""
     if math.isnan(track.first_s):
         return lost[1] if lost else "nothing was read"
     if track.first_s >= end_s:

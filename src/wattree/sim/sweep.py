@@ -190,7 +190,7 @@ def _expose(
 def _starve(
     found: Occupancy, own: int, granted_w: float, span: _Span, starved: tuple[float, float]
 ) -> float:
-    """Add time in which the job waits for data of later steps; return the rest. [s]"""
+    """Add time that the job waits for data of later steps (starvation); return the rest. [s]"""
     hungry_s = max(0.0, min(span[1], starved[1]) - max(span[0], starved[0]))
     if hungry_s > 0.0:
         found.exposed_s[own, _WAITING] += hungry_s

@@ -1,4 +1,4 @@
-"""The meters, one kind a file. Importing this fills the registry `METERS`."""
+"""The meters, one kind per file. Importing this module fills the registry `METERS`."""
 
 from wattree.measure.meters.amd import AmdMeter
 from wattree.measure.meters.apple import AppleMeter

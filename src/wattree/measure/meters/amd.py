@@ -1,4 +1,4 @@
-"""AMD accelerators through zeus, which knows which of their energy counters can be believed.
+"""AMD accelerators through zeus, which knows which of their energy counters are reliable.
 
 References:
     The zeus library, `zeus.device.gpu.amd`: counters are held against the power at start, and
@@ -43,7 +43,7 @@ class AmdMeter:
         self._gpus = [(gpu, bool(gpu.supports_get_total_energy_consumption())) for gpu in gpus]
 
     def domains(self) -> tuple[Domain, ...]:
-        """Return an energy for each device."""
+        """Return one energy domain per device."""
         return tuple(
             Domain(
                 name=f"gpu{gpu.gpu_index}",
@@ -56,7 +56,7 @@ class AmdMeter:
         )
 
     def read(self) -> Sequence[Reading]:
-        """Return the counter of every device; one that fails is left out."""
+        """Return the counter of every device; failing devices are left out."""
         readings, failures = [], []
         for gpu, counts in self._gpus:
             ask = gpu.get_total_energy_consumption if counts else gpu.get_average_power_usage

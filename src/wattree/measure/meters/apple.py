@@ -37,7 +37,7 @@ class AppleMeter:
         )
 
     def domains(self) -> tuple[Domain, ...]:
-        """Return an energy for each part that the chip counts."""
+        """Return one energy domain for each counted part of the chip."""
         return tuple(
             Domain(name=name, device=f"apple:{key}", quantity=Quantity.ENERGY)
             for name, key in self._parts.items()

@@ -76,7 +76,7 @@ class CsvMeter:
         return (domain,)
 
     def read(self) -> Sequence[Reading]:
-        """Return the rows that were added since the last call; unreadable ones as NaN."""
+        """Return the rows added since the last call; unreadable ones as NaN."""
         # The rows' times are of the wall clock as it is now; where it jumps, so does this.
         offset_s = self._wall_clock() - self._clock()
         readings = []
@@ -112,7 +112,7 @@ class CsvMeter:
 
 
 def _row(line: str) -> list[str]:
-    """Return the cells of a line, by itself: a quote left open ends with it."""
+    """Return the cells of a single line: an unclosed quote ends with the line."""
     try:
         return next(csv.reader([line]), [])
     except csv.Error:  # cells that no logger writes
@@ -131,7 +131,7 @@ def _number(text: str) -> float:
 
 
 def _seconds(text: str) -> float:
-    """Return Unix time; NaN for what is none."""
+    """Return Unix time; NaN if it cannot be parsed."""
     number = _number(text)
     if not math.isnan(number):
         return number if math.isfinite(number) else math.nan

@@ -1,4 +1,4 @@
-"""A server's power from how busy its processors are: an estimate, for machines without a meter.
+"""Estimates a server's power from processor utilization, for machines without a meter.
 
     P = n * (p_idle + (p_full - p_idle) * busy)
 
@@ -83,7 +83,7 @@ class EstimateMeter:
 
 
 def _cores(processors: Sequence[int]) -> float:
-    """Return how many physical cores the processors are: a thread is its part of a core."""
+    """Return the number of physical cores; a thread counts as its fraction of a core."""
     return sum(1.0 / _threads(number) for number in processors)
 
 

@@ -61,11 +61,11 @@ class NvmlMeter:
         self.missing = tuple(f"gpu{each.index}: {each.fault}" for each in asked if each.fault)
 
     def domains(self) -> tuple[Domain, ...]:
-        """Return an energy for each device, and how busy it is."""
+        """Return an energy and a utilization domain for each device."""
         return tuple(domain for device in self._devices for domain in device.domains())
 
     def read(self) -> Sequence[Reading]:
-        """Return the counter and utilization of every device; one that fails is left out."""
+        """Return the counter and utilization of every device; failing devices are left out."""
         readings = []
         failures = []
         for device in self._devices:
@@ -120,13 +120,13 @@ class _Device:
             return None
 
     def value(self) -> float:
-        """Return the counter [J], or the power [W] where there is none; NVML has thousandths."""
+        """Return the counter [J], or the power [W] if there is none; NVML counts in thousandths."""
         if self._counts:
             return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
         return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
 
     def busy(self) -> float:
-        """Return the share of time in which a kernel ran. NVML has percents."""
+        """Return the fraction of time in which a kernel ran. NVML counts in percent."""
         return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 1e2
 
 

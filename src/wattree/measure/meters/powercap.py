@@ -81,7 +81,7 @@ class PowercapMeter:
             self._zones.append(_Zone(name, folder, wraps_j))
 
     def domains(self) -> tuple[Domain, ...]:
-        """Return an energy for each package and each package's memory that may be read."""
+        """Return one energy domain per readable package and package memory."""
         return tuple(
             Domain(
                 name=zone.name,
@@ -95,7 +95,7 @@ class PowercapMeter:
         )
 
     def read(self) -> Sequence[Reading]:
-        """Return all counters; one that fails is left out."""
+        """Return all counters; failing ones are left out."""
         readings, failures = [], []
         for zone in self._zones:
             try:

@@ -1,4 +1,4 @@
-"""How busy the processors are, from the kernel's count of their time; no energy by itself."""
+"""Processor utilization from the kernel's time counters; no energy by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIELDS = 8
 
 
 class ProcessorTime:
-    """Busy share of the processors that this process may use, since it was last asked.
+    """Utilization of the processors that this process may use, since the last call.
 
     Args:
         path: The kernel's file.
@@ -35,7 +35,7 @@ class ProcessorTime:
         self._before = self._counts()
 
     def _counts(self) -> tuple[float, float]:
-        """Return the ticks in which they worked, and all ticks."""
+        """Return the busy ticks and all ticks."""
         try:
             lines = self._path.read_text(encoding="ascii").splitlines()
         except (OSError, ValueError) as error:
@@ -51,7 +51,7 @@ class ProcessorTime:
         return busy, total
 
     def share(self) -> float | None:
-        """Return the share of time in which they worked since the last call; None if none went."""
+        """Return the busy fraction since the last call; None if no time passed."""
         busy, total = self._counts()
         worked, went = busy - self._before[0], total - self._before[1]
         if went <= 0:
@@ -67,7 +67,7 @@ def _usable() -> Sequence[int]:
 
 
 class ProcessorTimeMeter:
-    """The share `cpu` of a run's utilization."""
+    """Meter of the utilization `cpu` of a run."""
 
     kind = "processor time"
 
@@ -76,11 +76,11 @@ class ProcessorTimeMeter:
         self._started = False
 
     def domains(self) -> tuple[Domain, ...]:
-        """Return the one share."""
+        """Return the single utilization domain."""
         return (Domain(name="cpu", device="processors", quantity=Quantity.SHARE),)
 
     def read(self) -> Sequence[Reading]:
-        """Return how busy the processors were since the last reading."""
+        """Return the processor utilization since the last reading."""
         share = self._busy.share()
         if not self._started:  # the first is the start of the time that the next one is about
             self._started = True

@@ -1,4 +1,4 @@
-"""Plays the power series of an earlier run, as if its devices were here: for trying and testing."""
+"""Replays the power series of an earlier run, for trying and testing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReplayMeter:
         self._start_s = math.nan
 
     def domains(self) -> tuple[Domain, ...]:
-        """Return a power for each series, marked as no reading of this machine."""
+        """Return a power domain for each series, marked as not read from this machine."""
         return tuple(
             Domain(
                 name=name,

@@ -1,4 +1,4 @@
-"""Micro-benchmarks of this machine, and the constants that they give.
+"""Micro-benchmarks of this machine, and the constants derived from them.
 
 Points (`points.py`) are run by PyTorch (`operations.py`) in one process per rank (`worker.py`,
 `crew.py`), round by round (`session.py`), each written down at once (`journal.py`). Families of

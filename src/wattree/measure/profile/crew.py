@@ -1,4 +1,4 @@
-"""The processes that measure together: started, asked, ended."""
+"""The processes that measure together: start, query and stop them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Crew:
         self._store = temporary_folder("profile")
 
     def __enter__(self) -> Self:
-        """Start the ranks and wait until all are there.
+        """Start the ranks and wait until all are ready.
 
         Raises:
             RunError: One could not be started.
@@ -80,11 +80,11 @@ class Crew:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the ranks."""
+        """Stop the ranks."""
         self._end()
 
     def seconds(self, point: ProfilePoint, window_s: float) -> PointMeasurement | str:
-        """Return the times of one call on every rank, or why the machine cannot do it.
+        """Return the times of one call on every rank, or why the machine cannot run it.
 
         Raises:
             RunError: A rank is gone, or does not answer.
@@ -101,7 +101,7 @@ class Crew:
         )
 
     def cpu_s(self) -> float:
-        """Return the processor time that the ranks have taken. [s]"""
+        """Return the processor time that the ranks have used. [s]"""
         total = 0.0
         for worker in self._workers:
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -144,7 +144,7 @@ class Crew:
         raise RunError(f"rank {rank}", [f"ended while it measured: {why}"])
 
     def _reply(self, rank: int) -> Path:
-        """Return the file of what a rank says beside its answers."""
+        """Return the file for a rank's output other than answers."""
         return Path(self._store.name) / f"rank{rank}.txt"
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""The families of points and what each says: which constants, by which formula."""
+"""The families of points and their fits: which constants, by which formula."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LEAST_RATE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What measurements say of a machine.
+    """Constants of a machine found by measurement.
 
     Attributes:
         peak_flop_per_s: Precision → best product. [FLOP/s]
@@ -63,7 +63,7 @@ class Findings:
 
 
 def findings_of(journal: Journal, machine: Machine, calibration: Calibration) -> Findings:
-    """Return what the measurements of a journal say.
+    """Return the constants that the measurements of a journal determine.
 
     Args:
         journal: With one round of all points at least.
@@ -106,7 +106,7 @@ class _Reading:
     # ----------------------------------------------------------------- datasheet-like
 
     def _peaks(self) -> dict[str, float]:
-        """Return the best product of each precision. [FLOP/s]"""
+        """Return the best matmul rate of each precision. [FLOP/s]"""
         best: dict[str, float] = {}
         for each in self._of(PointFamily.PRODUCT):
             rate = 2.0 * float(np.prod(each.point.matmul)) / each.seconds
@@ -114,14 +114,14 @@ class _Reading:
         return best
 
     def _best_stream(self) -> float:
-        """Return the best bandwidth of streams from memory. [B/s]"""
+        """Return the best bandwidth of memory streams. [B/s]"""
         cold = [e for e in self._of(PointFamily.STREAM) if e.point.size_bytes > _WARM_BYTES]
         return max(_MOVED[e.point.name] * e.point.size_bytes / e.seconds for e in cold)
 
     # ----------------------------------------------------------------- by family
 
     def _steps(self) -> None:
-        """Read launches and the overhead of a step off steps of tiny layers."""
+        """Derive launch time and step overhead from steps of tiny layers."""
         fit = self._fit(
             "launches (steps of tiny layers)",
             self._of(PointFamily.STEP),
@@ -164,7 +164,7 @@ class _Reading:
         self._record("fresh_s_per_byte", fit, "fresh", fit.values["fresh"])
 
     def _updates(self, bandwidth: float) -> None:
-        """Keep what updates reach of the traffic that the model counts for them."""
+        """Record the achieved fraction of the optimizer traffic that the model counts."""
         software = at_precision(software_family("pytorch"), Precision.FP32)
 
         def counted(times: Sequence[Times]) -> Floats:
@@ -224,7 +224,7 @@ class _Reading:
             self._record("product_aliased", fit, "aliased", min(fit.values["aliased"], 1.0))
 
     def _exchanges(self) -> tuple[float, float]:
-        """Return the port's best bandwidth and the latency, and keep what exchanges reach."""
+        """Return the port's best bandwidth and latency; record the efficiency of exchanges."""
         times = self._of(PointFamily.COLLECTIVE)
         best = max(_sent(t, self.machine.ranks) / t.seconds for t in times)
 
@@ -246,7 +246,7 @@ class _Reading:
         return best, fit.values["alpha"]
 
     def _overlap(self) -> None:
-        """Keep how fast computing and exchanging are side by side."""
+        """Record the speed of concurrent computing and communication."""
         times = self._of(PointFamily.OVERLAP)
         largest = max(each.point.size_bytes for each in times)
         found = {e.point.name: e for e in times if e.point.size_bytes == largest}
@@ -289,7 +289,7 @@ class _Reading:
         return (max(copies) if copies else fit.values["rate"]), fit.values["sample"]
 
     def _memory(self) -> None:
-        """Keep what a process holds besides tensors; on GPUs what ships is of GPUs."""
+        """Record the process memory besides tensors; GPUs use the built-in value."""
         if self.machine.accelerator or not self.journal.resident_bytes:
             return
         held = self.journal.resident_bytes
@@ -315,7 +315,7 @@ class _Reading:
         return fit
 
     def _record(self, item: str, fit: FamilyFit, parameter: str, value: float) -> None:
-        """Keep a fitted constant."""
+        """Record a fitted constant."""
         held = "" if fit.held_out is None else f", held-out error {fit.held_out:.1%}"
         self.constants[item] = Constant(
             value=value,
@@ -334,7 +334,7 @@ class _Reading:
         return f"wattree profile, {self.machine.title}, {self.machine.software}"
 
     def _trial(self) -> Calibration:
-        """Return the calibration with what has been found so far, enough to price products."""
+        """Return the calibration with the constants found so far, enough to price matmuls."""
         name = self.machine.device
         known = {
             (item if "." in item else f"device.{name}.{item}"): constant
@@ -351,7 +351,7 @@ def _moved(times: Sequence[Times]) -> Floats:
 
 
 def _sent(times: Times, ranks: int) -> float:
-    """Return what a port sends of a collective. [B]"""
+    """Return the bytes that a port sends in a collective. [B]"""
     return float(volume_factor(times.point.name, ranks)) * times.point.size_bytes
 
 
@@ -371,13 +371,13 @@ def _tried(
 
 
 def _matmul_items(precision: str) -> tuple[str, ...]:
-    """Return the constants that say what products of a precision reach."""
+    """Return the constants of matmul efficiency of a precision."""
     width = {"fp32": "fp32", "tf32": "tf32"}.get(precision, "bf16")
     return (f"convolution.{width}", f"matmul.{precision_class(Precision(precision))}")
 
 
 def _device(machine: Machine, peaks: Mapping[str, float], bandwidth: float) -> Device:
-    """Return the device as far as products need it: that of the catalog where it is there."""
+    """Return the device, as far as matmuls need it: from the catalog if it is there."""
     if machine.in_catalog:
         from wattree.hardware import load_device
 

@@ -1,4 +1,4 @@
-"""Measurements → constants of the cost models, with the error on points that a fit never saw.
+"""Fit constants of the cost models to measurements, with the error on held-out points.
 
 Each family of points is fitted twice, to either half of it, and scored on the other half; the
 constants that are kept are those of all points. What is fitted is the project's own formula:
@@ -50,12 +50,12 @@ class FamilyFit:
 
     @property
     def spread(self) -> float:
-        """How far rounds of a point lie apart, over its median: the median point's."""
+        """Relative spread of a point's rounds: the median over points."""
         return float(np.median([spread for *_, spread in self.rows.values()]))
 
 
 def fit_family(family: str, times: Sequence[Times], model: Model, start: Parameters) -> FamilyFit:
-    """Return the parameters that a family's points say.
+    """Return the parameters fitted to a family's points.
 
     Args:
         family: Its name, for people.
@@ -86,7 +86,7 @@ def fit_family(family: str, times: Sequence[Times], model: Model, start: Paramet
 
 
 def _halves(times: Sequence[Times]) -> Iterator[tuple[list[Times], list[Times]]]:
-    """Yield the points of either half and the others, sizes and kinds spread over both."""
+    """Yield each half of the points and the other half, with sizes and kinds spread over both."""
     ordered = sorted(times, key=lambda each: (each.point.name, each.seconds))
     for first in (0, 1):
         yield ordered[first::2], ordered[1 - first :: 2]

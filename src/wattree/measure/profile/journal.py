@@ -1,4 +1,4 @@
-"""Every finished measurement, one line of JSON each: what a later call goes on from."""
+"""Journal of finished measurements, one line of JSON each, so that a later call can resume."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PointMeasurement:
 
 
 class Times:
-    """What was measured of one point.
+    """Measured times of one point.
 
     Attributes:
         point: What was measured.
@@ -74,11 +74,11 @@ class Times:
 
     @property
     def spread(self) -> float:
-        """Largest less smallest round over the median."""
+        """Largest minus smallest round, over the median."""
         return float(np.ptp(self.by_round)) / self.seconds
 
     def _seconds(self, measured: PointMeasurement) -> float:
-        """Return the time that a round counts with. [s]
+        """Return the time of a round. [s]
 
         What processors compute takes its processor time, longer by as much as ranks share cores:
         that leaves out the time that other programs had them. Exchanges wait, and count by the
@@ -118,27 +118,27 @@ class Journal:
             self._append(header)
 
     def has(self, point: ProfilePoint, number: int) -> bool:
-        """Return whether a round of a point is there, or cannot be measured."""
+        """Return whether a round of a point is recorded, or cannot be measured."""
         key = point.key
         return key in self.skipped or (key in self.times and number in self.times[key].rounds)
 
     def add(self, point: ProfilePoint, number: int, measured: PointMeasurement) -> None:
-        """Keep one measurement."""
+        """Record a measurement."""
         self._append({"point": point.as_json(), "round": number, **asdict(measured)})
         self._times(point).rounds[number] = measured
 
     def skip(self, point: ProfilePoint, why: str) -> None:
-        """Keep that the machine cannot do a point."""
+        """Record that the machine cannot run a point."""
         self._append({"point": point.as_json(), "skipped": why})
         self.skipped[point.key] = why
 
     def note_resident(self, resident_bytes: float) -> None:
-        """Keep what a process holds before it has a model. [B]"""
+        """Record the memory of a process before it has a model. [B]"""
         self._append({"resident_bytes": resident_bytes})
         self.resident_bytes = resident_bytes
 
     def measured(self, kind: PointFamily) -> list[Times]:
-        """Return what was measured of one kind, in the order of the file."""
+        """Return the measurements of one kind, in the order of the file."""
         return [each for each in self.times.values() if each.point.kind is kind and each.rounds]
 
     def _times(self, point: ProfilePoint) -> Times:
@@ -182,7 +182,7 @@ class Journal:
             self._append({})  # end the cut line
 
     def _take(self, line: Mapping[str, Any], faults: list[str]) -> None:
-        """Keep what a line says, or add to `faults` what is wrong with it."""
+        """Record the content of a line, or add its fault to `faults`."""
         if "resident_bytes" in line:
             resident = line["resident_bytes"]
             if not _is_time(resident):
@@ -210,7 +210,7 @@ class Journal:
 
 
 def _is_time(value: object) -> bool:
-    """Return whether a value is a finite number from 0 on."""
+    """Return whether a value is a finite non-negative number."""
     return type(value) in {int, float} and 0 <= value < math.inf  # type: ignore[operator]
 
 

@@ -1,4 +1,4 @@
-"""What this machine is: processors, memory, accelerators, and whether others use it."""
+"""Describe this machine: processors, memory, accelerators, and load from other programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine as it is measured: so many ranks at once, each on a device.
+    """A machine as it is measured: its number of ranks, each on a device.
 
     Attributes:
         title: Of the device, as the system names it.
@@ -60,7 +60,7 @@ class Machine:
 
     @property
     def share(self) -> float:
-        """How many computing threads share a core when all ranks compute."""
+        """Number of computing threads per core when all ranks compute."""
         return max(self.ranks * self.threads / self.cores, 1.0)
 
     def as_json(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _catalog_name(title: str) -> str | None:
 
 
 def _cpu_info() -> Mapping[str, str]:
-    """Return the first processor's lines of `/proc/cpuinfo`; nothing on other systems."""
+    """Return the first processor's lines of `/proc/cpuinfo`; empty on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -163,7 +163,7 @@ def _cpu_info() -> Mapping[str, str]:
 
 
 def machine_busy_s() -> float | None:
-    """Return the processor time that all programs have taken since the start. [s]"""
+    """Return the processor time of all programs since boot. [s]"""
     try:
         text = Path("/proc/stat").read_text(encoding="utf-8")
     except OSError:
@@ -174,7 +174,7 @@ def machine_busy_s() -> float | None:
 
 
 def busy_cores(seconds: float = 0.5) -> float:
-    """Return how many cores other programs keep busy at the moment."""
+    """Return how many cores other programs currently use."""
     before = machine_busy_s()
     if before is None:
         return 0.0

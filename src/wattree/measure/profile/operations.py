@@ -85,7 +85,7 @@ class Bench:
         return (time.perf_counter() - began) / calls, (time.thread_time() - busy) / calls
 
     def _in_step(self, run: Run, window_s: float) -> tuple[float, float]:
-        """Return the times of one call that all ranks make as often. [s]"""
+        """Return the times of one call, with the same number of calls on all ranks. [s]"""
         self._timed(run, 2)
         longest = torch.tensor([self._timed(run, 2)[0]], dtype=torch.float64, device=self.device)
         dist.all_reduce(longest, dist.ReduceOp.MAX)
@@ -140,7 +140,7 @@ class Bench:
         return lambda: linear(x, next(weights), bias)
 
     def _sliced(self, point: ProfilePoint) -> Run:
-        """Return a product with a weight, as a whole or slice by slice of its inner features."""
+        """Return a matmul with a weight, as a whole or in slices of its inner features."""
         which, _, how = point.name.partition(".")
         if how == "whole":
             return self._product(replace(point, kind=PointFamily.PRODUCT, name=which))
@@ -184,7 +184,7 @@ class Bench:
         return add_in_place
 
     def _update(self, point: ProfilePoint) -> Run:
-        """Return the update of one parameter that is not in a cache."""
+        """Return the update of one parameter that is not cached."""
         one = torch.nn.Parameter(self._tensor(point.size_bytes // 4))
         others = max(_copies(one) // 2, 1)
         parameters = [one, *(torch.nn.Parameter(one.detach().clone()) for _ in range(others))]
@@ -195,7 +195,7 @@ class Bench:
         return lambda: next(turns).step()
 
     def _step(self, point: ProfilePoint) -> Run:
-        """Return a training step of layers too small to compute anything: its overheads."""
+        """Return a training step of layers with negligible compute: its overheads."""
         torch.manual_seed(0)
         layers = [
             module
@@ -221,7 +221,7 @@ class Bench:
     # ------------------------------------------------------------------- together
 
     def _collective(self, point: ProfilePoint) -> Run:
-        """Return a collective as runtimes make it, its local part included."""
+        """Return a collective as runtimes implement it, including its local part."""
         values = max(point.size_bytes // 4 // self.ranks, 1) * self.ranks
         whole = torch.zeros(values, device=self.device)
         own = torch.zeros(values // self.ranks, device=self.device)
@@ -251,7 +251,7 @@ class Bench:
     def _exchanged(
         self, parts: Sequence[torch.Tensor], into: Sequence[torch.Tensor]
     ) -> Callable[[], None]:
-        """Start sending each rank its part, and receiving; return what waits until that is done.
+        """Start sending to and receiving from each rank; return a function that awaits the end.
 
         Small parts go by one all-to-all, which takes less of processors.
         """
@@ -277,7 +277,7 @@ class Bench:
         return wait
 
     def _batch(self, exchange: Run, product: Run, window_s: float) -> int:
-        """Return how many products there are beside an exchange, the same on all ranks."""
+        """Return the number of matmuls concurrent with an exchange, the same on all ranks."""
         times = torch.tensor(
             [self._in_step(each, window_s)[0] for each in (exchange, product)],
             dtype=torch.float64,
@@ -288,7 +288,7 @@ class Bench:
         return max(round(longer * float(times[0] / times[1])), 1)
 
     def _overlap(self, point: ProfilePoint, window_s: float) -> tuple[float, float]:
-        """Return the times of a batch of products, of an exchange, or of both at once. [s]
+        """Return the times of a batch of matmuls, of an exchange, or of both concurrently. [s]
 
         The batch is as long as the exchange, so that each has the other beside it all the time; on
         CPUs, where an exchange takes longer beside products, twice as long.
@@ -328,13 +328,13 @@ class Bench:
 
 
 def _copies(tensor: torch.Tensor) -> int:
-    """Return how many tensors of a size are no longer in a cache when their turn comes."""
+    """Return how many tensors of a size are needed so that none is cached when its turn comes."""
     size = tensor.numel() * tensor.element_size()
     return min(max(math.ceil(_COLD_BYTES / size), 1), 32) if size >= 1 << 20 else 1
 
 
 def _collate(point: ProfilePoint) -> Run:
-    """Return the making of a batch from samples in memory, as a loader of PyTorch makes it."""
+    """Return a function that collates samples in memory to a batch, as PyTorch's loader does."""
     from torch.utils.data import default_collate
 
     samples = torch.randn(4 * point.rows, point.inner)

@@ -1,4 +1,4 @@
-"""What exchanges take of the processors that compute alongside them, and slices of products."""
+"""Processor share that exchanges take from concurrent compute, and rates of sliced matmuls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wattree.measure.profile.points import PointFamily
 
 
 class Taken(NamedTuple):
-    """What an exchange takes of processors.
+    """Processor share that an exchange takes.
 
     Attributes:
         call_s: Each. [s]
@@ -27,7 +27,7 @@ class Taken(NamedTuple):
 
 
 def processors_taken(journal: Journal, ranks: int) -> Taken | None:
-    """Return what gathers alongside products take of processors; None where none were timed.
+    """Return the processor share of gathers concurrent with matmuls; None if none were timed.
 
     Processor time of both at once less that of as many products: a line over the bytes that a rank
     sends, by least squares of relative errors.
@@ -52,7 +52,7 @@ def processors_taken(journal: Journal, ranks: int) -> Taken | None:
 
 
 def slice_rate(journal: Journal) -> float | None:
-    """Return the rate of products with slices of a weight over that with the whole, at most 1.
+    """Return the matmul rate with slices of a weight over that with the whole, at most 1.
 
     Geometric mean over layers and passes; None where none were timed.
     """

@@ -1,4 +1,4 @@
-"""What `wattree profile` measures: one point is one small program, timed on every rank at once."""
+"""The points that `wattree profile` measures: small programs, timed on every rank at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PointFamily(StrEnum):
 
 
 class Pass(StrEnum):
-    """Which of the three products of a linear layer."""
+    """The three matmuls of a linear layer."""
 
     FORWARD = "forward"
     INPUT_GRADIENT = "input_gradient"
@@ -57,7 +57,7 @@ class ProfilePoint:
 
     @property
     def key(self) -> str:
-        """What the journal calls the point."""
+        """Key of the point in the journal."""
         if self.size_bytes:
             shape = f"{self.size_bytes}B"
         else:
@@ -66,7 +66,7 @@ class ProfilePoint:
 
     @property
     def matmul(self) -> tuple[int, int, int]:
-        """Rows, columns and contraction of the product that is run: `m`, `n`, `k`."""
+        """Rows, columns and contraction of the matmul: `m`, `n`, `k`."""
         if self.name == Pass.INPUT_GRADIENT:
             return self.rows, self.inner, self.columns
         if self.name == Pass.WEIGHT_GRADIENT:
@@ -128,7 +128,7 @@ _DEPTHS = (2, 4, 8, 16)
 def points_for(
     *, precisions: Iterable[str], ranks: int, accelerator: bool
 ) -> tuple[ProfilePoint, ...]:
-    """Return the points of a machine, in the order in which a round measures them.
+    """Return the points of a machine, in the measuring order of a round.
 
     Args:
         precisions: Of products; the first gets all shapes.
@@ -158,7 +158,7 @@ def _points(
 
 
 def _together(*, accelerator: bool) -> Iterator[ProfilePoint]:
-    """Yield what only several ranks do."""
+    """Yield the points that need several ranks."""
     for name, size in product(_COLLECTIVES, _SHARED_SIZES):
         yield ProfilePoint(kind=PointFamily.COLLECTIVE, name=name, size_bytes=size)
     sizes = _OVERLAPPED_BYTES if accelerator else _ALL_OVERLAPPED_BYTES

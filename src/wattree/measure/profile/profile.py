@@ -23,7 +23,7 @@ _BUSY_SHARE, _SPREAD = 0.1, 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineProfile:
-    """A machine as it was measured.
+    """A measured machine.
 
     Attributes:
         machine: What it is.
@@ -87,7 +87,7 @@ def profile_machine(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> MachineProfile:
-    """Measure this machine and write its calibration, device and node side by side.
+    """Measure this machine and write its calibration, device and node files next to each other.
 
     Every measurement is written down as soon as it is made, in a file beside `out`; a later call
     with the same `out` goes on from there.
@@ -135,7 +135,7 @@ def profile_machine(
 
 
 def _silent(what: str, done: int, wanted: int) -> None:
-    """Tell no one."""
+    """Report nothing."""
     del what, done, wanted
 
 

@@ -1,4 +1,4 @@
-"""Rounds of measurements within a time budget, written down one by one."""
+"""Rounds of measurements within a time budget, recorded one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSession:
-    """How measuring went.
+    """Summary of the measuring.
 
     Attributes:
         done, wanted: Measurements in the journal and in all rounds.
@@ -42,7 +42,7 @@ def measure_points(
     seconds: float,
     progress: Progress,
 ) -> ProfileSession:
-    """Measure what the journal lacks, round by round, until all is there or the time is over.
+    """Measure the points missing from the journal, by round, until complete or out of time.
 
     Rounds are interleaved: whatever drifts (clocks, other programs) falls on all points alike.
 

@@ -1,4 +1,4 @@
-"""One measuring process: `python -m wattree.measure.profile.worker`, spoken to in lines of JSON.
+"""One measuring process, `python -m wattree.measure.profile.worker`; the protocol is JSON lines.
 
 It reads points on standard input and answers each with its time; what the libraries print goes to
 standard error.
@@ -66,7 +66,7 @@ def _join(start: Mapping[str, Any]) -> None:
 
 
 def _resident_bytes() -> int:
-    """Return what the process holds in memory before it has a model. [B]"""
+    """Return the resident memory of the process before it has a model. [B]"""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""What a profile writes: the calibration, and the machine as a device and a node of a cluster."""
+"""Files of a profile: the calibration, and the machine as a device and a node of a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_LINK = 1e8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFiles:
-    """Where a profile of a name goes.
+    """Paths of the files of a named profile.
 
     Attributes:
         calibration: Constants.
@@ -37,7 +37,7 @@ class ProfileFiles:
 
 
 def files_of(out: Path) -> ProfileFiles:
-    """Return the files beside `out`."""
+    """Return the paths of the files next to `out`."""
     stem = out.name.removesuffix(".yaml").removesuffix(".yml")
     return ProfileFiles(
         calibration=out,
@@ -48,7 +48,7 @@ def files_of(out: Path) -> ProfileFiles:
 
 
 def write_profile(files: ProfileFiles, machine: Machine, findings: Findings) -> tuple[Path, ...]:
-    """Write the files of a profile, each whole or not at all, and return them.
+    """Write the files of a profile atomically, and return them.
 
     Raises:
         OutputError: A file cannot be written.
@@ -63,7 +63,7 @@ def write_profile(files: ProfileFiles, machine: Machine, findings: Findings) -> 
 
 
 def full_names(machine: Machine, constants: Mapping[str, Constant]) -> dict[str, Constant]:
-    """Return the constants by the names that a calibration keeps them under."""
+    """Return the constants by their names in a calibration."""
     whole = ("family.", "general.", "pooled.")
     return {
         (item if item.startswith(whole) else f"device.{machine.device}.{item}"): constant
@@ -175,5 +175,5 @@ def _row(key: str, value: object, source: str) -> str:
 
 
 def _link(bytes_per_s: float) -> str:
-    """Return a rate as GB/s, not below what files of hardware may hold; shares make up for it."""
+    """Return a rate as GB/s, at least the minimum of hardware files; shares compensate for it."""
     return f"{max(bytes_per_s, _LEAST_LINK) / 1e9:.5g}"

@@ -1,4 +1,4 @@
-"""Which stage used the energy that a meter read; no answer where the meter cannot tell.
+"""Attributes the energy that a meter read to stages; no result if the meter is too slow.
 
 A meter much faster than the stages is integrated over their times. One that is slower sees
 mixtures: energy between two of its updates is E_k = sum over stages of P_s * t_s,k, and where the
@@ -30,14 +30,14 @@ Times = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Energy by stage, or None; and how it was found, or why not. [J]"""
+    """Energy by stage, or None; with the method, or the reason. [J]"""
 
     energy_j: Mapping[str, float] | None
     method: str
 
 
 def stage_energies(track: Track, waits: Mapping[str, Times], start_s: float, end_s: float) -> Split:
-    """Return the energy of each stage between two times; it adds up to the whole.
+    """Return the energy of each stage between two times; the sum is the total.
 
     Args:
         track: Readings of a meter.
@@ -132,7 +132,7 @@ def _regressed(
 def _elapsed(
     times: tuple[NDArray[np.float64], ...], edges: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return how long a stage had been waited for at each edge. [s]"""
+    """Return the accumulated wait for a stage at each edge. [s]"""
     starts, ends = times
     knots = np.stack([starts, ends], axis=1).ravel()
     knots = np.maximum.accumulate(knots)
@@ -158,7 +158,7 @@ def _least_squares(
 
 
 def _scaled(found: dict[str, float], total_j: float) -> dict[str, float]:
-    """Return energies that add up to the whole."""
+    """Return energies scaled to the total."""
     reported_j = sum(found.values())
     if reported_j <= 0:
         return found | {"computing": total_j}

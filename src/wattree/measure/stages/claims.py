@@ -1,4 +1,4 @@
-"""Which process reads a device: the first that asks, of all that take part in one job.
+"""Assigns each device to one reading process: the first of the job that claims it.
 
 A claim is a lock on a file in a folder of the user's own; the kernel drops it when the process
 ends, however it ends. The file goes with the claim; those of processes that were killed go when
@@ -45,7 +45,7 @@ class Claims:
                     _remove(descriptor, path)
 
     def take(self, device: str) -> bool:
-        """Return whether this process reads a device; false if another one of the job does.
+        """Return whether this process reads a device; False if another one of the job does.
 
         A second loop of one process, as in a notebook, reads what the first one does.
         """
@@ -60,7 +60,7 @@ class Claims:
         return True
 
     def release(self) -> None:
-        """Give all devices back."""
+        """Release all devices."""
         with self._alone():
             for descriptor, path in self._held.items():
                 _remove(descriptor, path)
@@ -68,7 +68,7 @@ class Claims:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep all others from looking at locks, so that none opens a file that is removed."""
+        """Hold a lock while locks are checked, so that no process opens a file being removed."""
         descriptor = os.open(self._folder, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
@@ -78,7 +78,7 @@ class Claims:
 
 
 def _locked(path: Path) -> int | None:
-    """Return a descriptor of a file that is locked by it; None where another one locks it."""
+    """Return a descriptor that holds the lock of a file; None if another descriptor holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,7 +31,7 @@ _NAMES = (
 
 
 class GradientHook:
-    """Averages gradients as `DistributedDataParallel` does without a hook, and looks at the clock.
+    """Averages gradients as `DistributedDataParallel` does by default, and records the time.
 
     A step waits from when its last bucket is ready, which ends the backward pass, until all
     buckets are reduced; what is reduced before that is hidden by the backward pass.
@@ -49,7 +49,7 @@ class GradientHook:
         self._last: Any = None
 
     def reduce(self) -> Callable[[Any, Any], Any]:
-        """Return what `register_comm_hook` takes: it refuses annotations other than its own."""
+        """Return the function for `register_comm_hook`, which requires exact annotations."""
         return lambda group, bucket: self(group, bucket)  # noqa: PLW0108 - has no annotations
 
     def __call__(self, group: Any, bucket: Any) -> Any:
@@ -81,7 +81,7 @@ class GradientHook:
 
 
 class Collectives:
-    """Labels what the program itself calls on torch.distributed, until `restore`.
+    """Labels the program's own torch.distributed calls, until `restore`.
 
     Args:
         timeline: Where times go.
@@ -105,7 +105,7 @@ class Collectives:
             setattr(distributed, name, self._labeled(name, function))
 
     def restore(self) -> None:
-        """Put the functions back, unless somebody else has put theirs there since."""
+        """Restore the functions, unless someone else has replaced them since."""
         for name, function in self.originals.items():
             if getattr(getattr(self._distributed, name), "__wrapped__", None) is function:
                 setattr(self._distributed, name, function)
@@ -131,7 +131,7 @@ class Collectives:
 
 
 def _reduced_bytes(name: str, arguments: Any, options: Any) -> int:
-    """Return the bytes of the tensor of an all-reduce; 0 of other collectives. [B]"""
+    """Return the bytes of the tensor of an all-reduce; 0 for other collectives. [B]"""
     if name != "all_reduce":
         return 0
     tensor = arguments[0] if arguments else options.get("tensor")
@@ -167,7 +167,7 @@ def labeled_communication(
     *,
     calls: bool = True,
 ) -> Collectives | None:
-    """Label the gradients of a model and the collectives of a program; None without any.
+    """Label the gradients of a model and the collectives of a program; None if there are none.
 
     Args:
         model: `DistributedDataParallel` gets a hook, unless it has one of its own.

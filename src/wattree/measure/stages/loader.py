@@ -1,4 +1,4 @@
-"""A data loader that says when it is waited for, and how long its workers work."""
+"""A data loader wrapper that records waiting time and the workers' processor time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEEPEST = 4
 
 
 class LabeledLoader:
-    """Passes on the batches of a loader; everything else is the loader's own.
+    """Yields the batches of a loader; all other attributes are the loader's own.
 
     Args:
         loader: Any iterable of batches.
@@ -96,14 +96,14 @@ class WorkerTime:
         self.count = len(self._numbers)
 
     def since(self) -> float:
-        """Return their time since it was last told; 0 between two readings. [s]"""
+        """Return the time since the last report; 0 between two readings. [s]"""
         if self._clock() - self._read_s < _READ_EVERY_S:
             return 0.0
         self._read_s = self._clock()
         return self._grown_s()
 
     def rest(self) -> float:
-        """Return their time since it was last told, however short, also of those that ended. [s]"""
+        """Return the time since the last report, however short, of ended workers too. [s]"""
         if not self.count:
             return 0.0
         grown_s = self._grown_s()
@@ -129,13 +129,13 @@ class WorkerTime:
 
 
 def _ended_children_s() -> float:
-    """Return the processor time of all children that ended and were waited for. [s]"""
+    """Return the processor time of all children that ended and were reaped. [s]"""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _processor_s(process: int) -> float | None:
-    """Return the processor time of a process; None of one that ended. [s]"""
+    """Return the processor time of a process; None if it ended. [s]"""
     try:
         fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2]
     except (OSError, ValueError):
@@ -171,7 +171,7 @@ def _tensors(batch: Any, depth: int) -> Iterator[Any]:
 
 
 class Counts:
-    """What a loop has gone through.
+    """Number of samples and bytes that a loop has processed.
 
     Attributes:
         steps: Updates, or batches where no one says what an update is.

@@ -1,4 +1,4 @@
-"""The runs of single ranks, and the one run that they make up.
+"""Join the runs of single ranks to one run.
 
 Each rank writes its part beside the file of the whole; rank 0 waits for the others and joins
 them. No collective is needed, so that nothing hangs where a rank has crashed, and what did come
@@ -55,7 +55,7 @@ def folder_of(out: Path) -> Path:
 
 
 def leave(part: Part, folder: Path) -> None:
-    """Write a part where rank 0 will find it.
+    """Write a part to the folder that rank 0 reads.
 
     Raises:
         OutputError: It cannot be written.
@@ -75,7 +75,7 @@ def collect(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Part, ...]:
-    """Return the parts of all ranks but 0, or those that came within a time; remove the folder.
+    """Return the parts of all ranks but 0 that arrive within a timeout; remove the folder.
 
     Args:
         folder: Where they are left.
@@ -103,7 +103,7 @@ def _read(path: Path) -> Part | None:
 
 
 def joined(parts: Sequence[Part], world: int) -> Run:
-    """Return the run of all ranks: times are averages over them, energies and work are sums.
+    """Return the run of all ranks: times are averages, energies and work are sums.
 
     Args:
         parts: In any order; those of rank 0 say what the run is called.
@@ -164,7 +164,7 @@ def _on_node(part: Part, node: str) -> Part:
 
 
 def _missing(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return what nothing read: not what one rank left to another that did."""
+    """Return the missing readings of all runs, without those that another rank reported."""
     read = {reading.domain for run in runs for reading in run.meters}
     lines = dict.fromkeys(line for run in runs for line in run.missing)
     left = {line for line in lines if line.endswith(READ_ELSEWHERE)}

@@ -1,4 +1,4 @@
-"""The three stages of a training loop, labeled from within: one line in a user's script."""
+"""Labels the three stages of a training loop from inside: one line in a user's script."""
 
 from __future__ import annotations
 
@@ -153,24 +153,24 @@ class Stages:
 
     @property
     def timeline(self) -> Timeline:
-        """Where times go: for programs that label what nothing else sees."""
+        """Timeline of the stages, for programs that label work which hooks cannot see."""
         return self._timeline
 
     def power_w(self, seconds: float) -> tuple[float | None, bool]:
-        """Return the power over the last `seconds` [W], and whether some of it is estimated.
+        """Return the power over the last `seconds` [W], and whether part of it is estimated.
 
         The power is None while nothing can be determined yet, and of a process that reads no meter.
         """
         return self._window.recent_w(seconds)
 
     def wrap(self, loader: Any) -> Any:
-        """Return a loader with the same batches, whose waiting is *materials*."""
+        """Return a loader with the same batches; time waiting for it is labeled *materials*."""
         self._has_loader = True
         self._prefetch = prefetches(loader)
         return LabeledLoader(loader, begin=self._wait, received=self._received, ended=self._loaded)
 
     def __enter__(self) -> Self:
-        """Return itself; a loop without a loader begins now."""
+        """Return itself; a loop without a loader begins here."""
         self._entered = self._timeline.clock.mark()
         return self
 
@@ -180,14 +180,14 @@ class Stages:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Write the run, also of a loop that failed."""
+        """Write the run, also after an exception."""
         if isinstance(error, SystemExit) and error.code:
             self._exit_code = error.code if isinstance(error.code, int) else 1
         self._ended_by(kind)
         self.close()
 
     def close(self) -> None:
-        """End measuring and write the run; a second call does nothing.
+        """Stop measuring and write the run; a second call does nothing.
 
         Raises:
             OutputError: It cannot be written.
@@ -220,7 +220,7 @@ class Stages:
     # What the loop does, as it does it.
 
     def _wait(self) -> Any:
-        """Return the mark at which the loop asks for a batch."""
+        """Return the mark at which the loop requests a batch."""
         mark = self._timeline.clock.mark()
         if self._start is None:
             self._begin(mark)
@@ -234,7 +234,7 @@ class Stages:
             shutil.rmtree(folder_of(self._out), ignore_errors=True)  # of an earlier run
 
     def _is_alone(self) -> bool:
-        """Return whether the loop has no loader and has begun; begin it if it has not."""
+        """Return whether the loop has no loader and has begun; begin it if not."""
         if self._has_loader or self._entered is None or self._is_closed:
             return False
         if self._start is None:
@@ -264,7 +264,7 @@ class Stages:
             self._next_step()
 
     def _loaded(self, core_s: float) -> None:
-        """Count what the loader's workers did since the last batch that was told."""
+        """Count the work of the loader's workers since the last report."""
         if not self._is_closed:
             self._counts.core_s += core_s
 

@@ -1,4 +1,4 @@
-"""A few lines about a run, for the end of a training script's output."""
+"""A short summary of a run, for the end of a training script's output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wattree.trace import Run
 
 
 def summary_lines(run: Run) -> Iterator[str]:
-    """Yield the stages of a run, its energy, and what a reader must know."""
+    """Yield the stages of a run, its energy, and warnings."""
     steps = run.iterations or 1
     energy = f"{run.energy_j:.1f} J, {run.average_w:.1f} W ({run.origin})"
     yield (

@@ -1,4 +1,4 @@
-"""What a training process is part of: its model, its device, its ranks, its host."""
+"""Context of a training process: its model, device, ranks and host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wattree.trace import Activity
 
 
 def class_name(model: Any) -> str:
-    """Return what a model is an instance of, without what distributes it."""
+    """Return the class name of a model, without distributed wrappers."""
     inner = getattr(model, "module", model)
     return "" if model is None else type(inner).__name__
 
@@ -34,7 +34,7 @@ def device_index(model: Any) -> int | None:
 
 
 def device_uuid(index: int | None) -> tuple[str, ...] | None:
-    """Return how a meter knows a CUDA device; None for all devices of the node."""
+    """Return a CUDA device's identifier in meters; None for all devices of the node."""
     if index is None:
         return None
     import torch
@@ -46,7 +46,7 @@ def device_uuid(index: int | None) -> tuple[str, ...] | None:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Return this process's rank and the number of ranks; (0, 1) where there is no job of many."""
+    """Return this process's rank and the world size; (0, 1) outside distributed jobs."""
     if "torch.distributed" not in sys.modules:
         return 0, 1
     from torch import distributed
@@ -57,7 +57,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def host() -> str:
-    """Return what names this node, the same in all its processes."""
+    """Return the name of this node, the same in all its processes."""
     try:
         started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -80,7 +80,7 @@ def activity_of(name: Activity | str) -> Activity:
 
 
 def check_place(out: Path) -> None:
-    """Refuse, before the loop, a place where its run cannot be written.
+    """Reject, before the loop starts, a path to which the run cannot be written.
 
     Raises:
         OutputError: It cannot.
@@ -94,6 +94,6 @@ def check_place(out: Path) -> None:
 
 
 def prefetches(loader: Any) -> bool | None:
-    """Return whether a loader works ahead of the loop; None where it does not say."""
+    """Return whether a loader prefetches; None if unknown."""
     workers = getattr(loader, "num_workers", None)
     return workers > 0 if isinstance(workers, int) else None

@@ -1,4 +1,4 @@
-"""When a rank waited for what: marks on a clock, or on a device's queue of work.
+"""Records when a rank waited and for which stage: marks on a clock, or in a device's queue.
 
 On a device a mark is an event in the queue of kernels: what lies between two events is what the
 device saw, however far the program has run ahead, and recording one waits for nothing.
@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 
 class StageClock(Protocol):
-    """Makes marks and tells when they were."""
+    """Creates marks and returns their times."""
 
     def mark(self) -> Any:
-        """Return a mark of now."""
+        """Return a mark of the current time."""
         ...
 
     def is_past(self, mark: Any) -> bool:
@@ -24,7 +24,7 @@ class StageClock(Protocol):
         ...
 
     def seconds(self, mark: Any) -> float:
-        """Return when a mark was, on the monotonic clock. [s]"""
+        """Return the time of a mark, on the monotonic clock. [s]"""
         ...
 
     def settle(self) -> None:
@@ -40,7 +40,7 @@ class CpuClock:
         return time.monotonic()
 
     def is_past(self, mark: float) -> bool:
-        """Return that it is."""
+        """Return True: CPU marks are always past."""
         del mark
         return True
 
@@ -73,11 +73,11 @@ class DeviceClock:
         return event
 
     def is_past(self, mark: Any) -> bool:
-        """Return whether the device has come to an event."""
+        """Return whether the device has reached an event."""
         return bool(mark.query())
 
     def seconds(self, mark: Any) -> float:
-        """Return when the device came to an event. [s]
+        """Return when the device reached an event. [s]
 
         Differences are single precision, so each event is the anchor of the next: hours after
         the first one a difference to it is good to a millisecond only.
@@ -95,12 +95,12 @@ class Listener(Protocol):
     """Called with each time that is added to a timeline."""
 
     def __call__(self, stage: str, what: str, begin: Any, end: Any, *, exposed: bool) -> None:
-        """Take a time: its stage, what it was, its marks, and whether the step waited."""
+        """Receive an interval: its stage, its kind, its marks, and whether the step waited."""
         ...
 
 
 class Timeline:
-    """The times at which a rank waited for materials or communication, and was busy with what.
+    """Intervals in which a rank waited for materials or communication, and its busy intervals.
 
     Attributes:
         clock: Where marks come from.
@@ -115,7 +115,7 @@ class Timeline:
         self._busy: dict[str, tuple[array[float], array[float]]] = {}
 
     def add(self, stage: str, begin: Any, end: Any, *, exposed: bool, what: str = "") -> None:
-        """Add a time between two marks; safe from any thread.
+        """Add an interval between two marks; thread-safe.
 
         Args:
             stage: What was done, or waited for.
@@ -129,7 +129,7 @@ class Timeline:
         self._pending.append((stage, exposed, begin, end))
 
     def drain(self) -> None:
-        """Turn marks that are past into times."""
+        """Convert past marks to times."""
         while self._pending and self.clock.is_past(self._pending[0][3]):
             stage, exposed, begin, end = self._pending.popleft()
             starts, ends = (self._exposed if exposed else self._busy).setdefault(
@@ -139,7 +139,7 @@ class Timeline:
             ends.append(self.clock.seconds(end))
 
     def exposed(self, stage: str) -> tuple[array[float], array[float]]:
-        """Return starts and ends of the times at which the step waited for a stage. [s]"""
+        """Return starts and ends of the intervals in which the step waited for a stage. [s]"""
         return self._exposed.get(stage, (array("d"), array("d")))
 
     def exposed_s(self, stage: str, start_s: float, end_s: float) -> float:

@@ -1,4 +1,4 @@
-"""The work of a step of one rank: what was counted, and what a user says."""
+"""The work of a step of one rank: counted, and stated by the user."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def work_of(
 
 
 def uncounted(counts: Counts, given: Work, activity: Activity) -> list[str]:
-    """Return what is not known of a sweep of collectives."""
+    """Return what is unknown about a sweep of collectives."""
     if activity is not Activity.COLLECTIVE or given.network_bytes is not None:
         return []
     others = sorted(set(counts.collectives) - {"all_reduce"})
