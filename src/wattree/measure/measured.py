@@ -202,7 +202,7 @@ def measure_idle(
 def _every(
     every_s: float, window: Callable[[], Window], act: Callable[[WindowReading], None]
 ) -> Callable[[], None]:
-    """Return a callback that reports the readings of a window at a fixed interval."""
+    """Return a function to call often; it passes on the readings at most every `every_s`."""
     next_s = time.monotonic() + every_s
 
     def watch() -> None:

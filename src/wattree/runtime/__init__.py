@@ -1,4 +1,4 @@
-"""Training for real, with the strategy that was planned.
+"""Executes the planned strategy: real training.
 
 Nothing here loads torch before a layer or a group is asked for.
 """

@@ -1,4 +1,4 @@
-"""What of a strategy `train` does not run, by key of the job."""
+"""Parts of a strategy that `train` does not support, by key of the job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ABSENT = {
 
 
 def misfits_of(job: Job, options: StrategyOptions, schedule: Schedule) -> dict[str, str]:
-    """Return key → why the strategy of a job is not run; all reasons at once.
+    """Return key → why the strategy of a job is not supported; all reasons at once.
 
     Args:
         job: What is to be trained.

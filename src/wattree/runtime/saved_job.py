@@ -1,4 +1,4 @@
-"""The job that was run, as a file of its own: it says the same from any folder."""
+"""The executed job as a file of its own, independent of the working folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, of one run in one folder, verified before they are read.
+"""Atomic checkpoints of one run in one folder, verified before they are read.
 
 A checkpoint is a folder `step-N` with PyTorch's files, which hold tensors only (`tensors.py`,
 `index.py`), and `wattree.json`, which says what they are of and carries the checksum of each

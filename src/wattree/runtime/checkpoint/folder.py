@@ -1,4 +1,4 @@
-"""The names in a folder of checkpoints. Everything appears and goes by a rename.
+"""Names in a checkpoint folder. Everything is created and removed by a rename.
 
 step-N            a whole checkpoint
 .step-N.partial   one that is being written, or was when its run was killed
@@ -24,7 +24,7 @@ _FRESH = ".fresh"
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Return the steps of the checkpoints of a folder, the newest last."""
+    """Return the steps of the checkpoints in a folder, the newest last."""
     if not folder.is_dir():
         return []
     found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
@@ -32,18 +32,18 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def latest_step(folder: Path) -> int | None:
-    """Return the step of the newest checkpoint of a folder; None if there is none."""
+    """Return the step of the newest checkpoint in a folder; None if there is none."""
     steps = steps_in(folder)
     return steps[-1] if steps else None
 
 
 def place_of(folder: Path, step: int) -> Path:
-    """Return where the checkpoint of a step lies."""
+    """Return the path of the checkpoint of a step."""
     return folder / f"step-{step}"
 
 
 def begin_partial(folder: Path, step: int) -> Path:
-    """Return a new folder to write a checkpoint into, and remove what killed runs left.
+    """Return a new folder for writing a checkpoint; remove the leftovers of killed runs.
 
     Raises:
         OSError: It cannot be made.
@@ -57,12 +57,12 @@ def begin_partial(folder: Path, step: int) -> Path:
 
 
 def partial_of(folder: Path, step: int) -> Path:
-    """Return where the checkpoint of a step is written."""
+    """Return the path at which the checkpoint of a step is written."""
     return folder / f".step-{step}.partial"
 
 
 def finish_partial(folder: Path, step: int) -> Path:
-    """Give what was written its name, and remove older checkpoints; return the whole one.
+    """Rename a finished checkpoint and remove older ones; return its path.
 
     Raises:
         OSError: It cannot be renamed.
@@ -79,7 +79,7 @@ def finish_partial(folder: Path, step: int) -> Path:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint; a kill leaves it whole or without its name."""
+    """Remove a checkpoint; after a kill it is either complete or unnamed."""
     old = checkpoint.with_name(f".{checkpoint.name}.old")
     if checkpoint.exists():
         checkpoint.rename(old)
@@ -87,7 +87,7 @@ def _remove(checkpoint: Path) -> None:
 
 
 def set_damaged_aside(folder: Path, steps: list[int]) -> None:
-    """Move checkpoints aside that are not gone on from.
+    """Move damaged checkpoints aside.
 
     Raises:
         OSError: They cannot be moved.
@@ -99,7 +99,7 @@ def set_damaged_aside(folder: Path, steps: list[int]) -> None:
 
 
 def ask_fresh(folder: Path) -> None:
-    """Have the next `set_run_aside` move what is there; it holds if this process is killed.
+    """Request that the next `set_run_aside` move the files there, even if this process is killed.
 
     Raises:
         OSError: It cannot be noted.
@@ -110,7 +110,7 @@ def ask_fresh(folder: Path) -> None:
 
 
 def set_run_aside(folder: Path) -> Path | None:
-    """Move the checkpoints of a run that is to be begun anew to a folder of their own; return it.
+    """Move the checkpoints of a run that restarts from scratch to another folder; return it.
 
     None where nobody asked for that, or a run before did it.
 
@@ -132,7 +132,7 @@ def set_run_aside(folder: Path) -> Path | None:
 
 
 def _free(folder: Path, name: str) -> Path:
-    """Return a place that is not taken: that name, or with another number at its end."""
+    """Return an unused path: the given name, or with a number at its end."""
     if not (folder / name).exists():
         return folder / name
     stem = name.removesuffix("-1")

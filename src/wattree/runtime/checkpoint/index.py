@@ -1,4 +1,4 @@
-"""Reading the index of a checkpoint, which is a pickle, without running what it might hold."""
+"""Reads the index of a checkpoint, a pickle, without executing its content."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 
 class IndexedReader(FileSystemReader):
-    """Reads PyTorch's files of tensors without running what they might hold.
+    """Reads PyTorch's tensor files without executing their content.
 
     PyTorch reads tensors with `weights_only=True`, but the index of a checkpoint is a pickle that
     it reads as any other: here only the few classes that an index is made of are known.
     """
 
     def files(self) -> list[str]:
-        """Return the names of all files of the checkpoint, the index among them.
+        """Return the names of all files of the checkpoint, including the index.
 
         Raises:
             Exception: The index is damaged.
@@ -43,7 +43,7 @@ class IndexedReader(FileSystemReader):
 
 
 class _IndexReader(pickle.Unpickler):
-    """An unpickler that knows the classes of an index and no others."""
+    """An unpickler that allows only the classes of an index."""
 
     _KNOWN = frozenset(
         {
@@ -58,7 +58,7 @@ class _IndexReader(pickle.Unpickler):
     )
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class by its name.
+        """Return an allowed class by its name.
 
         Raises:
             pickle.UnpicklingError: No index is made of it.

@@ -1,4 +1,4 @@
-"""What a checkpoint is of, and the checksum of each of its files: `wattree.json`.
+"""Manifest of a checkpoint, `wattree.json`: facts of its run, and a checksum per file.
 
 SHA-256: one call of the standard library that reads a file as fast as most disks do (1.7 GB/s were
 measured on a core of a virtual machine) and misses no damage. CRC-32 (2.4 GB/s there) would gain
@@ -29,7 +29,7 @@ _LIMIT_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class FileSum:
-    """What a file was when it was written.
+    """Size and checksum of a file when it was written.
 
     Attributes:
         size_bytes: Its length. [B]
@@ -42,7 +42,7 @@ class FileSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """Content of a checkpoint's manifest.
 
     Attributes:
         facts: What it is of: settings that change the result, and the step.
@@ -54,7 +54,7 @@ class Manifest:
 
 
 def file_sum(path: Path) -> FileSum:
-    """Return what a file is now.
+    """Return the current size and checksum of a file.
 
     Raises:
         OSError: It cannot be read.
@@ -65,7 +65,7 @@ def file_sum(path: Path) -> FileSum:
 
 
 def file_fault(place: Path, name: str, was: FileSum) -> str:
-    """Return what is wrong with a file; empty if it is as it was written."""
+    """Return what is wrong with a file; empty if it is unchanged."""
     try:
         found = file_sum(place / name)
     except OSError as error:
@@ -76,7 +76,7 @@ def file_fault(place: Path, name: str, was: FileSum) -> str:
 
 
 def write_manifest(place: Path, manifest: Manifest) -> None:
-    """Write the manifest of a checkpoint, whole and through to the disk.
+    """Write the manifest of a checkpoint atomically, and flush it to disk.
 
     Raises:
         OutputError: It cannot be written.
@@ -121,7 +121,7 @@ def read_manifest(folder: Path, step: int) -> Manifest:
 
 
 def read_facts(folder: Path, step: int) -> dict[str, Any]:
-    """Return what a checkpoint says that it is of.
+    """Return the facts in a checkpoint's manifest.
 
     Raises:
         RunError: It is none of ours, or damaged.

@@ -1,4 +1,4 @@
-"""One run at a time writes into a folder of checkpoints: `lock.json` says which.
+"""Lock of a checkpoint folder, `lock.json`: only one run at a time writes into it.
 
 A file, not a lock of the system: those are silently local on some shared file systems. It is made
 whole by a link, which fails where there is one. The lock of a process of this machine that is gone
@@ -31,7 +31,7 @@ _LOOK_EVERY_S = 0.02
 
 
 class FolderOwner:
-    """The right of this process to write into a folder.
+    """Ownership of a checkpoint folder by this process.
 
     Args:
         folder: The folder; made where there is none.
@@ -53,7 +53,7 @@ class FolderOwner:
         self._mine = json.dumps(record).encode()
 
     def acquire(self) -> None:
-        """Take the folder.
+        """Acquire the folder.
 
         Raises:
             RunError: Another run has it, or it cannot be written to.
@@ -70,7 +70,7 @@ class FolderOwner:
             ) from error
 
     def check(self) -> None:
-        """Refuse to write where the lock is another's by now.
+        """Raise if the lock now belongs to another process.
 
         Raises:
             RunError: Someone removed it.
@@ -85,7 +85,7 @@ class FolderOwner:
             )
 
     def release(self) -> None:
-        """Give the folder back, unless someone removed the lock and took it."""
+        """Release the folder, unless another process removed the lock and acquired it."""
         with contextlib.suppress(OSError):
             if self._is_mine():
                 self._path.unlink()
@@ -97,7 +97,7 @@ class FolderOwner:
             return False
 
     def _made(self) -> bool:
-        """Make the lock, if there is none."""
+        """Create the lock if there is none."""
         whole = self._path.with_name(f".{LOCK}.{uuid.uuid4().hex[:12]}")
         whole.write_bytes(self._mine)
         try:
@@ -121,7 +121,7 @@ class FolderOwner:
         return True
 
     def _taken_over(self, *, is_last: bool) -> bool:
-        """Take the lock of a process that is gone.
+        """Take over the lock of a process that has ended.
 
         Args:
             is_last: Refuse one that still runs; it is looked at again otherwise.
@@ -185,7 +185,7 @@ def _boot(its_numbering: str) -> str:
 
 
 def _machine() -> str:
-    """Return the name of this host with what its system calls it; empty where it has no such."""
+    """Return this host's name with the system's machine id; empty if it has no such id."""
     with contextlib.suppress(OSError):
         name = Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
         return f"{socket.gethostname()} {name}" if name else ""

@@ -1,4 +1,4 @@
-"""Which checkpoint all ranks go on from: the newest that holds what was written."""
+"""Selects the checkpoint from which all ranks resume: the newest undamaged one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wattree.runtime.checkpoint.manifest import Manifest, file_fault, read_manif
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """The checkpoint to go on from.
+    """The checkpoint to resume from.
 
     Attributes:
         step: Steps that are done.
@@ -30,7 +30,7 @@ class Resumed:
 
 
 def newest_whole(folder: Path, group: Any) -> Resumed | None:
-    """Return the newest checkpoint all of whose files are as they were written.
+    """Return the newest checkpoint with all files undamaged.
 
     All ranks of `group` call it, and all return the same: rank 0 says which there are, as another
     may see its folder a moment later, and each verifies a share of the files.
@@ -60,7 +60,7 @@ def newest_whole(folder: Path, group: Any) -> Resumed | None:
 
 
 def _manifest(folder: Path, step: int, group: Any) -> tuple[Manifest, str]:
-    """Return the manifest that rank 0 read, and what is wrong with it."""
+    """Return the manifest that rank 0 read, and its faults."""
     read: list[Any] = [None, ""]
     if dist.get_rank(group) == 0:
         try:
@@ -72,7 +72,7 @@ def _manifest(folder: Path, step: int, group: Any) -> tuple[Manifest, str]:
 
 
 def _fault(place: Path, manifest: Manifest, group: Any) -> str:
-    """Return what is wrong with the files of a checkpoint; the same on all ranks."""
+    """Return the faults in the files of a checkpoint; the same on all ranks."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     mine = list(manifest.files.items())[rank::ranks]
     fault = next((text for name, was in mine if (text := file_fault(place, name, was))), "")

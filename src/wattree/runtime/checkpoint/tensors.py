@@ -1,4 +1,4 @@
-"""Tensors of all ranks as a checkpoint and back, through `torch.distributed.checkpoint`.
+"""Saves and loads tensors of all ranks as a checkpoint, by `torch.distributed.checkpoint`.
 
 A checkpoint is written beside, as `.step-N.partial`, and renamed once every rank has written its
 part and all of it has reached the disk: whatever ends a job, and whenever, the last one that was
@@ -28,7 +28,7 @@ from wattree.runtime.checkpoint.manifest import FileSum, Manifest, file_sum, wri
 
 @dataclass(frozen=True, slots=True)
 class TensorShape:
-    """Shape and type of a tensor in a checkpoint."""
+    """Shape and dtype of a tensor in a checkpoint."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -37,7 +37,7 @@ class TensorShape:
 def save_checkpoint(
     folder: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], group: Any
 ) -> Path:
-    """Write a checkpoint; all ranks of `group` call it, and it is there for all when it returns.
+    """Write a checkpoint; all ranks of `group` call it. It is visible to all on return.
 
     Args:
         folder: Where checkpoints lie; the same for all ranks.
@@ -71,7 +71,7 @@ def save_checkpoint(
 
 
 def _sums(partial: Path, group: Any) -> dict[str, FileSum]:
-    """Return what all files of a checkpoint are; each rank reads a share of them.
+    """Return the checksums of all files; each rank reads a share of them.
 
     Which there are is asked of the index, not of the folder: on a shared file system a name that
     another host made may be seen later.
@@ -128,7 +128,7 @@ def _agree(problem: str, group: Any, partial: Path) -> None:
 
 
 def tensor_shapes(folder: Path, step: int) -> dict[str, TensorShape]:
-    """Return what tensors a checkpoint holds, by name.
+    """Return the tensors in a checkpoint, by name.
 
     Raises:
         RunError: It is damaged.
@@ -146,7 +146,7 @@ def tensor_shapes(folder: Path, step: int) -> dict[str, TensorShape]:
 
 
 def load_tensors(folder: Path, step: int, into: Mapping[str, Tensor], group: Any) -> None:
-    """Copy the tensors of a checkpoint into those of this rank, by name; all ranks call it.
+    """Copy tensors of a checkpoint into those of this rank, by name; all ranks call it.
 
     Raises:
         RunError: The checkpoint is damaged, or has other tensors; names the rank and the tensor.
@@ -177,7 +177,7 @@ def _words(shape: tuple[int, ...]) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """Return one line of an error; of what several ranks raised, that of the first one."""
+    """Return one line of an error; if several ranks raised, that of the first one."""
     if isinstance(error, CheckpointException) and error.failures:
         error = error.failures[min(error.failures)][0]
     lines = str(error).strip().splitlines()

@@ -1,4 +1,4 @@
-"""Several processes of a job on one device: where they go, and what keeps them together.
+"""Several processes of a job on one device: their placement and supervision.
 
 Nothing here loads torch.
 """

@@ -1,4 +1,4 @@
-"""What becomes of a batch where several processes share a device: pure.
+"""Splits a batch among processes that share a device. Pure.
 
 *fixed-global*: the processes of a device divide its batch. Every step takes the samples that it
 takes with one process, and the mean of gradients is the same: the same path of optimization, up to
@@ -24,7 +24,7 @@ from wattree.runtime.colocation.layout import share_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShare:
-    """What one process takes of a batch.
+    """One process's share of a batch.
 
     Attributes:
         rule: One of `BATCH_RULES`.
@@ -49,7 +49,7 @@ class BatchShare:
 def batch_share(
     batch: int, processes: int, device_rank: int, rule: str, *, source: str = "batch"
 ) -> BatchShare:
-    """Return what a process takes of the batch of its device.
+    """Return a process's share of the batch of its device.
 
     Args:
         batch: Samples of a step that the user named for a device, `b`.
@@ -95,5 +95,5 @@ def batch_share(
 
 
 def share_begin(total: int, parts: int, part: int) -> int:
-    """Return how many of `total` things go to the parts before one; see `share_of`."""
+    """Return how many of `total` items belong to the parts before one; see `share_of`."""
     return part * (total // parts) + min(part, total % parts)

@@ -1,4 +1,4 @@
-"""Processes of ranks: how each is started, and how all are ended."""
+"""Starts and ends the processes of ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GONE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What one process gets that others do not.
+    """Settings of one process that differ from the others.
 
     Attributes:
         rank: Its number in the job.
@@ -58,7 +58,7 @@ class Child:
     gone_s: float | None = None
 
     def code(self) -> int | None:
-        """Return its exit code; None while it runs, and where it was ended from here."""
+        """Return its exit code; None while it runs, and if this launcher ended it."""
         code = self.process.poll()
         if code is not None and self.gone_s is None:
             self.gone_s = time.time()
@@ -73,7 +73,7 @@ def started(
     keeps: Sequence[int] = (),
     is_quiet: bool = False,
 ) -> Child:
-    """Start a process in a session of its own; Linux kills it when this process ends.
+    """Start a process in its own session; Linux kills it when this process ends.
 
     Args:
         command: Program and arguments.
@@ -121,7 +121,7 @@ def _outputs(log: Path | None) -> Iterator[tuple[IO[bytes] | None, IO[bytes] | N
 
 
 def _before(cores: tuple[int, ...]) -> Callable[[], None] | None:
-    """Return what a child does before it becomes its program; None where that is nothing."""
+    """Return the child's pre-exec function; None if there is nothing to do."""
     pins = bool(cores) and hasattr(os, "sched_setaffinity")
     mortal = sys.platform == "linux"
     if not pins and not mortal:
@@ -143,7 +143,7 @@ def _before(cores: tuple[int, ...]) -> Callable[[], None] | None:
 
 
 def end_children(children: Sequence[Child]) -> None:
-    """End processes that still run, with the helpers that they started in their group."""
+    """End running processes, with the helper processes in their groups."""
     running = [child for child in children if child.process.poll() is None]
     for child in running:
         child.was_ended = True

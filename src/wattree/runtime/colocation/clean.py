@@ -1,4 +1,4 @@
-"""Clears away what a job left: its processes, its shared memory, its MPS daemon.
+"""Removes what a job left: its processes, its shared memory, its MPS daemon.
 
 Only processes of the job are ended: those that its launcher noted, by number and start time, and
 those that have the job's token in their environment.
@@ -24,7 +24,7 @@ _KEEPER_S = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
-    """What was found of a job and cleared away.
+    """What was found of a job and removed.
 
     Attributes:
         state: Of which job.
@@ -37,7 +37,7 @@ class Cleared:
     segments: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """Return one line that says what it was."""
+        """Return a one-line summary."""
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.state.begun_s))
         numbers = ", ".join(str(process.pid) for process in self.ended)
         parts = [f"ended {len(self.ended)} process(es) ({numbers})"] if self.ended else []
@@ -51,7 +51,7 @@ class Cleared:
 
 
 def clear(state: JobState, *, keeps: frozenset[int] = frozenset()) -> Cleared:
-    """End what is left of a job and remove its shared memory; its folder stays.
+    """End the remaining processes of a job and remove its shared memory; keep its folder.
 
     Args:
         state: Of the job.
@@ -77,7 +77,7 @@ def clear(state: JobState, *, keeps: frozenset[int] = frozenset()) -> Cleared:
 
 
 def clear_orphans(root: Path) -> list[Cleared]:
-    """Clear away what launchers left that were killed, with their folders.
+    """Clean up after killed launchers, including their folders.
 
     Args:
         root: Folder of this user on this node.
@@ -95,7 +95,7 @@ def clear_orphans(root: Path) -> list[Cleared]:
 
 
 def _keeper_ends_it(state: JobState) -> bool:
-    """Wait for the keeper of a job, if it lives; return whether it did the work."""
+    """Wait for the keeper of a job, if it runs; return whether it cleaned up."""
     keepers = [each.process for each in state.recorded() if each.what == KEEPER]
     until_s = time.monotonic() + _KEEPER_S
     while any(map(is_alive, keepers)) and time.monotonic() < until_s:

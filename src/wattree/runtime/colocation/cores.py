@@ -1,4 +1,4 @@
-"""Processor cores: which this process may use, which share a memory domain, which a device is near.
+"""Processor cores: those allowed to this process, their NUMA nodes, and nearby devices.
 
 References:
     Linux kernel documentation, `Documentation/ABI/testing/sysfs-bus-pci` (`local_cpulist`,
@@ -16,7 +16,7 @@ _SYS = Path("/sys")
 
 
 def parsed_cores(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list as the kernel writes it: `0-2,8` is 0, 1, 2, 8."""
+    """Return the numbers of a kernel list: `0-2,8` is 0, 1, 2, 8."""
     found: list[int] = []
     for part in text.strip().split(","):
         matched = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part.strip())
@@ -27,7 +27,7 @@ def parsed_cores(text: str) -> tuple[int, ...]:
 
 
 def allowed_cores(*, system: Path = _SYS) -> tuple[int, ...]:
-    """Return the cores that this process may use, neighbours side by side.
+    """Return the cores that this process may use, adjacent ones next to each other.
 
     By memory domain, then by physical core: the threads of one are not torn apart by a cut.
 
@@ -51,7 +51,7 @@ def allowed_cores(*, system: Path = _SYS) -> tuple[int, ...]:
 
 
 def cores_near(bus: str, allowed: tuple[int, ...], *, system: Path = _SYS) -> tuple[int, ...]:
-    """Return which of the allowed cores are near a device of the PCI bus.
+    """Return the allowed cores that are near a PCI device.
 
     All of them where the system does not say, or where the job may use none of the near ones.
 
@@ -65,7 +65,7 @@ def cores_near(bus: str, allowed: tuple[int, ...], *, system: Path = _SYS) -> tu
 
 
 def numa_of(bus: str, *, system: Path = _SYS) -> int | None:
-    """Return the memory domain of a device of the PCI bus; None where the system does not say."""
+    """Return the NUMA node of a PCI device; None if unknown."""
     text = read_text(_device(bus, system) / "numa_node").strip()
     return int(text) if text.isdigit() else None  # -1 where firmware says nothing
 
@@ -76,7 +76,7 @@ def _device(bus: str, system: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """Return what a file of the system says; nothing where it cannot be read."""
+    """Return the content of a system file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, ValueError):

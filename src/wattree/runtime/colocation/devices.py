@@ -61,7 +61,7 @@ class NodeDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """What `nvidia-smi` said.
+    """Output of `nvidia-smi`.
 
     Attributes:
         devices: All accelerators of the node.
@@ -104,7 +104,7 @@ def driver(environment: Mapping[str, str]) -> Driver:
 def visible(
     devices: Sequence[NodeDevice], environment: Mapping[str, str]
 ) -> tuple[NodeDevice, ...]:
-    """Return the devices that `CUDA_VISIBLE_DEVICES` leaves, in its order.
+    """Return the devices selected by `CUDA_VISIBLE_DEVICES`, in its order.
 
     As CUDA reads it: numbers or beginnings of UUIDs, and nothing after the first one that is none.
 
@@ -130,7 +130,7 @@ def visible(
 
 
 def accelerators(environment: Mapping[str, str]) -> Driver:
-    """Return the accelerators that this process may use, with what the driver said of others."""
+    """Return the accelerators that this process may use, with the driver's notes on others."""
     every = driver(environment)
     left = visible(every.devices, environment)
     if every.devices and not left:
@@ -140,7 +140,7 @@ def accelerators(environment: Mapping[str, str]) -> Driver:
 
 
 def processors(count: int) -> tuple[NodeDevice, ...]:
-    """Return the processor of this host as `count` devices of equal shares."""
+    """Return the processor of this host as `count` equal devices."""
     memory, free = _host_memory()
     return tuple(
         NodeDevice(
@@ -156,7 +156,7 @@ def processors(count: int) -> tuple[NodeDevice, ...]:
 
 
 def clients_limit(device: NodeDevice, cuda: tuple[int, int]) -> int:
-    """Return how many MPS clients a device takes.
+    """Return the maximum number of MPS clients of a device.
 
     Args:
         device: An accelerator.
@@ -186,7 +186,7 @@ def _device(words: Sequence[str], allowed: tuple[int, ...]) -> NodeDevice:
 
 
 def _number(text: str) -> float:
-    """Return a number; 0 for `[N/A]`, which tools write for what a device does not have."""
+    """Return a number; 0 for `[N/A]`, printed for values that a device does not have."""
     return float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else 0.0
 
 
@@ -197,7 +197,7 @@ def _is_called(device: NodeDevice, word: str) -> bool:
 
 
 def _output_of(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return what a command printed, and why it failed; empty where it did not."""
+    """Return a command's output, and why it failed; empty if it did not."""
     try:
         done = subprocess.run(  # noqa: S603 - a tool of the driver
             list(command),
@@ -214,7 +214,7 @@ def _output_of(command: Sequence[str], environment: Mapping[str, str]) -> tuple[
 
 
 def _host_memory() -> tuple[float, float]:
-    """Return the memory of this host, and what programs may still take of it. [B]
+    """Return the total and the available memory of this host. [B]
 
     Less where a control group allows less.
     """

@@ -1,4 +1,4 @@
-"""What the launcher tells the processes of a device, by environment variables.
+"""Environment variables from the launcher to the processes of a device.
 
 torchrun's variables have torchrun's meaning, `LOCAL_RANK` included: the number of the accelerator
 that is this process's among those that it *sees*. It sees its own alone (`CUDA_VISIBLE_DEVICES`
@@ -72,11 +72,11 @@ class ColocatedProcess:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process speaks for its device."""
+        """Whether this process is the leader of its device."""
         return self.device_rank == 0
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that say this."""
+        """Return the environment variables with these values."""
         variables = {
             PROCESSES_PER_DEVICE: str(self.processes),
             DEVICE: str(self.device),
@@ -93,7 +93,7 @@ class ColocatedProcess:
 
 
 def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
-    """Return what the launcher said; None where it started no such processes.
+    """Return the settings from the environment; None if no such launcher started this process.
 
     Args:
         environment: Of the process.

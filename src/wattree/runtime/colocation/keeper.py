@@ -1,4 +1,4 @@
-"""A small process that outlives its launcher only to clear up after it.
+"""A small process that outlives its launcher, only to clean up.
 
     python -P -m wattree.runtime.colocation.keeper FOLDER STATE
 
@@ -50,11 +50,11 @@ class Keeper:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id."""
         return self._process.pid
 
     def fault(self) -> str:
-        """Return that it is gone, and start another; empty while it is there.
+        """Return a message if the keeper has ended, and start another; empty while it runs.
 
         One that does not stay is not started again and again.
         """
@@ -73,7 +73,7 @@ class Keeper:
         return f"{gone}; started another (process {self._process.pid})"
 
     def dismiss(self) -> None:
-        """Let it end: all is done."""
+        """Let the keeper end: all work is done."""
         try:
             self._process.communicate(_DONE, timeout=5)
         except (OSError, subprocess.TimeoutExpired):
@@ -86,13 +86,13 @@ def _end_in_words(code: int) -> str:
 
 
 def _ignore() -> None:
-    """Leave the keeper out of what ends a launcher: it is there to stay until all is cleared."""
+    """Ignore the signals that end a launcher, so that the keeper can clean up."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
 
 
 def main(folder: str, text: str) -> None:
-    """Wait for the end of the launcher, and clear up where it could not.
+    """Wait for the launcher to end, and clean up what it could not.
 
     Args:
         folder: Of the job.

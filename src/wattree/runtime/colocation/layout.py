@@ -1,4 +1,4 @@
-"""Which process goes where: pure, from nodes, devices and processes per device.
+"""Assigns processes to devices, from nodes, devices and processes per device. Pure.
 
 Ranks of a device are consecutive, devices in order, nodes in order. Cores of a device are divided
 among its processes in runs of neighbours, and devices of one node that have the same cores near
@@ -17,7 +17,7 @@ _SOURCE = "--processes-per-device"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceShape:
-    """What the layout needs to know of a device.
+    """The properties of a device that the layout uses.
 
     Attributes:
         cores: Numbers of the processor cores near it that the job may use, neighbours side by
@@ -31,14 +31,14 @@ class DeviceShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeShape:
-    """A node by its devices, in order."""
+    """The devices of a node, in order."""
 
     devices: tuple[DeviceShape, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPlace:
-    """Where a process goes.
+    """Placement of a process.
 
     Attributes:
         rank: Number of the process in the job.
@@ -90,7 +90,7 @@ class ProcessLayout:
 def layout(
     nodes: Sequence[NodeShape], processes_per_device: int, *, loader_workers: int | None = None
 ) -> ProcessLayout:
-    """Return where each process of a job goes.
+    """Return the placement of each process of a job.
 
     Args:
         nodes: In order; each with its devices.
@@ -123,7 +123,7 @@ def layout(
 
 
 def share_of(total: int, parts: int, part: int) -> int:
-    """Return how many of `total` equal things go to one of `parts`; the first ones get the rest."""
+    """Return how many of `total` equal items one of `parts` gets; the first ones get the rest."""
     return total // parts + (part < total % parts)
 
 
@@ -163,7 +163,7 @@ def _near(node: NodeShape, local: int) -> tuple[int, ...]:
 
 
 def _part(cores: tuple[int, ...], parts: int, part: int) -> tuple[int, ...]:
-    """Return a run of neighbours; all of them where there are fewer than parts."""
+    """Return a contiguous run of cores; all of them if there are fewer than parts."""
     if len(cores) < parts:
         return cores
     begin = sum(share_of(len(cores), parts, before) for before in range(part))

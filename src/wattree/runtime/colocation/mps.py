@@ -1,4 +1,4 @@
-"""A private MPS daemon for the devices of a job on one node: started, looked after, stopped.
+"""A private MPS daemon for the devices of a job on one node: start, watch, stop.
 
 It has pipes and logs of its own, and is a child of the launcher. A CUDA program that finds no
 daemon runs without one and says nothing, so whether processes are clients is asked of the daemon,
@@ -39,13 +39,13 @@ _LOOK_EVERY_S = 0.05
 
 
 def control_program(environment: Mapping[str, str]) -> Path | None:
-    """Return the program that controls MPS; None where it is not installed."""
+    """Return the MPS control program; None if it is not installed."""
     found = shutil.which(CONTROL, path=environment.get("PATH"))
     return None if found is None else Path(found)
 
 
 class MpsControl:
-    """Asks a daemon, whoever started it.
+    """Queries an MPS daemon, whoever started it.
 
     Args:
         program: That controls MPS.
@@ -59,7 +59,7 @@ class MpsControl:
         self._program, self._environment = program, {**environment, **variables}
 
     def asked(self, command: str) -> str | None:
-        """Return the daemon's answer to a command; None where there is none."""
+        """Return the daemon's answer to a command; None if there is none."""
         try:
             done = subprocess.run(  # noqa: S603 - the driver's program
                 [str(self._program)],
@@ -75,11 +75,11 @@ class MpsControl:
         return done.stdout if done.returncode == 0 else None
 
     def servers(self) -> list[int]:
-        """Return the numbers of the daemon's servers."""
+        """Return the process ids of the daemon's servers."""
         return _numbers(self.asked("get_server_list"))
 
     def clients(self) -> list[int]:
-        """Return the numbers of the processes that are connected."""
+        """Return the process ids of the connected clients."""
         found = []
         for server in self.servers():
             found += _numbers(self.asked(f"get_client_list {server}"))
@@ -87,7 +87,7 @@ class MpsControl:
 
 
 class MpsDaemon:
-    """A daemon of one's own.
+    """An MPS daemon started by this process.
 
     Args:
         program: That controls MPS.
@@ -125,7 +125,7 @@ class MpsDaemon:
 
     @property
     def pid(self) -> int:
-        """Number of its process."""
+        """Process id."""
         return self._process.pid
 
     def ready(self) -> None:
@@ -144,11 +144,11 @@ class MpsDaemon:
         self._server = process_of(server)
 
     def variables(self) -> dict[str, str]:
-        """Return the variables by which programs find this daemon."""
+        """Return the environment variables by which programs find this daemon."""
         return {_PIPES: str(self._pipes), _LOGS: str(self._logs)}
 
     def fault(self) -> str:
-        """Return why the daemon or its server no longer runs; empty where both do."""
+        """Return why the daemon or its server has ended; empty while both run."""
         code = self._process.poll()
         if code is not None:
             return f"the MPS daemon (process {self.pid}) {_how(code)}"
@@ -157,7 +157,7 @@ class MpsDaemon:
         return ""
 
     def stop(self) -> None:
-        """Stop the daemon and its server; whatever they do, they are gone afterward."""
+        """Stop the daemon and its server; both have ended on return."""
         if self._process.poll() is None:
             self.control.asked("quit -t 1")
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -195,7 +195,7 @@ class MpsDaemon:
         )
 
     def _last_line(self, name: str) -> str:
-        """Return the last line of a log, after a colon; empty where there is none."""
+        """Return the last line of a log, after a colon; empty if there is none."""
         for path in (
             self._logs / f"{name}.log",
             self._logs / "start.err",

@@ -1,4 +1,4 @@
-"""Looks after a job's MPS daemon and its clients while the job runs."""
+"""Monitors a job's MPS daemon and its clients while the job runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DRIVER_TIMEOUT_S = 5.0
 
 
 class Clients:
-    """Whether the ranks of a job are clients of its daemon.
+    """Tracks whether the ranks of a job are clients of its daemon.
 
     Args:
         control: Asks the daemon of the job.
@@ -41,7 +41,7 @@ class Clients:
         self._suspects: set[int] = set()
 
     def begin(self, ranks: Mapping[int, int]) -> None:
-        """Say which ranks there are: number of the process → rank."""
+        """Set the ranks: process id → rank."""
         self._ranks = dict(ranks)
         self._begun_s = self._clock()
         self._next_driver_s = self._begun_s + _DRIVER_EVERY_S
@@ -52,7 +52,7 @@ class Clients:
         return tuple(sorted(set(self._ranks.values()) - self._connected))
 
     def look(self) -> tuple[str, bool]:
-        """Return what is wrong, empty if nothing is, and whether all became clients just now."""
+        """Return the fault, empty if none, and whether all ranks have just become clients."""
         now_s = self._clock()
         if not self.missing or now_s < self._next_s:
             return "", False
@@ -78,7 +78,7 @@ class Clients:
         )
 
     def _of_ranks(self, processes: Sequence[int]) -> set[int]:
-        """Return the ranks that processes belong to: a rank leads a session."""
+        """Return the ranks of processes: each rank leads a session."""
         found = set()
         for pid in processes:
             try:
@@ -90,7 +90,7 @@ class Clients:
         return found
 
     def _at_work(self) -> list[int]:
-        """Return the processes that the driver sees on devices."""
+        """Return the processes that the driver reports on devices."""
         if self._tool is None:
             return []
         try:

@@ -1,4 +1,4 @@
-"""Finds processes and ends them; none is ended that only has the number of another.
+"""Finds and ends processes; a reused process id is never taken for the original process.
 
 On Linux a descriptor of the process is signaled, not a number.
 """
@@ -51,7 +51,7 @@ def in_groups(groups: Iterable[int]) -> list[Process]:
 
 
 def words_of(pid: int) -> tuple[str, ...]:
-    """Return the command line of a process; empty where it cannot be read."""
+    """Return the command line of a process; empty if it cannot be read."""
     try:
         raw = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -60,7 +60,7 @@ def words_of(pid: int) -> tuple[str, ...]:
 
 
 def end(processes: Iterable[Process], *, within_s: float = 2.0) -> list[Process]:
-    """End processes that are still the ones that they were; return those that were ended.
+    """End processes that are still the original ones; return those that were ended.
 
     What tidies up after the others is given `within_s` to do so.
 
@@ -81,7 +81,7 @@ def end(processes: Iterable[Process], *, within_s: float = 2.0) -> list[Process]
 
 
 def _gone(processes: Sequence[Process], until_s: float) -> list[Process]:
-    """Wait until processes are gone; return those that are not in time."""
+    """Wait until processes have ended; return those that do not in time."""
     left = list(processes)
     while left and time.monotonic() < until_s:
         left = [process for process in left if is_alive(process)]

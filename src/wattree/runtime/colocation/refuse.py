@@ -1,4 +1,4 @@
-"""What of devices, MPS and memory does not fit so many processes: refused, with what to do."""
+"""Rejects numbers of processes that devices, MPS or memory do not support, with advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OLDEST = (3, 5)
 def check_devices(
     devices: Sequence[NodeDevice], processes: int, *, cuda: tuple[int, int], with_mps: bool
 ) -> None:
-    """Refuse devices that do not take so many processes.
+    """Reject devices that do not support the number of processes.
 
     Args:
         devices: Accelerators of this node.
@@ -72,7 +72,7 @@ def check_devices(
 
 
 def check_processors(devices: Sequence[NodeDevice], processes: int) -> None:
-    """Refuse more processes than can be meant on the cores of a host.
+    """Reject implausibly many processes for the cores of a host.
 
     Args:
         devices: Shares of its processor.
@@ -93,7 +93,7 @@ def check_processors(devices: Sequence[NodeDevice], processes: int) -> None:
 
 
 def check_memory(devices: Sequence[NodeDevice], processes: int, per_process_bytes: float) -> None:
-    """Refuse more processes than the memory of a device has room for.
+    """Reject more processes than fit in the memory of a device.
 
     Args:
         devices: Of this node.

@@ -1,4 +1,4 @@
-"""What a launcher has running on a node: a folder per job, so that whoever comes later can tell.
+"""State of a launcher on a node: one folder per job, so that later launchers can clean up.
 
 The folder of a user stands where the system keeps what ends with the session (`XDG_RUNTIME_DIR`),
 else in the temporary folder. That of a job holds `job.json`, the processes that were started, and
@@ -32,7 +32,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux shows shared memor
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A process that a job started: what it is, and which."""
+    """A process that a job started."""
 
     what: str
     process: Process
@@ -40,7 +40,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """What a launcher has running.
+    """State of a launcher.
 
     Attributes:
         folder: Of the job; private to the user and local to the node.
@@ -60,11 +60,11 @@ class JobState:
 
     @property
     def shared_prefix(self) -> str:
-        """Beginning of names of shared memory of this job."""
+        """Prefix of the names of the job's shared memory."""
         return f"wattree-{self.token}-"
 
     def text(self) -> str:
-        """Return all this but the folder, as `of` reads it."""
+        """Return the state without the folder as text, which `of` parses."""
         record = {
             "token": self.token,
             "launcher": {"pid": self.launcher.pid, "start": self.launcher.start},
@@ -76,7 +76,7 @@ class JobState:
 
     @classmethod
     def of(cls, folder: Path, text: str) -> JobState:
-        """Return the state of a job from what `text` returned.
+        """Return the state of a job parsed from the result of `text`.
 
         Raises:
             KeyError, TypeError, ValueError: It is none.
@@ -92,7 +92,7 @@ class JobState:
         )
 
     def record(self, what: str, pid: int) -> None:
-        """Note a process that was started; one that has ended is none."""
+        """Record a started process; ended ones are ignored."""
         process = process_of(pid)
         if process is None:
             return
@@ -101,7 +101,7 @@ class JobState:
             file.write(f"{line}\n")
 
     def recorded(self) -> list[Recorded]:
-        """Return the processes that were noted; a line cut short by a crash is none."""
+        """Return the recorded processes; a line truncated by a crash is ignored."""
         found = []
         try:
             lines = (self.folder / _PROCESSES).read_bytes().splitlines()
@@ -118,11 +118,11 @@ class JobState:
         return found
 
     def share(self, prefix: str) -> None:
-        """Note that the job's shared memory is called as another launcher of the node says."""
+        """Set the name of the job's shared memory to that of another launcher of the node."""
         write_atomic(self.folder / _SHARED, prefix)
 
     def segments(self) -> list[Path]:
-        """Return shared memory that has the job's name and is still there."""
+        """Return the job's shared memory segments that still exist."""
         prefixes = {self.shared_prefix}
         with suppress(OSError):
             prefixes.add((self.folder / _SHARED).read_text(encoding="ascii"))
@@ -136,7 +136,7 @@ class JobState:
 
 
 def state_root(environment: Mapping[str, str]) -> Path:
-    """Return the folder of this user on this node; made if it is not there.
+    """Return the folder of this user on this node; create it if missing.
 
     Raises:
         OutputError: There is no folder that is this user's alone.
@@ -149,7 +149,7 @@ def state_root(environment: Mapping[str, str]) -> Path:
 
 
 def new_state(root: Path, command: Sequence[str]) -> JobState:
-    """Return the state of a job that this process starts, with a folder of its own."""
+    """Return the state of a job that this process starts, with a new folder."""
     token = secrets.token_hex(_TOKEN_BYTES)
     state = JobState(
         folder=root / token,
@@ -166,13 +166,13 @@ def new_state(root: Path, command: Sequence[str]) -> JobState:
 
 
 def states_in(root: Path) -> list[JobState]:
-    """Return the jobs of this boot and name space that left a folder, whether they run or not."""
+    """Return the jobs of this boot and PID namespace that left a folder, running or not."""
     found = (_read(folder) for folder in sorted(root.iterdir()) if folder.is_dir())
     return [state for state in found if state is not None and state.place == numbering()]
 
 
 def remove_unfinished(root: Path) -> None:
-    """Remove folders of jobs that were never described; the caller holds `locked`."""
+    """Remove folders of jobs without a description; the caller holds `locked`."""
     for folder in root.iterdir():
         if _TOKEN.fullmatch(folder.name) and folder.is_dir() and not (folder / _JOB).exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -180,7 +180,7 @@ def remove_unfinished(root: Path) -> None:
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Hold the folder for oneself while the block runs: one cleans up at a time."""
+    """Lock the folder while the block runs: only one process cleans up at a time."""
     import fcntl
 
     with (root / _LOCK).open("a") as file:

@@ -1,4 +1,4 @@
-"""A job of `wattree train` with several processes on each device: what each of them trains."""
+"""A `wattree train` job with several processes per device: the share of each process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wattree.strategy import StrategyOptions
 
 
 def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job, Recipe]:
-    """Return a job and its recipe where every device has `processes` replicas, not one.
+    """Return a job and its recipe with `processes` replicas per device instead of one.
 
     Under fixed-global every step has the samples that it has with one process, and replicas take
     them in the same order; under fixed-per-process it has `q` times as many, and the learning rate
@@ -65,7 +65,7 @@ def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job,
 
 
 def planned(job: Job, recipe: Recipe, rule: str) -> Job:
-    """Return a job as a prediction of it has it: with processes per device in its strategy.
+    """Return a job as its prediction needs it: with processes per device in its strategy.
 
     Args:
         job: As it is with one process on each device.
@@ -90,7 +90,7 @@ def planned(job: Job, recipe: Recipe, rule: str) -> Job:
 
 
 def _micro_batches(samples: int, recipe: Recipe) -> int:
-    """Return the number with the job's own micro-batch, else the next that has none larger.
+    """Return the number with the job's micro-batch, else the next with none larger.
 
     A micro-batch is what a process computes at a time: predictions have the same.
     """

@@ -1,4 +1,4 @@
-"""Phantom layers in any model: from a trained one or anew, merged, and back to a dense one."""
+"""Phantom layers in any model: converted from dense or new, merged, and exported to dense."""
 
 from wattree.runtime.convert.convert import conversion_of, phantomize
 from wattree.runtime.convert.files import load_shards, read_shards, write_shards

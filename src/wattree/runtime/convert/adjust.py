@@ -14,7 +14,7 @@ from wattree.runtime.convert.plan import ConversionPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjusted:
-    """An attribute that changes with a conversion.
+    """An attribute that a conversion changes.
 
     Attributes:
         module: Name of the module that has it.
@@ -29,7 +29,7 @@ class Adjusted:
     value: int | None = None
 
     def on(self, size: int) -> int:
-        """Return its value on so many ranks."""
+        """Return its value on a number of ranks."""
         if size == 1:
             return self.original
         return self.original // size if self.value is None else self.value
@@ -38,7 +38,7 @@ class Adjusted:
 def adjusted_by(
     plan: ConversionPlan, module: nn.Module, names: Iterable[str]
 ) -> tuple[Adjusted, ...]:
-    """Return what a plan changes around converted layers.
+    """Return the attributes that a plan changes around converted layers.
 
     Args:
         plan: It.
@@ -71,6 +71,6 @@ def adjusted_by(
 
 
 def set_adjusted(module: nn.Module, adjusted: Iterable[Adjusted], size: int) -> None:
-    """Set the attributes to what they are on so many ranks."""
+    """Set the attributes to their values on a number of ranks."""
     for each in adjusted:
         setattr(module.get_submodule(each.module), each.attribute, each.on(size))

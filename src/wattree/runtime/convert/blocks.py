@@ -1,4 +1,4 @@
-"""Blocks of a phantom layer, of all ranks together: their dense equivalent, merging, one's part.
+"""Blocks of a phantom layer on all ranks: dense equivalent, merging, and one rank's part.
 
 `W_jj = L_j`, and `W_ji = D_ji C_i` (pair) or `D_j C_i` (shared).
 """
@@ -34,12 +34,12 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return len(self.diagonal)
 
     @property
     def ghosts(self) -> int:
-        """Of each rank."""
+        """Number of ghosts of each rank."""
         return int(self.compressors[0].shape[0])
 
     def dense(self) -> Tensor:
@@ -65,7 +65,7 @@ class Blocks:
 
     @classmethod
     def of_states(cls, states: Sequence[Mapping[str, Tensor]], variant: str) -> Blocks:
-        """Return the blocks of what `state` gave for every rank."""
+        """Return the blocks from the results of `state` of every rank."""
         size = len(states)
         diagonal = tuple(state["weight"] for state in states)
         if "compressor" not in states[0]:
@@ -142,7 +142,7 @@ class Blocks:
         )
 
     def _merged_decompressor(self, group: range) -> Tensor:
-        """Return the rows of a merged rank, zero for what it has of itself."""
+        """Return the rows of a merged rank's decompressor, zero for its own ghosts."""
         rows = torch.cat([self.decompressors[j] for j in group])
         rows[:, group.start * self.ghosts : group.stop * self.ghosts] = 0
         return rows

@@ -1,4 +1,4 @@
-"""Phantom layers in the place of a model's linear layers, on the ranks that share it."""
+"""Replaces a model's linear layers by phantom layers, on the ranks that share it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def phantomize(
     calibration: Iterable[Any] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Turn linear layers of a module into phantom layers over ranks; all of them call this.
+    """Convert linear layers of a module to phantom layers over ranks; all of them call this.
 
     The module is changed and returned; what was done is in `conversion_of(module)`. Every rank
     gives the same whole module. Afterward, parameters outside the converted layers are copies,
@@ -88,7 +88,7 @@ def phantomize(
 
 
 def conversion_of(module: nn.Module) -> ConversionReport:
-    """Return what became of a module.
+    """Return the conversion of a module.
 
     Raises:
         StrategyError: It has not been converted.
@@ -100,7 +100,7 @@ def conversion_of(module: nn.Module) -> ConversionReport:
 
 
 def keep_conversion(module: nn.Module, conversion: ConversionReport) -> nn.Module:
-    """Let `conversion_of` find a conversion; return the module."""
+    """Store a conversion for `conversion_of`; return the module."""
     setattr(module, _ATTRIBUTE, conversion)
     return module
 
@@ -108,7 +108,7 @@ def keep_conversion(module: nn.Module, conversion: ConversionReport) -> nn.Modul
 def planned(
     module: nn.Module, plan: Any, *, size: int, ghosts: int, variant: str
 ) -> tuple[ConversionPlan, dict[str, LayerCut]]:
-    """Return the plan of a module that is still dense, and how it cuts each layer.
+    """Return the plan of a module that is still dense, and the cut of each layer.
 
     Raises:
         StrategyError: It does not fit.
@@ -146,7 +146,7 @@ def moments_for(
     calibration: Iterable[Any] | None,
     group: Group | None = None,
 ) -> dict[str, Moments]:
-    """Return moments of what phantom layers are to read, by name; none without calibration."""
+    """Return input moments of phantom layers, by name; none without calibration."""
     if calibration is None:
         return {}
     names = [name for name, cut in cuts.items() if cut.kind is CutKind.PHANTOM]
@@ -175,7 +175,7 @@ def _converted(
 
 
 def _start(layer: Any, weight: Tensor, bias: Tensor | None) -> None:
-    """Draw values of the variance that the dense layer has."""
+    """Draw initial values with the variance of the dense layer."""
     layer.reset_parameters(gain=float(weight.double().square().mean()) * weight.shape[1])
     if bias is not None and not bool(bias.any()):
         nn.init.zeros_(layer.bias)
@@ -184,7 +184,7 @@ def _start(layer: Any, weight: Tensor, bias: Tensor | None) -> None:
 def _compare(
     module: nn.Module, cuts: Mapping[str, LayerCut], group: Group, *, from_dense: bool
 ) -> None:
-    """Refuse ranks whose modules differ: they would take parts of different layers."""
+    """Raise if modules differ between ranks: they would take parts of different layers."""
     if group.size == 1:
         return
     tensors = [each for each in module.state_dict().values() if isinstance(each, Tensor)]
@@ -201,7 +201,7 @@ def _compare(
 
 
 def _mark(tensor: Tensor) -> int:
-    """Return a number that follows from the bits, in whichever order they are summed."""
+    """Return a checksum of the bits that is independent of the order of summation."""
     widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     if tensor.numel() == 0 or tensor.element_size() not in widths or tensor.is_complex():
         return tensor.numel()

@@ -1,4 +1,4 @@
-"""What becomes of every layer that a plan names: checked all at once, before anything changes."""
+"""The cut of every layer that a plan names; all are checked before anything changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wattree.runtime.shards import shard_widths
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCut:
-    """How one layer lies on the ranks; all that is needed to build it and to undo it.
+    """How one layer is sharded over ranks; sufficient to build it and to undo it.
 
     Attributes:
         name: Of the module.
@@ -48,19 +48,19 @@ class LayerCut:
 
     @property
     def in_widths(self) -> tuple[int, ...]:
-        """Columns of every rank; all of them for column layers."""
+        """Input widths of every rank; the whole width for column layers."""
         whole = self.kind is CutKind.COLUMN
         return (self.in_features,) if whole else shard_widths(self.in_features, self.size)
 
     @property
     def out_widths(self) -> tuple[int, ...]:
-        """Rows of every rank; all of them for row layers."""
+        """Output widths of every rank; the whole width for row layers."""
         whole = self.kind is CutKind.ROW
         return (self.out_features,) if whole else shard_widths(self.out_features, self.size)
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> LayerCut:
-        """Return the cut of what `dataclasses.asdict` gave, also through a file."""
+        """Return the cut from the output of `dataclasses.asdict`, also after a file round trip."""
         kinds = {"kind": CutKind(record["kind"])}
         sides = {side: Side(record[side]) for side in ("input", "output")}
         return cls(**{**record, **kinds, **sides})
@@ -138,7 +138,7 @@ def _misfits_of_plan(
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Return names, those that differ by numbers in one."""
+    """Return names as text; names that differ only by numbers are grouped."""
     folded = (
         ".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names
     )

@@ -1,4 +1,4 @@
-"""Linear layers of any module, as what can be converted, and why others cannot."""
+"""Finds linear layers of any module that can be converted, and why others cannot."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def linear_layers(module: nn.Module) -> dict[str, DenseLayer]:
 
 
 def why_not(module: nn.Module, layer: DenseLayer) -> str | None:
-    """Return why a layer cannot be replaced, or None if it can.
+    """Return why a layer cannot be replaced; None if it can.
 
     Args:
         module: The whole model.
@@ -77,7 +77,7 @@ def why_not(module: nn.Module, layer: DenseLayer) -> str | None:
 
 
 def set_layer(module: nn.Module, name: str, layer: nn.Module) -> None:
-    """Put a layer in the place of the one with that name."""
+    """Replace the layer with that name."""
     parent, _, last = name.rpartition(".")
     setattr(module.get_submodule(parent), last, layer)
 

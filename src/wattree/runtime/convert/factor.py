@@ -1,4 +1,4 @@
-"""Factors of the off-diagonal blocks of a dense weight: which are best, and how they are found.
+"""Optimal factors of the off-diagonal blocks of a dense weight.
 
 `pair`: all receivers of rank i share its `C_i`, so that the sum over j of `|W_ji - D_ji C_i|²` is
 least for the truncated singular value decomposition of the blocks `W_ji`, j ≠ i, stacked
@@ -40,7 +40,7 @@ def pair_factors(
     ghosts: int,
     roots: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return compressor and decompressors of what one rank sends.
+    """Return compressor and decompressors of one sending rank.
 
     Args:
         weight: `(out, in)`.
@@ -117,7 +117,7 @@ def _masked(weight: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tens
 def _alternate(
     masked: Tensor, rows: Sequence[int], columns: Sequence[int], k: int
 ) -> tuple[Tensor, Tensor]:
-    """Return C `(k, in)` and D `(out, k)`, by turns the best for the other one."""
+    """Return C `(k, in)` and D `(out, k)` by alternating least squares."""
     c, d = _truncated(masked, k, None)
     if k == 0:
         return c, d

@@ -1,4 +1,4 @@
-"""Plans for common families of models, found by the names of their linear layers.
+"""Plans for common model families, found by the names of their linear layers.
 
 - `ffn`: a stack of linear layers and elementwise functions: shards all through.
 - `mlp`: the feed-forward parts of transformers, whole in and out, with hidden features in shards.
@@ -110,7 +110,7 @@ _ELEMENTWISE = (
 
 
 def shipped_plan(module: nn.Module, name: str) -> ConversionPlan:
-    """Return the plan of that name for a module.
+    """Return the built-in plan of that name for a module.
 
     Args:
         module: Dense.

@@ -1,4 +1,4 @@
-"""Shards as a folder: what all ranks share, a file for each rank, and what they are of.
+"""Shards as a folder: common data, one file per rank, and metadata.
 
 shards.json        ranks, layers and their errors
 common.pt          state that every rank has whole
@@ -28,7 +28,7 @@ _FACTS, _COMMON, _FORMAT = "shards.json", "common.pt", "wattree-shards-1"
 
 
 def write_shards(shards: Shards, folder: str | Path) -> Path:
-    """Write shards to a new folder; it is there once all of it is.
+    """Write shards to a new folder atomically.
 
     Raises:
         OutputError: It exists, or cannot be written.
@@ -73,7 +73,7 @@ def read_shards(folder: str | Path) -> Shards:
 def load_shards(
     module: nn.Module, folder: str | Path, mesh: Any = None, **options: Any
 ) -> nn.Module:
-    """Put a rank's shard into a module, reading no other rank's.
+    """Load a rank's shard into a module, reading no other rank's.
 
     Args:
         module: The dense module that was split, or one like it; may be on the meta device.

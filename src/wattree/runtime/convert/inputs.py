@@ -1,4 +1,4 @@
-"""Inputs that several layers read one after the other: their gradient is exchanged once.
+"""Inputs shared by several layers: their gradient is exchanged once.
 
 Queries, keys and values of attention, or gate and up, read one tensor that every rank has whole.
 Each would exchange the gradient of it by itself; behind a border that they share, autograd adds the
@@ -23,7 +23,7 @@ from wattree.runtime.layers.operator import LayerOperator, run
 
 
 class InputBorder:
-    """The border of an input that layers read one after the other; each input crosses it once.
+    """The border of an input shared by layers; each input crosses it once.
 
     What crossed is held until all have read it.
 
@@ -36,11 +36,11 @@ class InputBorder:
         self._crossed: _Crossed | None = None
 
     def __deepcopy__(self, _: Any) -> InputBorder:
-        """Return a border of the copy's own; layers of one model share it no more."""
+        """Return an independent border for the copy."""
         return InputBorder()
 
     def cross(self, operator: LayerOperator, x: Tensor) -> Tensor:
-        """Return what the operator makes of x, or made of it for the layer before.
+        """Return the operator's result for x, cached if an earlier layer has computed it.
 
         Args:
             operator: The border; alike in all layers that share it.
@@ -58,7 +58,7 @@ class InputBorder:
 
 @dataclass(slots=True, kw_only=True)
 class _Crossed:
-    """An input, what was made of it, and how many have yet to read that."""
+    """An input, its result, and the number of layers that have yet to read it."""
 
     given: Tensor
     state: tuple[Any, ...]
@@ -67,7 +67,7 @@ class _Crossed:
 
 
 def _state(x: Tensor) -> tuple[Any, ...]:
-    """Return what has to be as it was for two readings to be of the same."""
+    """Return the state that must be equal for two reads to be of the same input."""
     kind = x.device.type
     cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     version = x._version  # noqa: SLF001 - PyTorch has no other word for "not written to since"
@@ -75,7 +75,7 @@ def _state(x: Tensor) -> tuple[Any, ...]:
 
 
 class SharedColumnLinear(ColumnParallelLinear):
-    """A column layer whose input others read, too; its gradient is all-reduced with theirs.
+    """A column layer that shares its input; its gradient is all-reduced with the others'.
 
     Args:
         border: That they share.
@@ -95,7 +95,7 @@ class SharedColumnLinear(ColumnParallelLinear):
 
 
 def borders_of(cuts: Iterable[LayerCut]) -> dict[str, InputBorder]:
-    """Return the borders of layers that may share one, by name: those side by side.
+    """Return the borders of adjacent layers that may share one, by name.
 
     Layers of one module that read as many features whole. Those of them that turn out to read
     other tensors have borders of their own in effect.

@@ -1,4 +1,4 @@
-"""Layers that stand in the place of dense ones, in models that know nothing of shards."""
+"""Replacements of dense layers in models that are unaware of shards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wattree.runtime.layers.operator import run
 
 
 class BorderedPhantomLinear(PhantomLinear):
-    """A phantom layer whose input or output every rank has whole.
+    """A phantom layer with a replicated input or output.
 
     Args:
         whole_input: Each rank takes its shard of the input `(…, in_features)`; its gradient is

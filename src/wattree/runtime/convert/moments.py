@@ -1,4 +1,4 @@
-"""Second moments of what linear layers read, from inputs that a user gives for calibration."""
+"""Second moments of the inputs of linear layers, from calibration inputs of the user."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Moments:
     fourth: float
 
     def about(self, *, centered: bool) -> Tensor:
-        """Return the second moment, `(in, in)`, with or without the mean, which a bias takes up."""
+        """Return the second moment, `(in, in)`, with or without the mean, which a bias absorbs."""
         return self.second - torch.outer(self.mean, self.mean) if centered else self.second
 
     def shrunk(self, *, centered: bool) -> Tensor:
-        """Return the moment, moved toward a multiple of the identity as far as rows are few.
+        """Return the moment, shrunk toward a multiple of the identity if there are few rows.
 
         O. Ledoit, M. Wolf, "A well-conditioned estimator for large-dimensional covariance
         matrices", J. Multivariate Analysis 88, 2004, with the sum over samples of `|x xᵀ - S|²`
@@ -58,7 +58,7 @@ class Moments:
 def input_moments(
     module: nn.Module, names: Sequence[str], batches: Iterable[Any], group: Group | None = None
 ) -> dict[str, Moments]:
-    """Return moments of the inputs of layers, while the module answers batches.
+    """Return moments of the inputs of layers while the module runs on batches.
 
     Args:
         module: Dense, and in the mode (`eval`) in which it is to be looked at.

@@ -1,4 +1,4 @@
-"""Plans: which linear layers are cut over ranks, and how their inputs and outputs lie. No torch.
+"""Plans: the linear layers to shard, and the layout of their inputs and outputs. No torch.
 
     plan = {"*.up": "whole -> shard", "*.down": "shard -> whole", "head": "keep"}
 
@@ -17,7 +17,7 @@ from wattree.errors import StrategyError
 
 
 class CutKind(StrEnum):
-    """What a linear layer becomes."""
+    """The kind of sharded layer that replaces a linear layer."""
 
     PHANTOM = "phantom"  # own block dense, others of rank k
     COLUMN = "column"  # exact: whole input, own outputs
@@ -27,7 +27,7 @@ class CutKind(StrEnum):
 
 
 class Side(StrEnum):
-    """How the features of an input or output lie."""
+    """Layout of the features of an input or output."""
 
     WHOLE = "whole"  # all of them on every rank
     SHARD = "shard"  # those of each rank
@@ -44,7 +44,7 @@ _FIXED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionRule:
-    """How the layers that a pattern names are cut.
+    """How to shard the layers that match a pattern.
 
     Attributes:
         pattern: Of names of modules.
@@ -82,7 +82,7 @@ class ConversionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjustment:
-    """An attribute of modules around converted layers that has to change with them.
+    """An attribute of modules around converted layers that must change with them.
 
     Attributes:
         beside: Pattern of converted layers; the attribute is of the module that they are in.
@@ -97,7 +97,7 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionPlan:
-    """Which layers of a model are cut, and how.
+    """The layers of a model to shard, and how.
 
     Attributes:
         rules: In the order in which they are asked.
@@ -112,12 +112,12 @@ class ConversionPlan:
     name: str = "plan"
 
     def rule(self, name: str) -> ConversionRule | None:
-        """Return the rule of a layer, or None if no pattern matches its name."""
+        """Return the rule of a layer; None if no pattern matches its name."""
         return next((rule for rule in self.rules if fnmatchcase(name, rule.pattern)), None)
 
 
 def rule_of(pattern: str, mapping: str) -> ConversionRule:
-    """Return what `[kind] [input -> output]` says; the kind is phantom if none is given.
+    """Return the rule parsed from `[kind] [input -> output]`; the default kind is phantom.
 
     Raises:
         StrategyError: It says nothing of the kind.
@@ -141,7 +141,7 @@ def rule_of(pattern: str, mapping: str) -> ConversionRule:
 
 
 def plan_of_mapping(mapping: Mapping[str, str | ConversionRule]) -> ConversionPlan:
-    """Return the plan of patterns and what becomes of the layers they name.
+    """Return the plan from a mapping of patterns to rules.
 
     Raises:
         StrategyError: All values that say nothing known, or no patterns at all.

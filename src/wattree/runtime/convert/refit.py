@@ -1,4 +1,4 @@
-"""Own blocks and decompressors that fit the outputs best, once it is known what ranks send."""
+"""Refits own blocks and decompressors to the outputs, for given compressors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wattree.runtime.shards import shard_offsets
 
 
 def refitted(blocks: Blocks, weight: Tensor, second: Tensor) -> Blocks:
-    """Return blocks with the least expected error of outputs that these compressors allow.
+    """Return blocks with the least expected output error for these compressors.
 
     A rank's outputs are a linear function of what it has, `r = A x`: its own inputs and the others'
     ghosts (their sum, if shared). Of inputs with second moment S the best one is
@@ -55,7 +55,7 @@ def _reads(blocks: Blocks, rank: int, columns: tuple[int, ...]) -> Tensor:
 
 
 def _placed(blocks: Blocks, ghosts: Tensor, rank: int) -> Tensor:
-    """Return a decompressor as `Blocks` holds it."""
+    """Return a decompressor in the layout of `Blocks`."""
     if blocks.variant == "shared":
         return ghosts
     k = blocks.ghosts

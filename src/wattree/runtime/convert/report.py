@@ -1,4 +1,4 @@
-"""What a conversion did to every layer, and how it is said."""
+"""Report of a conversion, layer by layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wattree.runtime.convert.cuts import LayerCut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerReport:
-    """What became of one layer.
+    """Report of one layer.
 
     Attributes:
         cut: How it lies on the ranks.
@@ -37,7 +37,7 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionReport:
-    """What became of a module.
+    """Report of a module.
 
     Attributes:
         size: Ranks.
@@ -55,7 +55,7 @@ class ConversionReport:
 
     @classmethod
     def of(cls, as_dict: dict[str, Any]) -> ConversionReport:
-        """Return what `as_dict` was made of."""
+        """Return the report from the result of `as_dict`."""
         layers = [
             LayerReport(**{**each, "cut": LayerCut.of(each["cut"])}) for each in as_dict["layers"]
         ]
@@ -95,7 +95,7 @@ class ConversionReport:
 def report_of(
     cut: LayerCut, weight: Tensor | None, blocks: Blocks | None, second: Tensor | None
 ) -> LayerReport:
-    """Return what became of a layer.
+    """Return the report of a layer.
 
     Args:
         cut: Of it.

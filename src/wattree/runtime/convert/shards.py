@@ -1,4 +1,4 @@
-"""The parameters of all ranks of a converted module in one process: made, merged, made dense."""
+"""Shards of all ranks of a converted module in one process: split, merge, export to dense."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Shards:
     states: tuple[Mapping[str, State], ...]
 
     def dense(self) -> dict[str, Tensor]:
-        """Return the state of the equivalent dense module, which the original one loads."""
+        """Return the state of the equivalent dense module, which the original module can load."""
         found = dict(self.common)
         for layer in self.conversion.layers:
             cut = layer.cut
@@ -53,7 +53,7 @@ class Shards:
         return found
 
     def merged(self, size: int) -> Shards:
-        """Return the same function on fewer ranks, exact but for rounding.
+        """Return the same function on fewer ranks, exact up to rounding.
 
         Raises:
             StrategyError: Some layers cannot be merged to so many.
@@ -87,7 +87,7 @@ def split_model(
     variant: str = "pair",
     calibration: Iterable[Any] | None = None,
 ) -> Shards:
-    """Return what `phantomize` gives to every one of `ranks`, made in this process alone.
+    """Return the result of `phantomize` for each of `ranks`, computed in this process alone.
 
     The module stays as it is.
 
@@ -160,7 +160,7 @@ def export_dense(module: nn.Module) -> dict[str, Tensor]:
 
 
 def merge(module: nn.Module, mesh: Any) -> nn.Module:
-    """Put ranks of a converted module together; all of its ranks call this.
+    """Merge ranks of a converted module; all of its ranks call this.
 
     Args:
         module: Converted.
@@ -179,7 +179,7 @@ def merge(module: nn.Module, mesh: Any) -> nn.Module:
 
 
 def put_shard(module: nn.Module, shards: Shards, mesh: Any = None, **options: Any) -> nn.Module:
-    """Put a rank's parameters into a module, converting its layers; no rank waits for another.
+    """Load a rank's parameters into a module, converting its layers; no communication.
 
     Args:
         module: The dense module they were made of, or one converted from it.

@@ -1,4 +1,4 @@
-"""Parameters of all ranks of one layer: from a dense one, back to it, and merged to fewer ranks."""
+"""Parameters of all ranks of a layer: split from dense, exported to dense, merged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def split_dense(
     moments: Moments | None = None,
     group: Group | None = None,
 ) -> tuple[list[State], LayerReport]:
-    """Return the parameters of every rank, and what was lost.
+    """Return the parameters of every rank, and the approximation error.
 
     Args:
         cut: Of the layer.
@@ -79,7 +79,7 @@ def dense_of(cut: LayerCut, states: Sequence[State]) -> tuple[Tensor, Tensor | N
 def merged_states(
     cut: LayerCut, states: Sequence[State], size: int
 ) -> tuple[LayerCut, list[State]]:
-    """Return the same layer on fewer ranks; its function stays, to rounding.
+    """Return the same layer on fewer ranks; the function is equal up to rounding.
 
     Raises:
         StrategyError: Ranks do not divide, or shards would not be those of so many ranks.
@@ -125,7 +125,7 @@ def state_shapes(cut: LayerCut, rank: int) -> dict[str, tuple[int, ...]]:
 
 
 def output_order(cut: LayerCut) -> Tensor:
-    """Return which output of the original is at which place once ranks follow each other."""
+    """Return the original index of each output in rank order."""
     width = cut.out_features // cut.parts
     offsets = shard_offsets(shard_widths(width, cut.size if cut.output is Side.SHARD else 1))
     runs = [
@@ -165,7 +165,7 @@ def _pairs(
     group: Group | None,
     operator_kwargs: Mapping[str, Any],
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return factors of every source; ranks find their own and tell each other."""
+    """Return factors of every source; ranks compute their own and exchange them."""
     if group is None or group.size == 1:
         pairs = [pair_factors(weight, rank, widths, **operator_kwargs) for rank in range(cut.size)]
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -184,7 +184,7 @@ def _shared(
     group: Group | None,
     operator_kwargs: Mapping[str, Any],
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return factors that one rank has found, so that all have the same."""
+    """Return factors that one rank has computed, so that all have the same."""
     if group is not None and group.size > 1:
         packed = weight.new_zeros(cut.out_features + cut.in_features, cut.ghosts)
         if group.rank == 0:

@@ -1,4 +1,4 @@
-"""What is trained on: bundled and synthetic sets, a user's own, and the order of their samples."""
+"""Training data: bundled, synthetic and user sets, and the order of their samples."""
 
 from wattree.runtime.data.given import given_set
 from wattree.runtime.data.loader import Batch, MicroBatches

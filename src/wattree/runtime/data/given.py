@@ -47,7 +47,7 @@ def given_set(source: ModuleSource, wanted: Wanted) -> SampleSet:
 
 
 def _called(source: ModuleSource) -> Any:
-    """Return what the function returns; say of which key its errors are."""
+    """Return the function's result; errors name the job's key."""
     from wattree.capture.record.source import named_function
 
     try:

@@ -1,4 +1,4 @@
-"""The micro-batches of one replica, in the order that seed and step give."""
+"""The micro-batches of one replica, in an order that depends on seed and step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MicroBatches:
         self._steps, self._device = range(first, last), device
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of micro-batches."""
         return len(self._steps) * self._micro_batches
 
     def __iter__(self) -> Iterator[Batch]:

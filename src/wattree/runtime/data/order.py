@@ -1,4 +1,4 @@
-"""Which samples each step takes: a function of seed and step alone, whatever the ranks are."""
+"""The samples of each step: a function of seed and step alone, independent of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of samples by the name that a job gives: synthetic, bundled, or a user's function."""
+"""Sample sets by the name in a job: synthetic, bundled, or a user's function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GRAYS = 17
 
 
 class WantedKind(StrEnum):
-    """What a model takes."""
+    """Kinds of samples that a model takes."""
 
     VECTORS = "vectors"
     TOKENS = "tokens"
@@ -45,7 +45,7 @@ _TAKEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a model takes.
+    """The samples that a model takes.
 
     Attributes:
         kind: Of its inputs.
@@ -83,11 +83,11 @@ class SampleSet:
 
     @property
     def samples(self) -> int:
-        """How many there are."""
+        """Number of samples."""
         return int(self.inputs[0].shape[0])
 
     def of_type(self, dtype: torch.dtype) -> SampleSet:
-        """Return the same with numbers of another type."""
+        """Return the same set with numbers of another dtype."""
         return SampleSet(
             name=self.name,
             inputs=tuple(_typed(each, dtype) for each in self.inputs),
@@ -105,7 +105,7 @@ def _typed(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def sample_set(source: str, wanted: Wanted, *, seed: int, samples: int | None = None) -> SampleSet:
-    """Return the set that a job calls `source`, the same on every rank.
+    """Return the set named `source`, the same on every rank.
 
     Args:
         source: `synthetic-regression`, `synthetic-classification` or `digits`.

@@ -1,4 +1,4 @@
-"""What launchers of a job say to each other, and what follows: nodes, and whose devices are whose.
+"""Messages between launchers of a job, and the agreement on nodes and devices.
 
 Pure. Every launcher comes to the same from the same facts.
 """
@@ -19,7 +19,7 @@ Said = TypeVar("Said")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a launcher says of itself.
+    """Facts about one launcher.
 
     Attributes:
         host: Name of its node, unlike those of all others.
@@ -101,7 +101,7 @@ class Contribution:
 
 
 def read_all(values: Sequence[Any], read: Callable[[Any], Said], *, launchers: int) -> list[Said]:
-    """Return what launchers said, each read as `read` does.
+    """Return the messages of launchers, each parsed by `read`.
 
     Raises:
         RunError: Something is no launcher's, or another number of them said something.
@@ -202,7 +202,7 @@ def agreement(every: Sequence[Facts]) -> Agreement:
 
 
 def _difference(name: str, every: Sequence[Facts], values: Sequence[object]) -> str:
-    """Return which launchers say what; empty where all say the same."""
+    """Return which launchers differ; empty if all agree."""
     if len(set(values)) == 1:
         return ""
     parts = []
@@ -275,7 +275,7 @@ def _node(
 
 
 def _runs(counts: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return consecutive numbers, so many for each."""
+    """Return ranges of consecutive numbers with the given lengths."""
     begins = [sum(counts[:place]) for place in range(len(counts))]
     return [tuple(range(begin, begin + count)) for begin, count in zip(begins, counts, strict=True)]
 

@@ -1,4 +1,4 @@
-"""How launchers get connected: the port of the first one, and those that come to it.
+"""Connects launchers: the port of the first one, and the connections to it.
 
 On one host the port is that of the loopback interface. Whoever else connects, says anything but
 what a launcher of this job says, or says nothing, is dropped and noted; nothing it sends is parsed.
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """A connection that has not proved itself yet."""
+    """A connection that is not authenticated yet."""
 
     link: socket.socket
     whom: str
@@ -76,13 +76,13 @@ class Door:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Drop whoever has not proved itself, without a word."""
+        """Close all unauthenticated connections."""
         for caller in self._callers:
             caller.link.close()
         self._selector.close()
 
     def look(self, timeout_s: float = _LOOK_EVERY_S) -> None:
-        """Take what has come."""
+        """Read the received data."""
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._admit()
@@ -231,7 +231,7 @@ def _unreached(launch: Launch, ports: range, faults: dict[str, str]) -> Iterator
 def _called(
     where: tuple[str, int], number: int, credentials: Credentials
 ) -> tuple[socket.socket, bytes]:
-    """Return a connection whose other end has proved that it is the first launcher."""
+    """Return a connection on which the first launcher has authenticated itself."""
     link = socket.create_connection(where, timeout=_HANDSHAKE_S)
     try:
         until_s, nonce = time.monotonic() + _HANDSHAKE_S, fresh_nonce()

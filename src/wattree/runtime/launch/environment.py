@@ -1,4 +1,4 @@
-"""What a launcher told this process: its rank, how many there are, and where they meet.
+"""Reads a launcher's environment: rank, world size and rendezvous address.
 
 References:
     [1] PyTorch, "torchrun (Elastic Launch)", section "Environment Variables".
@@ -29,7 +29,7 @@ _DEFAULT_PORT = 29_500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launcher:
-    """The names under which a launcher says what it says.
+    """Names of the environment variables of a launcher.
 
     Attributes:
         name: What people call it.
@@ -114,7 +114,7 @@ class Launch:
 
 
 def launch_from(environment: Mapping[str, str]) -> Launch | None:
-    """Return what a launcher said; None where none started this process.
+    """Return the launch settings from the environment; None if no launcher started this process.
 
     Args:
         environment: Of the process.

@@ -1,4 +1,4 @@
-"""What makes any Python program a rank that tells its launcher what it failed of.
+"""Makes any Python program a rank that reports its failure to the launcher.
 
 Called where a program starts (the folder that `wattree launch` puts on its path does so), before it
 has loaded anything. An uncaught error is left where the launcher looks, and not printed by every
@@ -20,7 +20,7 @@ _FOLLOWS = "WATTREE_FOLLOWS"
 
 
 def follow(environment: Mapping[str, str]) -> bool:
-    """Have this process tell its launcher of an uncaught error; return whether there is one.
+    """Report uncaught errors to the launcher; return whether there is one.
 
     Args:
         environment: Of the process.
@@ -49,7 +49,7 @@ def follow(environment: Mapping[str, str]) -> bool:
 
 
 def report_to_launcher(message: str, *, code: int, is_echo: bool = False) -> bool:
-    """Leave what this rank failed of where its launcher looks; return whether there is one.
+    """Write this rank's failure where its launcher reads it; return whether there is one.
 
     Args:
         message: In the user's words.

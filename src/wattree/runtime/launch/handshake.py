@@ -1,4 +1,4 @@
-"""How a launcher that connects and the first one prove to each other that they know the secret.
+"""Mutual authentication of launchers by a shared secret.
 
 Pure: bytes that came in, bytes that go out. Four short lines, none of which is parsed beyond its
 fixed form:
@@ -37,7 +37,7 @@ _ANSWER = re.compile(rb"([0-9]{1,7}) ([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What the launchers of a job have in common.
+    """Credentials shared by the launchers of a job.
 
     Attributes:
         secret: Of the run.
@@ -75,7 +75,7 @@ class Credentials:
 
 
 def fresh_nonce() -> str:
-    """Return a number that was never said before."""
+    """Return a nonce that was never used before."""
     return secrets.token_hex(16)
 
 
@@ -119,7 +119,7 @@ class Reception:
     _theirs: str = ""
 
     def take(self, part: bytes) -> bytes:
-        """Return the answer to what came; empty while a line is not complete.
+        """Return the answer to received data; empty while a line is incomplete.
 
         Raises:
             HandshakeError: It is no launcher of this job.

@@ -1,4 +1,4 @@
-"""Launchers of one job on several hosts, or several of one host: what they tell each other.
+"""Communication between launchers of one job, on one or several hosts.
 
 The first launcher listens; the others connect to it and stay connected. So each learns what all
 said, a launcher that is killed is noticed by its connection, and what failed first ends all.
@@ -57,7 +57,7 @@ class _Peer:
             self.link.sendall(line_of(message))
 
     def read(self) -> bool:
-        """Take what has come, at once; return whether the other end is gone."""
+        """Read available data without blocking; return whether the other end has closed."""
         self.link.setblocking(False)
         try:
             while part := self.link.recv(1 << 16):
@@ -120,7 +120,7 @@ class LauncherMeeting:
         return len(self._peers) + 1
 
     def exchange(self, value: Any) -> list[Any]:
-        """Return what every launcher gave, by number.
+        """Return the values of all launchers, by number.
 
         Args:
             value: Of this one; plain values.

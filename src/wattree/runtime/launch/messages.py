@@ -1,4 +1,4 @@
-"""What launchers that know each other say: lines of JSON with a value, a failure or the end."""
+"""Messages between authenticated launchers: JSON lines with a value, a failure or the end."""
 
 from __future__ import annotations
 

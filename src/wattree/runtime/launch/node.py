@@ -1,4 +1,4 @@
-"""What a launcher has to work with on its node, and how it says so."""
+"""The devices of a launcher on its node, and how processes share them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Equipment:
 
 
 def equipment(options: LaunchOptions, environment: Mapping[str, str]) -> Equipment:
-    """Return what there is to work with.
+    """Return the equipment of this node.
 
     Args:
         options: Of the launcher.
@@ -121,7 +121,7 @@ def _no_accelerator(found: Driver | None) -> str:
 
 
 def _without_effect(options: LaunchOptions) -> list[str]:
-    """Return a warning of options that a processor does not heed."""
+    """Return a warning for options that have no effect on a processor."""
     given = {
         "--thread-percentage": options.thread_percentage is not None,
         "--memory-limit": options.memory_limit_bytes is not None,

@@ -1,4 +1,4 @@
-"""A port for ranks to meet at, which no other program gets before they do.
+"""Reserves a rendezvous port until the ranks bind it.
 
 References:
     `socket(7)`, `SO_REUSEADDR`: on Linux sockets that both allow it may have one port while none of
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """Keep a port while the block runs; yield its number.
+    """Reserve a port while the block runs; yield its number.
 
     Ranks need seconds until one of them listens there. A port that was only found free may be given
     to another job by then, or to a connection. This one is taken, by a socket that does not listen:

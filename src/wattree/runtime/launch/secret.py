@@ -1,4 +1,4 @@
-"""The secret by which launchers of one run know each other.
+"""The secret by which launchers of one run authenticate each other.
 
 A launcher takes it from the environment, from a file that the environment names, or else from a
 file of the user, which it makes when it is missing. Hosts that share the user's home directory
@@ -59,7 +59,7 @@ def _users_file(environment: Mapping[str, str]) -> Path:
 
 
 def _made(path: Path) -> Path:
-    """Make the file whole or not at all: several launchers may start at the same moment."""
+    """Create the file atomically: several launchers may start at the same moment."""
     if path.exists():
         return path
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")

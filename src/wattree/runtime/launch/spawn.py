@@ -1,4 +1,4 @@
-"""The ranks of a job as child processes of this one, none of which outlives it or the others.
+"""The ranks of a job as child processes, none of which outlives this process or the others.
 
 Signals reach the ranks through this process. A rank that fails ends the job, and what it said comes
 first. Linux ends a child whose parent is gone; elsewhere it ends itself (`watch_parent`).
@@ -50,7 +50,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What a rank said when it failed.
+    """Failure reported by a rank.
 
     Attributes:
         rank: Which.
@@ -85,7 +85,7 @@ class Finished:
 
 
 class LaunchWatch(Protocol):
-    """Looks after something that ranks depend on."""
+    """Monitors something that ranks depend on."""
 
     def check(self) -> Failure | None:
         """Return what is wrong, None if nothing is; called every few hundredths of a second."""
@@ -297,7 +297,7 @@ def _read_failure(path: Path) -> Failure | None:
 
 
 def leave_failure(rank: int, *, code: int, message: str, is_echo: bool) -> bool:
-    """Leave what went wrong in a rank where its parent looks; return whether there is one."""
+    """Write this rank's failure where its parent reads it; return whether there is one."""
     folder = os.environ.get(FAILURES)
     if folder is None:
         return False
@@ -318,7 +318,7 @@ def end_soon(code: int) -> None:
 
 
 def watch_parent() -> None:
-    """End this process when the one that started its ranks is gone, however it went."""
+    """End this process when the process that started its ranks ends."""
     text = os.environ.get(_PARENT)
     if text is None:
         return
@@ -334,7 +334,7 @@ def watch_parent() -> None:
 
 @contextlib.contextmanager
 def _forwarding(children: Sequence[Child], *, passes_on: bool) -> Iterator[list[int]]:
-    """Ask all ranks to stop when this process is asked to; yield the signals that came.
+    """Forward stop signals to all ranks; yield the received signals.
 
     With `passes_on` signals that mean what a program makes of them reach the ranks as they are.
     """

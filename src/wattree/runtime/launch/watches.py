@@ -1,4 +1,4 @@
-"""Ends a job whose MPS daemon is gone, whose ranks run without it, or whose starter is gone.
+"""Watches that end a job: MPS daemon lost, ranks running without it, or starter gone.
 
 A keeper that is gone is replaced, and it is said.
 """
@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 0.2
 
 
 class DaemonWatch:
-    """Looks after a daemon and its clients while ranks run.
+    """Monitors a daemon and its clients while ranks run.
 
     Args:
         daemon: Of the node; None where another launcher looks after it.
@@ -43,7 +43,7 @@ class DaemonWatch:
         self._ranks = 0
 
     def begin(self, ranks: Mapping[int, int]) -> None:
-        """Say which ranks there are: number of the process → rank."""
+        """Set the ranks: process id → rank."""
         self._ranks = len(ranks)
         self._clients.begin(ranks)
 
@@ -62,7 +62,7 @@ class DaemonWatch:
         return None
 
     def end(self) -> None:
-        """Say which ranks were never clients; the job is over."""
+        """Report ranks that were never clients; the job is over."""
         self._clients.look()
         missing = self._clients.missing
         if missing:

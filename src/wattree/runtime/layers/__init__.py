@@ -1,4 +1,4 @@
-"""Linear layers whose width is cut over the ranks of a group."""
+"""Linear layers sharded over the ranks of a group."""
 
 from wattree.runtime.layers.low_rank import LowRankLinear
 from wattree.runtime.layers.megatron import ColumnParallelLinear, RowParallelLinear

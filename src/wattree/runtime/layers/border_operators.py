@@ -41,7 +41,7 @@ class _Border(LayerOperator):
         return [(*x.shape[:-1], self.own if self.whole_input else self.features)]
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
-        """Return what is on the other side; nothing is kept."""
+        """Return the output; nothing is saved for backward."""
         del parameters
         return self._crossed(x), []
 

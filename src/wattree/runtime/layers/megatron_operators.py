@@ -27,7 +27,7 @@ class ColumnOperator(LayerOperator):
         return linear(x, weight, bias), []
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
-        """Return gradients; that of x is all-reduced during the products."""
+        """Return gradients; that of x is all-reduced during the matmuls."""
         d_x = None
         if call.needs[0]:
             d_x = _Reduced(self, call.parameters[0].t(), call.delta.t())
@@ -42,7 +42,7 @@ class RowOperator(LayerOperator):
     """
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
-        """Return z; it is all-reduced during the products."""
+        """Return z; it is all-reduced during the matmuls."""
         weight, bias = parameters
         whole = _Reduced(self, weight, x.t()).wait().t()
         # One pass adds the bias and brings features last again.

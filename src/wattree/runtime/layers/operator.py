@@ -1,4 +1,4 @@
-"""How an operator over several ranks meets PyTorch: autograd, autocast, `torch.compile`.
+"""Integrates multi-rank operators with PyTorch: autograd, autocast, `torch.compile`.
 
 Eagerly one `torch.autograd.Function` runs an operator's forward and backward. While compiling, the
 same two are calls of custom operators that the compiler does not look into: a collective that is
@@ -28,7 +28,7 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardCall:
-    """What a backward pass is given.
+    """Arguments of a backward pass.
 
     Attributes:
         delta: Gradient of the output.
@@ -88,14 +88,14 @@ class LayerOperator(ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
-        """Return the output, and what was made for the backward pass; none of it an input."""
+        """Return the output and the tensors saved for backward; none of these is an input."""
 
     @abstractmethod
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients of input and parameters; None for those that are not needed."""
 
     def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return the shapes of the output and of what is made; for the compiler."""
+        """Return the shapes of the output and of the saved tensors, for the compiler."""
         return [(x.shape[0], parameters[0].shape[0])]
 
     @property
@@ -104,7 +104,7 @@ class LayerOperator(ABC):
         return f"rank {self.group.rank} of {self.group.size}, layer '{self.place}'"
 
     def check(self, x: Tensor, parameters: Parameters) -> None:
-        """Refuse what the parameters do not fit."""
+        """Reject inputs that do not fit the parameters."""
         weight = parameters[0] if parameters else x
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise CommunicationError(

@@ -1,4 +1,4 @@
-"""Phantom linear layers: each rank keeps its own block and exchanges ghosts.
+"""Phantom linear layers: each rank stores its own block and exchanges ghosts.
 
 After S. K. Seal et al., arXiv 2508.00960 (2025), of which the abstract was read; operators and
 initial values are derived in docs/design/0021-phantom-layers.md, whose letters are used here.

@@ -54,7 +54,7 @@ class GatherRowsOperator(LayerOperator):
         return z, [gathering.buffer]
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
-        """Return gradients; the reduce-scatter runs during their products."""
+        """Return gradients; the reduce-scatter runs during their matmuls."""
         delta, weight, (whole,) = call.delta, call.parameters[0], call.made
         scattering = None
         if call.needs[0]:

@@ -39,7 +39,7 @@ class SequenceColumnOperator(LayerOperator):
         self.regather = self.saves_input = regather
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
-        """Return z, and the gathered input `(S b, n)`; products run as it arrives."""
+        """Return z, and the gathered input `(S b, n)`; matmuls run as it arrives."""
         weight, bias = parameters
         lengths = self.lengths(x)
         gathering = self.group.gathering(x.contiguous(), lengths, self.place)
@@ -54,7 +54,7 @@ class SequenceColumnOperator(LayerOperator):
         return z, [] if self.regather else [_flat(gathering.buffer)]
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
-        """Return gradients; the reduce-scatter runs during their products."""
+        """Return gradients; the reduce-scatter runs during their matmuls."""
         delta, x, weight = call.delta, call.x, call.parameters[0]
         needs_x, needs_weight, needs_bias = call.needs
         flat = _flat(delta)
@@ -101,7 +101,7 @@ class SequenceRowOperator(LayerOperator):
         return (z if bias is None else z.add_(bias)), []
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
-        """Return gradients; products run as the gradient of the output arrives.
+        """Return gradients; matmuls run as the gradient of the output arrives.
 
         The bias is on every rank, and so is its whole gradient.
         """

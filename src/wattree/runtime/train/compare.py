@@ -1,4 +1,4 @@
-"""Predicted beside measured: the same job simulated, stage by stage."""
+"""Compares a measurement with the prediction: the same job simulated, stage by stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an error in a rank: told once, by whom it happened to first, and soon."""
+"""Error handling of a rank: the first failing rank reports once, then ends."""
 
 from __future__ import annotations
 

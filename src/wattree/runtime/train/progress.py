@@ -1,4 +1,4 @@
-"""The line that tells how training goes."""
+"""The progress line of training."""
 
 from __future__ import annotations
 

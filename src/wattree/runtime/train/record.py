@@ -1,4 +1,4 @@
-"""What a rank did when, in the last steps: for the timeline."""
+"""Records the spans of a rank in the last steps, for the timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is told beside its job."""
+"""Options of a run that are not part of its job."""
 
 from __future__ import annotations
 

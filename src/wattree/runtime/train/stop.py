@@ -1,4 +1,4 @@
-"""Being asked to stop: by Ctrl-C, or by a batch system's SIGTERM."""
+"""Stop requests: Ctrl-C, or a batch system's SIGTERM."""
 
 from __future__ import annotations
 
