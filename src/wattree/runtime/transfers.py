@@ -1,4 +1,4 @@
-"""Collectives in flight, and what was sent."""
+"""Collectives in flight, and counters of sent bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Receipt = tuple[TransferWork, Callable[[], None]]
 
 @dataclass(slots=True)
 class SentTraffic:
-    """What this rank has sent since the last `reset`.
+    """Traffic that this rank has sent since the last `reset`.
 
     Attributes:
         sent_bytes: Collective → payload that left this rank, without headers. [B]
@@ -61,7 +61,7 @@ class SentTraffic:
         self.calls[collective] = self.calls.get(collective, 0) + 1
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset the counters."""
         self.sent_bytes.clear()
         self.calls.clear()
         self.waited_s = 0.0

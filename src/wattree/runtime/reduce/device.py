@@ -1,4 +1,4 @@
-"""Means over all ranks, by way of sums over the processes of each device."""
+"""Means over all ranks, through sums over the processes of each device."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ class Hierarchical:
         averaged_(bucket, buffer[0], weight, self._weights, self._ranks)
 
     def close(self) -> None:
-        """Give memory back, and let those who wait for this process know."""
+        """Release memory, and notify processes that wait for this one."""
         self._meeting.close()
         for buffers in self._buffers:
             buffers.close()
 
     def fail(self, rank: int) -> None:
-        """Tell the other processes of the device who is at fault."""
+        """Notify the other processes of the device which rank failed."""
         self._meeting.fail(rank)
 
     def _share(self, elements: int) -> slice:
-        """Return which elements this process adds up."""
+        """Return the elements that this process sums."""
         part = -(-elements // len(self._meeting.ranks))
         part = -(-part // _ALIGNED) * _ALIGNED
         begin = self._meeting.place * part

@@ -1,4 +1,4 @@
-"""The communication hook of DDP: buckets go to a thread, which averages them beside backward."""
+"""The communication hook of DDP: a thread averages buckets concurrently with backward."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAVE_S = 1.0
 
 
 class Average(Protocol):
-    """A way to average buckets over ranks.
+    """A method of averaging buckets over ranks.
 
     Attributes:
         compressed: Whether gradients travel as bfloat16.
@@ -35,11 +35,11 @@ class Average(Protocol):
         ...
 
     def fail(self, rank: int) -> None:
-        """Tell others that a rank is at fault."""
+        """Notify others that a rank failed."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What all ways to average gradients share: weights before a sum, a division after it."""
+"""Code shared by all averaging methods: weights before a sum, a division after it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pieces_of(tensor: Tensor) -> Sequence[Tensor]:
 
 
 def weighed_(bucket: Tensor, weight: float | None, ranks: int) -> None:
-    """Give gradients their weight in a sum, in place."""
+    """Multiply gradients by their weight in a sum, in place."""
     if weight is not None:
         bucket.mul_(weight)
     elif bucket.dtype == torch.float16:

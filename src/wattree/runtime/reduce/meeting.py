@@ -1,4 +1,4 @@
-"""Where the processes of a device meet: a page of shared memory with a word for each of them.
+"""Synchronizes the processes of a device: a page of shared memory with a word for each.
 
 No one waits for one that is gone: each holds a lock on the page that the kernel takes from it when
 it ends, however it ends; whoever waits looks at the locks of those it waits for.
@@ -28,7 +28,7 @@ _FLOCK = "hhqqi4x"
 
 
 class Note(ctypes.Structure):
-    """What a member says of what it brings.
+    """A member's message about its contribution.
 
     Attributes:
         elements: Of its bucket.
@@ -106,17 +106,17 @@ class MemberMeeting:
         take_place(descriptor, place)
 
     def close(self) -> None:
-        """Leave; those who still wait for this process hear that it is gone."""
+        """Leave; processes that still wait for this one are notified."""
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 
     def say(self, *, elements: int, kind: int, weight: float, number: int) -> None:
-        """Say what this process brings; the others read it once they met."""
+        """Publish this process's note; the others read it once they meet."""
         note = self._notes[self.place]
         note.elements, note.kind, note.weight, note.number = elements, kind, weight, number
 
     def notes(self) -> list[Note]:
-        """Return what every member said, in their order."""
+        """Return the notes of all members, in their order."""
         return self._notes
 
     def meet(self, doing: str, *, of: Iterable[int] | None = None) -> None:
@@ -139,7 +139,7 @@ class MemberMeeting:
         fence()
 
     def fail(self, rank: int) -> None:
-        """Tell all members that a rank, of this device or another, is why there is no result."""
+        """Notify all members that a rank, of this device or another, is why there is no result."""
         if not self._failed.value:  # the first that is named is the cause, later ones its echo
             self._failed.value = rank + 1
         fence()

@@ -1,4 +1,4 @@
-"""Who is on which device: what the ranks of a process group tell each other, once."""
+"""Which ranks of a process group share a device, exchanged once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a trial are told, and what they leave behind: no torch here."""
+"""Settings and results of the processes of a trial, without torch."""
 
 from __future__ import annotations
 
