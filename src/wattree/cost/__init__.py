@@ -1,4 +1,4 @@
-"""Time, traffic and memory of operators and collectives: evidence first, then formula."""
+"""Time, traffic and memory of operators and collectives, from measurements or formulas."""
 
 from wattree.cost.attention import (
     fused_attention_time_s,

@@ -54,7 +54,7 @@ def fused_attention_time_s(
 def unfused_score_bytes(
     *, backward: bool, library_kernels: bool, autocast: bool, element_bytes: float
 ) -> float:
-    """Return what a score moves where the score matrix goes through memory. [B]
+    """Return the memory traffic of one score where the score matrix goes through memory. [B]
 
     Args:
         backward: Of the gradients.

@@ -1,4 +1,4 @@
-"""Constants of the cost models: named, with units and the evidence they rest on.
+"""Constants of the cost models: names, units and evidence.
 
 Names are dotted paths. `device.<name>.…` belongs to one device type, `die.<name>.…` to all products
 of one die, `architecture.<name>.…` to all devices of one, `family.<name>.…` to one software family,
@@ -98,7 +98,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundConstant:
-    """A constant where the look-up found it.
+    """A constant and the level at which the look-up found it.
 
     Attributes:
         name: Of the constant.
@@ -112,14 +112,14 @@ class FoundConstant:
 
     @property
     def evidence(self) -> str:
-        """What a figure rests on that uses it: `pooled` where other devices stand in."""
+        """Evidence of a figure that uses this constant: `pooled` where other devices stand in."""
         stands_in = self.level in {"die", "architecture", "pooled"}
         return "pooled" if stands_in else self.constant.evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """What constants leave of the errors of predictions, as rows left out of the fit show it.
+    """Remaining prediction errors, measured on rows left out of the fit.
 
     Attributes:
         spreads: Class of evidence → standard deviation of the logarithm of what is left, of a
@@ -154,7 +154,7 @@ class Calibration:
     observations: tuple[Observation, ...] = ()
 
     def device(self, device: Device, item: str) -> float:
-        """Return constant `item` of a device type; of its die, architecture or all if it has none.
+        """Return constant `item` of a device type, else of its die, architecture or the default.
 
         Shares of products (and of attention and convolutions, which consist of them) that are not
         the device's own are scaled for its board's power.
@@ -167,14 +167,14 @@ class Calibration:
         return self._for_board(value, device, name) if powered else value
 
     def own(self, device: Device, item: str, default: float) -> float:
-        """Return a constant that only devices (or dies, architectures) profiled for it have."""
+        """Return a constant only if these devices (or dies, architectures) were profiled for it."""
         for name in device_names(device, item)[:-1]:
             if name in self.constants:
                 return self.constants[name].value
         return default
 
     def learned(self, device: Device, item: str) -> float:
-        """Return a constant that holds for all, as runs on a device told it where there are any."""
+        """Return a general constant, corrected by runs on a device where there are any."""
         return self.own(device, item, self.general(item))
 
     def family(self, family: str, item: str) -> float:
@@ -182,7 +182,7 @@ class Calibration:
         return self.constants[self._name(f"family.{family}.{item}", f"pooled.{item}")].value
 
     def found_math(self, family: str, *, compiled: bool) -> FoundConstant | None:
-        """Return what a software family adds to the rate of matmuls, over the reference family.
+        """Return the factor of a software family on matmul rates, relative to the reference family.
 
         Args:
             family: Its name.
@@ -198,11 +198,11 @@ class Calibration:
         return self.constants["pooled.math"].value if found is None else found.constant.value
 
     def general(self, item: str) -> float:
-        """Return a constant that holds for all."""
+        """Return a general constant."""
         return self.constants[self._name(f"general.{item}")].value
 
     def found(self, *names: str) -> FoundConstant | None:
-        """Return the first of `names` that exists, and at which level that is."""
+        """Return the first of `names` that exists, and its level."""
         for name in names:
             if name in self.constants:
                 level = name.partition(".")[0]
@@ -215,15 +215,15 @@ class Calibration:
         return "datasheet" if found is None else found.evidence
 
     def found_for_device(self, device: Device, item: str) -> FoundConstant | None:
-        """Return where the constant `item` of a device type is found."""
+        """Return the entry of constant `item` of a device type."""
         return self.found(*device_names(device, item))
 
     def found_learned(self, device: Device, item: str) -> FoundConstant | None:
-        """Return where a constant that holds for all, or for a device by its runs, is found."""
+        """Return the entry of a general constant, or that of a device from its runs."""
         return self.found(*device_names(device, item)[:-1], f"general.{item}")
 
     def found_for_family(self, family: str, item: str) -> FoundConstant | None:
-        """Return where the constant `item` of a software family is found.
+        """Return the entry of constant `item` of a software family.
 
         Those of the reference family, which stand in for others, are of no device: `general`.
         """
@@ -233,7 +233,7 @@ class Calibration:
         return replace(found, level="general")
 
     def replaced(self, values: Mapping[str, float]) -> Calibration:
-        """Return a copy with other values for some constants."""
+        """Return a copy with some constants replaced."""
         changed = {
             name: replace(self.constants[name], value=value) for name, value in values.items()
         }

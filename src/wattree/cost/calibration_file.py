@@ -1,4 +1,4 @@
-"""Files of constants: read, checked name by name, and laid over those that ship."""
+"""Files of constants: reading, checks by name, and merging with the constants that ship."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def residual_lines(residuals: Residuals) -> list[str]:
 
 
 def _over(own: Residuals, shipped: Residuals) -> Residuals:
-    """Return the residuals of a file, laid over those that ship."""
+    """Return the residuals of a file, merged over those that ship."""
     return Residuals(
         spreads={**shipped.spreads, **own.spreads},
         rows={**shipped.rows, **own.rows},
@@ -179,7 +179,7 @@ def _read(path: Path, raw: Mapping[str, Any], *, problems: list[str]) -> dict[st
 
 
 def _faults(entry: Mapping[Any, Any]) -> Iterator[str]:
-    """Yield what is wrong with one constant, each with its key."""
+    """Yield the faults of one constant, each with its key."""
     for key in sorted(map(str, entry.keys() - set(_ENTRY_KEYS))):
         yield f"{key}: is unknown; {_hint(key, _ENTRY_KEYS)}"
     for key, stand_in, most in (("value", None, MOST), ("spread", 0.0, MOST_SPREAD)):
@@ -192,7 +192,7 @@ def _faults(entry: Mapping[Any, Any]) -> Iterator[str]:
 
 
 class _Names:
-    """The names that constants may have: scope, whose it is, and item.
+    """The valid names of constants: scope, owner and item.
 
     Items are those of the shipped calibration, so that there is no second list of them.
     """
@@ -218,7 +218,7 @@ class _Names:
         }
 
     def fault(self, name: str) -> str | None:
-        """Return what is wrong with a name, or None."""
+        """Return the fault of a name, or None."""
         scope, _, rest = name.partition(".")
         where = f"constants.{name}"
         if scope not in self._items:
@@ -239,7 +239,7 @@ class _Names:
 
 
 def _missing(constants: Mapping[str, Constant], shipped: Mapping[str, Constant]) -> list[str]:
-    """Return which constants a file that has no base lacks, that nothing stands in for."""
+    """Return the required constants that a file without a base lacks."""
     needed = [name for name in shipped if name.startswith(("general.", "pooled."))]
     lacking = [name for name in needed if name not in constants]
     if not lacking:

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """Where a group's ranks sit.
+    """Distribution of a group's ranks over nodes.
 
     Attributes:
         ranks: Members, `n`. Shape `(k,)`.
@@ -44,7 +44,7 @@ class GroupShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRates:
-    """What the links of one device reach in collectives.
+    """Bandwidth that the links of one device achieve in collectives.
 
     Attributes:
         scale_up_bytes_per_s: Bus bandwidth of gathers, scatters and exchanges. [B/s]
@@ -78,7 +78,7 @@ class PortLoads:
 def port_loads(
     kind: str, size_bytes: Floats, group: GroupShape, rates: LinkRates, *, copies: float = 1.0
 ) -> PortLoads:
-    """Return what one collective sends through the ports of one of its devices. [B]
+    """Return the bytes that one collective sends through the ports of one of its devices. [B]
 
     A ring crosses each boundary of domains and of leaves once; its channels spread that over the
     members inside. Exchanges send each peer its own part; routed tokens (`copies` > 1) cross to a

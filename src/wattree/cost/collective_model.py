@@ -1,4 +1,4 @@
-"""What every collective of a job costs: closed form, played on the node's links, or as asked for.
+"""Cost of every collective of a job: closed form, node-link execution, or a requested algorithm.
 
 Three ways to the same figures, for arrays of groups at once:
 
@@ -59,7 +59,7 @@ _IMPOSSIBLE_S = 1e9
 
 
 class CollectiveCost(NamedTuple):
-    """What one collective takes; every array `(k,)`.
+    """Cost of one collective; every array has shape `(k,)`.
 
     Attributes:
         latency_s: Of its steps, without bytes. [s]
@@ -95,11 +95,11 @@ class CollectiveModel:
         object.__setattr__(self, "_wiring", wiring_of(self.cluster))
 
     def looks_inside(self, kind: str) -> bool:
-        """Return whether costs of a kind depend on more than how many ranks are where."""
+        """Return whether the cost of a kind depends on more than the number of ranks per node."""
         return self.requests.of(kind).algorithm != AUTO_COLLECTIVES or not self._wiring.is_switch
 
     def looks_at_any(self) -> bool:
-        """Return whether that is so for any kind."""
+        """Return whether `looks_inside` holds for any kind."""
         return not self._wiring.is_switch or any(
             request.algorithm != AUTO_COLLECTIVES for request in self.requests.by_kind.values()
         )
@@ -113,7 +113,7 @@ class CollectiveModel:
         *,
         copies: float = 1.0,
     ) -> CollectiveCost:
-        """Return what a collective takes.
+        """Return the cost of collectives.
 
         Args:
             kind: One of `COMPILED_KINDS`.
@@ -133,7 +133,7 @@ class CollectiveModel:
         return self._asked(kind, size_bytes, group, links, closed=closed, routed=copies > 1)
 
     def transfer_stretch(self, distance: Floats, filled: Floats) -> Floats:
-        """Return how much longer messages inside a domain take than through a port alone, `(k,)`.
+        """Return the time of messages inside a domain over that through a port alone, `(k,)`.
 
         Args:
             distance: Devices from each sender to its receiver, `(k,)`; all send that far at once.
@@ -181,7 +181,7 @@ class CollectiveModel:
         *,
         closed: CollectiveCost,
     ) -> CollectiveCost:
-        """Return the closed form, with ports stretched to what the node's links reach."""
+        """Return the closed form, with port loads stretched by the node's links."""
         layouts = self._layouts(group)
         rows = self._rows(kind, AUTO_COLLECTIVES, group)
         scale_up = size_bytes * rows.scale_up[layouts.of_group]
@@ -201,7 +201,7 @@ class CollectiveModel:
         closed: CollectiveCost,
         routed: bool,
     ) -> CollectiveCost:
-        """Return the costs by the algorithm asked for, or NCCL's choice."""
+        """Return the costs of the requested algorithm, or of NCCL's choice."""
         latency, work = closed.latency_s.copy(), closed.work_s.copy()
         scale_up, adapter, uplink = (
             load.copy()
@@ -237,7 +237,7 @@ class CollectiveModel:
     def _choices(
         self, kind: str, size_bytes: Floats, group: GroupShape
     ) -> Iterator[tuple[str, Protocol | None, Integers]]:
-        """Yield algorithm, protocol and which groups use them."""
+        """Yield algorithm, protocol and the groups that use them."""
         request = self.requests.of(kind)
         if request.algorithm != NCCL:
             yield request.algorithm, request.protocol, np.arange(len(size_bytes))
@@ -286,7 +286,7 @@ class CollectiveModel:
         return profile_of(kind, algorithm, layout, self._wiring)
 
     def _automatic(self, kind: str, _: str, layout: GroupLayout) -> CollectiveProfile:
-        """Return the profile of what software does on a node without a switch."""
+        """Return the profile of the software's default on a node without a switch."""
         if kind == "all_to_all":
             return profile_of(kind, "direct", layout, self._wiring)
         # Every hop of a ring carries the same, so that two domains show what any number do, and a
@@ -302,7 +302,7 @@ class CollectiveModel:
         return nccl_columns(kind, [self._system(layout) for layout in layouts.distinct])
 
     def _system(self, layout: GroupLayout) -> NcclSystem:
-        """Return the communicator as NCCL would find it: its search sees the node's links."""
+        """Return the communicator as NCCL detects it: its search sees the node's links."""
         offsets = layout.offsets
         group = RankGroup(devices=offsets, node=offsets // layout.domain)
         system = nccl_system(self.cluster, group)
@@ -316,7 +316,7 @@ class CollectiveModel:
     def _as_calibrated(
         self, algorithm: str, scale_up: Floats, inside: Floats, links: LinkRates
     ) -> Floats:
-        """Return an all-reduce's bytes in those of the rate that gathers reach.
+        """Return the bytes of an all-reduce, scaled to the bandwidth of gathers.
 
         What is measured of all-reduce is that of switches that add, where there are such.
         """
@@ -326,7 +326,7 @@ class CollectiveModel:
         return scale_up if adds else scale_up * _advantage(links)
 
     def _latency_s(self, algorithm: str, protocol: Protocol | None, rows: ProfileRows) -> Floats:
-        """Return the time of all steps: those of the links, or NCCL's figures. [s]"""
+        """Return the time of all steps, from the links or from NCCL's figures. [s]"""
         if protocol is None:
             between = self.cluster.node.nic_latency_s + self.cluster.fabric.switch_latency_s
             return rows.steps_inside * rows.inside_s + rows.steps_between * between
@@ -339,7 +339,7 @@ T = TypeVar("T")
 
 
 def _known(group: GroupShape, key: tuple[object, ...], find: Callable[[], T]) -> T:
-    """Return what is known about groups, found out the first time."""
+    """Return the cached facts about groups, computed on first use."""
     if key not in group.known:
         group.known[key] = find()
     found: T = group.known[key]
@@ -353,7 +353,7 @@ def _has_rails(layout: GroupLayout) -> bool:
 
 
 def _advantage(links: LinkRates) -> float:
-    """Return the rate of gathers over that of all-reduce."""
+    """Return the bandwidth of gathers over that of all-reduce."""
     return links.scale_up_bytes_per_s / links.scale_up_reduce_bytes_per_s
 
 

@@ -1,4 +1,4 @@
-"""Processes that share a device: a closed queue with one station and think time. Pure functions.
+"""Processes that share a device, as a closed queue with one station and think time.
 
 Each of `q` processes alternates between its host, which no one shares (think time `Z`), and the
 device (service demand `D`, its time alone). The device is a station of processor sharing whose rate
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 def station_rate(present: Floats | float, capacity: Floats | float, contention: float) -> Floats:
-    """Return how many times as fast the station works as for one process.
+    """Return the station's speed-up over that with one process.
 
     Args:
         present: Processes at it, 1 or more.
@@ -46,7 +46,7 @@ def station_rate(present: Floats | float, capacity: Floats | float, contention: 
 
 
 def capacity_of_fill(fill: Floats | float) -> Floats:
-    """Return the capacity of a device of which the work of one process fills a share in (0, 1]."""
+    """Return the capacity of a device that one process fills to a share in (0, 1]."""
     return np.asarray(1.0 / np.clip(fill, 1e-3, 1.0))
 
 
@@ -62,7 +62,7 @@ class Alternating(NamedTuple):
     busy: Floats
 
     def variance_s2(self, think_s: Floats | float, alternations: Floats | float) -> Floats:
-        """Return the variance of a process's time that a barrier waits for. [s^2]
+        """Variance of a process's time as seen by a barrier. [s^2]
 
         Times of one alternation are taken to be as random as exponential ones. The busier the
         device, the faster it is for the last, who have it for themselves: what matters shrinks with
@@ -86,7 +86,7 @@ def alternating(
     capacity: Floats | float = 1.0,
     contention: float = 0.0,
 ) -> Alternating:
-    """Return what a device is to processes that alternate often between it and their hosts.
+    """Return the queueing model of processes that alternate often between host and device.
 
     Args:
         think_s: Time of a process off the device, `Z`. [s]
@@ -126,7 +126,7 @@ def together_s(
     capacity: Floats | float = 1.0,
     contention: float = 0.0,
 ) -> Floats:
-    """Return how long a demand lasts that all processes bring at the same time. [s]
+    """Return the duration of a demand that all processes issue at the same time. [s]
 
     Args:
         demand_s: Of one process alone. [s]
@@ -138,7 +138,7 @@ def together_s(
 
 @lru_cache(maxsize=128)
 def expected_maximum(count: int) -> float:
-    """Return the expected largest of so many independent standard normal values."""
+    """Return the expected maximum of this number of independent standard normal values."""
     if count == 1:
         return 0.0
     width, most = 0.005, 9.0
@@ -150,7 +150,7 @@ def expected_maximum(count: int) -> float:
 
 
 def barrier_s(variance_s2: Floats | float, *, processes: int) -> Floats:
-    """Return how long the mean process waits for the last one at the end of a step. [s]
+    """Return the mean wait of a process for the last one at the end of a step. [s]
 
     A step of many independent alternations is nearly normal, so the last of `q` is
     `expected_maximum(q)` standard deviations behind the mean.
@@ -163,7 +163,7 @@ def barrier_s(variance_s2: Floats | float, *, processes: int) -> Floats:
 
 
 def local_reduction_bytes(gradient_bytes: Floats, *, processes: int) -> Floats:
-    """Return what averaging gradients between the processes of a device moves through memory. [B]
+    """Return the memory traffic of averaging gradients between the processes of a device. [B]
 
     Of each slice `q` gradients are read and their sum is written; then each of the others reads the
     sum and writes its own: `(q + 1) + 2 (q - 1)` times their size.

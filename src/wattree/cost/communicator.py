@@ -1,4 +1,4 @@
-"""Device memory that NVIDIA's software takes besides tensors: contexts and communicators.
+"""Device memory of NVIDIA's software besides tensors: contexts and communicators.
 
 A channel of NCCL buffers what it receives from one peer: 4 MiB for the protocol Simple, 120 x 640 x
 8 x 8 B for LL128 and 8 x 512 x 8 x 16 B for LL [1], in pages of 2 MiB 10 MiB, and one page of
@@ -74,7 +74,7 @@ def communicator_bytes(
 
 
 def _channels(device: Device, link: str) -> tuple[int, int] | None:
-    """Return the channels of collectives and to one peer; None where no NCCL runs."""
+    """Return the channels of collectives and of one peer; None without NCCL."""
     if device.vendor != "nvidia" or device.kind != "gpu":
         return None
     return _PCIE_CHANNELS if link == "pcie" else _CHANNELS.get(device.architecture, (24, 32))

@@ -43,7 +43,7 @@ _PAGE_BYTES, _LONG_ROW_BYTES = float(4 << 10), float(24 << 10)
 
 
 class ConvolutionPass(StrEnum):
-    """Which of the three products of a convolution."""
+    """Which of the three matmuls of a convolution: forward, input or weight gradient."""
 
     FORWARD = "forward"
     INPUT_GRADIENT = "input_gradient"
@@ -74,7 +74,7 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """What a library's convolution kernels are like.
+    """Properties of a library's convolution kernels.
 
     Attributes:
         tiles: Rows, columns and relative rate of output tiles.
@@ -122,7 +122,7 @@ VECTOR_KERNELS = Kernels(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvolutionRates:
-    """What convolutions reach on a device at a precision.
+    """Rates that convolutions achieve on a device at a precision.
 
     Attributes:
         peak_flop_per_s: Dense peak at the precision. [FLOP/s]
@@ -161,7 +161,7 @@ class ConvolutionRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulShape:
-    """`groups` products of an (m x k) by a (k x n) matrix, arrays of one length."""
+    """`groups` matmuls of an (m x k) by a (k x n) matrix, arrays of one length."""
 
     m: Floats
     n: Floats
@@ -170,7 +170,7 @@ class MatmulShape:
 
 
 def convolution_matmul(shape: Convolution, which: ConvolutionPass) -> MatmulShape:
-    """Return the matmul that a pass of a convolution is.
+    """Return the matmul equivalent to a pass of a convolution.
 
     The FLOP are the same in all passes. An input gradient has `taps / stride_area` taps for each
     input position, at least one: where kernels are smaller than strides, positions are left out.
@@ -232,7 +232,7 @@ def implicit_matmul_time_s(
     row: Floats | None = None,
     is_stored: bool = False,
 ) -> Floats:
-    """Return the time of a product by a library's kernels: a convolution of one tap. [s]
+    """Return the time of a matmul by a library's kernels, as a convolution of one tap. [s]
 
     Libraries run both by the same loops over tiles, and cut sums that are long beside the result,
     as those of gradients of small weights are. Fused training software pads and arranges its
@@ -264,7 +264,7 @@ def implicit_matmul_time_s(
 
 
 def _is_aliased(row_bytes: Floats) -> NDArray[np.bool_]:
-    """Return whether rows of a result that lie so far apart push each other out of a cache.
+    """Return whether result rows at this distance evict each other from a cache.
 
     Addresses that differ by a multiple of a page share a set of the first-level cache, and where
     rows are long, most of the second's: widths of powers of two, and of some times one. Of 64 x n
@@ -275,7 +275,7 @@ def _is_aliased(row_bytes: Floats) -> NDArray[np.bool_]:
 
 
 def fresh_s(result_bytes: Floats, s_per_byte: float, *, is_stored: bool = False) -> Floats:
-    """Return how long a host takes to hand out the memory of a result that is large. [s]
+    """Return the host time to allocate fresh memory for a large result. [s]
 
     The C library maps blocks above a threshold anew and gives them back when they are freed, so
     that every page is cleared at its first use; it also gives back what is free at the end of its
@@ -294,7 +294,7 @@ def fresh_s(result_bytes: Floats, s_per_byte: float, *, is_stored: bool = False)
 
 
 def _relative(shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates) -> float:
-    """Return a pass's rate over forward's."""
+    """Return the rate of a pass relative to forward."""
     if which is ConvolutionPass.FORWARD:
         return 1.0
     if which is ConvolutionPass.WEIGHT_GRADIENT:
@@ -310,7 +310,7 @@ def _roofs(math_s: Floats, memory_s: Floats, rates: ConvolutionRates) -> Floats:
 def _matmul_s(
     matmul: MatmulShape, shape: Convolution, rates: ConvolutionRates, rate: float
 ) -> Floats:
-    """Return the time of products on tiles: the fastest tile, cut along the sum where it pays."""
+    """Return the time of matmuls on tiles: the fastest tile, split along k where that is faster."""
     m, n, k, groups = matmul.m, matmul.n, matmul.k, matmul.groups
     ramp, row_ramp, units = rates.kernels.ramp, rates.kernels.row_ramp, rates.compute_units
     padding, few_rows = _padding(shape, rates), 1.0 + row_ramp / np.maximum(m, 1.0)
@@ -330,7 +330,7 @@ def _matmul_s(
 
 
 def _padding(shape: Convolution, rates: ConvolutionRates) -> Floats:
-    """Return how much longer matrix units take for channels that are no multiple of 8."""
+    """Return the slowdown of matrix units for channel counts that are no multiple of 8."""
     factor: Floats = np.ones_like(shape.positions)
     if rates.kernels.matrix:
         for channels in (shape.in_channels, shape.out_channels):
@@ -343,7 +343,7 @@ def _padding(shape: Convolution, rates: ConvolutionRates) -> Floats:
 def _winograd_s(
     shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates, memory_s: Floats
 ) -> Floats:
-    """Return the time of Winograd's algorithm for 3 x 3 kernels: fused, or by way of memory."""
+    """Return the time of Winograd's algorithm for 3 x 3 kernels: fused, or through memory. [s]"""
     c, n, pos, width = shape.in_channels, shape.out_channels, shape.positions, rates.element_bytes
     rate = rates.peak_flop_per_s * rates.winograd
     if which is ConvolutionPass.WEIGHT_GRADIENT:
@@ -367,7 +367,7 @@ def _winograd_s(
 def _fourier_s(
     shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates, memory_s: Floats
 ) -> Floats:
-    """Return the time of products of Fourier transforms of tiles."""
+    """Return the time of the matmuls of Fourier-transformed tiles. [s]"""
     c, n, pos = shape.in_channels, shape.out_channels, shape.positions
     side = _FFT_SIDE - shape.taps**0.5 + 1.0
     tiles = np.ceil(pos / side**2)

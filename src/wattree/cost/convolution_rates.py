@@ -1,4 +1,4 @@
-"""What convolutions and products of one shape reach on a device: calibration meets datasheet."""
+"""Rates of convolutions and of single matmul shapes on a device, from calibration and datasheet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WITHOUT_MATRIX_UNITS = frozenset({"kepler", "maxwell", "pascal"})
 
 
 def _profiled_kernels(device: Device, calibration: Calibration) -> Kernels | None:
-    """Return what products that were timed on the device itself say; None where none were."""
+    """Return the kernel constants fitted to matmuls timed on the device; None without any."""
     ramp = calibration.own(device, "product_ramp", -1.0)
     if ramp < 0:
         return None
@@ -42,7 +42,7 @@ def convolution_rates(
     math: float = 1.0,
     tuned: bool = True,
 ) -> ConvolutionRates:
-    """Return what convolutions reach, on matrix units where the device has any at `precision`.
+    """Return convolution rates, on matrix units where the device has any at `precision`.
 
     Args:
         device: Datasheet.

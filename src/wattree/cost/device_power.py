@@ -1,4 +1,4 @@
-"""Power of a cluster's devices: datasheet and calibration meet; the formulas are in `energy`."""
+"""Power of a cluster's devices from datasheet and calibration; the formulas are in `energy`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wattree.hardware import Cluster, Device, Precision
 
 
 def clock_curve(device: Device, calibration: Calibration) -> ClockCurve:
-    """Return how a device's voltage follows its clock."""
+    """Return a device's curve of voltage over clock."""
     return ClockCurve(
         floor_voltage=calibration.device(device, "clock_floor_voltage"),
         voltage_slope=calibration.device(device, "clock_voltage_slope"),
@@ -23,7 +23,7 @@ def clock_curve(device: Device, calibration: Calibration) -> ClockCurve:
 def device_power(
     device: Device, precision: Precision, calibration: Calibration, *, limit_w: float | None = None
 ) -> DevicePower:
-    """Return what a device draws.
+    """Return the power model of a device.
 
     Args:
         device: Datasheet.
@@ -52,7 +52,7 @@ def device_power(
 
 
 def device_mixture(device: Device, calibration: Calibration) -> Mixture:
-    """Return how training fills a device, to predict measured runs under lower limits."""
+    """Return how training fills a device, for predicting measured runs under lower power limits."""
     return Mixture(
         rest_w=calibration.device(device, "anchor_rest") * device.tdp_w,
         most_w=calibration.device(device, "anchor_most") * device.tdp_w,
@@ -67,7 +67,7 @@ def device_mixture(device: Device, calibration: Calibration) -> Mixture:
 def pool_powers(
     cluster: Cluster, precision: Precision, calibration: Calibration
 ) -> tuple[DevicePower, ...]:
-    """Return what the devices of each pool draw under their limits."""
+    """Return the power models of each pool's devices under their power limits."""
     return tuple(
         device_power(pool.node.device, precision, calibration, limit_w=cluster.limit_w(pool))
         for pool in cluster.pools

@@ -1,4 +1,4 @@
-"""Expanded memory: what a second tier that devices read and write themselves does to bandwidth.
+"""Expanded memory: effect of a second tier, which devices access directly, on bandwidth.
 
 With a share `y` of the bytes in the second tier, of bandwidth `B_E`, and the rest in the device's
 own, of bandwidth `B_L`, all of them take so much longer than from the device's own alone:
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpandedMemory:
-    """A second tier of memory as one device reads and writes it, and what lies there.
+    """A second tier of memory as one device accesses it, and the tensors stored there.
 
     Attributes:
         ratio: Bandwidth of the device's own memory over its share of the tier's.
@@ -45,16 +45,16 @@ class ExpandedMemory:
     table_misses: float = 0.0
 
     def factor(self, share: Floats) -> Floats:
-        """Return how much longer bytes take with a `share` of them in the tier."""
+        """Return the slowdown of memory traffic with a `share` of it in the tier."""
         return bandwidth_factor(share, self.ratio, concurrent=self.concurrent)
 
     def waited_s(self, share: Floats) -> Floats:
-        """Return the latency of a kernel with a `share` of its bytes in the tier. [s]"""
+        """Return the added latency of a kernel with a `share` of its bytes in the tier. [s]"""
         return np.where(share > 0, self.latency_s, 0.0)
 
 
 def bandwidth_factor(share: Floats, ratio: float, *, concurrent: bool) -> Floats:
-    """Return how much longer bytes take with a `share` of them in a second memory, from 0 on.
+    """Return the slowdown of memory traffic with a `share` of it in a second memory, from 0 on.
 
     Args:
         share: Of the bytes that are in the second memory, 0 to 1.

@@ -1,4 +1,4 @@
-"""Profiles of collectives for arrays of groups: one row for each layout that occurs."""
+"""Profiles of collectives for arrays of groups, one row for each distinct layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIELDS = tuple(each.name for each in fields(CollectiveProfile))
 
 
 class Layouts(NamedTuple):
-    """Layouts that occur among groups.
+    """The distinct layouts of groups.
 
     Attributes:
         distinct: Each once.
@@ -35,7 +35,7 @@ class Layouts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRows:
-    """Profiles by layout, `(layouts,)` each; fields as those of `CollectiveProfile`.
+    """Profiles by layout, `(layouts,)` each; fields as in `CollectiveProfile`.
 
     Attributes:
         faults: Why the algorithm cannot serve a layout, by its number.
@@ -84,7 +84,7 @@ def layouts_of(group: GroupShape, cluster: Cluster, *, alike_on_switches: bool) 
 def profile_rows(
     layouts: Sequence[GroupLayout], profile: Callable[[GroupLayout], CollectiveProfile]
 ) -> ProfileRows:
-    """Return the profiles of layouts; groups of one rank take nothing."""
+    """Return the profiles of layouts; groups of one rank cost nothing."""
     found: list[CollectiveProfile | None] = []
     faults = {}
     for number, layout in enumerate(layouts):
@@ -114,7 +114,7 @@ def profile_rows(
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return spans, ascending in stride, with those that follow on one another as one."""
+    """Return spans, ascending in stride, with contiguous ones merged."""
     merged: list[tuple[int, int]] = []
     for degree, stride in sorted(spans, key=lambda span: span[1]):
         if merged and merged[-1][0] * merged[-1][1] == stride:

@@ -1,4 +1,4 @@
-"""Time and link loads of rows at the edges of a part, exchanged with the neighbouring parts."""
+"""Time and link loads of a halo exchange: edge rows sent to neighboring parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 
 
 def halo_bytes(size_bytes: Floats, group: GroupShape) -> Floats:
-    """Return what the busiest rank sends: to both neighbours, or to the only other rank. [B]
+    """Return the bytes the busiest rank sends: to both neighbors, or to the only other rank. [B]
 
     Args:
         size_bytes: Rows of both edges together.
@@ -22,7 +22,7 @@ def halo_bytes(size_bytes: Floats, group: GroupShape) -> Floats:
 
 
 def halo_loads(size_bytes: Floats, group: GroupShape, *, stretch: Floats) -> PortLoads:
-    """Return what one rank sends over each kind of link, on average. [B]
+    """Return the bytes that one rank sends over each kind of link, on average. [B]
 
     Of the `m` members in a domain two have a neighbour in another one, and send it one edge each:
     the bytes of one whole exchange leave the domain.
@@ -45,7 +45,7 @@ def halo_loads(size_bytes: Floats, group: GroupShape, *, stretch: Floats) -> Por
 def halo_work_s(
     size_bytes: Floats, group: GroupShape, links: LinkRates, *, stretch: Floats
 ) -> Floats:
-    """Return the time of the exchange without its latency. [s]
+    """Return the time of the exchange, latency excluded. [s]
 
     Both neighbours are served at once; links take as long as their busiest rank. Each edge that
     crosses to another domain has an adapter of its own where several members share the domain.

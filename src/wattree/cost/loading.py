@@ -1,4 +1,4 @@
-"""What loading training data costs: how long each part of an input pipeline takes for a step.
+"""Cost of loading training data: time of each part of an input pipeline per step.
 
 A pipeline reads stored samples, decodes and augments them on cores of the host (or decodes them on
 the device), and copies the tensors to the device. Its parts work at the same time on different
@@ -32,7 +32,7 @@ PAGEABLE_SHARE = 0.40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loader:
-    """How training data gets to the devices that begin the model.
+    """Input pipeline of the devices that hold the first layers of the model.
 
     Attributes:
         workers: Processes (or threads) that read, decode and augment, of each rank that loads.
@@ -68,7 +68,7 @@ class Loader:
     assumed: tuple[str, ...] = field(default=(), compare=False)
 
     def of_inputs(self, size_bytes: float) -> Loader:
-        """Return the loader with sizes that no one gave taken from the model.
+        """Return the loader, with missing sizes taken from the model.
 
         Args:
             size_bytes: Of what the model is given of one sample. [B]
@@ -77,7 +77,7 @@ class Loader:
         return replace(self, assumed=(), **sizes)
 
     def shared(self, processes: int) -> Loader:
-        """Return the loader of one of so many processes on a device, which divide its workers."""
+        """Return the loader of one of several processes on a device, which divide its workers."""
         return replace(self, processes=processes, workers=max(self.workers // processes, 1))
 
     @property
@@ -87,32 +87,32 @@ class Loader:
 
     @property
     def copied_bytes(self) -> float:
-        """What crosses the host link for one sample: still encoded if the device decodes. [B]"""
+        """Bytes of one sample over the host link: encoded if the device decodes. [B]"""
         return self.tensor_bytes if self.device_decode_s is None else self.sample_bytes
 
     @property
     def held_bytes(self) -> float:
-        """What one sample takes in host memory once a worker has made it. [B]"""
+        """Host memory of one prepared sample. [B]"""
         return self.copied_bytes
 
     @property
     def batches_ahead(self) -> int:
-        """Micro-batches of a rank that are made or in the making."""
+        """Number of micro-batches of a rank that are ready or being prepared."""
         return self.workers * self.prefetch
 
     def cores_of(self, node: Node) -> int:
-        """Return the cores of a node that all workers on it share."""
+        """Return the number of cores of a node that its workers share."""
         return node.host.cpu_cores if self.cores is None else self.cores
 
 
 def storage_bytes_per_s(loader: Loader, node: Node) -> float:
-    """Return what the storage delivers, to a node or (if shared) to all. [B/s]"""
+    """Return the storage bandwidth, per node or (if shared) of all nodes. [B/s]"""
     given = loader.storage_bytes_per_s
     return node.host.storage_read_bytes_per_s if given is None else given
 
 
 def copy_bytes_per_s(loader: Loader, node: Node) -> float:
-    """Return the rate of copies to one device when no other rank copies. [B/s]"""
+    """Return the bandwidth of copies to one device while no other rank copies. [B/s]"""
     link, memory = node.device.host_link_bytes_per_s, node.host.memory_bytes_per_s
     link *= 1.0 if loader.pinned else PAGEABLE_SHARE
     return link if memory is None else min(link, memory)
@@ -127,7 +127,7 @@ def part_times_s(
     everywhere: Floats,
     serves: Floats,
 ) -> Mapping[str, Floats]:
-    """Return how long each part takes for a step's samples of every loader: part → `(n,)`. [s]
+    """Return the time of each part for one step's samples of each loader: part → `(n,)`. [s]
 
     With `s` samples of a loader, `k` loaders on a node, `W` workers each, `C` cores, core time `t`
     and reading time `r` of a sample: workers take `s (r + t) / W`, cores `s t k / C`, storage
@@ -157,14 +157,14 @@ def part_times_s(
 
 
 def _read_s(loader: Loader, node: Node) -> float:
-    """Return how long a worker waits for one sample when no one else reads. [s]"""
+    """Return the time for a worker to read one sample while no other worker reads. [s]"""
     if loader.sample_bytes == 0:
         return loader.storage_latency_s
     return loader.storage_latency_s + loader.sample_bytes / storage_bytes_per_s(loader, node)
 
 
 def first_batch_s(loader: Loader, node: Node, samples: float, *, on_node: int) -> float:
-    """Return how long the first micro-batch of a job takes, when nothing is ready yet. [s]
+    """Return the time until the first micro-batch of a job is ready. [s]
 
     All workers begin at once, each with a micro-batch of its own, and share the cores.
 
@@ -186,7 +186,7 @@ def first_batch_s(loader: Loader, node: Node, samples: float, *, on_node: int) -
 
 
 def _shared_copy(loader: Loader, node: Node, on_node: Floats, serves: Floats) -> Floats:
-    """Return the rate of one loader's copies while all of a node copy. [B/s]"""
+    """Return the bandwidth of one loader's copies while all of a node copy. [B/s]"""
     # Ranks that one loader serves are neighbours, and share switches with each other; processes of
     # one device share its link.
     devices = on_node * serves / loader.processes

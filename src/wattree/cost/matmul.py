@@ -1,4 +1,4 @@
-"""Time of matmuls: tiles, waves and the two roofs. Pure functions over arrays."""
+"""Time of matmuls: tiles, waves and the roofline. Pure functions over arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tile_efficiency(  # noqa: PLR0917 - a shape
     compute_units: int,
     split_k: bool = False,  # noqa: FBT001, FBT002 - as `matmul_time_s` has it
 ) -> Floats:
-    """Return the share of the matrix units' rate that a product's shape allows, in (0, 1].
+    """Return the share of the matrix units' rate that a matmul's shape allows, in (0, 1].
 
     `max over tiles of r_t * (m n g) / (waves * tile area * units) * k / (k + k0)`: useful work
     over tile-padded work over whole waves of compute units.
@@ -69,7 +69,7 @@ def matmul_time_s(
     alignment_penalty: float = 1.0,
     split_k: bool = False,
 ) -> Floats:
-    """Return the time of `groups` products of (m x k) by (k x n). [s]
+    """Return the time of `groups` matmuls of (m x k) by (k x n). [s]
 
     `max(2 m n k g / (rate * tile efficiency) * alignment, bytes / bandwidth)`.
 

@@ -1,4 +1,4 @@
-"""Memory traffic of operators that are bound by it: passes over their operands, by function.
+"""Memory traffic of memory-bound operators: passes over their operands, by function.
 
 An operator reads its operands and writes its results some whole number of times: a batch norm
 reads its input once for the statistics and once to normalize it. What passes reach of the
@@ -25,7 +25,7 @@ SECTOR_BYTES = 32.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """How often a function moves its operands, and how well. Backward counts the same operands.
+    """Number of passes over operands, and their efficiency. Backward counts the same operands.
 
     Attributes:
         inputs, outputs: Forward: passes over what it reads, and over what it writes.
@@ -228,13 +228,13 @@ _ALIASES: Mapping[str, str] = {
 
 
 def passes_of(kind: OperatorKind, function: str) -> Passes | None:
-    """Return the passes of a function, or of its kind; None where memory is not what binds."""
+    """Return the passes of a function, or of its kind; None for functions not bound by memory."""
     named = IN_CONVOLUTIONS.get(function) or BY_FUNCTION.get(plain_function(function))
     return named or BY_KIND.get(kind)
 
 
 def plain_function(function: str) -> str:
-    """Return our name of a function that may be called as PyTorch calls it.
+    """Return Wattree's name of a function given its PyTorch name.
 
     `native_layer_norm` is `layer_norm`, `avg_pool2d` is `avg_pool`.
     """
@@ -246,7 +246,7 @@ def plain_function(function: str) -> str:
 
 
 def gathered_bytes(rows: Floats, row_bytes: Floats) -> Floats:
-    """Return what picking rows at random places moves. [B]
+    """Return the memory traffic of gathering rows at random indices. [B]
 
     Rows are taken to begin where a sector does and move whole ones: a row of 4 bytes moves 32.
 

@@ -1,4 +1,4 @@
-"""What the precision of training changes of the defaults of its software."""
+"""Changes to software defaults that depend on the training precision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FULL: dict[str, Any] = {
 
 
 def at_precision(software: Software, precision: Precision | str) -> Software:
-    """Return the defaults that hold at `precision`, which may be `amp`.
+    """Return the software defaults at `precision`, which may be `amp`.
 
     Without mixed precision, and with autocast, parameters have no copy in the optimizer.
     """
@@ -42,5 +42,5 @@ def at_precision(software: Software, precision: Precision | str) -> Software:
 
 
 def matrix_precision(precision: str) -> Precision:
-    """Return the number format of matrix work at a training precision, which may be `amp`."""
+    """Return the number format of matmuls at a training precision, which may be `amp`."""
     return Precision.FP16 if precision == AUTOCAST else Precision(precision)

@@ -1,4 +1,4 @@
-"""The section `observations` of a file of constants: what runs of a user's own measured."""
+"""The section `observations` of a file of constants: measured times of a user's runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_S, _MOST_SPREAD = 1e12, 5.0
 
 
 def observation_lines(observations: Sequence[Observation]) -> list[str]:
-    """Return the lines of the section, with its key; none where there are no observations."""
+    """Return the lines of the section, with its key; none without observations."""
     found = [f"  - {json.dumps(as_plain(each), allow_nan=False)}" for each in observations]
     return ["observations:", *found] if found else []
 
@@ -40,7 +40,7 @@ def observations_of(raw: Mapping[str, Any], problems: list[str]) -> tuple[Observ
 
 
 def _faults(each: Observation) -> Iterator[str]:
-    """Yield what no observation can hold."""
+    """Yield the faults of an observation."""
     for name, value in (("measured_s", each.measured_s), ("predicted_s", each.predicted_s)):
         if not 0 < value < _MOST_S:
             yield f"{name}: found {value!r}, expected a time above 0"

@@ -1,4 +1,4 @@
-"""What measured times of a user's runs say of constants that were fitted to other people's.
+"""Corrections of fitted constants from measured times of a user's own runs.
 
 Logarithms of constants are normal around the pooled values, apart by the spread that the pooled fit
 gives them. A measured time sees one combination of them: each by the share of the time it sets.
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One measured time of a run, and what the prediction of it rests on.
+    """One measured time of a run, and the constants that its prediction depends on.
 
     Attributes:
         what: The time that was measured: `step`, or a class of constants.
@@ -58,7 +58,7 @@ class Observation:
 
 
 def moved(observations: Sequence[Observation]) -> dict[str, float]:
-    """Return class of constants → how far the logarithm of the time that it sets moves."""
+    """Return class of constants → shift of the logarithm of the time that it sets."""
     if not observations:
         return {}
     pull = np.linalg.solve(_covariance(observations), [each.error for each in observations])
@@ -70,7 +70,7 @@ def moved(observations: Sequence[Observation]) -> dict[str, float]:
 
 
 def told(observations: Sequence[Observation], parts: Mapping[str, IntervalPart]) -> Floats:
-    """Return the weight with which each observed error corrects a time that rests on `parts`."""
+    """Return the weight of each observed error in correcting a time that depends on `parts`."""
     crossed = [_common(each.parts, parts) for each in observations]
     return np.asarray(np.linalg.solve(_covariance(observations), crossed))
 
@@ -78,7 +78,7 @@ def told(observations: Sequence[Observation], parts: Mapping[str, IntervalPart])
 def untold(
     observations: Sequence[Observation], parts: Mapping[str, IntervalPart]
 ) -> tuple[dict[str, IntervalPart], float]:
-    """Return what a time still rests on that observations do not tell, and their noise in it.
+    """Return the uncertainty that observations leave in a time, and their noise in it.
 
     Args:
         observations: Of runs like the predicted one; their spreads count, not those of `parts`.
@@ -100,7 +100,7 @@ def untold(
 
 
 def _common(one: Mapping[str, IntervalPart], other: Mapping[str, IntervalPart]) -> float:
-    """Return the covariance of two times by the constants that both rest on."""
+    """Return the covariance of two times through the constants that both depend on."""
     return math.fsum(
         part.share * other[name].share * part.spread**2
         for name, part in one.items()

@@ -1,4 +1,4 @@
-"""Number formats by the name that calibrations keep their constants under."""
+"""Names of number formats in calibrations."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ QUANTIZED_BYTES: Mapping[str, float] = {
 
 
 def precision_class(precision: Precision) -> str:
-    """Return the name under which calibrations keep the matrix rate at `precision`."""
+    """Return the name of the matrix rate at `precision` in calibrations."""
     return _CLASSES[precision]

@@ -1,4 +1,4 @@
-"""Shares of peak that products reach: from devices that were measured to dies, and to all."""
+"""Shares of peak of matmuls: from measured devices to dies, and to the general constant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_DIE, OF_ALL = 0.08, 0.15
 
 
 def with_levels(calibration: Calibration) -> Calibration:
-    """Return `calibration` with what the devices' shares of products say of dies and of all.
+    """Return `calibration` with the devices' matmul shares averaged per die and over all.
 
     A die has the geometric mean of the devices of the catalog that are made with it; all have that
     of the dies, so that a die of many products counts once. The power of the boards is averaged

@@ -1,4 +1,4 @@
-"""Rates that one kind of device reaches under one software family: calibration meets datasheet."""
+"""Rates of one kind of device under one software family, from calibration and datasheet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What operators and links reach, in SI units.
+    """Rates of operators and links, in SI units.
 
     Attributes:
         compute_units: Units that tiles are spread over.
@@ -126,18 +126,18 @@ class Rates:
     ungrouped_reads: float = 1.0
 
     def shared(self, processes: int, *, in_turn: bool) -> Rates:
-        """Return the rates of a device that so many processes share; arguments as of `sharing`."""
+        """Return the rates of a device shared by several processes; arguments as of `sharing`."""
         if processes == 1:
             return self
         return replace(self, sharing=self.sharing.of(processes, in_turn=in_turn))
 
     def update_bytes_per_s(self, state_bytes: float) -> float | Floats:
-        """Return the bandwidth of updates by an optimizer with so much state a parameter. [B/s]"""
+        """Return the bandwidth of optimizer updates with these bytes of state a parameter. [B/s]"""
         alone = self.update_rates.get(state_bytes, self.memory_bytes_per_s)
         return alone / self.sharing.slowdown
 
     def accessing(self, share: Floats) -> Rates:
-        """Return the rates of a kernel with a `share` of its bytes in expanded memory."""
+        """Return the rates of a kernel with a `share` of its traffic in expanded memory."""
         assert self.expanded is not None
         factor = self.expanded.factor(share)
         convolution = self.convolution
@@ -159,7 +159,7 @@ def rates_of(
     *,
     collectives: CollectiveRequests | None = None,
 ) -> Rates:
-    """Return the rates of the devices of a cluster of one kind.
+    """Return the rates of one kind of device of a cluster.
 
     Args:
         cluster: Devices and links.
@@ -267,7 +267,7 @@ def _products(
     plain: Precision,
     calibration: Calibration,
 ) -> dict[str, Any]:
-    """Return the fields of `Rates` for products and attention. [FLOP/s]"""
+    """Return the fields of `Rates` for matmuls and attention. [FLOP/s]"""
     math = calibration.math(software.name, compiled=software.compiled)
     linear = _product_rate(device, precision, calibration) * math
     if precision is Precision.MXFP8:
@@ -290,7 +290,7 @@ def _products(
 
 
 def _product_rate(device: Device, precision: Precision, calibration: Calibration) -> float:
-    """Return what large products of a training step reach, whatever the software. [FLOP/s]"""
+    """Return the rate of large matmuls of a training step, whatever the software. [FLOP/s]"""
     width = precision_class(precision)
     alone = calibration.device(device, f"matmul.{width}")
     return (
@@ -301,7 +301,7 @@ def _product_rate(device: Device, precision: Precision, calibration: Calibration
 
 
 def _experts(device: Device, software: Software, calibration: Calibration) -> dict[str, Any]:
-    """Return the fields of `Rates` for layers of experts."""
+    """Return the fields of `Rates` for mixture-of-experts layers."""
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
     host = "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
     waits = software.moe_dropless and not software.inference_kernels
@@ -313,7 +313,7 @@ def _experts(device: Device, software: Software, calibration: Calibration) -> di
 
 
 def _launches(device: Device, software: Software, calibration: Calibration) -> tuple[float, float]:
-    """Return host time per kernel, and what each kernel adds where launches block. [s]
+    """Return host time per kernel launch, and the added time per kernel where launches block. [s]
 
     Where the time of a framework's call was measured on the device, calls run one after another.
     """
@@ -325,7 +325,7 @@ def _launches(device: Device, software: Software, calibration: Calibration) -> t
 
 
 def _update_rates(device: Device, calibration: Calibration) -> dict[float, float]:
-    """Return what updates reach on a device where they were timed, by state a parameter. [B/s]"""
+    """Return measured update bandwidths on a device, by bytes of state a parameter. [B/s]"""
     found = {
         state: calibration.own(device, f"update_bandwidth.{name}", 0.0)
         for name, state in UPDATE_STATES.items()
@@ -340,7 +340,7 @@ def _update_rates(device: Device, calibration: Calibration) -> dict[float, float
 def _beside(
     cluster: Cluster, device: Device, links: LinkRates, calibration: Calibration
 ) -> tuple[float, float]:
-    """Return the rates of computing and of communicating alongside each other, between replicas.
+    """Return the rates of compute and communication while both run concurrently, between replicas.
 
     Where the processors that compute also move the bytes, links that are slower than memory leave
     them more time: each byte takes so much of it as was measured between ranks of one machine.
@@ -359,7 +359,7 @@ def _beside(
 
 
 def _oversubscription(cluster: Cluster) -> float:
-    """Return how far the fabric is shared; traffic inside one leaf never is."""
+    """Return the oversubscription of the fabric; it never affects traffic inside one leaf."""
     inside = cluster.nodes <= cluster.fabric.leaf_nodes
     return 1.0 if inside else cluster.fabric.oversubscription
 

@@ -1,4 +1,4 @@
-"""Which algorithm and protocol a job asks for, by kind of collective."""
+"""Algorithms and protocols that a job requests, by kind of collective."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What one kind of collective shall use.
+    """Requested algorithm and protocol of one kind of collective.
 
     Attributes:
         algorithm: `auto`, `nccl`, or a name in `ALGORITHMS`.
@@ -51,7 +51,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRequests:
-    """What a job asks for.
+    """All requests of a job.
 
     Attributes:
         by_kind: Kind → request; others are `auto`.
@@ -60,11 +60,11 @@ class CollectiveRequests:
     by_kind: Mapping[str, Request] = field(default_factory=dict)
 
     def of(self, kind: str) -> Request:
-        """Return what is asked of a kind."""
+        """Return the request for a kind."""
         return self.by_kind.get(kind, _DEFAULT)
 
     def misfits(self, cluster: Cluster) -> Iterator[tuple[str, str]]:
-        """Yield kind and fault of each request that no group of the cluster can meet."""
+        """Yield kind and fault of each request that no group of the cluster can satisfy."""
         for kind, request in self.by_kind.items():
             fault = _misfit(kind, request, cluster)
             if fault is not None:
@@ -75,18 +75,18 @@ _DEFAULT = Request()
 
 
 def algorithm_names() -> tuple[str, ...]:
-    """Return what a request may name."""
+    """Return the valid names of a request."""
     built_in = [name for name in ALGORITHMS if kinds_of(name)]
     return (AUTO_COLLECTIVES, NCCL, *built_in)
 
 
 def kinds_of(algorithm: str) -> tuple[str, ...]:
-    """Return the kinds of a job's collectives that an algorithm may have."""
+    """Return the kinds of a job's collectives that an algorithm supports."""
     return _KINDS.get(algorithm, COMPILED_KINDS)
 
 
 def _misfit(kind: str, request: Request, cluster: Cluster) -> str | None:
-    """Return why a request cannot be met, or None."""
+    """Return why a request cannot be satisfied, or None."""
     if kind not in kinds_of(request.algorithm):
         fitting = [other for other in algorithm_names() if kind in kinds_of(other)]
         return (

@@ -1,4 +1,4 @@
-"""Time and link loads of blocks that go round a ring of ranks, one neighbour further each time."""
+"""Time and link loads of blocks passed around a ring of ranks, one neighbor per turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 
 
 def ring_pass_loads(size_bytes: Floats, group: GroupShape, *, stretch: Floats) -> PortLoads:
-    """Return what one rank sends while every rank's block visits all others, on average. [B]
+    """Return the bytes one rank sends while every block visits all others, on average. [B]
 
     In each of `n - 1` turns every rank sends the block it has, `size / n`, to the next rank: the
     bytes of a ring all-gather [1]. Of the `m` members in a domain one sends to another domain.
@@ -38,7 +38,7 @@ def ring_pass_loads(size_bytes: Floats, group: GroupShape, *, stretch: Floats) -
 def ring_pass_work_s(
     size_bytes: Floats, group: GroupShape, links: LinkRates, *, stretch: Floats
 ) -> Floats:
-    """Return the time of all turns without their latency. [s]
+    """Return the time of all turns, latency excluded. [s]
 
     A block has one sender, so the one that crosses to another domain has a single adapter: unlike
     in a collective, whose channels spread over the adapters of all members. Arguments are those of

@@ -1,4 +1,4 @@
-"""How processes share one device, and how much of it the kernels of one process fill.
+"""Device sharing between processes, and the share of a device that one process's kernels fill.
 
 Under NVIDIA's Multi-Process Service kernels of several processes run at once where they leave room.
 Thread blocks are spread over the compute units first, so a kernel of fewer blocks than units leaves
@@ -31,7 +31,7 @@ _TILE, _PART = 64.0, 80.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSharing:
-    """What a device is to processes that share it.
+    """Effect of device sharing on its processes.
 
     Attributes:
         units: Compute units, or cores of a CPU.
@@ -52,11 +52,11 @@ class DeviceSharing:
 
     @property
     def slowdown(self) -> float:
-        """How much longer anything takes while all processes are at the device."""
+        """Slowdown while all processes use the device."""
         return 1.0 + self.contention * (self.processes - 1)
 
     def of(self, processes: int, *, in_turn: bool) -> DeviceSharing:
-        """Return the device as so many processes share it.
+        """Return the sharing model for this number of processes.
 
         Args:
             processes: How many.
@@ -67,7 +67,7 @@ class DeviceSharing:
 
 
 def sharing_of(device: Device, calibration: Calibration) -> DeviceSharing:
-    """Return what a device is to several processes."""
+    """Return the sharing model of several processes on a device."""
     is_cpu = device.kind == "cpu"
     pooled = calibration.general(f"colocation_contention_{'cpu' if is_cpu else 'gpu'}")
     return DeviceSharing(
@@ -79,7 +79,7 @@ def sharing_of(device: Device, calibration: Calibration) -> DeviceSharing:
 
 
 def matmul_fill(m: Floats, n: Floats, k: Floats, groups: Floats, units: int) -> Floats:
-    """Return the share of the units that a product of (m x k) by (k x n) matrices fills, (0, 1].
+    """Return the share of the units that an (m x k) by (k x n) matmul fills, in (0, 1].
 
     Args:
         m, n, k, groups: Shape.

@@ -1,4 +1,4 @@
-"""Defaults of training software: facts about what it launches, keeps and overlaps.
+"""Defaults of training software: which kernels it launches, what it stores and what it overlaps.
 
 A *trait* is a fact of the software (documented, or read from its source); fitted constants live
 in the calibration. A job names a family and may override single traits.
@@ -143,7 +143,7 @@ class Software:
     grouped_cache: bool = True
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
-        """Return a copy with single traits replaced.
+        """Return a copy with some traits replaced.
 
         Raises:
             JobError: A trait is unknown.
@@ -362,7 +362,7 @@ SOFTWARE: Mapping[str, Software] = {
 
 
 def trait_meanings() -> Mapping[str, str]:
-    """Return what each trait means: trait → the words of the attributes of `Software`."""
+    """Return trait → its description in the attributes of `Software`."""
     listed = inspect.cleandoc(Software.__doc__ or "").partition("Attributes:\n")[2]
     entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n     +.*)*)", listed, re.MULTILINE)
     return {

@@ -1,4 +1,4 @@
-"""What an optimizer's update moves through memory, as software makes it. Pure functions."""
+"""Memory traffic of an optimizer update, by implementation. Pure functions."""
 
 from __future__ import annotations
 

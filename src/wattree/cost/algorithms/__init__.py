@@ -1,4 +1,4 @@
-"""Collectives as messages, one algorithm in each file, and what they cost on a network."""
+"""Collectives as message schedules, one algorithm per file, and their cost on a network."""
 
 from wattree.cost.algorithms import (
     binomial,

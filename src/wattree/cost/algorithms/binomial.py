@@ -1,4 +1,4 @@
-"""Binomial trees: whole messages, the number of ranks that have them doubling each step."""
+"""Binomial trees of whole messages: each step doubles the number of ranks that have the data."""
 
 from __future__ import annotations
 

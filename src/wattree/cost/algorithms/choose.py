@@ -1,4 +1,4 @@
-"""From a collective and a group to messages: the algorithm as set, or as NCCL chooses it."""
+"""Choice of a collective's algorithm, as configured or as NCCL chooses it, and its messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CAPABILITIES = {
 
 
 def schedule_of(call: Call, algorithm: str) -> MessageSchedule:
-    """Return the messages of a collective by one algorithm. One rank alone sends none.
+    """Return the messages of a collective under one algorithm; a single rank sends none.
 
     Raises:
         UnknownNameError: There is no such algorithm.
@@ -53,7 +53,7 @@ def schedule_of(call: Call, algorithm: str) -> MessageSchedule:
 def choice_for(
     call: Call, system: NcclSystem, *, algorithms: Sequence[str] = ()
 ) -> tuple[str, NcclChoice | None]:
-    """Return the name of the algorithm for a call, and NCCL's choice where it makes one.
+    """Return the name of the algorithm for a call, and NCCL's choice where NCCL decides.
 
     What NCCL does not tune it sends directly, over rails where the group fills several domains
     evenly.
@@ -74,12 +74,12 @@ def choice_for(
 
 
 def nccl_knows(architecture: str) -> bool:
-    """Return whether NCCL's tuning model has figures for devices of an architecture."""
+    """Return whether NCCL's tuning model covers devices of an architecture."""
     return architecture in _CAPABILITIES
 
 
 def nccl_system(cluster: Cluster, group: RankGroup, *, collnet: bool = False) -> NcclSystem:
-    """Return what NCCL would know of a group of a cluster's NVIDIA devices.
+    """Return NCCL's view of a group of a cluster's NVIDIA devices.
 
     A domain of NVLink counts as a node, as NCCL counts racks of NVL72.
 

@@ -1,4 +1,4 @@
-"""Rings along cables: orders of devices that use no cable twice."""
+"""Link-disjoint rings: orders of devices that use no cable twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATIENCE = 200_000
 
 
 def disjoint_cycles(cables: Integers) -> tuple[tuple[int, ...], ...]:
-    """Return as many rings through all devices as can be found, each way round counted.
+    """Return as many disjoint rings through all devices as are found, one per direction.
 
     NCCL and RCCL look for the same: on DGX-1 with V100 three rings that together use every
     NVLink. Where every pair is joined alike, an even number of devices has a matching left over by
@@ -57,7 +57,7 @@ def _rings_by_turning(size: int) -> tuple[tuple[int, ...], ...]:
 
 
 class _Search:
-    """Depth-first, thickest cables first, until no more rings can fit or patience ends."""
+    """Depth-first search, thickest cables first, until no ring fits or the search limit is hit."""
 
     def __init__(self, cables: Integers) -> None:
         self.best: list[tuple[int, ...]] = []
@@ -67,7 +67,7 @@ class _Search:
         self._patience = _PATIENCE
 
     def extend(self, found: list[tuple[int, ...]]) -> bool:
-        """Add rings to those found; true once there can be no more or no more time."""
+        """Add rings to those found; return true when the search is finished or out of time."""
         if len(found) > len(self.best):
             self.best = list(found)
         if len(self.best) >= self._most or self._patience <= 0:

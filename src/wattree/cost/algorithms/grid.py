@@ -1,4 +1,4 @@
-"""Rings along every axis of a torus at once, as on TPUs."""
+"""Rings along all axes of a torus concurrently, as on TPUs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _Part:
         self.owner[np.ravel_multi_index(final, self._lengths).ravel()] = self._ranks.ravel()
 
     def key(self, phase: int) -> tuple[int, int]:
-        """Return what rounds must share to be one: the period and the length of the axis."""
+        """Return the key by which rounds are merged: the period and the length of the axis."""
         return prod(self._lengths[phase:]), self._lengths[phase]
 
     def messages(self, phase: int, *, reduces: bool) -> tuple[Integers, ...]:

@@ -1,4 +1,4 @@
-"""Groups: the ranks of a collective and where in the topology they sit."""
+"""Groups: the ranks of a collective and their location in the topology."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RankGroup:
 
     @property
     def ranks(self) -> int:
-        """How many ranks."""
+        """Number of ranks."""
         return len(self.devices)
 
     @property
@@ -62,7 +62,7 @@ class RankGroup:
 
     @property
     def nodes(self) -> int:
-        """How many domains."""
+        """Number of domains."""
         return len(np.unique(self.node))
 
     def members(self) -> list[Integers]:
@@ -71,7 +71,7 @@ class RankGroup:
         return np.split(order, np.flatnonzero(np.diff(self.node[order])) + 1)
 
     def grid(self, *, needed_by: str) -> Integers:
-        """Return the ranks by domain and place in it. Shape `(domains, members)`.
+        """Return the ranks by domain and index within it. Shape `(domains, members)`.
 
         Raises:
             CostError: Domains hold different numbers of members.
@@ -87,13 +87,13 @@ class RankGroup:
 
 
 def contiguous_group(ranks: int, inside: int) -> RankGroup:
-    """Return ranks 0, 1, … on devices of those numbers, `inside` of them in each domain."""
+    """Return ranks 0, 1, … on the devices of the same numbers, `inside` of them in each domain."""
     devices = np.arange(ranks, dtype=np.int64)
     return RankGroup(devices=devices, node=devices // inside)
 
 
 def group_of(cluster: Cluster, devices: Sequence[int]) -> RankGroup:
-    """Return the group of those devices of a cluster, in that order.
+    """Return the group of these devices of a cluster, in the given order.
 
     Raises:
         CostError: A device is not in the cluster, or is named twice.
@@ -138,7 +138,7 @@ def _switches(cluster: Cluster, domain: Integers) -> tuple[str, ...]:
 
 
 def has_cycles(size: int) -> bool:
-    """Return whether rings are looked for along the cables of domains of `size` devices."""
+    """Return whether rings are searched along the cables of domains of `size` devices."""
     return size <= 16
 
 
@@ -160,7 +160,7 @@ def ring_cycles(node: Node, size: int, local: Integers) -> tuple[tuple[int, ...]
 
 
 def _cables(network: Network, names: Sequence[str]) -> Integers:
-    """Return how many of the thinnest cable join each pair."""
+    """Return the number of cables between each pair, in units of the thinnest cable."""
     place = {name: index for index, name in enumerate(names)}
     rate = np.zeros((len(names), len(names)))
     for link in network.links:

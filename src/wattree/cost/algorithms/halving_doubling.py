@@ -1,4 +1,4 @@
-"""Recursive halving and doubling: few steps, partners ever nearer, then ever farther."""
+"""Recursive halving and doubling: few steps; partners get nearer, then farther."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def halving_doubling(call: Call) -> MessageSchedule:
 
 
 class _Plan:
-    """The power of two that takes part, and which chunks belong to each of its members."""
+    """The power of two of ranks that takes part, and the chunks of each member."""
 
     def __init__(self, order: Integers) -> None:
         n = len(order)
@@ -76,7 +76,7 @@ class _Plan:
         self._bounds = np.where(place <= extra, 2 * place, place + extra)
 
     def exchanges(self, *, reduces: bool) -> tuple[Round, ...]:
-        """Return halving, from far to near, or doubling, from near to far."""
+        """Return the halving rounds, from far to near, or the doubling rounds, from near to far."""
         place = np.arange(1 << self._bits)
         rounds = []
         for bit in range(self._bits):
@@ -98,11 +98,11 @@ class _Plan:
         return tuple(reversed(rounds)) if reduces else tuple(rounds)
 
     def fold(self, *, whole: bool, reduces: bool) -> tuple[Round, ...]:
-        """Return what the odd ranks out hand over before."""
+        """Return what the remaining ranks send before the exchange."""
         return self._pairs(self._even, self._odd, whole=whole, reduces=reduces)
 
     def unfold(self, *, whole: bool) -> tuple[Round, ...]:
-        """Return what they get back after."""
+        """Return what the remaining ranks receive after the exchange."""
         return self._pairs(self._odd, self._even, whole=whole, reduces=False)
 
     def _pairs(

@@ -1,4 +1,4 @@
-"""Within the domain, between domains, within the domain."""
+"""Hierarchical collectives: within the domain, between domains, within the domain."""
 
 from __future__ import annotations
 

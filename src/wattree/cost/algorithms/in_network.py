@@ -1,4 +1,4 @@
-"""Switches that add: NVLS within a domain, SHARP in the fabric."""
+"""Reduction in switches: NVLS within a domain, SHARP in the fabric."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_SWITCH = (
 
 @ALGORITHMS.register("nvls")
 def nvls(call: Call) -> MessageSchedule:
-    """Return collectives through NVSwitches that add and multicast.
+    """Return collectives through NVSwitches that reduce and multicast.
 
     Place l of a domain works on shard l: the switch reads the shard from all members, adds, and
     hands it to l; l writes its shard to the switch once, which sends it to all [1]. A member so
@@ -45,14 +45,14 @@ def nvls(call: Call) -> MessageSchedule:
     shard = places * domains
 
     def pull() -> tuple[Round, ...]:
-        """Return the switch reading all shards from all, and handing each to its place."""
+        """Return the switch reading the shards of all devices and sending each to its owner."""
         return (
             round_of(grid, switch, count=everything, period=period, reduces=True),
             round_of(switch, grid, first=shard, count=domains, period=period),
         )
 
     def push() -> tuple[Round, ...]:
-        """Return every place writing its shard to the switch, and the switch all to all."""
+        """Return each device writing its shard to the switch, and the switch multicasting it."""
         return (
             round_of(grid, switch, first=shard, count=domains, period=period),
             round_of(switch, grid, count=everything, period=period),
@@ -84,7 +84,7 @@ def nvls(call: Call) -> MessageSchedule:
 
 @ALGORITHMS.register("sharp")
 def sharp(call: Call) -> MessageSchedule:
-    """Return an all-reduce that the switches of the fabric add.
+    """Return an all-reduce that the switches of the fabric perform.
 
     Reduce-scatter in every domain, then every place sends its shard into the fabric and gets the
     sum back, then all-gather: an adapter carries `S / m` each way, whatever the number of domains

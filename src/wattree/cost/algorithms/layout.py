@@ -1,4 +1,4 @@
-"""Where the groups of a mesh axis sit: every group of the axis at once, device by device."""
+"""Location of the groups of a mesh axis: all groups of the axis, device by device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLayout:
-    """The groups over some axes of a mesh whose rank r sits on device r. Hashable.
+    """The groups along some axes of a mesh that places rank r on device r. Hashable.
 
     Attributes:
         spans: Degree and stride of each axis of the groups with more than one rank, strides
@@ -50,7 +50,7 @@ class GroupLayout:
         return devices[first]
 
     def split(self) -> tuple[tuple[tuple[int, int], ...], int] | None:
-        """Return the spans inside a domain, and over how many domains a group lies.
+        """Return the spans inside a domain, and the number of domains of a group.
 
         None where domains hold unequal parts of a group.
         """
@@ -70,7 +70,7 @@ class GroupLayout:
         return tuple(inside), domains
 
     def with_domains(self, most: int) -> GroupLayout:
-        """Return a layout of the same groups, cut down to at most so many domains.
+        """Return a layout of the same groups, limited to this number of domains.
 
         Only where domains hold equal parts of a group; otherwise the layout itself.
         """
@@ -80,7 +80,7 @@ class GroupLayout:
         return replace(self, spans=(*split[0], (most, self.domain)))
 
     def on_switches(self) -> GroupLayout:
-        """Return the layout by which all that lie as spread are the same behind switches.
+        """Return one canonical layout for all layouts that are equivalent behind switches.
 
         Members of a domain stand side by side, those of others in the domains that follow.
         """

@@ -1,4 +1,4 @@
-"""A collective as messages: who sends which part of the data to whom, and in which order.
+"""A collective as messages: sender, receiver, chunks and order.
 
 The data of a collective is cut into chunks. A chunk begins at one rank, or as one contribution of
 every rank that must be added; it ends at one rank, or at all. That, and nothing else, says what
@@ -95,7 +95,7 @@ def round_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSchedule:
-    """One collective, ready to be timed, loaded onto links or played.
+    """One collective, ready to be timed, loaded onto links or executed.
 
     Attributes:
         kind: `all_reduce`, `all_gather`, ….
@@ -127,7 +127,7 @@ class MessageSchedule:
 
     @property
     def ranks(self) -> int:
-        """How many ranks take part."""
+        """Number of ranks that take part."""
         return self.group.ranks
 
     @property
@@ -137,11 +137,11 @@ class MessageSchedule:
 
     @property
     def steps(self) -> int:
-        """Messages that follow one another: the factor of alpha in closed forms."""
+        """Number of dependent messages in sequence: the factor of alpha in closed forms."""
         return sum(each.repeats * sum(1 for _ in each.hops()) for each in self.rounds)
 
     def is_uniform(self) -> bool:
-        """Return whether all chunks are of one size, so that a message's never changes."""
+        """Return whether all chunks have one size, so that message sizes are constant."""
         return (
             bool(np.all(self.chunk_bytes == self.chunk_bytes[0])) if self.chunk_bytes.size else True
         )
@@ -159,7 +159,7 @@ class MessageSchedule:
         return np.asarray(straight + total[each.base + over] - total[each.base])
 
     def carried_bytes(self, each: Round) -> Floats:
-        """Return what every message of a round carries in all repeats together. `(k,)`. [B]"""
+        """Return the bytes of each message of a round over all repeats. Shape `(k,)`. [B]"""
         if self.is_uniform() or each.repeats == 1:
             return self.message_bytes(each, 0) * each.repeats
         total = np.zeros(len(each.sender))
@@ -168,11 +168,11 @@ class MessageSchedule:
         return total
 
     def sent_bytes(self) -> Floats:
-        """Return what each participant sends. Shape `(ranks + helpers,)`. [B]"""
+        """Return the bytes that each participant sends. Shape `(ranks + helpers,)`. [B]"""
         return self._per_participant("sender")
 
     def received_bytes(self) -> Floats:
-        """Return what each participant receives. Shape `(ranks + helpers,)`. [B]"""
+        """Return the bytes that each participant receives. Shape `(ranks + helpers,)`. [B]"""
         return self._per_participant("receiver")
 
     def _per_participant(self, end: str) -> Floats:

@@ -1,4 +1,4 @@
-"""What one byte of a collective puts on ports, adapters and uplinks, and how many steps it takes.
+"""Profile of a collective: load per byte on ports, adapters and uplinks, and number of steps.
 
 Read off the messages of an algorithm, with all groups of the layout at work at once. Scaled by the
 size, a profile is the cost of every call of that kind, algorithm and place.
@@ -31,7 +31,7 @@ _EXCHANGES = frozenset({"direct", "rail"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveProfile:
-    """A collective of one byte.
+    """Loads and steps of a collective of one byte.
 
     Attributes:
         scale_up: Through the busiest port of a device, one direction; where there is no switch,
@@ -111,7 +111,7 @@ def profile_of(kind: str, algorithm: str, layout: GroupLayout, wiring: Wiring) -
 
 @lru_cache(maxsize=1024)
 def shifted_stretch(distance: int, filled: int, wiring: Wiring) -> float:
-    """Return the time of messages of every device to the one so far on, over that through a port.
+    """Return the time of messages at a fixed device offset over their time through a port.
 
     Args:
         distance: From sender to receiver.
@@ -124,7 +124,7 @@ def shifted_stretch(distance: int, filled: int, wiring: Wiring) -> float:
 
 
 def ring_stretch(layout: GroupLayout, wiring: Wiring) -> float:
-    """Return the time of messages from every member to the next, over that through a port.
+    """Return the time of messages from each member to the next over their time through a port.
 
     All groups send at once; the last member of a group in the domain sends to the first, or off.
 
@@ -219,7 +219,7 @@ def _counted(schedule: MessageSchedule, layout: GroupLayout) -> CollectiveProfil
 
 
 def _parts(schedule: MessageSchedule) -> Iterator[LinkTraffic]:
-    """Yield what is under way at one time, participants as numbered: a hop, or all if pipelined."""
+    """Yield the concurrent messages, participants as numbers: a hop, or all if pipelined."""
     rounds = schedule.rounds
     if schedule.pipelined:
         if rounds:
@@ -240,7 +240,7 @@ def _hops(schedule: MessageSchedule, each: Round) -> Iterator[LinkTraffic]:
 
 
 def _most(part: LinkTraffic, chosen: NDArray[np.bool_], ranks: int) -> float:
-    """Return the bytes of the messages chosen at the busiest rank, out of it or into it. [B]"""
+    """Return the bytes of the chosen messages at the busiest rank, out of it or into it. [B]"""
     ends = (part.sender[chosen], part.receiver[chosen])
     return max(
         float(np.bincount(end, weights=part.size_bytes[chosen], minlength=ranks)[:ranks].max())
@@ -251,7 +251,7 @@ def _most(part: LinkTraffic, chosen: NDArray[np.bool_], ranks: int) -> float:
 def _most_of_a_leaf(
     part: LinkTraffic, chosen: NDArray[np.bool_], leaf: Integers, ranks: int
 ) -> float:
-    """Return the bytes of the messages chosen out of the busiest leaf, over its members. [B]"""
+    """Return the bytes of the chosen messages out of the busiest leaf, per member. [B]"""
     if not chosen.any():
         return 0.0
     _, of_rank, members = np.unique(leaf[:ranks], return_inverse=True, return_counts=True)
@@ -266,7 +266,7 @@ def _most_of_a_leaf(
 def _traffic_of_groups(
     kind: str, algorithm: str, layout: GroupLayout, wiring: Wiring, bases: Sequence[int]
 ) -> list[list[LinkTraffic]]:
-    """Return what the groups do to the first domain, each at one time after another."""
+    """Return the groups' traffic that involves the first domain, one time slot after another."""
     if has_cycles(wiring.domain) or layout.split() is None:
         schedules = (_schedule(kind, algorithm, layout, wiring, base) for base in bases)
         return [_traffic(schedule, layout) for schedule in schedules]
@@ -285,7 +285,7 @@ def _moved(traffic: LinkTraffic, devices: int) -> LinkTraffic:
 
 
 def _traffic(schedule: MessageSchedule, layout: GroupLayout) -> list[LinkTraffic]:
-    """Return what touches the first domain, at one time after another."""
+    """Return the traffic that involves the first domain, one time slot after another."""
     domain = _places(schedule, layout.domain)
     result = []
     for part in _parts(schedule):
@@ -308,7 +308,7 @@ def _traffic(schedule: MessageSchedule, layout: GroupLayout) -> list[LinkTraffic
 
 
 def _exchange(kind: str, algorithm: str, layout: GroupLayout, base: int) -> CollectiveProfile:
-    """Return the profile of parts that go straight to their ranks, or over their rails."""
+    """Return the profile of parts that are sent directly to their ranks, or over their rails."""
     if algorithm == "rail" and kind != "all_to_all":
         raise CostError(f"algorithm 'rail' has no {kind}; it has all_to_all")
     devices = layout.offsets + base

@@ -1,4 +1,4 @@
-"""NCCL's protocols: how much of the bandwidth they leave, and how long a step takes.
+"""NCCL's protocols: usable share of the bandwidth, and time of a step.
 
 Numbers are those of NCCL's tuning model, `ncclTunerConstantsDefaults` in src/graph/tuning.cc of
 NCCL 2.28 to 2.30 (NVIDIA, Apache-2.0 and BSD); times there are in microseconds.
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 class Protocol(StrEnum):
-    """How messages are cut up and flagged."""
+    """How a protocol cuts up and flags messages."""
 
     LL = "ll"  # 4 bytes of data with 4 of flag
     LL128 = "ll128"  # 120 bytes of data with 8 of flag, over links that keep 128 bytes together
@@ -91,7 +91,7 @@ HARDWARE_LATENCIES_S = {
 
 
 def base_latency_s(algorithm: str, protocol: Protocol | None) -> float:
-    """Return the time before the first step; that of a ring for algorithms NCCL has not. [s]"""
+    """Return the time before the first step; algorithms that NCCL lacks use the ring's. [s]"""
     if protocol is None:
         return 0.0
     return BASE_LATENCIES_S["tree" if algorithm == "tree" else "ring"][protocol]

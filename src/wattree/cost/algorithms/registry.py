@@ -1,4 +1,4 @@
-"""Algorithms by name, and the one way to call them."""
+"""Registry of algorithms by name, and their common interface."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What is asked of an algorithm.
+    """Arguments of an algorithm.
 
     Attributes:
         kind: One of `KINDS`.
@@ -79,7 +79,7 @@ class Call:
 
 
 class Algorithm(Protocol):
-    """Turns a call into messages."""
+    """Generates the messages of a call."""
 
     def __call__(self, call: Call) -> MessageSchedule:
         """Return the messages; every chunk reaches its target if rounds are executed in order.
@@ -97,7 +97,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
 
 
 def ends_of(kind: str, owner: Integers, *, root: int = 0) -> tuple[Integers, Integers]:
-    """Return source and target of chunks of which each belongs to one rank.
+    """Return source and target of chunks that each belong to one rank.
 
     Args:
         kind: A collective other than all_to_all and send_receive.
@@ -117,7 +117,7 @@ def ends_of(kind: str, owner: Integers, *, root: int = 0) -> tuple[Integers, Int
 
 
 def refuse_kind(algorithm: str, call: Call, known: tuple[str, ...]) -> None:
-    """Refuse a collective that an algorithm has not.
+    """Raise an error for a collective that an algorithm does not support.
 
     Raises:
         CostError: `call.kind` is not among `known`.

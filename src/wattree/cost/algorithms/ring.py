@@ -1,4 +1,4 @@
-"""Rings: every rank talks to its two neighbours only."""
+"""Rings: every rank sends to its two neighbors only."""
 
 from __future__ import annotations
 

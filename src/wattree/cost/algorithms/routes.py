@@ -1,4 +1,4 @@
-"""Routes of many pairs at once, by the rules of `Network.path`, over arrays."""
+"""Routes of many pairs at once over arrays, by the rules of `Network.path`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OVER_HOST = frozenset({"pcie", "sockets", "cxl"})
 
 
 class Crossed(NamedTuple):
-    """Routes of some messages.
+    """Routes of a set of messages.
 
     Attributes:
         route: Which of the distinct routes each message takes. Shape `(k,)`.
@@ -39,7 +39,7 @@ class Crossed(NamedTuple):
 
 
 class Routes:
-    """The links of a network as arrays, and the way between any two vertices.
+    """The links of a network as arrays, and the route between any two vertices.
 
     Attributes:
         network: As given.
@@ -64,7 +64,7 @@ class Routes:
         self._forwards = np.array([forwards is None or name in forwards for name in names])
 
     def places(self, vertices: Sequence[str]) -> Integers:
-        """Return the number of each vertex.
+        """Return the index of each vertex.
 
         Raises:
             CostError: One is not in the network.
@@ -91,7 +91,7 @@ class Routes:
         )
 
     def _found(self, pair: Integers) -> tuple[Integers, Integers]:
-        """Return the routes of distinct pairs; those of the last few calls are remembered."""
+        """Return the routes of distinct pairs; the last few calls are cached."""
         key = pair.tobytes()
         if key not in self._last:
             size = len(self._forwards)
@@ -117,7 +117,7 @@ class Routes:
         return self._last[key]
 
     def loads_bytes(self, crossed: Crossed, size_bytes: Floats) -> Floats:
-        """Return what messages of these sizes put on every link. Shape `(links,)`. [B]"""
+        """Return the load of messages of these sizes on each link. Shape `(links,)`. [B]"""
         per_route = np.bincount(
             crossed.route, weights=size_bytes, minlength=len(crossed.offsets) - 1
         )
@@ -128,7 +128,7 @@ class Routes:
         return np.asarray(total, dtype=np.float64)
 
     def hardware(self, crossed: Crossed) -> Integers:
-        """Return what each message crosses at worst: 0 NVLink, 1 the host, 2 the network."""
+        """Return the slowest hardware each message crosses: 0 NVLink, 1 the host, 2 the network."""
         worst = np.zeros(len(crossed.offsets) - 1, dtype=np.int64)
         owner = np.repeat(np.arange(len(worst)), np.diff(crossed.offsets))
         np.maximum.at(worst, owner, self._kind[crossed.links])
@@ -149,7 +149,7 @@ _COMPILED: list[Callable[..., Any]] = []
 
 
 def _kernel() -> Callable[..., Any]:
-    """Return the search, compiled; numba is loaded when the first route is asked for."""
+    """Return the compiled search; numba is imported when the first route is requested."""
     if not _COMPILED:
         from numba import njit
 

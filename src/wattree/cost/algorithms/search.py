@@ -18,7 +18,7 @@ def first_paths(  # noqa: C901, PLR0917
     start: Integers,
     end: Integers,
 ) -> tuple[Integers, Integers, int]:
-    """Return the links of the route of each pair, as `Network.path` would.
+    """Return the links of the route of each pair, the same as those of `Network.path`.
 
     Routes have the fewest links and grow from their target outwards; what is found first wins,
     links in their order. The search around a target ends once all that send to it are found.

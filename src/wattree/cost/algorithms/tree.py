@@ -110,7 +110,7 @@ def _edges(
 
 
 def _heights(parents: Integers) -> Integers:
-    """Return the longest way down from each node."""
+    """Return the longest path down from each node."""
     height = np.zeros(len(parents), dtype=np.int64)
     below = np.flatnonzero(parents >= 0)
     while True:

@@ -1,4 +1,4 @@
-"""Which algorithm and protocol NCCL takes: its tuning model.
+"""NCCL's tuning model: which algorithm and protocol NCCL selects.
 
 After `ncclTopoTuneModel` and `ncclTopoGetAlgoTime` in src/graph/tuning.cc of NCCL 2.28 to 2.30
 (NVIDIA). What NCCL's graph search finds (channels and their bandwidth) is an input here.
@@ -65,7 +65,7 @@ NCCL_KEYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclSystem:
-    """What NCCL's tuning model knows of a communicator.
+    """The inputs of NCCL's tuning model for a communicator.
 
     Attributes:
         ranks, nodes: Members, and domains of NVLink or nodes that they are spread over evenly.
@@ -107,7 +107,7 @@ class NcclSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclChoice:
-    """What NCCL would do.
+    """Algorithm and protocol that NCCL selects.
 
     Attributes:
         algorithm: `ring`, `tree`, `nvls`, `nvls-tree` or `collnet-chain`.
@@ -128,7 +128,7 @@ def nccl_choice(
     algorithms: Collection[str] = (),
     protocols: Collection[Protocol] = (),
 ) -> NcclChoice:
-    """Return the fastest of what NCCL may use, by its own model.
+    """Return the fastest option that NCCL may use, according to its own model.
 
     Args:
         kind: A collective that NCCL tunes.
@@ -156,7 +156,7 @@ def nccl_choice(
 def nccl_times_s(
     kind: str, size_bytes: float, system: NcclSystem
 ) -> dict[tuple[str, Protocol], float]:
-    """Return the time that NCCL expects of each algorithm and protocol it may use. [s]
+    """Return NCCL's predicted time of each algorithm and protocol it may use. [s]
 
     Raises:
         CostError: NCCL does not tune such a collective.
@@ -169,7 +169,7 @@ def nccl_times_s(
 
 
 class NcclColumns(NamedTuple):
-    """What NCCL expects of each of `NCCL_KEYS` on communicators, one column each.
+    """NCCL's predictions for each of `NCCL_KEYS` on communicators, one column each.
 
     Attributes:
         rate_bytes_per_s: Size over time without latency; 0 where it may not be used. Shape
@@ -185,7 +185,7 @@ class NcclColumns(NamedTuple):
     plateau: Floats
 
     def of(self, column: Integers) -> NcclColumns:
-        """Return some of the columns, in any order and as often as wanted."""
+        """Return selected columns, in any order and with repetition."""
         return NcclColumns(
             self.rate_bytes_per_s[:, column],
             self.latency_s[:, column],
@@ -195,7 +195,7 @@ class NcclColumns(NamedTuple):
 
 
 def nccl_columns(kind: str, systems: Sequence[NcclSystem]) -> NcclColumns:
-    """Return what NCCL expects on each of several communicators.
+    """Return NCCL's predictions for each of several communicators.
 
     Raises:
         CostError: NCCL does not tune such a collective.
@@ -224,7 +224,7 @@ def nccl_columns(kind: str, systems: Sequence[NcclSystem]) -> NcclColumns:
 
 
 def nccl_expected_s(kind: str, size_bytes: Floats, columns: NcclColumns) -> Floats:
-    """Return the time that NCCL expects of each of `NCCL_KEYS`; infinite where it may not be used.
+    """Return NCCL's predicted time of each of `NCCL_KEYS`; infinite where it may not be used.
 
     Args:
         kind: A collective that NCCL tunes.
@@ -276,7 +276,7 @@ def _steps(kind: str, ranks: int) -> int:
 
 
 def _algorithm_rate(kind: str, algorithm: str, protocol: Protocol, system: NcclSystem) -> float:
-    """Return size over time without latency. [GB/s]"""
+    """Return size over time, latency excluded. [GB/s]"""
     bus = _bus_rate(kind, algorithm, protocol, system)
     if algorithm != "ring" and kind in {"all_gather", "reduce_scatter"}:
         return bus
@@ -318,7 +318,7 @@ def _bus_rate(kind: str, algorithm: str, protocol: Protocol, system: NcclSystem)
 def _nvls_rate(
     kind: str, algorithm: str, system: NcclSystem, inside: float, between: float
 ) -> float:
-    """Return the bandwidth of NVLS: one channel is left for synchronizing."""
+    """Return the bandwidth of NVLS; one channel is reserved for synchronization."""
     channels, few = system.channels, min(system.nodes, 3) - 1
     if channels < 2:
         return 0.0
@@ -369,7 +369,7 @@ def _ring_latency_us(
 
 
 def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
-    """Return the share of its rate that a tree reaches at each size."""
+    """Return the share of its bandwidth that a tree achieves at each size."""
     corrections = np.array(_TREE_CORRECTION[protocol])
     # The power of two below each size, counted from 64 B; frexp is exact.
     power = np.frexp(np.floor(size_bytes))[1].astype(np.int64) - 1 - 6

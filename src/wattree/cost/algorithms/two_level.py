@@ -1,4 +1,4 @@
-"""Rings within every domain, and rings of ranks of the same place between them.
+"""Rings within every domain, and rings between domains over ranks of the same local index.
 
 Chunks are numbered `place * domains + domain`, so that a shard, the part that one place of every
 domain works on, is a run of chunks.
@@ -15,7 +15,7 @@ Integers = NDArray[np.int64]
 
 
 def within_domains(grid: Integers, *, offset: int, reduces: bool) -> tuple[Round, ...]:
-    """Return a ring in every domain that passes whole shards on.
+    """Return a ring in every domain that forwards whole shards.
 
     Args:
         grid: Ranks by domain and place. Shape `(domains, members)`.
@@ -43,7 +43,7 @@ def within_domains(grid: Integers, *, offset: int, reduces: bool) -> tuple[Round
 def between_domains(
     grid: Integers, *, shard: Integers, offset: int, reduces: bool
 ) -> tuple[Round, ...]:
-    """Return a ring over the domains for every place.
+    """Return a ring over the domains for every local index.
 
     Args:
         grid: Ranks by domain and place. Shape `(domains, members)`.

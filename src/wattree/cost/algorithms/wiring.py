@@ -1,4 +1,4 @@
-"""What a scale-up domain is made of, and what traffic of all its groups at once does to it."""
+"""Links of a scale-up domain, and the load of all its concurrent groups on them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_DEVICES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiring:
-    """The links of one scale-up domain. Hashable, so that what is executed on it can be kept.
+    """The links of one scale-up domain. Hashable, so that execution results can be cached.
 
     Attributes:
         domain: Devices that reach each other over these links.
@@ -50,18 +50,18 @@ class Wiring:
 
     @property
     def is_switch(self) -> bool:
-        """Whether any pair of devices has its ports to itself."""
+        """Whether a switch joins the devices, so that pairs do not share links."""
         is_large = self.domain > _MOST_DEVICES
         return self.domain == 1 or is_large or (self.scale_up.kind == "switch" and not self.links)
 
     @property
     def shares_host(self) -> bool:
-        """Whether the way to the adapters is the way to other devices."""
+        """Whether the path to the adapters is shared with the path to other devices."""
         return self.scale_up.kind == "pcie" or bool(self.links)
 
     @property
     def torus(self) -> tuple[int, ...] | None:
-        """Lengths of the axes of the torus or ring that the domain is, last fastest."""
+        """Lengths of the axes of the domain's torus or ring, last fastest."""
         if self.links or self.is_switch:
             return None
         if self.scale_up.kind == "torus" and self.scale_up.shape is not None:
@@ -86,7 +86,7 @@ def wiring_of(cluster: Cluster) -> Wiring:
 
 
 class LinkTraffic(NamedTuple):
-    """Messages at one time that touch the first domain, devices numbered within it.
+    """Concurrent messages that involve the first domain, devices numbered within it.
 
     Attributes:
         sender, receiver: Devices; -1 for a way out of the domain, over the nearest adapter.
@@ -99,7 +99,7 @@ class LinkTraffic(NamedTuple):
 
 
 class LinkCrossing(NamedTuple):
-    """What messages within a domain meet: latency of the longest way, and its kind of hardware."""
+    """Path of messages within a domain: latency of the longest path, and its kind of hardware."""
 
     latency_s: float
     hardware: int
@@ -121,7 +121,7 @@ def _touches_adapter(wiring: Wiring) -> NDArray[np.bool_]:
 
 
 def _ends(wiring: Wiring, traffic: LinkTraffic) -> tuple[Integers, Integers, Floats]:
-    """Return vertices of the messages, those to other domains as far as the adapter."""
+    """Return vertices of the messages; messages to other domains end at the adapter."""
     routes = _routes(wiring)
     devices = routes.places([device_name(place) for place in range(wiring.domain)])
     leaves = (traffic.sender < 0) | (traffic.receiver < 0)
@@ -141,7 +141,7 @@ def _ends(wiring: Wiring, traffic: LinkTraffic) -> tuple[Integers, Integers, Flo
 
 
 def busiest_s(wiring: Wiring, traffics: Sequence[LinkTraffic]) -> float:
-    """Return the time of the busiest link of a domain under messages at one time. [s]
+    """Return the time of the busiest link of a domain under concurrent messages. [s]
 
     Links of adapters are left out: adapters have loads and sharing of their own.
 
@@ -159,7 +159,7 @@ def busiest_s(wiring: Wiring, traffics: Sequence[LinkTraffic]) -> float:
 
 
 def crossing_of(wiring: Wiring, traffic: LinkTraffic) -> LinkCrossing:
-    """Return what the messages within a domain meet.
+    """Return the path properties of messages within a domain.
 
     Raises:
         CostError: A device cannot be reached from another.
