@@ -1,4 +1,4 @@
-"""Strategies: meshes, trees, presets, schedules. Knows models as data, and no hardware."""
+"""Strategies: meshes, trees, presets and schedules. Models are data here; hardware is unknown."""
 
 from wattree.strategy.colocation import (
     BATCH_RULES,

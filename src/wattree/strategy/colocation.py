@@ -1,4 +1,4 @@
-"""Several training processes on one device: how many, what each trains on, how they share it."""
+"""Several training processes on one device: their number, samples and way of sharing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALONE = "has no effect with processes_per_device 1: one process has the device;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Colocation:
-    """Data-parallel processes on each device, whose gradients are averaged there first."""
+    """Data-parallel processes on each device, whose gradients are first averaged on the device."""
 
     processes: int = knob(
         1,
@@ -56,7 +56,7 @@ class Colocation:
 
     @property
     def shares_of_batch(self) -> int:
-        """Into how many parts the processes of a device cut its batch."""
+        """Number of parts into which the processes of a device divide its batch."""
         return self.processes if self.batch_rule == FIXED_GLOBAL else 1
 
     def process_batch(self, global_batch: int) -> int:

@@ -26,7 +26,7 @@ from wattree.strategy import (
 
 
 def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
-    """Return a strategy as plain values, as it would be written in a job file for `model`.
+    """Return a strategy as plain values, as a job file for `model` would have it.
 
     Without `preset`, which is for people, a job with it compiles to the same graph. Patterns of
     presets for operators that the model lacks are left out, and what was not chosen.
@@ -120,7 +120,7 @@ def _chosen(strategy: Strategy) -> dict[str, object]:
 
 
 def _tokens(load: ExpertLoad | None) -> dict[str, object]:
-    """Return what was said of the tokens of experts."""
+    """Return the settings that were chosen for the tokens of experts."""
     if load is None:
         return {}
     drawn = {"spread": load.spread, "seed": load.seed}
@@ -131,7 +131,7 @@ def _tokens(load: ExpertLoad | None) -> dict[str, object]:
 
 
 def _traffic(traffic: Traffic) -> dict[str, object]:
-    """Return what was chosen about moving data while ranks compute."""
+    """Return the settings that were chosen for overlap of data movement and compute."""
     found = {
         knob.key: _written(value)
         for knob in knobs_of(Traffic).values()
@@ -147,7 +147,7 @@ def _traffic(traffic: Traffic) -> dict[str, object]:
 
 
 def _written(value: object) -> object:
-    """Return a value as a job file has it."""
+    """Return a value as written in a job file."""
     if isinstance(value, Prefetch):
         return _prefetch(value)
     if isinstance(value, Offload):

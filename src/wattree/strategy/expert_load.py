@@ -1,4 +1,4 @@
-"""How many tokens the experts of each rank receive: routing is rarely even."""
+"""Load imbalance of experts: tokens that the experts of each rank receive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """Tokens of expert-parallel ranks, the same in every layer, micro-batch and replica.
+    """Tokens of expert-parallel ranks, equal in every layer, micro-batch and replica.
 
     Either one rank receives `imbalance` times the mean and the others share the rest alike, or
     every expert's share is drawn.
@@ -49,7 +49,7 @@ class ExpertLoad:
             raise StrategyError(misfits)
 
     def taken(self, *, experts: int, ranks: int, dropless: bool) -> Floats:
-        """Return the tokens that each rank takes, over the mean routed to all, `(ranks,)`.
+        """Return the tokens processed by each rank, over the mean routed to all, `(ranks,)`.
 
         What is missing to a mean of 1 is dropped.
 

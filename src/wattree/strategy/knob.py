@@ -1,4 +1,4 @@
-"""A knob: a field of a strategy's options that says itself what it is called, expects and needs.
+"""Knobs: option fields of a strategy that declare their key, valid values and requirements.
 
 Job files, their JSON schema, warnings, rankings and descriptions of strategies read it from there.
 """
@@ -17,7 +17,7 @@ _OFF = (None, False, "none", "data-parallel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """What a field declares.
+    """Declaration of a field.
 
     Attributes:
         name: Of the field.
@@ -50,7 +50,7 @@ class Knob:
         return (self.words.format(value),) if has.get(self.needs or "", True) else ()
 
     def idle_line(self, written: Mapping[str, Any], has: Mapping[str, bool]) -> str | None:
-        """Return what to say of a key that a file writes to no effect; None otherwise.
+        """Return the warning for a key of a file that has no effect; None if it has one.
 
         Args:
             written: Key → value, as the file has them.

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """Named axes with their degrees, outermost first; neighbours on the last one neighbour in rank.
+    """Named axes with their degrees, outermost first; ranks next to each other on the last axis.
 
     Attributes:
         axes: `(name, degree)` pairs. Absent axes have degree 1.
@@ -74,7 +74,7 @@ class Mesh:
 
     @property
     def pipeline(self) -> int:
-        """Number of stages of the whole pipeline, those of other meshes included."""
+        """Number of stages of the whole pipeline, including those of other meshes."""
         return self.stages if self.all_stages is None else self.all_stages
 
     @property
@@ -107,7 +107,7 @@ class Mesh:
 
 
 def in_line(meshes: Sequence[Mesh]) -> tuple[Mesh, ...]:
-    """Return meshes that know the numbers of their stages: those of one follow those before."""
+    """Return meshes with stage numbers: the stages of each mesh follow those before."""
     if len(meshes) == 1:
         return (replace(meshes[0], name="", stages_before=0, all_stages=None),)
     total, before, found = sum(mesh.stages for mesh in meshes), 0, []

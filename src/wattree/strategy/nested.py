@@ -1,4 +1,4 @@
-"""Meshes nested in each other: several grids of the same ranks, written as one of finer axes."""
+"""Nested meshes: several grids of the same ranks, written as one mesh of finer axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Axes = Sequence[tuple[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FineMesh:
-    """One grid for several of the same ranks.
+    """One mesh of finer axes for several grids of the same ranks.
 
     Attributes:
         mesh: Axes as fine as all of the grids need.
@@ -58,12 +58,12 @@ def fine_mesh(mesh: Mesh, nested: Sequence[Axes]) -> FineMesh | None:
 
 
 def _cuts(axes: Axes) -> list[int]:
-    """Return the products of the degrees of the outermost axes, of none to all."""
+    """Return the cumulative products of the degrees, outermost axis first, starting at 1."""
     return [prod(degree for _, degree in axes[:count]) for count in range(len(axes) + 1)]
 
 
 def _spans(axes: Axes) -> list[tuple[str, tuple[int, int]]]:
-    """Return each axis with the cut before it and that behind it."""
+    """Return each axis with the cumulative degrees before and after it."""
     cuts = _cuts(axes)
     return [(name, (cuts[n], cuts[n + 1])) for n, (name, _) in enumerate(axes)]
 
@@ -71,7 +71,7 @@ def _spans(axes: Axes) -> list[tuple[str, tuple[int, int]]]:
 def on_fine_axes(
     tree: StrategyTree, axes: Mapping[str, tuple[str, ...]], names: Mapping[str, str]
 ) -> StrategyTree:
-    """Return a tree whose nodes name axes of fine meshes.
+    """Return a tree with its nodes rewritten to the axes of fine meshes.
 
     Args:
         tree: With axes of any of the grids.

@@ -1,4 +1,4 @@
-"""Everything from which presets build a tree: one value, made of specs by subject."""
+"""Options of the presets: one value, composed of specs by subject."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StrategyOptions:
         _check(self)
 
     def changed(self, **keys: Any) -> StrategyOptions:
-        """Return it with other values of keys of job files, or other specs."""
+        """Return a copy with other values of job-file keys, or other specs."""
         return StrategyOptions(**{name: getattr(self, name) for name in _USUAL} | keys)
 
     def value(self, key: str) -> Any:
@@ -69,12 +69,12 @@ class StrategyOptions:
         return getattr(getattr(self, spec), name)
 
     def chosen(self) -> dict[str, Any]:
-        """Return the keys of job files whose values are not the usual ones."""
+        """Return the job-file keys with values other than the default."""
         values = {key: self.value(key) for key in KNOBS}
         return {key: value for key, value in values.items() if value != KNOBS[key].default}
 
     def present(self) -> dict[str, bool]:
-        """Return whether there is what knobs need, by its name in `Knob.needs`."""
+        """Return whether the requirement of knobs with this name in `Knob.needs` is met."""
         holders = self.replicas * self.cp  # of the same parameters
         return {
             **{axis: self.value(axis) > 1 for axis in AXES},
@@ -165,7 +165,7 @@ def _unknown(key: str) -> str:
 
 
 def _value_misfits(options: StrategyOptions) -> dict[str, str]:
-    """Return the knobs whose values are none of theirs; those of usual specs are."""
+    """Return the knobs with invalid values; values of default specs are valid."""
     misfits: dict[str, str] = {}
     for key, knob in KNOBS.items():
         spec, name = _PLACES[key]
@@ -184,7 +184,7 @@ def _value_misfits(options: StrategyOptions) -> dict[str, str]:
 
 
 def _check(options: StrategyOptions) -> None:
-    """Refuse values that are none, and what does not go together.
+    """Raise an error for invalid values and combinations.
 
     Raises:
         StrategyError: With every misfit.
@@ -215,7 +215,7 @@ def _is_block_share(name: str) -> bool:
 
 
 def _phantom_misfits(phantoms: PhantomOptions) -> dict[str, str]:
-    """Return what contradicts itself about phantom layers."""
+    """Return the contradictions between settings of phantom layers."""
     found: dict[str, str] = {}
     if phantoms.ghosts is None:
         found["strategy.ghosts"] = (
@@ -242,7 +242,7 @@ def _phantom_misfits(phantoms: PhantomOptions) -> dict[str, str]:
 
 
 def _beside_phantoms(options: StrategyOptions) -> dict[str, str]:
-    """Return what does not go with phantom layers."""
+    """Return the settings that cannot be combined with phantom layers."""
     others = ["sequence_parallel", "op_shard", "tensor_pairs", "single_process"]
     found = [key for key in others if options.value(key)]
     if options.parallelism.context == SPATIAL:
@@ -255,7 +255,7 @@ def _beside_phantoms(options: StrategyOptions) -> dict[str, str]:
 
 
 def _colocation_misfits(options: StrategyOptions) -> dict[str, str]:
-    """Return what does not go with several processes on a device, which are replicas."""
+    """Return the settings that cannot be combined with several processes (replicas) on a device."""
     several = f"together with processes_per_device {options.colocation.processes}"
     found = {
         f"strategy.{axis}": f"found {options.value(axis)} {several}, whose processes are whole "

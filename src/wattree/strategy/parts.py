@@ -1,4 +1,4 @@
-"""What presets ask of a model: its layers, the parts its operators play, its tables."""
+"""Facts about a model that presets need: layers, roles of operators, embedding tables."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*")
 
 
 def has_roles(model: ModelGraph) -> bool:
-    """Return whether the model says what part its operators play in tensor parallelism."""
+    """Return whether the model declares the roles of its operators in tensor parallelism."""
     return any(o.role is not None for block in model.blocks.values() for o in block.operators)
 
 
 def has_stack(model: ModelGraph) -> bool:
-    """Return whether strategies say which of the model's layers are pairs."""
+    """Return whether the model's layers can be paired by strategies."""
     operators = (o for block in model.blocks.values() for o in block.operators)
     return any(operator.role is TensorRole.EITHER for operator in operators)
 
@@ -37,7 +37,7 @@ def has_whole_states(model: ModelGraph) -> bool:
 
 
 def is_positionwise(operator: Operator) -> bool:
-    """Return whether an operator says that it works on each position's hidden state alone."""
+    """Return whether an operator is declared to work on each position's hidden state alone."""
     return operator.role is TensorRole.POSITIONWISE and operator.has_dim("seq")
 
 
@@ -47,7 +47,7 @@ def layer_paths(model: ModelGraph) -> tuple[str, ...]:
 
 
 def layer_patterns(model: ModelGraph) -> tuple[str, ...]:
-    """Return patterns of its layers: those of our own families, or what its modules are called.
+    """Return patterns of its layers, by built-in family or by module name.
 
     A number in a path stands for any number where nothing but layers is called so.
     """
@@ -65,7 +65,7 @@ def operator_patterns(
     chosen: Callable[[Operator], bool],
     named: Callable[[str, Operator], bool] | None = None,
 ) -> tuple[tuple[str, Operator], ...]:
-    """Return patterns of the operators that are `chosen`, each with the first that it matches.
+    """Return patterns of the `chosen` operators, each with the first operator that it matches.
 
     Paths that differ in the number of a layer share a pattern, if all that it matches is chosen.
 
@@ -92,7 +92,7 @@ def operator_patterns(
 
 
 def dims_by_pattern(model: ModelGraph, dim_of: Callable[[Operator], str | None]) -> dict[str, str]:
-    """Return pattern → the dim that `dim_of` gives for all that it matches.
+    """Return pattern → the dim that `dim_of` gives for all operators that it matches.
 
     Layers of one name need not be split alike: of two linear layers, one by columns, one by rows.
     """
@@ -106,7 +106,7 @@ def dims_by_pattern(model: ModelGraph, dim_of: Callable[[Operator], str | None])
 
 
 def column_dim(operator: Operator) -> str | None:
-    """Return the output features of a product: what its weight and its output have in common.
+    """Return the output features of a matmul: the dims that its weight and output share.
 
     Of several, that called `out`: in a fused projection the heads, not which of q, k and v.
     """
@@ -114,18 +114,18 @@ def column_dim(operator: Operator) -> str | None:
 
 
 def row_dim(operator: Operator) -> str | None:
-    """Return the dim that a product sums over, or that indexes the rows of a table."""
+    """Return the dim that a matmul sums over, or that indexes the rows of a table."""
     return _first(operator, "in", inside=False)
 
 
 def column_dims(operator: Operator) -> tuple[str, ...]:
-    """Return all dims of a product's output features: heads and what each has, or one alone."""
+    """Return all dims of a matmul's output features: heads and head dim, or a single dim."""
     written = {name for operand in operator.outputs for name in operand.dims}
     return tuple(name for name in _weight_dims(operator) if name in written)
 
 
 def row_dims(operator: Operator) -> tuple[str, ...]:
-    """Return all dims that a product sums over: heads and what each has, or one alone."""
+    """Return all dims that a matmul sums over: heads and head dim, or a single dim."""
     written = {name for operand in operator.outputs for name in operand.dims}
     return tuple(name for name in _weight_dims(operator) if name not in written)
 
@@ -147,7 +147,7 @@ def _first(operator: Operator, wanted: str, *, inside: bool) -> str | None:
 
 
 def is_linear(operator: Operator) -> bool:
-    """Return whether a product is that of one input's features with a weight of features alone.
+    """Return whether a matmul multiplies one input's features by a weight of features alone.
 
     Features may have several dims, as captured models have heads and what each head has.
     """
@@ -169,7 +169,7 @@ def is_linear(operator: Operator) -> bool:
 
 
 def is_plain_linear(operator: Operator) -> bool:
-    """Return whether a product is that of one input's last dim with a weight `(out, in)`.
+    """Return whether a matmul multiplies one input's last dim by a weight `(out, in)`.
 
     Its outputs end in the weight's other dim, and what is added is a bias along that.
     """
@@ -210,7 +210,7 @@ class EmbeddingTable:
 
 
 def tables_of(model: ModelGraph) -> tuple[EmbeddingTable, ...]:
-    """Return the tables that samples, not positions, look up in, in forward order."""
+    """Return the tables that samples, not positions, index, in forward order."""
     return tuple(
         EmbeddingTable(
             path=f"{instance.path}.{operator.path}",
@@ -225,7 +225,7 @@ def tables_of(model: ModelGraph) -> tuple[EmbeddingTable, ...]:
 
 
 def is_sample_table(operator: Operator) -> bool:
-    """Return whether an operator looks vectors up for whole samples."""
+    """Return whether an operator is an embedding look-up of whole samples."""
     return (
         operator.kind is OperatorKind.EMBEDDING
         and bool(operator.parameters)
@@ -235,7 +235,7 @@ def is_sample_table(operator: Operator) -> bool:
 
 
 def looked_up(operator: Operator) -> float:
-    """Return the elements that a table gives for one sample: rows looked up times width."""
+    """Return the elements that a table returns for one sample: rows looked up times width."""
     weight, indices = operator.parameters[0], operator.inputs[:1]
     rows = set(indices[0].dims) if indices else set(operator.outputs[0].dims)
     names = (rows | set(weight.dims)) - {"batch", row_dim(operator)}

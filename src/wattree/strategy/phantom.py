@@ -1,4 +1,4 @@
-"""What a node of the tree says of phantom layers: linear layers that exchange ghosts.
+"""Phantom-layer settings of a tree node: linear layers that exchange ghosts.
 
 A phantom layer is another function than the linear layer in whose place it stands. Of the blocks
 of its weight, one for each pair of ranks, only those on the diagonal are of full rank; the others
@@ -25,7 +25,7 @@ RANK: Final = "rank"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomLayers:
-    """How linear layers become phantom layers.
+    """Settings that turn linear layers into phantom layers.
 
     Attributes:
         ghosts: Neurons that each rank sends of each layer; 0 leaves the diagonal blocks alone.

@@ -1,4 +1,4 @@
-"""What the ranks along a mesh axis are to each other: read off the tree, never off a name."""
+"""Roles of mesh axes, determined from the tree and never from axis names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POSITIONS = frozenset({"seq", "depth", "height", "width", "length"})
 
 
 class AxisRole(StrEnum):
-    """What differs between the ranks along an axis; called as the presets call such an axis."""
+    """What differs between the ranks along an axis, named as the presets name the axis."""
 
     PIPELINE = "pp"  # layers: they are stages
     DATA = "dp"  # samples: they are replicas, or do the same where nothing is split
@@ -24,7 +24,7 @@ class AxisRole(StrEnum):
 
 @lru_cache(maxsize=256)  # strategies of a search share their trees
 def axis_roles(tree: StrategyTree) -> Mapping[str, AxisRole]:
-    """Return axis → role of every axis that the tree splits computation over.
+    """Return axis → role of every axis over which the tree splits computation.
 
     An axis that splits samples is `DATA`, or `EXPERT` if it splits experts too; one that splits
     features is `TENSOR`, however it splits positions besides (sequence parallelism); one that

@@ -48,14 +48,14 @@ class Schedule:
     placement: str = "looped"
 
     def placed(self, stages: int) -> ChunkPlacement:
-        """Return where the chunks lie on `stages`."""
+        """Return the placement of chunks on `stages`."""
         if self.name == CUSTOM:
             return PLACEMENTS[self.placement](stages, self.virtual_stages)
         schedule = pipeline_schedule(self._name(stages))
         return schedule.placement(stages, schedule.chunks or self.virtual_stages)
 
     def orders(self, stages: int) -> tuple[Order, ...]:
-        """Return what each of `stages` does, checked.
+        """Return the checked orders of `stages`.
 
         Raises:
             StrategyError: The orders break a dependency, deadlock, or keep more than promised.
@@ -77,12 +77,12 @@ class Schedule:
         return self.order
 
     def _name(self, stages: int) -> str:
-        """Return the schedule that is run: where there is no pipeline, chunks fall together."""
+        """Return the effective schedule: without a pipeline, chunks are merged."""
         several = (pipeline_schedule(self.name).chunks or 1) > 1
         return "1f1b" if stages == 1 and several else self.name
 
     def misfits(self, stages: int) -> dict[str, str]:
-        """Return path → why it cannot run on `stages`, whatever the model."""
+        """Return path → why it cannot run on `stages`, for any model."""
         if self.name != CUSTOM:
             found = schedule_misfits(self.name, stages=stages, chunks=self.virtual_stages)
             return {f"strategy.schedule.{key}": why for key, why in found.items()}
@@ -176,7 +176,7 @@ class Strategy:
 
     @property
     def parts(self) -> tuple[Strategy, ...]:
-        """The same for the ranks of each mesh alone."""
+        """One strategy for the ranks of each mesh."""
         if len(self.meshes) == 1:
             return (self,)
         return tuple(replace(self, meshes=(mesh,)) for mesh in self.meshes)

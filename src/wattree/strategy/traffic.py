@@ -1,4 +1,4 @@
-"""What moves beside the computation: how far ahead, in what portions, on which stream, to where.
+"""Data movement concurrent with compute: prefetch distance, buckets, streams and destinations.
 
 Data only. The compiler turns it into tasks; what is left out is the software's default.
 """
@@ -20,7 +20,7 @@ _NOTHING_REDUCED = "has no effect with one replica: there are no gradients to re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefetch:
-    """How far gathers of sharded parameters run ahead of the computation.
+    """How far gathers of sharded parameters run ahead of computation.
 
     Attributes:
         forward, backward: Blocks ahead of the one that computes; 0 starts a gather when the
@@ -42,7 +42,7 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """What waits outside of the devices, each in one of `TIERS`, or None.
+    """Tensors stored outside of the devices, each in one of `TIERS`, or None.
 
     Attributes:
         optimizer: Its state; gradients are sent there, and the host updates.
@@ -75,19 +75,19 @@ class Offload:
         return tuple(tier for tier in TIERS if tier in used)
 
     def without(self, other: Offload) -> Offload:
-        """Return it without what `other` gives a tier."""
+        """Return a copy without the tensors that `other` stores in a tier."""
         taken = {name: None for name in _PLACED if getattr(other, name) is not None}
         return replace(self, **taken) if taken else self  # type: ignore[arg-type]
 
     def only(self, tier: str) -> Offload:
-        """Return what of it waits in one tier."""
+        """Return a copy with only the tensors stored in one tier."""
         others = {name: None for name in _PLACED if getattr(self, name) not in {None, tier}}
         return replace(self, **others) if others else self  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """How data moves while ranks compute; None leaves a choice to the software's default.
+    """How data moves during compute; None means the software's default.
 
     Kinds of `IN_LINE` run on the computation's own stream. Gradients are reduced after each
     micro-batch, or only after the last (PyTorch's `no_sync`), which keeps them whole; by default

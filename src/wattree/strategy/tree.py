@@ -1,4 +1,4 @@
-"""Parallelization choices hung on the module tree; nodes inherit from their parents.
+"""Parallelization choices attached to the module tree; nodes inherit from their parents.
 
 A node's key is a dotted pattern over module paths (`layers.*.attention.qkv`; the empty pattern
 is the root). It applies to every operator at or below a matching module. Where several nodes
@@ -23,21 +23,21 @@ OWNER = "owner"
 
 
 class ActivationStore(StrEnum):
-    """What happens to an activation that backward needs."""
+    """Treatment of an activation that backward needs."""
 
     KEEP = "keep"
     RECOMPUTE = "recompute"
 
 
 class GatheredStore(StrEnum):
-    """What happens to a gathered input that backward needs."""
+    """Treatment of a gathered input that backward needs."""
 
     KEEP = "keep"
     AGAIN = "again"  # only the rank's own part is kept; it is gathered once more
 
 
 class ContextExchange(StrEnum):
-    """How attention gets keys and values of positions that other ranks hold.
+    """How attention gets keys and values of positions on other ranks.
 
     `ulysses`, the fourth way, exchanges positions for heads: it is a split of attention over heads
     (`compute`), so it needs no word here.
@@ -49,7 +49,7 @@ class ContextExchange(StrEnum):
 
 
 class PositionOrder(StrEnum):
-    """Which positions of a sample each rank holds."""
+    """Assignment of a sample's positions to ranks."""
 
     ZIGZAG = "zigzag"  # an early and a late piece, so that a causal mask leaves all alike to do
     CONTIGUOUS = "contiguous"  # one piece: the last rank's queries see most keys
@@ -57,7 +57,7 @@ class PositionOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryChoice:
-    """How the tensors of a module are stored. Empty tuples mean: replicated.
+    """How the tensors of a module are stored. Empty tuples mean replicated.
 
     Attributes:
         parameters: Axes the parameters are sharded over (FSDP, ZeRO-3); gathered for use.
@@ -102,7 +102,7 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What holds for one operator once inheritance is resolved.
+    """Choices for one operator after inheritance.
 
     Attributes:
         compute: Iteration dim → axes.
@@ -140,7 +140,7 @@ class StrategyTree:
     nodes: Mapping[str, TreeNode]
 
     def __hash__(self) -> int:
-        """Return the same number for equal trees; their choices, mappings, have none."""
+        """Return equal hashes for equal trees; the mappings of choices have no hash."""
         return hash(frozenset(self.nodes))
 
     def matching(self, path: str) -> tuple[str, ...]:
@@ -152,11 +152,11 @@ class StrategyTree:
         return _reaching(tuple(self.nodes), path)
 
     def choices(self, path: str) -> Choices:
-        """Return what holds for the operator at `path`, inheritance resolved."""
+        """Return the choices for the operator at `path` after inheritance."""
         return self.resolve(self.matching(path))
 
     def resolve(self, patterns: tuple[str, ...]) -> Choices:
-        """Return the choices of `patterns` laid over one another, weakest first."""
+        """Return the merged choices of `patterns`, weakest first."""
         compute: dict[str, tuple[str, ...]] = {}
         stored: dict[str, tuple[str, ...]] = {"parameters": (), "gradients": (), "optimizer": ()}
         recompute, region, share = False, False, 1.0
@@ -199,7 +199,7 @@ class StrategyTree:
         return next((name for name in reversed(named) if name), None)
 
     def merged(self, other: StrategyTree) -> StrategyTree:
-        """Return both trees in one; where both set an item, `other` wins."""
+        """Return both trees merged; where both set an item, `other` takes precedence."""
         nodes = dict(self.nodes)
         for pattern, theirs in other.nodes.items():
             if (ours := nodes.get(pattern)) is None:

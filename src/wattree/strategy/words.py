@@ -1,4 +1,4 @@
-"""A strategy in a few words, for rankings and sentences."""
+"""Short text of a strategy for rankings and sentences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIRST: Final = ("sharding", "context", "context_order", "sequence_parallel", "e
 
 
 def _placed(offload: Offload) -> list[str]:
-    """Return what waits in which memory behind the devices."""
+    """Return the tensors stored in each memory tier behind the devices."""
     items = ("optimizer", "parameters", "activations", "tables", "overflow")
     by_tier = {
         tier: " + ".join(item for item in items if getattr(offload, item) == tier)
@@ -26,7 +26,7 @@ def _placed(offload: Offload) -> list[str]:
 
 
 def options_in_words(options: StrategyOptions) -> str:
-    """Return the options as a few words, what is off or 1 left out."""
+    """Return a short text of the options, omitting those that are off or 1."""
     has = options.present()
     phrase = {key: knob.in_words(options.value(key), has) for key, knob in KNOBS.items()}
     degrees = [f"{axis} {options.value(axis)}" for axis in AXES if options.value(axis) > 1]
@@ -45,7 +45,7 @@ def options_in_words(options: StrategyOptions) -> str:
 
 
 def _pipeline(options: StrategyOptions) -> list[str]:
-    """Return the schedule, and how layers are cut."""
+    """Return the schedule, and the cut of the layers into stages."""
     pipeline, words = options.pipeline, []
     if options.pp > 1:
         chunks = f" × {pipeline.virtual_stages}" if pipeline.virtual_stages > 1 else ""
@@ -68,7 +68,7 @@ def _phantoms(options: StrategyOptions) -> list[str]:
 
 
 def _processes(colocation: Colocation) -> str:
-    """Return how many processes share a device, and how unless under MPS with a shared batch."""
+    """Return the number of processes per device, and their mode unless MPS with a shared batch."""
     found = f"{colocation.processes} processes a device"
     if colocation.sharing != MPS:
         found += " in turn"

@@ -1,4 +1,4 @@
-"""Named strategies as functions that return trees. Nothing in the compiler knows a name here."""
+"""Named strategies as functions that return trees. The compiler does not know these names."""
 
 from wattree.strategy.presets.combine import (
     PRESETS,

@@ -1,4 +1,4 @@
-"""Presets by name, and how their parts combine into one tree."""
+"""Presets by name, and their combination into one tree."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def options_of_preset(name: str, overrides: Mapping[str, Any]) -> StrategyOption
 
 
 def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
-    """Return the tree that `options` combine to for `model`."""
+    """Return the tree that `options` give for `model`."""
     tree = data_parallel(options).merged(context_parallel(options, model))
     tree = tree.merged(tensor_parallel(options, model))
     if options.parallelism.sequence_parallel:
@@ -83,12 +83,12 @@ def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
 
 
 def schedule_name(options: StrategyOptions) -> str:
-    """Return the schedule that is meant: several chunks under 1F1B are interleaved."""
+    """Return the effective schedule: 1F1B with several chunks is interleaved."""
     return schedule_of_chunks(options.pipeline.schedule, options.pipeline.virtual_stages)
 
 
 def schedule_of_chunks(schedule: str, virtual_stages: int) -> str:
-    """Return the same of a schedule and the chunks of a stage."""
+    """Return the effective schedule of a schedule and the chunks of a stage."""
     return "interleaved" if virtual_stages > 1 and schedule in _ONE_CHUNK else schedule
 
 

@@ -1,4 +1,4 @@
-"""Context parallelism: positions spread over ranks, and how attention reaches across them.
+"""Context parallelism: positions sharded over ranks, and the exchange that attention needs.
 
 - `gather`: keys and values are gathered before attention (Llama Team, "The Llama 3 Herd of
   Models", 2024, §3.3.2).
@@ -25,7 +25,7 @@ _CORES = ("attention.core", "cross_attention.core")
 
 
 def context_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
-    """Return the root's split of positions, and what attention does about it."""
+    """Return the root's split of positions, and the exchange method of attention."""
     if options.parallelism.context == SPATIAL:
         return spatial_parallel(options, model)
     nodes = {"": TreeNode(compute={"seq": ("cp",)})}
@@ -36,7 +36,7 @@ def context_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
 
 
 def _attentions(model: ModelGraph) -> tuple[str, ...]:
-    """Return patterns of what reads keys and values of all positions."""
+    """Return patterns of the operators that read keys and values of all positions."""
     if model.own_family:
         return tuple(f"{layer}.{path}" for layer in layer_patterns(model) for path in _CORES)
     found = operator_patterns(model, lambda o: o.kind is OperatorKind.ATTENTION)

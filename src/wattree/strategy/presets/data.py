@@ -1,4 +1,4 @@
-"""Data parallelism: replicas see different samples; ZeRO and FSDP shard what they keep.
+"""Data parallelism: replicas process different samples; ZeRO and FSDP shard stored state.
 
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
 SC 2020: stage 1 shards optimizer state, stage 2 gradients, stage 3 parameters.
@@ -14,7 +14,7 @@ REPLICAS = ("dp", "fsdp", "ep")
 
 
 def data_parallel(options: StrategyOptions) -> StrategyTree:
-    """Return the root's choices: samples split over replicas, states stored as asked."""
+    """Return the root's choices: samples split over replicas, states stored as configured."""
     replicas = (*REPLICAS, "cp")  # context-parallel ranks hold the same parameters too
     stored = {
         "none": MemoryChoice(),

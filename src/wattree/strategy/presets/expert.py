@@ -36,7 +36,7 @@ def expert_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree
 
 
 def _by_dims(model: ModelGraph) -> StrategyTree:
-    """Return the splits of what a captured model does for each of its experts.
+    """Return the splits of the per-expert operators of a captured model.
 
     Tokens change ranks where a tensor without a split by experts meets one with it.
     """

@@ -30,7 +30,7 @@ def split_matmuls(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
 
 
 def _dim(operator: Operator, degree: int) -> str | None:
-    """Return the features that are split; None for what is no such layer, or does not divide."""
+    """Return the feature dim to split; None for other operators, or where it does not divide."""
     plain = operator.kind is OperatorKind.MATMUL and operator.weight is not None
     if not plain or operator.in_turn is not None or not operator.has_dim("batch"):
         return None

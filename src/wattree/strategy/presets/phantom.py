@@ -1,4 +1,4 @@
-"""Phantom parallelism: ranks keep blocks of linear layers, and exchange a few ghosts for the rest.
+"""Phantom parallelism: ranks store blocks of linear layers and exchange a few ghosts.
 
 S. K. Seal, M. Alam, J. Ramirez, S. Dash, H. Lu, "A Parallel Alternative for Energy-Efficient Neural
 Network Training and Inferencing", arXiv 2508.00960, 2025, for stacks of linear layers; here also
@@ -36,7 +36,7 @@ _ROLES = (TensorRole.COLUMN, TensorRole.ROW, TensorRole.EITHER)
 
 
 def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
-    """Return which linear layers are phantom layers, and that ghosts are kept for backward."""
+    """Return which linear layers become phantom layers, and that ghosts are saved for backward."""
     if not options.phantoms.enabled:
         return StrategyTree(nodes={})
     assert options.phantoms.ghosts is not None
@@ -65,14 +65,14 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
 
 
 def _ghosts_of(path: str, operator: Operator, options: StrategyOptions) -> int | None:
-    """Return the ghosts of a layer: those of the first pattern that names it, or of all."""
+    """Return the ghosts of a layer: of the first pattern that matches it, or the default."""
     return next(iter(_ghosts_of_parts(path, operator, options)))
 
 
 def _ghosts_of_parts(
     path: str, operator: Operator, options: StrategyOptions
 ) -> dict[int | None, None]:
-    """Return the ghosts of the projections that are one product, each count once."""
+    """Return the ghosts of the projections joined in one matmul, each count once."""
     found: dict[int | None, None] = {}
     for names in _names(path, operator):
         ghosts_of = (
@@ -95,7 +95,7 @@ def _whole_states(model: ModelGraph) -> dict[str, str]:
 
 
 def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
-    """Refuse phantom layers of one rank, and patterns that name none.
+    """Raise an error for phantom layers on one rank, and for patterns that match nothing.
 
     Raises:
         StrategyError: With what is expected instead.
@@ -143,7 +143,7 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
 def _misfits_of_joined(
     linear: Sequence[tuple[str, Operator]], options: StrategyOptions
 ) -> dict[str, str]:
-    """Return which products of several projections are asked to be phantom layers in part."""
+    """Return the joined projections of which only some are requested as phantom layers."""
     misfits = {}
     for path, operator in linear:
         if len(joined_parts(operator)) == 1:
@@ -176,13 +176,13 @@ def _is_named(path: str, operator: Operator, options: StrategyOptions) -> bool:
 
 
 def _named_parts(path: str, operator: Operator, patterns: Sequence[str]) -> list[bool]:
-    """Return whether patterns name each of the projections that are one product."""
+    """Return whether patterns name each of the projections joined in a matmul."""
     parts = _names(path, operator)
     return [any(_is_one_of(names, pattern) for pattern in patterns) for names in parts]
 
 
 def _matches(path: str, operator: Operator, pattern: str) -> bool:
-    """Return whether a pattern names an operator, or a projection that it was joined of."""
+    """Return whether a pattern names an operator, or one of its joined projections."""
     return any(_is_one_of(names, pattern) for names in _names(path, operator))
 
 
@@ -191,7 +191,7 @@ def _is_one_of(names: Sequence[str], pattern: str) -> bool:
 
 
 def _names(path: str, operator: Operator) -> list[tuple[str, ...]]:
-    """Return what an operator is called: by its path in a block, or in the model.
+    """Return the names of an operator: its path in a block, and in the model.
 
     A captured linear layer that is a block of its own has the name of its module, too. Of a joined
     product the names of each projection, which also has those of the whole.

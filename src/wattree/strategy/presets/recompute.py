@@ -43,7 +43,7 @@ _OF_LAYERS: Final[Mapping[str, Mapping[str, TreeNode]]] = {
 
 
 def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
-    """Return which layers or operators are recomputed, those that the model itself does among them.
+    """Return the recomputed layers or operators, including those that the model itself recomputes.
 
     Args:
         options: `recompute` says how.

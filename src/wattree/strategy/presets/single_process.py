@@ -1,4 +1,4 @@
-"""One process that drives all devices of a node, as PyTorch's `nn.DataParallel` does.
+"""Single-process training on all devices of a node, as PyTorch's `nn.DataParallel` does.
 
 Each step scatters the samples from the first device, sends the parameters to all, computes the
 replicas' forward from threads that share an interpreter, gathers the outputs on the first device,
@@ -32,7 +32,7 @@ def samples_of_a_device(options: StrategyOptions, global_batch: int) -> int:
 
 
 def check_single_process(options: StrategyOptions, global_batch: int) -> None:
-    """Refuse what a single process cannot do.
+    """Raise an error for settings that a single process does not support.
 
     Raises:
         StrategyError: Other axes than `dp`, sharded state, or several micro-batches.

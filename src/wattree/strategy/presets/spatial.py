@@ -1,4 +1,4 @@
-"""Spatial parallelism: rows of images spread over ranks, edges exchanged with neighbours.
+"""Spatial parallelism: rows of images sharded over ranks, with halo exchange.
 
 Dryden et al., "Improving Strong-Scaling of CNN Training by Exploiting Finer-Grained Parallelism",
 IPDPS 2019. Rows are those of the outermost dim that windows slide over: `depth` of volumes,
@@ -18,7 +18,7 @@ _OUTERMOST_FIRST = ("depth", "height", "length", "width")
 
 
 def spatial_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
-    """Return the root's split of rows, and the layers that are left out of it."""
+    """Return the root's split of rows, and the layers that are excluded from it."""
     dim = spatial_dim(model)
     if dim is None:
         return StrategyTree(nodes={})
@@ -34,7 +34,7 @@ def spatial_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
 
 
 def spatial_dim(model: ModelGraph) -> str | None:
-    """Return the outermost dim that windows of `model` slide over; None where there is none."""
+    """Return the outermost dim that windows of `model` slide over; None without one."""
     found = {
         name
         for block in model.blocks.values()

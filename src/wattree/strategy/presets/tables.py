@@ -31,7 +31,7 @@ def sharded_tables(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
 
 
 def _compute(table: EmbeddingTable, way: str, even: float) -> dict[str, tuple[str, ...]]:
-    """Return how a table is split; `even` is what each rank would hold of all tables."""
+    """Return the split of a table; `even` is an even share of all tables per rank."""
     if way == "auto":
         way = "row-wise" if table.elements > even else "table-wise"
     dims = {"table-wise": OWNER, "row-wise": table.row_dim, "column-wise": table.column_dim}

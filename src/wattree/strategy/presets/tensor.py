@@ -1,4 +1,4 @@
-"""Tensor parallelism as in Megatron-LM: column-parallel then row-parallel products.
+"""Tensor parallelism as in Megatron-LM: column-parallel, then row-parallel matmuls.
 
 Shoeybi et al., "Megatron-LM", 2019: the first product of each pair is split by output features,
 the second by input features, so one all-reduce per pair and direction is left. Korthikanti et
@@ -104,7 +104,7 @@ def _by_roles(model: ModelGraph) -> StrategyTree:
 
 
 def _in_pairs(model: ModelGraph) -> StrategyTree:
-    """Return how a stack is split if every other layer sums over what the one before has split.
+    """Return the splits of a stack in which column- and row-parallel layers alternate.
 
     The sum is whole on every rank, and so is the activation of it.
     """
@@ -123,7 +123,7 @@ def _in_pairs(model: ModelGraph) -> StrategyTree:
 
 
 def _split_dim(operator: Operator) -> str | None:
-    """Return the dim that tensor parallelism splits; None for operators that have no such part."""
+    """Return the dim that tensor parallelism splits; None for operators without such a role."""
     if operator.role is TensorRole.EITHER and not operator.parameters:
         return operator.outputs[0].dims[-1]  # an activation, of what a layer has split
     if operator.role in {TensorRole.COLUMN, TensorRole.EITHER}:

@@ -1,4 +1,4 @@
-"""Pipeline schedules by name, with what each promises to keep."""
+"""Pipeline schedules by name, with the activation memory that each guarantees."""
 
 from __future__ import annotations
 

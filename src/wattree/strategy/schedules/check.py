@@ -1,4 +1,4 @@
-"""Is a set of orders, one per stage, legal? Asked before anything runs."""
+"""Checks of pipeline orders, one per stage, before anything runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def order_problems(
     *,
     bounds: Sequence[int] | None = None,
 ) -> list[str]:
-    """Return what is wrong with `orders`; empty if they may run.
+    """Return the problems of `orders`; empty if they can run.
 
     Checked: every piece once, on a chunk that the micro-batch comes by; forward before backward,
     input gradient before weight gradient; no stage that waits for ever; no more activations kept
@@ -50,7 +50,7 @@ def order_problems(
 
 
 def most_live(order: Order) -> int:
-    """Return for how many chunks and micro-batches activations are kept when most are.
+    """Return the peak number of chunk micro-batches with stored activations.
 
     They live from the forward to the weight gradient, or to the whole backward.
     """
@@ -58,7 +58,7 @@ def most_live(order: Order) -> int:
 
 
 def live_by_chunk(order: Order, chunks: int) -> tuple[int, ...]:
-    """Return micro-batches whose activations are kept on each chunk when most are altogether."""
+    """Return the micro-batches with stored activations on each chunk, at the stage's peak."""
     live = [0] * chunks
     total = most = 0
     at_peak = tuple(live)
@@ -77,7 +77,7 @@ def live_by_chunk(order: Order, chunks: int) -> tuple[int, ...]:
 def _own_problems(
     stage: int, order: Order, placement: ChunkPlacement, micro_batches: int
 ) -> list[str]:
-    """Return what can be determined from the order of one stage alone."""
+    """Return the problems visible in the order of one stage alone."""
     found = []
     seen: set[Slot] = set()
     for slot in (slot.alone for slot in order):
@@ -132,7 +132,7 @@ def _missing(chunk: int, micro_batch: int, seen: set[Slot]) -> list[Slot]:
 
 
 def _stuck(orders: Sequence[Order], placement: ChunkPlacement) -> list[str]:
-    """Return one line for each piece that waits for ever, naming what it waits for."""
+    """Return one line for each blocked slot, with the dependency it waits for."""
     at = [0] * len(orders)
     handed: set[tuple[Place, int, bool]] = set()
     moved = True
@@ -158,7 +158,7 @@ def _advanced(
     placement: ChunkPlacement,
     handed: set[tuple[Place, int, bool]],
 ) -> bool:
-    """Let a stage do what it can; return whether that was anything."""
+    """Advance a stage as far as possible; return whether it advanced."""
     before = at[stage]
     while at[stage] < len(order):
         together = _together(order, at[stage])
@@ -172,7 +172,7 @@ def _advanced(
 
 
 def _together(order: Order, at: int) -> Order:
-    """Return the slot at a place of an order and the one beside it; none at its end."""
+    """Return the slot at a position of an order and its overlapped partner; none at the end."""
     return (
         order[at : at + 2] if at + 1 < len(order) and order[at + 1].beside else order[at : at + 1]
     )
@@ -184,7 +184,7 @@ def _wait(
     placement: ChunkPlacement,
     handed: set[tuple[Place, int, bool]],
 ) -> Place | None:
-    """Return the place whose result `slot` still waits for."""
+    """Return the place whose result `slot` depends on and that has not finished."""
     if not slot.hands_on:
         return None
     hops = placement.after if slot.backward else placement.before

@@ -13,7 +13,7 @@ from wattree.strategy.schedules.slot import Slot
 
 
 def dual_pipe(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
-    """Return a stage's work for both directions; stages from the far end mirror those before."""
+    """Return a stage's slots for both directions; stages from the far end mirror those before."""
     del chunks
     first = -(-micro_batches // 2)  # the direction that gets the odd one
     each = max(first, stages)
@@ -26,7 +26,7 @@ def dual_pipe(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tu
 def two_sided_phases(
     position: int, *, depth: int, each: int, near: int, far: int
 ) -> list[tuple[int, str]]:
-    """Return the phases of a stage that works on micro-batches going in and coming back.
+    """Return the phases of a stage that executes micro-batches of both directions.
 
     Args:
         position: Stages between it and the end where the near chunk's way begins.

@@ -1,4 +1,4 @@
-"""DualPipeV: DualPipe cut in half and folded, so the parameters are held once.
+"""DualPipeV: DualPipe cut in half and folded, so that parameters are stored once.
 
 Described in the public DualPipe repository (deepseek-ai/DualPipe), after the "cut-in-half" of
 Sea AI Lab (2025): a stage of the V plays the part of a stage of DualPipe and of its mirror.
@@ -12,7 +12,7 @@ from wattree.strategy.schedules.slot import Slot
 
 
 def dual_pipe_v(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
-    """Return a stage's work on its chunk of the way down and its chunk of the way up."""
+    """Return a stage's slots on its chunk of the descending and of the ascending half."""
     del chunks
     each = max(micro_batches, 2 * stages)
     order = in_phases(two_sided_phases(stage, depth=stages, each=each, near=0, far=1))

@@ -14,7 +14,7 @@ from wattree.strategy.schedules.slot import Slot, SlotWork
 
 
 def interleaved(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
-    """Return the stage's forwards and backwards, one of each in turn after the warm-up."""
+    """Return the stage's forwards and backwards, alternating after the warm-up."""
     rounds = _rounds(stages, micro_batches)
     forward = [
         Slot(c, m, SlotWork.FORWARD) for batch in rounds for c in range(chunks) for m in batch

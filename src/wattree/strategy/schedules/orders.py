@@ -1,4 +1,4 @@
-"""The orders of all stages under a schedule, built once; those that users bring are checked."""
+"""Orders of all stages under a schedule; orders from users are checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pipeline_schedule(name: str) -> PipelineSchedule:
 
 
 def stage_order(name: str, *, stage: int, stages: int, chunks: int, micro_batches: int) -> Order:
-    """Return what `stage` does, in order.
+    """Return the slots of `stage`, in order.
 
     Raises:
         UnknownNameError: There is no such schedule.
@@ -36,7 +36,7 @@ def stage_order(name: str, *, stage: int, stages: int, chunks: int, micro_batche
 
 @lru_cache(maxsize=64)  # a search asks for few shapes again and again
 def stage_orders(name: str, *, stages: int, chunks: int, micro_batches: int) -> tuple[Order, ...]:
-    """Return what every stage does; no schedule of the catalog breaks a rule of `check_orders`.
+    """Return the orders of all stages; built-in schedules satisfy `check_orders`.
 
     Raises:
         UnknownNameError: There is no such schedule.
@@ -54,7 +54,7 @@ def check_orders(
     bounds: Sequence[int] | None = None,
     path: str = "strategy.schedule",
 ) -> None:
-    """Raise a StrategyError that names what keeps `orders` from running, if anything does.
+    """Raise a StrategyError with the reasons why `orders` cannot run, if there are any.
 
     Args:
         orders: One per stage.

@@ -1,4 +1,4 @@
-"""Orders written as phases: so many times this, then so many times that.
+"""Orders as phases: repeated patterns of slots, one after the other.
 
 A pattern such as `"F0 I1 W1"` names pieces of work and the chunk each is done on. Every chunk
 takes its micro-batches in order, each kind of work at its own pace; `W` is the weight gradient
@@ -14,7 +14,7 @@ from wattree.strategy.schedules.slot import Slot, SlotWork
 
 
 def in_phases(phases: Sequence[tuple[int, str]]) -> list[Slot]:
-    """Return the slots of `phases`, each a pattern and how often it is run through."""
+    """Return the slots of `phases`, each a pattern and its number of repetitions."""
     done: dict[tuple[SlotWork, int], int] = {}
     waiting: deque[tuple[int, int]] = deque()  # (chunk, micro-batch) of weight gradients
     order = []
@@ -37,7 +37,7 @@ def in_phases(phases: Sequence[tuple[int, str]]) -> list[Slot]:
 
 
 def limited(order: Sequence[Slot], micro_batches: Sequence[range]) -> tuple[Slot, ...]:
-    """Return `order` with only as many micro-batches on each chunk, under their own numbers.
+    """Return `order` restricted to this many micro-batches per chunk, numbers unchanged.
 
     An order that comes to its end still does when a micro-batch is taken out of every stage.
 

@@ -1,4 +1,4 @@
-"""Which chunks of the model a pipeline stage holds, and the way of a micro-batch through them.
+"""Placement of model chunks on pipeline stages, and the route of a micro-batch through them.
 
 Three ways to lay `chunks` on `stages`:
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 class Hop(NamedTuple):
-    """The way from one place to the next.
+    """The transfer from one place to the next.
 
     Attributes:
         place: Where it leads.
@@ -41,7 +41,7 @@ class Hop(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPlacement:
-    """Chunks laid on stages.
+    """Assignment of chunks to stages.
 
     Attributes:
         stages: Pipeline degree.
@@ -75,24 +75,24 @@ class ChunkPlacement:
 
     @property
     def model_chunks(self) -> int:
-        """Chunks that the model is cut into."""
+        """Number of chunks of the model."""
         return len(self.routes[0])
 
     @property
     def copies(self) -> int:
-        """How often each chunk is held."""
+        """Number of copies of each chunk."""
         return len(self.routes)
 
     def model_chunk(self, stage: int, chunk: int) -> int:
-        """Return the number, in model order, of what a place holds."""
+        """Return the model chunk stored at a place, numbered in model order."""
         return self._at[Place(stage, chunk)][1]
 
     def route(self, stage: int, chunk: int) -> int:
-        """Return the number of the route that comes by a place."""
+        """Return the number of the route through a place."""
         return self._at[Place(stage, chunk)][0]
 
     def micro_batches(self, place: Place, micro_batches: int) -> range:
-        """Return the micro-batches that come by `place`, of `micro_batches` in a step."""
+        """Return the micro-batches that pass `place`, of `micro_batches` in a step."""
         route = self._at[place][0]
         share = -(-micro_batches // len(self.routes))
         return range(route * share, min((route + 1) * share, micro_batches))
@@ -100,7 +100,7 @@ class ChunkPlacement:
 
 @lru_cache(maxsize=256)  # asked for again with every strategy of a search
 def looped(stages: int, chunks: int) -> ChunkPlacement:
-    """Return chunks dealt out to the stages in turn."""
+    """Return chunks assigned to the stages round-robin."""
     route = tuple(Place(s, c) for c in range(chunks) for s in range(stages))
     return ChunkPlacement(
         stages=stages,
@@ -112,7 +112,7 @@ def looped(stages: int, chunks: int) -> ChunkPlacement:
 
 @lru_cache(maxsize=256)
 def folded(stages: int, chunks: int = 2) -> ChunkPlacement:
-    """Return two chunks a stage, down the stages and up again."""
+    """Return two chunks a stage, first to last stage and back."""
     del chunks
     down = tuple(Place(s, 0) for s in range(stages))
     up = tuple(Place(s, 1) for s in reversed(range(stages)))
@@ -122,7 +122,7 @@ def folded(stages: int, chunks: int = 2) -> ChunkPlacement:
 
 @lru_cache(maxsize=256)
 def two_way(stages: int, chunks: int = 2) -> ChunkPlacement:
-    """Return every chunk held twice, one copy for each direction."""
+    """Return every chunk stored twice, one copy per direction."""
     del chunks
     return ChunkPlacement(
         stages=stages,
@@ -136,7 +136,7 @@ def two_way(stages: int, chunks: int = 2) -> ChunkPlacement:
 
 
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
-    """Return layers per chunk in model order, as even as can be.
+    """Return layers per chunk in model order, as even as possible.
 
     Where it does not divide, the first and the last chunks are the shorter ones: they hold the
     embedding and the loss besides (as Llama 3.1 405B was cut: 126 layers on 128 slots).

@@ -1,4 +1,4 @@
-"""What is known of a pipeline schedule beside its order."""
+"""Properties of a pipeline schedule besides its order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Order = tuple[Slot, ...]
 
 
 class StageOrder(Protocol):
-    """A function that gives the order of one stage."""
+    """A function that returns the order of one stage."""
 
     def __call__(self, *, stage: int, stages: int, chunks: int, micro_batches: int) -> Order:
-        """Return what `stage` of `stages` does with `micro_batches` on its `chunks`."""
+        """Return the slots of `stage` of `stages` for `micro_batches` on its `chunks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""One piece of a stage's schedule."""
+"""One entry of a stage's schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class SlotWork(StrEnum):
-    """What a stage does with a micro-batch, by the letter that stands for it in an order."""
+    """Kinds of work of a slot, by their letters in an order."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -17,7 +17,7 @@ class SlotWork(StrEnum):
 
     @property
     def words(self) -> str:
-        """The same for people."""
+        """The kind in words."""
         return _WORDS[self]
 
 
@@ -51,12 +51,12 @@ class Slot(NamedTuple):
 
     @property
     def hands_on(self) -> bool:
-        """Whether another chunk waits for its result."""
+        """Whether another chunk depends on its result."""
         return self.work is not SlotWork.WEIGHT_GRADIENT
 
     @property
     def alone(self) -> Slot:
-        """The same piece, whatever it runs alongside."""
+        """The same slot without its overlapped partner."""
         return self._replace(beside=False) if self.beside else self
 
     @property
@@ -66,22 +66,22 @@ class Slot(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """Whether the micro-batch's activations in the chunk are dropped after it."""
+        """Whether the micro-batch's activations in the chunk are freed after it."""
         return self.work in {SlotWork.BACKWARD, SlotWork.WEIGHT_GRADIENT}
 
     def __str__(self) -> str:
-        """Return it as an order in a job file spells it: `F3`, or `F3@1` on the second chunk."""
+        """Return it as written in the orders of job files: `F3`, or `F3@1` on the second chunk."""
         return f"{self.work.value}{self.micro_batch}" + (f"@{self.chunk}" if self.chunk else "")
 
     def in_words(self, stage: int) -> str:
-        """Return it for people, with its stage."""
+        """Return it in words, with its stage."""
         return (
             f"stage {stage}, chunk {self.chunk}, micro-batch {self.micro_batch}, {self.work.words}"
         )
 
 
 def read_slot(text: str) -> Slot | None:
-    """Return the slot that `text` spells, such as `F3` or `W0@1`; None if it spells none."""
+    """Return the slot written as `text`, such as `F3` or `W0@1`; None if invalid."""
     found = _TEXT.fullmatch(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""ZB-H2: the warm-up is filled too, with nearly twice 1F1B's memory (Qi et al., ICLR 2024).
+"""ZB-H2: a filled warm-up, with nearly twice 1F1B's memory (Qi et al., ICLR 2024).
 
 Each stage is busy from its first forward to its last weight gradient; stage `s` starts and ends
 `s` forwards late. That a step then takes no longer than the work of one stage presumes that a
