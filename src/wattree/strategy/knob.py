@@ -44,7 +44,7 @@ class Knob:
     words: str | None = None
 
     def in_words(self, value: Any, has: Mapping[str, bool]) -> tuple[str, ...]:
-        """Return what rankings say of a value; nothing of the default or what has no effect."""
+        """Return the text of a value for rankings; empty for defaults and values without effect."""
         if self.words is None or value == self.default:
             return ()
         return (self.words.format(value),) if has.get(self.needs or "", True) else ()

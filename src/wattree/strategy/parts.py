@@ -25,13 +25,13 @@ def has_roles(model: ModelGraph) -> bool:
 
 
 def has_stack(model: ModelGraph) -> bool:
-    """Return whether the model's layers can be paired by strategies."""
+    """Return whether strategies decide which of the model's layers form pairs."""
     operators = (o for block in model.blocks.values() for o in block.operators)
     return any(operator.role is TensorRole.EITHER for operator in operators)
 
 
 def has_whole_states(model: ModelGraph) -> bool:
-    """Return whether anything works on whole hidden states, which sequence parallelism spreads."""
+    """Return whether any operator works on whole hidden states, so sequence parallelism applies."""
     operators = (o for block in model.blocks.values() for o in block.operators)
     return model.own_family or any(is_positionwise(operator) for operator in operators)
 

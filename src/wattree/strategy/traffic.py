@@ -36,7 +36,7 @@ class Prefetch:
     after_reductions: bool = False
 
     def ahead(self, depth: int) -> int:
-        """Return by how many blocks a gather lags behind the one whose end it waits for."""
+        """Return how many blocks a gather runs ahead of the block that it waits for."""
         return min(depth + 1, self.gathers_in_flight or depth + 1)
 
 
