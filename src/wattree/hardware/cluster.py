@@ -49,7 +49,7 @@ class Fabric:
 
 
 def attached(node: Node, fabric: Fabric) -> Node:
-    """Return `node` with its adapters at the rate that they agree on with the ports of `fabric`.
+    """Return `node` with adapters at the rate negotiated with the ports of `fabric`.
 
     Both ends of a cable run at the lower of their rates, as link training and auto-negotiation
     settle it.
@@ -161,12 +161,12 @@ class Cluster:
 
     @property
     def node(self) -> Node:
-        """What every node is, where all are alike; raises as `pool` does."""
+        """The node type of a cluster of equal nodes; raises as `pool` does."""
         return self.pool.node
 
     @property
     def nodes(self) -> int:
-        """How many nodes."""
+        """Number of nodes."""
         return sum(pool.nodes for pool in self.pools)
 
     @property
@@ -181,7 +181,7 @@ class Cluster:
 
     @property
     def label(self) -> str:
-        """What people call it: `2 x dgx-h100 + 2 x dgx-a100`."""
+        """Label for display, such as `2 x dgx-h100 + 2 x dgx-a100`."""
         return " + ".join(pool.label for pool in self.pools)
 
     def limit_w(self, pool: Pool) -> float | None:
@@ -189,19 +189,19 @@ class Cluster:
         return self.power_limit_w if pool.power_limit_w is None else pool.power_limit_w
 
     def limited(self, power_limit_w: float) -> Cluster:
-        """Return the cluster with that limit on every device, whatever pools say. [W]"""
+        """Return the cluster with that limit on every device, overriding the pools' limits. [W]"""
         pools = tuple(replace(pool, power_limit_w=None) for pool in self.pools)
         return replace(self, pools=pools, power_limit_w=power_limit_w)
 
     def seen_from(self, pool: Pool) -> Cluster:
-        """Return the cluster as if all of its nodes were those of `pool`."""
+        """Return the cluster as if all of its nodes were of the type of `pool`."""
         if not self.is_mixed:
             return self
         nodes = -(-self.devices // pool.node.devices)
         return Cluster(node=pool.node, nodes=nodes, fabric=self.fabric, site=self.site)
 
     def pool_devices(self, ranks: int) -> tuple[int, ...]:
-        """Return how many of the first `ranks` devices lie in each pool."""
+        """Return the number of devices in each pool among the first `ranks` devices."""
         found, left = [], ranks
         for pool in self.pools:
             found.append(min(left, pool.devices))
@@ -209,7 +209,7 @@ class Cluster:
         return tuple(found)
 
     def pool_nodes(self, ranks: int) -> tuple[int, ...]:
-        """Return how many nodes of each pool the first `ranks` devices lie on."""
+        """Return the number of nodes of each pool that hold the first `ranks` devices."""
         lying = zip(self.pool_devices(ranks), self.pools, strict=True)
         return tuple(-(-devices // pool.node.devices) for devices, pool in lying)
 
@@ -232,7 +232,7 @@ def _pools(pools: tuple[Pool, ...], node: Node | None, nodes: int | None) -> tup
 
 
 def _merged(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
-    """Join neighbours that differ in nothing but their number of nodes."""
+    """Merge adjacent pools that differ only in their number of nodes."""
     found = list(pools[:1])
     for pool in pools[1:]:
         if replace(pool, nodes=found[-1].nodes) == found[-1]:
@@ -243,7 +243,7 @@ def _merged(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
 
 
 def _check(cluster: Cluster) -> None:
-    """Refuse what cannot work."""
+    """Raise an error for invalid values."""
     for number, pool in enumerate(cluster.pools):
         where = f"pools.{number}." if cluster.is_mixed else ""
         _check_network(cluster, pool, where)
@@ -270,7 +270,7 @@ def _check(cluster: Cluster) -> None:
 
 
 def _check_network(cluster: Cluster, pool: Pool, where: str) -> None:
-    """Refuse nodes that cannot reach each other."""
+    """Raise an error for nodes that cannot communicate with each other."""
     joined = not cluster.is_mixed and pool.domain_devices > pool.node.devices
     if cluster.nodes > 1 and pool.node.nics == 0 and not joined:
         raise HardwareError(

@@ -1,4 +1,4 @@
-"""What a hardware file holds, before it is read: to be changed, and read as the file would be."""
+"""Content of a hardware file before it is read; it can be changed, then read like a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A device, node, fabric or site as its file writes it.
+    """A device, node, fabric or site as written in its file.
 
     Attributes:
         path: The file, for messages and as where relative paths in it start.

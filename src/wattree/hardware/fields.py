@@ -1,4 +1,4 @@
-"""Fields of a hardware file: a value and, beside it, where the value comes from.
+"""Fields of a hardware file: values with their sources.
 
 Knows how one field is written and what may be wrong with it. Which fields a device or a node has
 is in `load`.
@@ -22,7 +22,7 @@ _ESTIMATE = "estimate:"
 
 @dataclass(frozen=True, slots=True)
 class CitedFigure:
-    """How a cited number is written in a file.
+    """Format of a cited number in a file.
 
     Attributes:
         key: Where it stands.
@@ -133,7 +133,7 @@ class Fields:
     def quantities(
         self, keys: Sequence[str], dimension: str, *, name: str, low: float, high: float
     ) -> dict[str, float]:
-        """Return those of `keys` that the file has, each as `quantity` returns it."""
+        """Return the fields of `keys` that are present, each as `quantity` returns it."""
         self._known.update(keys)
         return {
             key: self.quantity(key, dimension, name=f"{name}.{key}", low=low, high=high)
@@ -208,12 +208,12 @@ class Fields:
         return list(value)
 
     def refuse(self, key: str, problem: str) -> None:
-        """Note what a caller found wrong with the content of `key`, a key that it knows."""
+        """Note a problem that a caller found with the content of a known `key`."""
         self._known.add(key)
         self._add(key, problem)
 
     def cite(self, name: str, source: str) -> None:
-        """Note where a value comes from that is in no field of its own."""
+        """Note the source of a value that has no field of its own."""
         self.sources[name] = source
 
     def flag(self, key: str, *, name: str) -> bool:
@@ -227,11 +227,11 @@ class Fields:
         return key in self._mapping
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that the file has here."""
+        """Return the keys of the file at this level."""
         return tuple(str(key) for key in self._mapping)
 
     def end(self) -> None:
-        """Note every key that was not read: a slip, which would otherwise go unnoticed."""
+        """Note every key that was not read: most likely a typo."""
         for key in self.keys():
             if key not in self._known:
                 self._add(key, unknown_key(key, self._known))
@@ -294,7 +294,7 @@ class Fields:
 
 
 def unknown_key(key: object, known: Collection[str]) -> str:
-    """Return what to say about a key that nothing reads; the nearest known one is suggested."""
+    """Return the message for an unknown key, with the nearest known key as a suggestion."""
     guess = nearest(str(key), known)
     hint = f"did you mean '{guess}'? " if guess else ""
     return f"unknown key; {hint}expected {', '.join(sorted(known))}"

@@ -22,7 +22,7 @@ _FIGURES = {
 
 
 def read_host(section: Fields) -> Host:
-    """Return the host of a node's file; what it draws in parts is optional."""
+    """Return the host of a node's file; the power of its parts is optional."""
     found = section.figures(_FIGURES, "host.")
     parts = _read_parts(section.section("parts")) if "parts" in section else {}
     section.end()
@@ -30,7 +30,7 @@ def read_host(section: Fields) -> Host:
 
 
 def _read_parts(section: Fields) -> dict[str, HostPart]:
-    """Return part → what it draws; one that names no power at rest draws the same there."""
+    """Return part → power; a part without idle power draws the same when idle."""
     keys = [key for name in HOST_PARTS for key in (name, f"{name}_idle")]
     watts = section.quantities(keys, "w", name="host.parts", low=0, high=_MOST_W)
     for name in HOST_PARTS:

@@ -112,7 +112,7 @@ def site_names() -> tuple[str, ...]:
 
 
 def canonical_name(kind: str, name: str) -> str:
-    """Return the catalog name of something known under another name.
+    """Return the catalog name for an alias.
 
     Args:
         kind: `device`, `node`, `fabric` or `site`.
@@ -133,7 +133,7 @@ def canonical_name(kind: str, name: str) -> str:
 
 
 def describe(kind: str, name_or_path: str | Path) -> Description:
-    """Return what a file of the catalog, or of a user, holds; the loaders take it as they do it.
+    """Return the content of a catalog or user file; the loaders accept it in place of a name.
 
     Args:
         kind: `device`, `node`, `fabric` or `site`.
@@ -194,7 +194,7 @@ def load_node(name_or_path: str | Path | Description, *, device: Device | None =
 
 
 def default_fabric_name(node_name_or_path: str | Path) -> str:
-    """Return the name, or path, of the fabric that a node's file names for it.
+    """Return the name, or path, of the default fabric in a node's file.
 
     Raises:
         UnknownNameError: The catalog has no node of that name.
@@ -354,7 +354,7 @@ def _is_path(text: str) -> bool:
 
 
 def _beside(path: Path, name: str) -> str | Path:
-    """Return a name as it is, and a path as seen from the folder of the file that holds it."""
+    """Return a name unchanged, and a path resolved against the folder of the file that holds it."""
     return path.parent / name if _is_path(name) else name
 
 

@@ -1,4 +1,4 @@
-"""Networks as graphs: directed links between named vertices, and the way traffic takes.
+"""Networks as graphs: directed links between named vertices, and routes.
 
 A vertex is whatever links meet at: a device, a switch, an adapter, a CPU socket, a memory tier.
 A cable is two links, one each way; they share nothing.

@@ -21,7 +21,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleUp:
-    """Links among devices that are close: NVLink, Infinity Fabric, ICI, PCIe.
+    """Links between devices of one scale-up domain: NVLink, Infinity Fabric, ICI, PCIe.
 
     Attributes:
         kind: `switch` (any pair at full rate), `mesh` (rate split evenly over the peers),
@@ -104,13 +104,13 @@ class MemoryTier:
 
     @property
     def is_accessed_in_place(self) -> bool:
-        """Whether devices read and write it as they work, instead of copying."""
+        """Whether devices access it directly during kernels, instead of by copies."""
         return self.access != "copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPart:
-    """What a part of the host draws.
+    """Power of a part of the host.
 
     Attributes:
         idle_w: At rest. [W]
@@ -154,12 +154,12 @@ class Host:
 
     @property
     def behind(self) -> float:
-        """Return power drawn from the grid over that of devices and host: fans and conversion."""
+        """Return grid power over the power of devices and host: fans and conversion."""
         return (1.0 + self.fans) * self.conversion
 
     @property
     def rest(self) -> HostPart:
-        """Return what the parts leave of the host: drives, links among devices, boards."""
+        """Return host power not covered by the parts: drives, links among devices, boards."""
         parts = self.parts.values()
         return HostPart(
             idle_w=self.idle_w - sum(part.idle_w for part in parts),

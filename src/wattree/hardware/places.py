@@ -1,4 +1,4 @@
-"""Where every device of a mixed cluster sits: pool, node, scale-up domain, leaf switch."""
+"""Location of every device of a mixed cluster: pool, node, scale-up domain, leaf switch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePlaces:
-    """Where devices sit, `(devices,)` each.
+    """Locations of devices, `(devices,)` each.
 
     Attributes:
         pool: Number of the pool.
@@ -32,7 +32,7 @@ class DevicePlaces:
 
 
 def device_places(cluster: Cluster) -> DevicePlaces:
-    """Return where the devices of a cluster sit; domains end with their pool."""
+    """Return the locations of a cluster's devices; domains end with their pool."""
     columns: list[Integers] = []
     nodes = domains = 0
     for number, pool in enumerate(cluster.pools):

@@ -1,4 +1,4 @@
-"""Pools: equal nodes of a cluster, and where their devices sit."""
+"""Pools: equal nodes of a cluster, and the location of their devices."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ class Pool:
 
     @property
     def label(self) -> str:
-        """What people call it: `2 x dgx-h100`."""
+        """Label for display, such as `2 x dgx-h100`."""
         return f"{self.nodes} x {self.node.name}"

@@ -89,7 +89,7 @@ def _listed(fields: Fields, *, nics: int) -> list[Link]:
 
 
 def check_wiring(links: list[Link], *, devices: int) -> None:
-    """Refuse links that leave a device out or name one that is not there.
+    """Raise an error for links that omit a device or name one that does not exist.
 
     Raises:
         HardwareError: Names the device.

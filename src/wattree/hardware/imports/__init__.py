@@ -1,4 +1,4 @@
-"""Topologies that other tools write down: NCCL's XML, and the table of nvidia-smi."""
+"""Topologies written by other tools: NCCL's XML, and the table of nvidia-smi."""
 
 from wattree.hardware.imports.nccl_xml import from_nccl_xml
 from wattree.hardware.imports.rates import NVLINK_BYTES_PER_S

@@ -1,4 +1,4 @@
-"""Rates that topology files leave to the reader: of NVLink, xGMI, PCIe and socket links."""
+"""Link rates that topology files omit: NVLink, xGMI, PCIe and socket links."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def pcie_bytes_per_s(transfers: float | None, lanes: int | None) -> float:
 
 
 def socket_bytes_per_s(vendor: str, architecture: str, family: int, model: int) -> float:
-    """Return what passes between two sockets of this make, one direction. [B/s]"""
+    """Return the bandwidth between two sockets of this vendor, one direction. [B/s]"""
     if architecture.startswith("ppc"):
         return _POWER_BYTES_PER_S
     if vendor == "AuthenticAMD":

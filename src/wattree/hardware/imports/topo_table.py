@@ -1,4 +1,4 @@
-"""The text of `nvidia-smi topo -m` as a table: what every cell says, once nothing in it is wrong.
+"""Parser of the text of `nvidia-smi topo -m` into a checked table.
 
 What the cells mean for links is the business of `topo_matrix`.
 """
@@ -45,7 +45,7 @@ class TopoTable:
     lines: dict[int, int] = field(default_factory=dict)
 
     def cell(self, one: int, other: int) -> str | None:
-        """Return what joins two names, whichever of their rows is there."""
+        """Return the connection of two names, from either row."""
         return self.cells.get((one, other), self.cells.get((other, one)))
 
 
@@ -104,7 +104,7 @@ def _head_problems(names: Sequence[str]) -> list[str]:
 
 
 def _read_line(table: TopoTable, line: str, number: int) -> list[str]:
-    """Enter one line behind the head into `table`; return what is wrong with it."""
+    """Parse one line after the header into `table`; return its problem, if any."""
     words = line.split()
     if match := _LEGEND.match(line):
         if match[1] not in table.names:
@@ -146,7 +146,7 @@ def _read_row(table: TopoTable, words: Sequence[str], line: int) -> list[str]:
 
 
 def _expected(names: Sequence[str], row: int, column: int, cell: str) -> str | None:
-    """Return what has to stand in a cell in place of `cell`, or None if that may stand there."""
+    """Return the expected content of a cell in place of `cell`, or None if it is valid."""
     if row == column:
         return None if cell == "X" else "X, as in every row under its own name"
     if cell == "X":

@@ -1,4 +1,4 @@
-"""Networks put together: several into one, and one under other names."""
+"""Joining and renaming of networks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def device_name(device: int) -> str:
 
 
 def join(networks: Iterable[Network]) -> Network:
-    """Return one network with the links of all, in that order; vertices of one name are one."""
+    """Return one network with the links of all, in order; vertices of the same name are merged."""
     parts = tuple(networks)
     links = tuple(link for part in parts for link in part.links)
     if all(part.forwards is None for part in parts):
@@ -25,7 +25,7 @@ def join(networks: Iterable[Network]) -> Network:
 
 
 def renamed(network: Network, name_of: Callable[[str], str]) -> Network:
-    """Return a copy whose vertices are called what `name_of` says."""
+    """Return a copy with vertices renamed by `name_of`."""
     names = {name: name_of(name) for name in network.vertices}
     forwards = network.forwards
     return Network(
@@ -38,14 +38,14 @@ def renamed(network: Network, name_of: Callable[[str], str]) -> Network:
 
 
 def without_forwarding(links: Iterable[Link], devices: Iterable[str]) -> Network:
-    """Return a network in which everything passes traffic on but `devices`."""
+    """Return a network in which all vertices except `devices` forward traffic."""
     every = tuple(links)
     ends = {link.source for link in every} | {link.target for link in every}
     return Network(links=every, forwards=frozenset(ends.difference(devices)))
 
 
 def check_connected(network: Network, wanted: Iterable[str], *, where: str) -> None:
-    """Refuse a network in which one of `wanted` cannot reach all others, and be reached.
+    """Raise an error for a network in which one of `wanted` is not connected to all others.
 
     Raises:
         HardwareError: Names the first vertex that is cut off.
