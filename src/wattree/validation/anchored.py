@@ -54,12 +54,12 @@ def under_limits(rows: Sequence[MeasuredRow]) -> frozenset[str]:
 
 
 def _run(row: MeasuredRow) -> tuple[object, ...]:
-    """Return what rows of one run share."""
+    """Return the key that rows of one run share."""
     return row.source_id, row.accelerator, row.model_name, row.global_batch
 
 
 def anchors_of(rows: Sequence[MeasuredRow]) -> dict[str, MeasuredRow]:
-    """Return row_id → anchor, of rows that say enough; an anchor is its own."""
+    """Return row_id → anchor for rows with enough facts; an anchor maps to itself."""
     groups: dict[tuple[object, ...], list[MeasuredRow]] = {}
     for row in rows:
         if row.power_limit_w is not None and row.avg_power_w:

@@ -45,7 +45,7 @@ _NEGLIGIBLE = 1e-4
 
 @dataclass(slots=True, kw_only=True)
 class FitRow:
-    """A measured row on its way through the fit.
+    """A measured row during the fit.
 
     Attributes:
         expressed: The row as a job.
@@ -62,7 +62,7 @@ class FitRow:
     screen: Screened | None = field(default=None, repr=False)
 
     def estimate_s(self, calibration: Calibration) -> float:
-        """Return the estimated step time under `calibration`; what has no closed form is executed.
+        """Return the estimated step time under `calibration`; simulated without a closed form.
 
         [s]
         """
@@ -78,7 +78,7 @@ class FitRow:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return what tells configurations apart, whatever the release that ran them."""
+        """Return the key of a configuration, independent of the software release."""
         row, job = self.expressed.row, self.expressed.job
         return (
             row.source_id,
@@ -152,7 +152,7 @@ def fit(
 
 
 def _way(start: Calibration, end: Calibration, names: Sequence[str]) -> float:
-    """Return the longest logarithmic way of a constant between two calibrations."""
+    """Return the largest logarithmic change of a constant between two calibrations."""
     values = [(start.constants[name].value, end.constants[name].value) for name in names]
     return max(abs(math.log(after / before)) for before, after in values)
 
@@ -169,7 +169,7 @@ def solve_without(
     seen: NDArray[np.bool_],
     gone: frozenset[str] = frozenset(),
 ) -> Calibration:
-    """Return the calibration that a fit to the rows `seen` finds, by the full fit's Jacobian.
+    """Return the calibration fitted to the rows `seen`, using the full fit's Jacobian.
 
     Args:
         rows: All rows.
@@ -193,7 +193,7 @@ def solve_without(
 
 
 def row_weights(rows: Sequence[FitRow]) -> Floats:
-    """Return the weight of each row: configurations that repeat count less each."""
+    """Return the weight of each row: repeated configurations weigh less each."""
     counts = Counter(row.key for row in rows)
     return np.array([counts[row.key] ** -_REPEAT_EXPONENT for row in rows])
 
@@ -225,7 +225,7 @@ def linearized(
 
 
 def _touches(name: str, row: FitRow) -> bool:
-    """Whether a constant can matter to a row: its device, its family, or all."""
+    """Return whether a constant can affect a row: its device, its family, or general."""
     scope, rest = name.split(".", 1)
     job = row.expressed.job
     device = job.cluster.node.device

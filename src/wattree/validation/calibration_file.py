@@ -1,4 +1,4 @@
-"""Write a calibration as a file, with the record of how well it does."""
+"""Write a calibration as a file, with the record of its errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RESIDUALS = """\
 def write_calibration(
     path: Path, calibration: Calibration, left_out: Mapping[str, Mapping[str, float]]
 ) -> None:
-    """Write `calibration` to `path`, whole or not at all.
+    """Write `calibration` to `path` atomically.
 
     Args:
         path: Where to.

@@ -1,4 +1,4 @@
-"""Reads one row for expression and remembers every cell that had to be filled."""
+"""Access to the cells of one row, with a record of every cell that had to be filled."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Cells:
         self.assumed: list[str] = []
 
     def refusal(self, message: str) -> RowError:
-        """Return the error that refuses the row."""
+        """Return the error that rejects the row."""
         return RowError(f"row {self.row.row_id}: {message}")
 
     def need(self, *columns: str) -> None:
-        """Refuse the row if one of `columns` is empty.
+        """Raise an error if one of `columns` is empty.
 
         Raises:
             RowError: Names all that are.

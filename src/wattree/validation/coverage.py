@@ -1,4 +1,4 @@
-"""Spreads of what constants leave of errors, by class of evidence, and how often intervals hold.
+"""Residual spreads by class of evidence, and coverage of prediction intervals.
 
 A spread is the one with which 80 % of the rows of its class lie inside their intervals, given what
 the constants' own spreads make of these (conformal: no shape of the errors is assumed but at that
@@ -31,7 +31,7 @@ _TIME = "step_time_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How often the intervals of a class hold.
+    """Coverage of the intervals of a class.
 
     Attributes:
         hold_out: By what its rows were left out; `all` of all.
@@ -61,7 +61,7 @@ def deviation_of(each: LeftOutError, spreads: Mapping[str, float]) -> float:
 
 
 def fitted_spreads(errors: Sequence[LeftOutError]) -> dict[str, float]:
-    """Return class of evidence → spread of what is left of the errors of step times."""
+    """Return class of evidence → residual spread of step times."""
     members = _members(errors)
     weights = _weights(errors)
     spreads = dict.fromkeys(members, 0.05) | {f"{_TIME}.software.measured": 0.0}
@@ -101,7 +101,7 @@ def _members(errors: Sequence[LeftOutError]) -> dict[str, list[int]]:
 
 
 def _weights(errors: Sequence[LeftOutError]) -> Floats:
-    """Return weights with which all hold-outs count alike."""
+    """Return weights that give all hold-outs the same total weight."""
     counts: dict[str, int] = defaultdict(int)
     for each in errors:
         counts[each.hold_out] += 1

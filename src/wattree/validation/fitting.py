@@ -122,7 +122,7 @@ def _fit_rows(runner: Runner) -> dict[bool, list[FitRow]]:
 
 
 def _refuse_few(groups: Mapping[bool, Sequence[FitRow]]) -> None:
-    """Refuse to fit constants to fewer rows than there are constants."""
+    """Raise an error if there are fewer rows than constants to fit."""
     for is_network, rows in groups.items() or [(False, [])]:
         if len(rows) < len(_GROUPS[is_network]):
             kind = "networks" if is_network else "language models"

@@ -1,4 +1,4 @@
-"""Errors on rows that a fit has not seen: by source, device, scale, model family, and at random.
+"""Errors on rows excluded from the fit: by source, device, scale, model family, and at random.
 
 Each hold-out solves the linearised fit again without its rows, with the Jacobian of the full fit
 (the model is close to linear in logarithms), and estimates its rows anew with what comes out. A
@@ -30,7 +30,7 @@ _SEED = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldOut:
-    """Rows that a fit does not see.
+    """Rows that are excluded from a fit.
 
     Attributes:
         kind: `source`, `device`, `scale`, `model`, `model family` or `random`.
@@ -47,7 +47,7 @@ class HoldOut:
 
 
 def hold_outs(rows: Sequence[FitRow]) -> Iterator[HoldOut]:
-    """Yield what is held out in turn."""
+    """Yield the hold-outs in turn."""
     for kind, labels in _labels(rows).items():
         for name in sorted(set(labels)):
             held = np.array([label == name for label in labels])
@@ -87,7 +87,7 @@ def calibration_without(case: HoldOut, rows: Sequence[FitRow], full: Calibration
 
 
 def _learned_on(device: Device, rows: Sequence[FitRow], full: CalibrationFit) -> frozenset[str]:
-    """Return the constants that are known from one device alone."""
+    """Return the constants that are fitted on one device alone."""
     others = [row.expressed.job.cluster.node.device for row in rows]
     others += _measured(full.calibration)
     others = [other for other in others if other.name != device.name]
@@ -100,7 +100,7 @@ def _learned_on(device: Device, rows: Sequence[FitRow], full: CalibrationFit) ->
 
 
 def _measured(calibration: Calibration) -> list[Device]:
-    """Return the devices with measured products."""
+    """Return the devices with measured matmuls."""
     names = {
         name.removeprefix("device.").partition(".matmul.")[0]
         for name, constant in calibration.constants.items()

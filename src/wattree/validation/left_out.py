@@ -1,4 +1,4 @@
-"""Errors of predictions of rows that the fit never saw, each with the spread that was foretold."""
+"""Errors of predictions of rows excluded from the fit, each with its predicted spread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wattree.validation.hold_outs import calibration_without, hold_outs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutError:
-    """One row as it is predicted by a fit that never saw it.
+    """Error of one row under a fit that excluded it.
 
     Attributes:
         row: The row.
@@ -45,7 +45,7 @@ class LeftOutError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRows:
-    """Rows of one fit, and what was predicted for them.
+    """Rows of one fit, and their predictions.
 
     Attributes:
         rows: The rows.
@@ -74,7 +74,7 @@ def left_out_errors(
 
 
 def seen_errors(fitted: FittedRows) -> Iterator[LeftOutError]:
-    """Yield the error of every row under the fit that saw it: nothing is held out."""
+    """Yield the error of every row under the fit that included it."""
     measured = measured_by(fitted.facts)
     for index in range(len(fitted.rows)):
         yield _error(fitted, index, ("nothing", "all"), fitted.full.calibration, measured)

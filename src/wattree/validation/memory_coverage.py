@@ -1,4 +1,4 @@
-"""How often intervals of peak memory hold on rows left out, and how wide they must be."""
+"""Coverage of intervals of peak memory on left-out rows, and the required spreads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fit what frameworks add to live tensors: the allocator's surplus, the context's bytes.
+"""Fit of memory beyond live tensors: the allocator's overhead and the context's bytes.
 
 The tensors themselves are counted, not fitted. Three things are added, each seen by one kind of
 measurement: a constant for `allocated`, a share for `reserved`, and a factor of the buffers of

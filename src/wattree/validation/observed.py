@@ -1,4 +1,4 @@
-"""How well one run of a user's own tells others: each row of a group anchors all its others.
+"""Accuracy gain from a user's own run: each row of a group anchors the other rows.
 
 A group has one source, device, software and precision. What is done with a row is what `wattree
 calibrate` does with a run: its error moves constants by share x spread^2 (`cost.observations`).
@@ -74,7 +74,7 @@ def groups_of(
 def observation_of(
     each: LeftOutError, spreads: Mapping[str, float], *, job: str = ""
 ) -> Observation:
-    """Return what a row says as a run of the user's own."""
+    """Return a row as an observation of a user's own run."""
     parts, known = each.told, each.known
     return Observation(
         what="step",
@@ -148,7 +148,7 @@ def _of_another_kind(run: Observation) -> Observation:
 
 
 def fitted_noise(errors: Sequence[LeftOutError], spreads: Mapping[str, float]) -> dict[str, float]:
-    """Return the spreads of what one run does not tell of others, by kind of model.
+    """Return the noise of one run as an observation of others, by kind of model.
 
     With them 80 % of the rows lie inside their intervals where another row of their group and kind
     anchors them; all hold-outs count alike.

@@ -1,4 +1,4 @@
-"""Priors of the fitted constants: what is known of each before rows are seen."""
+"""Priors of the fitted constants: their distribution before rows are considered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What is known of a constant before the rows are seen.
+    """Prior of a constant.
 
     Attributes:
         value: Start value.

@@ -1,4 +1,4 @@
-"""Measured rows on their way: expressed once as jobs, predicted once per calibration."""
+"""Measured rows: each expressed once as a job and predicted once per calibration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(slots=True)
 class RowEntry:
-    """One row on its way: what it measured, the job it is, or why it is none."""
+    """One row: its measurement and its job, or the reason why there is none."""
 
     row: MeasuredRow
     measurement: RowMeasurement
@@ -195,7 +195,7 @@ def _job_key(job: Job) -> str:
 
 
 def _slim(prediction: Prediction) -> Prediction:
-    """Drop the trace: hundreds of rows are kept at once."""
+    """Drop the trace, because hundreds of results are stored at once."""
     return replace(prediction, trace=None, power=(), ledger=None)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""The folder that `wattree train` leaves: a measured run, and the job that was run."""
+"""The output folder of `wattree train`: a measured run and its job."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _job_of(folder: Path) -> Job:
 
 
 def refuse_mixed(cases: Sequence[TrainedRun]) -> None:
-    """Refuse runs on several kinds of devices.
+    """Raise an error for runs on several kinds of devices.
 
     Raises:
         RunError: A calibration is of one.
