@@ -74,7 +74,7 @@ class Best:
     reason: str | None
 
     def value(self, objective: str) -> float:
-        """Return what it has of an objective; infinite where there is none."""
+        """Return the value of an objective; infinite if it is unknown."""
         if self.reason is not None:
             return math.inf
         if self.ranked is not None:
@@ -86,7 +86,7 @@ class Best:
 
 @dataclass(slots=True)
 class Known:
-    """Results that searches for one model share, filled as they are made.
+    """Results shared by searches for one model, filled on demand.
 
     Attributes:
         shared: Compiled blocks.
@@ -144,7 +144,7 @@ def best_strategy(
     simulate: int,
     known: Known | None = None,
 ) -> Best:
-    """Return the strategy that has least of an objective.
+    """Return the strategy with the lowest value of an objective.
 
     Args:
         setting: The job.
@@ -239,7 +239,7 @@ def _reason(
     counts: Mapping[str, int],
     missed: Mapping[str, int],
 ) -> str:
-    """Return in one line why nothing is left, with what comes nearest."""
+    """Return in one line why no strategy is left, with the nearest one."""
     if not len(screened):
         meshes = max(screened.space.rejected.items(), key=lambda item: item[1], default=("", 0))[0]
         why = f" ({meshes})" if meshes else ""

@@ -1,4 +1,4 @@
-"""When to look for several processes on each device: where one leaves much of it idle."""
+"""When to search for several processes on each device: if one leaves much of it idle."""
 
 from __future__ import annotations
 

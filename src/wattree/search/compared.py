@@ -1,4 +1,4 @@
-"""Jobs and results side by side: what they say differently, and what their steps differ by."""
+"""Comparison of jobs and results: differing settings, and differences of their steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TIE: Final = 5e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """One of the things compared.
+    """One of the compared runs.
 
     Attributes:
         name: A letter: A is the one that the others are held against.
@@ -69,7 +69,7 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunComparison(Shown):
-    """Runs side by side; the others are held against the first.
+    """Several runs in comparison with the first.
 
     Attributes:
         runs: At least two, in the order given.
@@ -103,7 +103,7 @@ class RunComparison(Shown):
 
 
 def compare(paths: Sequence[Path], *, calibration: Path | None = None) -> RunComparison:
-    """Return jobs and results side by side.
+    """Compare jobs and results.
 
     Args:
         paths: Job files, which are simulated, and results that were written as JSON; at most 26.
@@ -185,7 +185,7 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
 
 
 def _best_of(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of the best strategy of a plan; what is no plan as it is."""
+    """Return the result of the best strategy of a plan; other values unchanged."""
     if isinstance(sized := found.get("smallest"), dict):  # plan --nodes
         found = sized
     elif isinstance(families := found.get("software"), dict):  # plan --software, the best first

@@ -1,4 +1,4 @@
-"""Strategies that people choose by hand: sharded data parallelism, the Megatron recipe."""
+"""Common hand-made strategies: sharded data parallelism, the Megatron recipe."""
 
 from __future__ import annotations
 

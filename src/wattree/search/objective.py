@@ -8,7 +8,7 @@ OBJECTIVES = ("time", "energy", "cost", "carbon")
 
 
 def objective_of(result: Result, name: str) -> float:
-    """Return what the best strategy has least of: s, J, USD or gCO2e per step."""
+    """Return the objective to minimize: s, J, USD or gCO2e per step."""
     values = {
         "time": result.step_time_s,
         "energy": result.energy_j.total,
@@ -21,5 +21,5 @@ def objective_of(result: Result, name: str) -> float:
 
 
 def to_digits(value: float) -> float:
-    """Return a value of an objective to six digits: what differs by less is equal in a ranking."""
+    """Return a value of an objective to six digits: smaller differences are ties in a ranking."""
     return float(f"{value:.6g}")

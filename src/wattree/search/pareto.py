@@ -1,4 +1,4 @@
-"""The exact front of two objectives, both to be made small."""
+"""The exact Pareto front of two minimized objectives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Integers = NDArray[np.int64]
 
 
 def pareto_front(first: Floats, second: Floats) -> Integers:
-    """Return the indices of points that no other point beats, by rising `first`.
+    """Return the indices of Pareto-optimal points, by rising `first`.
 
     A point is beaten if another is at most as large in both and smaller in one. Of equal points
     the one with the lowest index stays.

@@ -1,4 +1,4 @@
-"""How sure it is that one strategy of a job is better than another.
+"""Probability that one strategy of a job is better than another.
 
 Both run on the same devices with the same software, so most of what is unsure of either is the same
 of both. What differs is what the step rests on: of each class of constants the difference of the

@@ -50,7 +50,7 @@ class Constraints:
     margin: float = 0.0
 
     def usable(self, capacity_bytes: float) -> float:
-        """Return what a strategy may take of a device's memory. [B]"""
+        """Return the usable part of a device's memory. [B]"""
         return (1.0 - self.margin) * capacity_bytes
 
 
@@ -105,7 +105,7 @@ class ScreenedSpace:
         )
 
     def objective(self, name: str, setting: Setting) -> Floats:
-        """Return what the best strategy has least of: s, J, USD or gCO2e per step."""
+        """Return the objective to minimize: s, J, USD or gCO2e per step."""
         cluster = setting.job.cluster
         if name == "time":
             return self.step_time_s
