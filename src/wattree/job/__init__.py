@@ -1,4 +1,4 @@
-"""Jobs: YAML in, typed values out. The readers load pydantic, so they are fetched when used."""
+"""Jobs: YAML to typed values. The readers import pydantic, so they are loaded on first use."""
 
 from typing import TYPE_CHECKING
 

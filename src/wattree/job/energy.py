@@ -1,4 +1,4 @@
-"""The `energy` section: what energy and devices cost, and what they emit."""
+"""The `energy` section: prices and emissions of energy and devices."""
 
 from __future__ import annotations
 

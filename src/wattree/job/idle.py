@@ -1,4 +1,4 @@
-"""Settings of a job file that have no effect: warnings, because the result is still right.
+"""Settings of a job file that have no effect: warnings, because the result remains valid.
 
 Sweeps over degrees pass through such jobs, so none is refused. A preset may set a switch in
 passing; whoever writes one down expects it to matter, so only what the file itself says counts.
@@ -36,7 +36,7 @@ _WITH_ONE_CHUNK = {"interleaved": "1f1b", "breadth-first": "gpipe"}
 
 
 def warn_of_idle_cluster(spec: ClusterSpec, cluster: Cluster, *, problems: Problems) -> None:
-    """Warn of keys of the section `cluster` that change nothing on this hardware."""
+    """Warn of keys of the section `cluster` that have no effect on this hardware."""
     under = [pool for pool in cluster.pools if pool.power_limit_w is None]
     _warn_of_limit(spec.power_limit, under, "cluster.power_limit", problems=problems)
     for pool in cluster.pools:
@@ -53,7 +53,7 @@ def warn_of_idle_cluster(spec: ClusterSpec, cluster: Cluster, *, problems: Probl
 def _warn_of_limit(
     limit_w: float | None, pools: Sequence[Pool], key: str, *, problems: Problems
 ) -> None:
-    """Warn of a cap above what all devices under it are rated at."""
+    """Warn of a power limit above the rating of all devices under it."""
     devices = {pool.node.device.name: pool.node.device.tdp_w for pool in pools}
     if limit_w is None or not all(limit_w >= tdp_w for tdp_w in devices.values()):
         return
@@ -80,7 +80,7 @@ def warn_of_port(node: Node, fabric: Fabric, *, problems: Problems) -> None:
 def warn_of_idle_options(
     options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems
 ) -> None:
-    """Warn of options of the section `strategy` that do nothing at its degrees.
+    """Warn of options of the section `strategy` that have no effect at its degrees.
 
     Args:
         options: All of them, degrees filled in.
@@ -202,7 +202,7 @@ def _of_knobs(
     *,
     problems: Problems,
 ) -> None:
-    """Warn of what knobs lack; arguments as of `Knob.idle_line`."""
+    """Warn of unmet requirements of knobs; arguments as of `Knob.idle_line`."""
     for key, knob in knobs.items():
         if (line := knob.idle_line(written, has)) is not None:
             problems.warn(f"strategy.{key}", line)
@@ -231,7 +231,7 @@ def _of_load(load: ExpertLoad | None, ranks: int, *, problems: Problems) -> None
 
 
 def _of_pieces(traffic: Traffic, tensor: int, *, problems: Problems) -> None:
-    """Warn of products cut into pieces where no traffic hides behind them."""
+    """Warn of matmuls split into pieces where no traffic overlaps with them."""
     if traffic.tensor_pieces is None:
         return
     why = (

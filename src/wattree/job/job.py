@@ -1,4 +1,4 @@
-"""A training job as typed values: what `job.yaml` says, units resolved, nothing computed."""
+"""A training job as typed values: the content of `job.yaml` with units resolved."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Job:
     workload: WorkloadKind = WorkloadKind.TRAIN
 
     def capped(self, power_limit_w: float) -> Job:
-        """Return the job with a cap on every device of the cluster, its neighbours' too. [W]"""
+        """Return the job with a power limit on every device, its neighbors' included. [W]"""
         return replace(
             self,
             cluster=self.cluster.limited(power_limit_w),

@@ -54,7 +54,7 @@ def loader_of(
 
 
 def _given(spec: LoaderSpec) -> dict[str, Any]:
-    """Return what the section says, by fields of `Loader`."""
+    """Return the values given in the section, by fields of `Loader`."""
     names = {
         "workers": spec.workers,
         "decode_s": spec.decode,

@@ -1,4 +1,4 @@
-"""The meshes of a strategy: several side by side, each with stages and devices of its own.
+"""The meshes of a strategy: several, each with its own stages and devices.
 
 A mesh `on` another one is nested in it: the same ranks as another grid.
 """

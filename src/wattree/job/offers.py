@@ -1,4 +1,4 @@
-"""What training software can run; the facts are in `offers.yaml`."""
+"""Features of training software; the facts are in `offers.yaml`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMELESS: Final = ("1f1b", "interleaved")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What one software family can run.
+    """Features of one software family.
 
     Attributes:
         software: Family.
@@ -55,7 +55,7 @@ class Offer:
         return axis not in self.axes or any(options.value(key) not in also[key] for key in also)
 
     def lacks(self, options: StrategyOptions, *, left: Collection[str] = ()) -> tuple[str, ...]:
-        """Return what the software does not have of a strategy, in words, each once.
+        """Return the features that the software lacks for a strategy, in words, each once.
 
         Args:
             options: The strategy.
@@ -84,7 +84,7 @@ def _means(key: str, present: Mapping[str, bool]) -> bool:
 
 
 def offer_of(software: str) -> Offer | None:
-    """Return what a software family can run; None where nothing is known to be missing."""
+    """Return the features of a software family; None where no limitation is known."""
     return _offers().get(software)
 
 
