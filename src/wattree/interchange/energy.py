@@ -1,4 +1,4 @@
-"""Energy of a replayed trace: by the work that it tells, else by the most that a board holds."""
+"""Energy of a replayed trace: from its recorded work, else the upper bound by board power."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _evidence(
 
 
 def _not_counted(trace: Trace, cluster: Cluster, nodes: int) -> tuple[str, ...]:
-    """Name what the energy leaves out, so that no one takes it for zero."""
+    """Return the parts that the energy excludes, so that they are not read as zero."""
     graph = trace.graph
     task, _ = membership_class(trace)
     moves = np.isin(graph.kind[task], _COMMUNICATION)

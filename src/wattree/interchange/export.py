@@ -105,7 +105,7 @@ def export_chakra(
 
 
 def _check_size(setting: Setting, strategy: Strategy) -> None:
-    """Refuse what would not end; the folded graph tells how large the unfolded one is."""
+    """Raise an error for graphs that are too large to unfold, judged from the folded graph."""
     ranks, source = strategy.mesh.ranks, setting.job.source
     if ranks > MOST_EXPORTED_RANKS:
         raise JobError(

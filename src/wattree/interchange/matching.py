@@ -1,4 +1,4 @@
-"""Nodes of all ranks → units: what starts and ends as one, on however many ranks.
+"""Nodes of all ranks → units: events that start and end together on one or more ranks.
 
 The k-th collective of a group on one rank is the k-th of that group on every other, in the order
 of node numbers; a send meets the receive with its source, destination and tag, the k-th the k-th.
@@ -19,7 +19,7 @@ from wattree.interchange.schema import CollectiveType, NodeType
 
 
 class UnitKind(Enum):
-    """What a unit does, as far as its time is concerned."""
+    """Kinds of units, as far as timing is concerned."""
 
     COMPUTE = auto()
     HOST = auto()

@@ -1,4 +1,4 @@
-"""In which order streams take the units of a trace that does not say so itself.
+"""Order of the units on streams, for a trace that does not state it.
 
 Streams of an execution graph take their tasks in a fixed order, a trace only says what waits for
 what. So units are taken as a device would meet them: by the time at which they become ready, each
@@ -20,7 +20,7 @@ _SHOWN = 8
 def taken_order(
     units: Sequence[Unit], streams: Sequence[Sequence[int]], durations_s: Sequence[float]
 ) -> list[int]:
-    """Return the units in the order in which streams take them; each follows what it waits for.
+    """Return the units in stream order; each follows its dependencies.
 
     Args:
         units: Of the trace.

@@ -1,4 +1,4 @@
-"""What Wattree knows of a task beyond the Chakra schema, kept in attributes of its own.
+"""Attributes of Wattree for task properties beyond the Chakra schema.
 
 Other readers pass over them. With them a trace that Wattree wrote is executed exactly as the job
 was; without them it is any Chakra trace. Writing and reading stand together: they are one format.

@@ -1,4 +1,4 @@
-"""A Chakra trace → an execution graph → when everything happens."""
+"""Replay: a Chakra trace → an execution graph → start and end times."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STREAM_KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What a trace is executed on.
+    """The platform on which a trace is executed.
 
     Attributes:
         cluster: Rank r runs on device r.
@@ -85,7 +85,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A trace played.
+    """Result of replaying a trace.
 
     Attributes:
         source: Where it lay.
@@ -151,7 +151,7 @@ def replay(
     sharing: str = "max-min",
     mutual_slowdown: bool = True,
 ) -> Replay:
-    """Read a Chakra trace and play it.
+    """Read and replay a Chakra trace.
 
     Args:
         place: Folder of the files `PREFIX.RANK.et`, or that folder with `/PREFIX` after it.

@@ -1,4 +1,4 @@
-"""How long a unit of a trace takes, and which links it loads: as recorded, or on a cluster.
+"""Time and link loads of a unit of a trace: as recorded, or on a cluster.
 
 Links are as the compiler lays them out for every job: each rank has one port to its scale-up domain
 and one to the network. Numbers of the cluster come from the calibration, as in `simulate`.
@@ -30,7 +30,7 @@ _LIKE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a unit takes. Fields as those of `ExecutionGraph`; `flows` pairs links with B/s."""
+    """Cost of a unit. Fields as those of `ExecutionGraph`; `flows` pairs links with B/s."""
 
     latency_s: float = 0.0
     work_s: float = 0.0
@@ -242,7 +242,7 @@ def recorded_s(unit: Unit) -> float:
 
 
 def check_fits(cluster: Cluster, ranks: int, place: str) -> None:
-    """Refuse a trace of more ranks than the cluster has devices.
+    """Raise an error for a trace with more ranks than the cluster has devices.
 
     Raises:
         JobError: It has.

@@ -1,4 +1,4 @@
-"""A folder of traces that appears whole: what is cut short leaves nothing that looks like one."""
+"""Atomic output of a folder of traces: an interrupted export leaves no partial traces."""
 
 from __future__ import annotations
 
