@@ -1,4 +1,4 @@
-"""Which tensors flow between the block instances of a model, and which are live between two.
+"""Tensors that flow between the block instances of a model, and liveness between two.
 
 A block makes some tensors for blocks behind it. One that is not read by the next block alone is
 carried past those in between: wherever the model is cut before its last reader, it is handed on.

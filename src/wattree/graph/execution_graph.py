@@ -1,4 +1,4 @@
-"""What the ranks do in one step, as arrays. The compiler fills them, the executor plays them.
+"""The tasks of all ranks in one step, as arrays. The compiler fills them; the executor runs them.
 
 Rules of play (both executors follow them to the letter):
 
@@ -64,7 +64,7 @@ class TaskKind(IntEnum):
 
 
 class StreamKind(IntEnum):
-    """What a stream carries; for display and for exposure accounting."""
+    """Content of a stream; for display and exposure accounting."""
 
     COMPUTE = 0
     COMMUNICATION = 1

@@ -1,4 +1,4 @@
-"""Projections of one tensor that are one product, and what each of them is alone.
+"""Projections of one tensor that are joined in one matmul, and the individual projections.
 
 Captured queries, keys and values, or gate and up, become one product where the software runs them
 as one. What concerns each projection by itself takes such a product apart again.
@@ -29,7 +29,7 @@ def joined_path(paths: Sequence[str]) -> str:
 
 
 def joined_parts(operator: Operator) -> tuple[Operator, ...]:
-    """Return the projections that a product was joined of, or it alone if it is one itself."""
+    """Return the projections joined in a matmul, or the matmul itself if it is a single one."""
     paths = _apart(operator.path)
     if len(paths) == 1 or len(paths) != len(operator.outputs):
         return (operator,)

@@ -1,4 +1,4 @@
-"""What a task is to the account of energy: finer than its stage, coarser than its operator."""
+"""Class of a task for energy accounting: finer than its stage, coarser than its operator."""
 
 from __future__ import annotations
 

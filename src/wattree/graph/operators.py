@@ -14,7 +14,7 @@ from wattree.errors import ModelError
 
 
 class DimRole(StrEnum):
-    """What a strategy may do with an iteration dim."""
+    """How a strategy may treat an iteration dim."""
 
     SPLITTABLE = "splittable"  # indexes an output: parts are independent
     CONTRACTED = "contracted"  # summed over: parts give partial results
@@ -115,7 +115,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingWindow:
-    """What a convolution or a pool slides over its input, dim by dim.
+    """The sliding window of a convolution or a pool, dim by dim.
 
     Attributes:
         kernel: Length of each spatial dim.
@@ -176,7 +176,7 @@ class AttentionMask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValueCache:
-    """Keys and values that an attention keeps of each sequence while tokens are generated.
+    """Cached keys and values of each sequence for an attention during generation.
 
     Attributes:
         positions: That there is room for; of a sliding window, no more than its length.
@@ -277,13 +277,13 @@ class Operator:
 
     @property
     def factors(self) -> tuple[Operand | Parameter, ...]:
-        """What a product multiplies: the moving operand, and what it meets."""
+        """The factors of a matmul: the moving operand and the other one."""
         count = self._parameter_factors
         return (*self.inputs[: 2 - count], *self.parameters[:count])
 
     @property
     def weight(self) -> Parameter | None:
-        """The parameter that a product multiplies its input by; None where that is computed."""
+        """The parameter that a matmul multiplies its input by; None where that is computed."""
         return self.parameters[0] if self._parameter_factors == 1 else None
 
     @property

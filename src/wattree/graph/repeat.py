@@ -1,4 +1,4 @@
-"""Several jobs in one graph, each step after step: what a shared fabric sees over a while."""
+"""Several jobs in one graph, with repeated steps: the load on a shared fabric over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model graph as text and back: what ships with a model, and what a capture can be kept as.
+"""Serialization of model graphs as text, for shipped models and stored captures.
 
 Fields with their default are left out. Reading builds the same values again, so that a graph that
 was read equals the one that was written.

@@ -1,4 +1,4 @@
-"""What collectives send, whatever carries them."""
+"""Traffic volume of collectives, independent of the network."""
 
 from __future__ import annotations
 
