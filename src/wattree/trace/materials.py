@@ -1,4 +1,4 @@
-"""What loading data does to a step: the rate of each part, what bounds it, what would help."""
+"""Input pipeline of a step: rate of each part, the bottleneck, and remedies."""
 
 from __future__ import annotations
 

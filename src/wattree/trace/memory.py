@@ -23,7 +23,7 @@ class MemoryFix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTensors:
-    """Equal tensors of one rank that are alive at its peak.
+    """Equal tensors of one rank that are live at its peak.
 
     Attributes:
         category: One of those of `MemoryUse.by_category`.

@@ -1,4 +1,4 @@
-"""What other jobs on the same fabric do to a job's step."""
+"""Effect of other jobs on the same fabric on a job's step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourExecution:
-    """One step beside the neighbours.
+    """One step executed concurrently with the neighbors.
 
     Attributes:
         offsets_s: How long before the job's step each neighbour's began. [s]
@@ -25,7 +25,7 @@ class NeighbourExecution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourJob:
-    """A neighbour.
+    """One neighboring job.
 
     Attributes:
         job: Its file.
@@ -63,7 +63,7 @@ class CrowdedLinks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourEffect:
-    """The step of a job beside its neighbours, against the same step alone.
+    """The step of a job with its neighbors, compared with the same step alone.
 
     Attributes:
         alone_s, mean_s, least_s, most_s: Step alone; beside, over all plays. [s]

@@ -1,4 +1,4 @@
-"""The numbers a user asked for, with what they rest on. One schema for text, JSON and HTML."""
+"""Results with their evidence. One schema for text, JSON and HTML."""
 
 from __future__ import annotations
 

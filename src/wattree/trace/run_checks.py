@@ -1,4 +1,4 @@
-"""What no run can hold, whoever made it: each fault with the key of its file."""
+"""Checks of runs: each fault with the key of its file."""
 
 from __future__ import annotations
 

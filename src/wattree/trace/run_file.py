@@ -25,7 +25,7 @@ _LISTED = 20
 
 
 def write_run(run: Run, path: str | Path) -> None:
-    """Write a run to a file, whole or not at all.
+    """Write a run to a file atomically.
 
     Raises:
         RunError: The run holds what no run can hold, so that no reader would take the file.
@@ -99,7 +99,7 @@ def read_run(path: str | Path) -> Run:
 
 
 def _refusal(source: str, problems: list[str]) -> RunError:
-    """Return an error that holds all problems and tells the first ones."""
+    """Return an error that holds all problems and shows the first ones."""
     error = RunError(source, problems)
     if (rest := len(problems) - _LISTED) > 0:
         lines = [f"{source}: {len(problems)} problems:", *(f"  {p}" for p in problems[:_LISTED])]

@@ -1,4 +1,4 @@
-"""When everything happened in one step, simulated or real."""
+"""Start and end times of all tasks in one step, simulated or real."""
 
 from __future__ import annotations
 
