@@ -1,4 +1,4 @@
-"""The digest of a study: equal where all that changes its results is equal."""
+"""The digest of a study: equal for studies with equal inputs."""
 
 from __future__ import annotations
 

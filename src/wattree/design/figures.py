@@ -126,7 +126,7 @@ def total_of(
     cluster: Cluster,
     capital_usd: float | None,
 ) -> tuple[dict[str, float], str | None]:
-    """Return the totals of a point, and why it is not feasible; None if it is.
+    """Return the totals of a point, and why it is infeasible; None if it is feasible.
 
     Sums of weight × workload; power is the most that the site draws under any of them.
     """

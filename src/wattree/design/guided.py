@@ -1,4 +1,4 @@
-"""Points chosen by a model of those before: the only file that knows optuna.
+"""Points proposed by a surrogate model: the only file that imports optuna.
 
 Points come in batches. A batch follows from the seed and from the outcomes of all batches before
 it, in the order of the study, so that a run that was interrupted, or shared, or made elsewhere,

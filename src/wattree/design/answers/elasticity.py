@@ -1,4 +1,4 @@
-"""By how many per cent a measure changes for one per cent of each resource; what limits."""
+"""Elasticity of a measure with respect to each resource, and the limiting resource."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Elasticity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitingResource:
-    """The resource of which less would hurt most at a point.
+    """The resource with the largest effect on a measure at a point.
 
     Attributes:
         measure: What was looked at.

@@ -1,4 +1,4 @@
-"""Points that no other point beats in every objective."""
+"""Pareto-optimal points of several objectives."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pareto(sweep: Sweep, objectives: Sequence[str]) -> Front | NoAnswer:
 
 
 def undominated(costs: Floats) -> Integers:
-    """Return the rows that no other row beats, by rising first column; of equal rows the first.
+    """Return the Pareto-optimal rows by rising first column; of equal rows the first.
 
     A row is beaten if another is at most as large in every column and smaller in one. Each round
     keeps one row for good and drops all that it beats, so there are as many rounds as rows kept,

@@ -1,4 +1,4 @@
-"""Why one kind wins: where the time of the best point of every other kind goes instead."""
+"""Why one kind is best: time differences to the best point of every other kind."""
 
 from __future__ import annotations
 

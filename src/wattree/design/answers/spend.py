@@ -1,4 +1,4 @@
-"""Where the next million is spent best."""
+"""The best use of additional budget."""
 
 from __future__ import annotations
 

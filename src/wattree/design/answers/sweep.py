@@ -1,4 +1,4 @@
-"""The points of a study as columns, which every answer is computed from."""
+"""The points of a study as columns, from which every answer is computed."""
 
 from __future__ import annotations
 

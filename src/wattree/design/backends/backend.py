@@ -1,4 +1,4 @@
-"""What every backend does, so that a run knows none of them."""
+"""The interface of all backends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wattree.graph import ModelGraph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyWork:
-    """What a worker must know before its first point; whole, so that it needs no files.
+    """What a worker needs before its first point; complete, so that it reads no files.
 
     Attributes:
         study: The study, with what its hardware files hold.
@@ -35,7 +35,7 @@ class Backend(Protocol):
 
     @property
     def free_slots(self) -> int:
-        """How many more points it takes at once."""
+        """Number of points that it can accept now."""
 
     def submit(self, points: Sequence[DesignPoint]) -> None:
         """Take points, at most as many as there is room for."""
@@ -44,7 +44,7 @@ class Backend(Protocol):
         """Return outcomes that were not returned yet, after waiting so long for the first."""
 
     def close(self) -> None:
-        """End, and drop what is in flight."""
+        """Stop, and drop the points in flight."""
 
 
 class Here:

@@ -1,4 +1,4 @@
-"""A pool of processes of this machine, one thread each.
+"""A pool of single-threaded processes on this machine.
 
 Each worker is a fresh interpreter with a pipe of its own. When the run is killed, the pipe ends
 and so does the worker; when a worker is killed, the run sees its pipe end.
@@ -117,7 +117,7 @@ class Processes:
             self._replace(worker)
 
     def _replace(self, worker: _Worker) -> None:
-        """Start another worker in place of one that died, with the point that it was at."""
+        """Start a new worker in place of one that died, and resubmit its point."""
         point, code = worker.point, worker.process.wait()
         assert point is not None
         worker.end()

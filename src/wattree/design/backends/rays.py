@@ -1,4 +1,4 @@
-"""A Ray cluster, of many machines or of this one: the only file that knows Ray."""
+"""A Ray cluster, local or on many machines: the only file that imports Ray."""
 
 from __future__ import annotations
 
