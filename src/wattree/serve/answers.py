@@ -30,7 +30,7 @@ _REMEMBERED: Final = 4
 
 
 class Answers:
-    """Answers about states, one at a time: what predictions share is not made for threads.
+    """Computes answers for states, one at a time: the shared caches are not thread-safe.
 
     Attributes:
         files: Name → file of what was uploaded.
@@ -63,7 +63,7 @@ class Answers:
             return {"values": state.values, "choices": choices(state, self.files)}
 
     def figures(self, state: PageState) -> str:
-        """Return the figures of a state by the closed form, or what is wrong with it."""
+        """Return the figures of a state by the closed form, or its problems."""
         problems: tuple[str, ...] = ()
         cards: tuple[Card, ...] = ()
         notes: tuple[str, ...] = ()

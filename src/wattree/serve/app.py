@@ -1,4 +1,4 @@
-"""The server: addresses, and what answers each."""
+"""The web server: routes and their handlers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def make_app(token: str, hosts: frozenset[str], *, plans: Plans | None = None) -
 
 
 async def _mistake(request: Request, error: Exception) -> Response:
-    """Answer a mistake of the user with its problems, as a part of the page."""
+    """Respond to a user error with its problems, as a part of the page."""
     del request
     assert isinstance(error, WattreeError)
     text = fragment("figures.html.j2", cards=(), problems=problems_of(error), notes=())
@@ -88,7 +88,7 @@ class _Served:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Leave nothing behind: searches end, uploads go."""
+        """Clean up at shutdown: cancel searches and delete uploads."""
         del app
         yield
         self._plans.cancel_all()
@@ -142,7 +142,7 @@ class _Served:
         return Response(status_code=204)
 
     async def upload(self, request: Request) -> Response:
-        """Keep a file that a model or a node may name; it is parsed here, and never run."""
+        """Store an uploaded model or node file; it is parsed here and never executed."""
         name = request.query_params.get("name", "file")[:80]
         body = await request.body()
         if len(self._answers.files) >= _MOST_FILES:
@@ -208,7 +208,7 @@ async def _html(function: Callable[..., str], *arguments: Any) -> Response:
 
 
 def _check_upload(path: Path, name: str) -> None:
-    """Refuse a file that is neither a model nor a node, by the name that its user knows.
+    """Raise an error for a file that is neither a model nor a node, under its original name.
 
     Raises:
         JobError: It is none; the file is removed.

@@ -50,7 +50,7 @@ class Guard:
         self._cookie = f"wattree-{min(hosts).rpartition(':')[2]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with why not."""
+        """Forward a request, or reject it with the reason."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -69,7 +69,7 @@ class Guard:
         await self._app(scope, _limited(receive), with_headers)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the answer to a request that goes no further."""
+        """Return the response to a rejected request."""
         if headers.get("host", "") not in self._hosts:
             return PlainTextResponse("unknown host\n", 421)
         origin = headers.get("origin")
@@ -94,7 +94,7 @@ class Guard:
 
 
 def _limited(receive: Receive) -> Receive:
-    """Return a receiver that ends a body which is longer than it says."""
+    """Return a receiver that disconnects when a body exceeds the size limit."""
     taken = 0
 
     async def limited() -> MutableMapping[str, Any]:
