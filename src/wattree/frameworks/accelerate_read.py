@@ -1,4 +1,4 @@
-"""Accelerate's YAML: what it says of a strategy, whichever engine it names."""
+"""Accelerate's YAML: the strategy settings in it, for any engine."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class AccelerateYaml(Section):
 
 
 def read_accelerate(path: Path, problems: Problems) -> Found | None:
-    """Return what a YAML says, and DeepSpeed's JSON that it names.
+    """Return the settings of a YAML, and of the DeepSpeed JSON that it names.
 
     Args:
         path: The YAML; names in it are relative to its folder, or to the folder it is used in.
@@ -295,6 +295,6 @@ def _with_deepspeed(
 
 
 def named_beside(path: Path, name: str) -> Path:
-    """Return the file that another one names: beside it, or where the command is given."""
+    """Return the file named by another one: in the same folder, or the working folder."""
     beside = path.parent / name
     return beside if beside.exists() else Path(name) if Path(name).exists() else beside

@@ -60,7 +60,7 @@ def scalar(text: str | bool) -> object:  # noqa: FBT001 - a flag without a value
 
 
 def read_command(path: Path, problems: Problems) -> Found | None:
-    """Return what a command that launches with Accelerate says, and the YAML that it names.
+    """Return the settings of a command that launches with Accelerate, and the YAML that it names.
 
     Args:
         path: A file with the command, on one line or continued.

@@ -1,4 +1,4 @@
-"""A job with nothing left open: what its software decides is decided, idle choices are gone."""
+"""A fully specified job: software defaults are resolved, settings without effect are removed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _no_options(job: Job) -> str:
 def normal_options(
     options: StrategyOptions, software: Software, model: ModelGraph
 ) -> StrategyOptions:
-    """Return the one form of all strategies that mean the same to a framework.
+    """Return the canonical form of all strategies that are equivalent for a framework.
 
     What has no effect has its default, replicas that share all their shards are on `dp`, and what
     the software does anyway is not chosen.

@@ -1,4 +1,4 @@
-"""DeepSpeed: its JSON, and a script that hands it over."""
+"""DeepSpeed: its JSON, and a script that passes it to DeepSpeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines under Accelerate and the Trainer: what each can do, and which one a strategy takes.
+"""Engines of Accelerate and the Trainer: their features, and the choice for a strategy.
 
 Replicas are DDP; parameters in shards are FSDP2; ZeRO-1 and 2 and Ulysses are DeepSpeed. Facts are
 those of Accelerate 1.15.0 (`accelerate/parallelism_config.py`, `accelerate/state.py`).
@@ -26,7 +26,7 @@ FSDP, DEEPSPEED, DDP = "FSDP", "DEEPSPEED", "MULTI_GPU"
 
 
 def engine_of(options: StrategyOptions) -> str:
-    """Return what runs a strategy: FSDP2, DeepSpeed or DDP."""
+    """Return the engine for a strategy: FSDP2, DeepSpeed or DDP."""
     sharding, offload = options.memory.sharding, options.traffic.offload
     if sharding in {"zero1", "zero2"} or (
         options.cp > 1 and options.parallelism.context == ULYSSES
@@ -38,7 +38,7 @@ def engine_of(options: StrategyOptions) -> str:
 
 
 def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[tuple[str, str]]:
-    """Yield what the engine of a strategy cannot do.
+    """Yield the settings of a strategy that its engine does not support.
 
     Args:
         concrete: The job.

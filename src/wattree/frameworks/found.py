@@ -1,4 +1,4 @@
-"""What a configuration says of a job, completed by what the user gives: sizes, batch, replicas."""
+"""Facts found in a configuration, completed by the user's options: sizes, batch, replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AXES: Final = ("dp", "fsdp", "tp", "cp", "pp", "ep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a configuration says; None where it does not.
+    """Facts found in a configuration; None if not stated.
 
     Attributes:
         model: As a job has it.

@@ -1,4 +1,4 @@
-"""What a training framework is to Wattree: what it stands for, and how its files are made and read.
+"""Interface of a training framework: how its files are written and read.
 
 One file per framework declares a `Framework` and registers it. `export.py` and `imports.py` do
 what all have in common; they know no framework by name.
@@ -22,7 +22,7 @@ from wattree.strategy import StrategyOptions, chunk_layers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcreteJob:
-    """A job that leaves nothing open, as writers take it.
+    """A fully specified job, as writers take it.
 
     Attributes:
         job: The job; `job.strategy` is `options`.

@@ -1,4 +1,4 @@
-"""What the options of `wattree import` say where a configuration does not."""
+"""Options of `wattree import` for facts that a configuration does not state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a user adds to a configuration; None where nothing.
+    """Facts that a user adds to a configuration; None if not given.
 
     Attributes:
         model: Catalog name, or path of a `config.json`.

@@ -1,4 +1,4 @@
-"""What a framework cannot express of a job: everything at once, by key of the job."""
+"""Settings of a job that a framework cannot express, by key of the job."""
 
 from __future__ import annotations
 

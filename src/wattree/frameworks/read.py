@@ -1,4 +1,4 @@
-"""Reading what others wrote: values that are left to the framework, settings that no step shows."""
+"""Reading of foreign files: automatic values, and settings without effect on a step."""
 
 from __future__ import annotations
 

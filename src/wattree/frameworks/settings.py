@@ -1,4 +1,4 @@
-"""The settings of a framework's configuration while they are read: which, what is wrong with them.
+"""The settings of a framework's configuration while it is read, and their problems.
 
 Readers take settings by key and say what they expect; a key that none of them asked for has not
 been understood.
