@@ -1,4 +1,4 @@
-"""Reading of files that users write, and writing of files that they keep.
+"""Reading of user files, and writing of output files.
 
 Says what is wrong with a file as a file (missing, binary, too large, not YAML); what its keys mean
 is the business of the packages that read it.
@@ -140,7 +140,7 @@ def is_folder(path: Path) -> bool:
 
 
 def write_atomic(path: str | Path, text: str | bytes) -> None:
-    """Write a file whole or not at all: under a temporary name beside it, then renamed.
+    """Write a file atomically: under a temporary name in the same folder, then renamed.
 
     Links are followed. What is no regular file (a pipe, `/dev/stdout`) is written to as it is:
     renaming would replace it.

@@ -1,4 +1,4 @@
-"""JSON that others wrote, or that was damaged since: files, rows of databases, messages of peers.
+"""Parsing of JSON from untrusted or possibly damaged sources: files, database rows, messages.
 
 The one place where such text is parsed. Whatever is wrong with it is one kind of `ValueError`,
 which says what was found; who reads it adds where, and what to do.

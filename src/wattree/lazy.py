@@ -1,4 +1,4 @@
-"""Names of a package that are fetched when first used."""
+"""Lazy imports: names of a package that are loaded on first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def fetching(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package whose heavy modules wait until they are needed.
+    """Return the `__getattr__` of a package that imports heavy modules on first use.
 
     Args:
         package: Its name.

@@ -1,4 +1,4 @@
-"""Parsed texts of the package's own YAML files, kept as JSON, which is read a hundred times faster.
+"""Cache of the package's parsed YAML files, as JSON, which is parsed a hundred times faster.
 
 Reading the constants of the cost models as YAML takes 0.1 s, which every command would pay. What is
 kept is keyed by the text itself: it can be deleted at any time, and never says anything else.
@@ -20,7 +20,7 @@ _FORM = "2"
 
 
 def cached_parse(path: Path, text: str, parse: Callable[[], object]) -> object:
-    """Return what a text holds: kept from an earlier process, or parsed, and then kept.
+    """Return the content of a text, from the cache or parsed and then cached.
 
     Args:
         path: File of the text.

@@ -1,4 +1,4 @@
-"""Text of files, made fit for a terminal: what would steer it is written out instead.
+"""Text of files made safe for terminals: control characters are escaped.
 
 References:
     [1] ECMA-48, "Control Functions for Coded Character Sets", 1991.
@@ -17,7 +17,7 @@ _STEERING = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""Return text with every character that steers a terminal written as `\x1b` or `\u202e`."""
+    r"""Return text with every terminal control character written as `\x1b` or `\u202e`."""
     return _STEERING.sub(_written, text)
 
 

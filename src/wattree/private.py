@@ -1,4 +1,4 @@
-"""A folder that is the user's alone, the same for all of the user's processes on a host."""
+"""A private folder of the user, the same for all of the user's processes on a host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wattree.errors import OutputError
 
 
 def private_folder(name: str, bases: Iterable[Path]) -> Path:
-    """Return the first folder that is, or can be made, the user's alone.
+    """Return the first folder that is, or can be made, accessible to the user alone.
 
     In a folder that all users share, such as `/tmp`, another user may have taken the name; then it
     is the next one. The name holds the user and the host, as homes may be shared by hosts.

@@ -1,4 +1,4 @@
-"""Processes by number and start time, so that none is taken for an earlier one of its number.
+"""Processes by number and start time, so that reused numbers are told apart.
 
 Linux: `/proc/PID/stat` says when a process started. Elsewhere `ps` says it, to the second.
 """
@@ -28,7 +28,7 @@ class Process:
 
 
 def process_of(pid: int) -> Process | None:
-    """Return the process that has a number now; None where none does, or it has ended."""
+    """Return the running process with a number; None if there is none, or it has ended."""
     start = _start_of(pid)
     return None if start is None else Process(pid, start)
 

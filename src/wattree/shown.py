@@ -1,4 +1,4 @@
-"""Results that print in one line, show themselves in a notebook, and turn into tables."""
+"""Results with a one-line repr, a notebook view and a conversion to tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REPORT = "wattree.report.notebook"
 
 
 class Shown:
-    """What a command answers, as Python shows it."""
+    """Result of a command, as Python displays it."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Shown:
         raise NotImplementedError
 
     def to_frame(self, library: str | None = None) -> Any:
-        """Return a table with a row for each answer; its columns are called as in JSON.
+        """Return a table with one row per record; columns are named as in JSON.
 
         Names of nested keys are joined by dots, and an interval is two columns, `….low` and
         `….high`. Quantities are in SI units.

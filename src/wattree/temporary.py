@@ -1,4 +1,4 @@
-"""Temporary folders whose names say which process they belong to.
+"""Temporary folders with names that identify their process.
 
 A process that is killed leaves its folder behind. The next one that makes such a folder removes
 those of processes that are gone: of this user, on this machine since it started, and no others.
@@ -33,7 +33,7 @@ def temporary_folder(kind: str) -> tempfile.TemporaryDirectory[str]:
 
 
 def remove_orphans(place: Path) -> list[Path]:
-    """Remove folders that processes left which are gone; return them.
+    """Remove folders of processes that have ended; return them.
 
     Args:
         place: Where temporary folders lie.
