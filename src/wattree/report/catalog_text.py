@@ -1,4 +1,4 @@
-"""The catalog as tables: what there is, and one thing in detail with its sources."""
+"""Tables of the catalog: an overview of each kind, and details of one entry with sources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, format_bytes, format
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One thing of the catalog.
+    """One entry of the catalog.
 
     Attributes:
         summary: Column → value in SI, for the overview.
@@ -107,7 +107,7 @@ def _column(head: str, values: Sequence[Any]) -> tuple[str, list[str]]:
 
 
 def detail_table(entry: Entry) -> Table:
-    """Return one row per field that says something, with its source."""
+    """Return one row per field that is set, with its source."""
     table = headed_table()
     table.add_column("field", no_wrap=True)
     table.add_column("value")
@@ -213,7 +213,7 @@ def _site(name: str) -> Entry:
 
 
 def _software(name: str) -> Entry:
-    """Return a software family: what it can run, and its traits with their meanings."""
+    """Return a software family: its features, and its traits with their meanings."""
     family, offer = software_family(name), offer_of(name)
     traits = asdict(family)
     summary = {"name": traits.pop("name"), "title": traits.pop("title")}

@@ -1,4 +1,4 @@
-"""Runs side by side as text for people: what differs, their figures, and why."""
+"""Comparison of runs as text: differing settings, figures and reasons."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _ROWS = (
 
 
 def show_comparison(comparison: RunComparison, console: Console) -> None:
-    """Print what runs say differently, their figures side by side, and the reasons."""
+    """Print the differing settings of runs, their figures in columns, and the reasons."""
     for run in comparison.runs:
         console.print(Text.assemble((run.name, "bold"), f"  {run.source}"), soft_wrap=True)
     console.print()
@@ -79,7 +79,7 @@ def show_comparison(comparison: RunComparison, console: Console) -> None:
 
 
 def compared_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
-    """Return what runs say differently, then their figures: a name, and a cell for each run."""
+    """Return the differing settings of runs, then their figures: a name, and a cell per run."""
     rows = [(fact, *words) for fact, words in comparison.differing.items()]
     figures = [run.figures for run in comparison.runs]
     for row in _rows(figures):

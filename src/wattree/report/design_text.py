@@ -26,7 +26,7 @@ _MOST_LINES = 6
 
 
 def show_answers(results: Results, console: Console) -> None:
-    """Print what follows from the points of a study; what cannot be answered says why."""
+    """Print the answers from a study's points, and reasons for missing answers."""
     summary = summarize(results)
     if not summary.best:
         for name, why in summary.missing.items():

@@ -211,7 +211,7 @@ def _totals(group: GroupComparison) -> Table:
 
 
 def _knows(console: Console, group: GroupComparison) -> None:
-    """Print the inputs that each model has from the runs it is scored on, and what `unseen` is."""
+    """Print the inputs that each model has from the scored runs, and the meaning of `unseen`."""
     titles_by_input: dict[str, list[str]] = {}
     for each in group.methods:
         if each.total is not None:

@@ -59,7 +59,7 @@ def class_table(energy: EnergyUse) -> Table:
 
 
 def _by_class(energy: EnergyUse, stage: str) -> dict[str, tuple[float, float, float]]:
-    """Return what classes of a stage draw: in all, and of it at rest and by work. [J]"""
+    """Return the energy of a stage's classes: in total, idle, and dynamic. [J]"""
     found: dict[str, list[float]] = {}
     for entry in energy.ledger:
         if entry.stage == stage:
@@ -71,7 +71,7 @@ def _by_class(energy: EnergyUse, stage: str) -> dict[str, tuple[float, float, fl
 
 
 def component_table(energy: EnergyUse) -> Table:
-    """Return energy by what draws it, in the order of `COMPONENTS`."""
+    """Return energy by component, in the order of `COMPONENTS`."""
     table = _table(("component", "energy", "share"))
     for name in COMPONENTS:
         if part := energy.by_component.get(name, 0.0):
@@ -89,7 +89,7 @@ def unsplit_hosts(energy: EnergyUse) -> str:
 
 
 def waiting_table(energy: EnergyUse) -> Table | None:
-    """Return what waiting costs; None where no one waits to speak of."""
+    """Return the energy spent waiting; None where it is negligible."""
     table = _table(("waiting for", "time", "energy", "cost", "carbon"))
     for name, found in energy.waiting.items():
         if found.energy_j >= _NOTHING * energy.total:
@@ -116,7 +116,7 @@ def sparkline(watts: Sequence[float], console: Console) -> str:
 
 
 def run_facts(run: RunBill) -> list[tuple[str, str]]:
-    """Return what a run takes, as pairs of name and words."""
+    """Return the totals of a run, as pairs of name and text."""
     target = f"{count(run.samples)} samples"
     if run.tokens is not None:
         target = f"{count(run.tokens)} tokens, {target}"

@@ -20,7 +20,7 @@ _TIMES_FROM = {
 
 
 def show_exported(done: Exported, console: Console) -> None:
-    """Print what an export wrote and where."""
+    """Print the files that an export wrote."""
     console.print(
         f"{done.ranks:,} traces, {done.nodes:,} nodes, {format_bytes(done.size_bytes)}: "
         f"{done.folder}/{done.prefix}.RANK.et",
@@ -59,7 +59,7 @@ def show_replay(done: Replay, console: Console) -> None:
 
 
 def _show_energy(done: Replay, console: Console) -> None:
-    """Print the energy with what it rests on and what it leaves out."""
+    """Print the energy with its evidence and the parts that it excludes."""
     energy = done.energy
     if energy is None:
         console.print(

@@ -1,4 +1,4 @@
-"""JSON that any reader takes: no NaN, no Infinity, plain types only."""
+"""Strictly valid JSON: no NaN, no Infinity, plain types only."""
 
 from __future__ import annotations
 

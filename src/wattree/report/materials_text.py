@@ -1,4 +1,4 @@
-"""The input pipeline as text for people: the rate of each part, and what would help."""
+"""The input pipeline as text: the rate of each part, and remedies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def loading_title(materials: MaterialsUse) -> str:
 
 
 def loading_table(materials: MaterialsUse, step_s: float) -> Table:
-    """Return what each part could give, and what it would take not to wait."""
+    """Return the rate of each part, and the resources needed to avoid waiting."""
     table = plain_table()
     table.add_column(no_wrap=True, min_width=22)
     table.add_column()

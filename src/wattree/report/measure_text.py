@@ -1,4 +1,4 @@
-"""What was measured, as text."""
+"""Measurements as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wattree.trace import MeterReading, Run
 
 
 def show_measured(run: Run, peak_w: Mapping[str, float], console: Console) -> None:
-    """Print energy and power by domain, what nothing read, and what happened to the meters.
+    """Print energy and power by domain, unread domains, and problems of the meters.
 
     Args:
         run: The run.

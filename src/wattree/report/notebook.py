@@ -1,4 +1,4 @@
-"""What Python shows of results: one line in a terminal, a report's first screen in a notebook."""
+"""Display of results: one line in a terminal, a report's first screen in a notebook."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _screen(
 
 
 def _text(value: object) -> str:
-    """Return what a terminal shows, as HTML."""
+    """Return terminal output as HTML."""
     console = Console(record=True, file=StringIO(), width=_WIDTH)
     show = _TEXTS.get(type(value).__name__)
     if show is None:

@@ -1,4 +1,4 @@
-"""Parts that reports on the terminal are made of: sections and tables of one look."""
+"""Common elements of terminal reports: sections and tables of one style."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BAR_COLUMNS: Final = 24
 
 
 def section(title: str | Text, body: Table, console: Console) -> None:
-    """Print a title and what stands below it, after an empty line."""
+    """Print a title and its content, after an empty line."""
     console.print()
     console.print(Text(title, style="bold") if isinstance(title, str) else title)
     console.print(Padding(body, INDENT))

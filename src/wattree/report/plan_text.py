@@ -1,4 +1,4 @@
-"""A plan as text for people: the ranking, the reason, and what was rejected."""
+"""A plan as text: the ranking, the reason, and rejected candidates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FEW, _REASONS = 4, 2
 def show_plan(
     plan: Plan, console: Console, *, full: bool = True, run: RunBill | None = None
 ) -> None:
-    """Print the ranked strategies, why the first one wins, and what was rejected.
+    """Print the ranked strategies, why the first one is best, and rejected candidates.
 
     Args:
         plan: What to print.

@@ -15,7 +15,7 @@ from wattree.units import format_bytes
 
 
 def pool_table(pools: Sequence[PoolUse]) -> Table:
-    """Return one row per pool: what it is, who runs there, how busy and how full it is."""
+    """Return one row per pool: its nodes, its ranks, and its utilization and memory."""
     table = headed_table()
     table.add_column("nodes", no_wrap=True)
     table.add_column("rank classes", ratio=1)

@@ -12,7 +12,7 @@ from wattree.validation.refit import Refit
 
 
 def show_profile(profile: MachineProfile, console: Console) -> None:
-    """Print what was measured, how well it fits, and where it was written."""
+    """Print the measurements, the quality of the fit, and the output file."""
     machine, found = profile.machine, profile.findings
     console.print(f"{machine.title}; {machine.software}")
     session = profile.session

@@ -1,4 +1,4 @@
-"""A result as text for people: tables that suit a terminal of 80 columns and wider ones."""
+"""A result as text: tables for terminals of 80 columns and wider ones."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def _memory(result: Result, console: Console, *, fullest: str) -> None:
 
 
 def _remedies(result: Result, console: Console) -> None:
-    """Print what lowers the peak of memory, where that was looked for."""
+    """Print changes that lower the peak of memory, where these were searched."""
     memory = result.memory
     if memory.fixes:
         title = Text("Changes that lower the peak" if memory.fits else "Changes that make it fit")
@@ -354,7 +354,7 @@ def _evidence(provenance: Mapping[str, Evidence]) -> Table:
 
 
 def evidence_rows(provenance: Mapping[str, Evidence]) -> list[tuple[str, str, str]]:
-    """Return of each quantity its name, its evidence, and what that consists of."""
+    """Return the name, the evidence and the composition of each quantity."""
     rows = []
     for name, evidence in provenance.items():
         shares = sorted(evidence.share.items(), key=lambda item: -item[1])

@@ -1,4 +1,4 @@
-"""A schedule as text for people: when and where each job runs, and what that is worth."""
+"""A schedule as text: start and placement of each job, and the savings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def answer(schedule: QueueSchedule) -> str:
 
 
 def bound(schedule: QueueSchedule) -> str:
-    """Return how much better another schedule could be."""
+    """Return the largest possible improvement by another schedule."""
     late = schedule.totals.lateness_s - schedule.least_lateness_s > 1e-6
     what = "lateness" if late else OBJECTIVES[schedule.queue.objective.value]
     if schedule.gap < 1e-4:

@@ -1,4 +1,4 @@
-"""A run of `train` as text, and predicted next to measured."""
+"""A run of `train` as text, and predictions next to measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wattree.units import format_bytes, format_time
 
 
 def show_trained(result: Result, run: Run, comparison: Any, console: Console) -> None:
-    """Print what a run came to: loss, speed, stages, what was sent, energy.
+    """Print the results of a run: loss, speed, stages, traffic, energy.
 
     Args:
         result: Its figures.
@@ -40,7 +40,7 @@ def show_trained(result: Result, run: Run, comparison: Any, console: Console) ->
 
 
 def show_rivals(found: Mapping[str, Mapping[str, Any]], console: Console) -> None:
-    """Print runs side by side: loss, time, what was sent, parameters, energy.
+    """Print several runs: loss, time, traffic, parameters, energy.
 
     Args:
         found: Name → result as JSON.

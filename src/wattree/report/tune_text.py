@@ -1,4 +1,4 @@
-"""What trials of several processes on a device found, as text."""
+"""Trials of several processes per device, as text."""
 
 from __future__ import annotations
 

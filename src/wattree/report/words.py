@@ -1,4 +1,4 @@
-"""Numbers and strategies as people read them. Nothing is computed here."""
+"""Formatting of numbers and strategies. Nothing is computed here."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def money(cost_usd: float | None) -> str:
 
 
 def likely(interval: tuple[float, float] | None, shown: Callable[[float], str]) -> str:
-    """Return in brackets what a figure lies between with 80 % probability; nothing if unknown."""
+    """Return the 80 % interval of a figure in brackets; nothing if unknown."""
     if interval is None:
         return ""
     low, high = (shown(value) for value in interval)

@@ -12,7 +12,7 @@ _RECONSTRUCTION = "reconstruction"
 
 
 def marks(results: Results) -> list[dict[str, Any]]:
-    """Return what every reader must know of the figures: how they came about, what to beware of."""
+    """Return the caveats of the figures: their method, and possible misreadings."""
     found = [entry for one in results.outcomes for entry in one.workloads if entry.feasible]
     ran = sum(entry.simulated for entry in found)
     marked: list[dict[str, Any]] = []
@@ -98,7 +98,7 @@ def _field(axis: Axis) -> str:
 
 
 def source_rows(study: Study) -> list[tuple[str, str, str]]:
-    """Return what differs from the catalog and what follows from axes, with the sources."""
+    """Return the differences from the catalog and the linked fields, with their sources."""
     changes = [(one.path, str(one.value), one.source) for one in study.changes]
     links = [
         (
@@ -112,7 +112,7 @@ def source_rows(study: Study) -> list[tuple[str, str, str]]:
 
 
 def identity(study: Study) -> str:
-    """Return which study this is."""
+    """Return the identity of the study."""
     wanted = ", ".join(study.objectives)
     digest = f", digest {study.digest[:16]}" if study.digest else ""
     return f"Study {study.name}{digest}; objectives, the first ranking: {wanted}."

@@ -1,4 +1,4 @@
-"""The page of a study: one HTML file that opens from disk and asks nothing of any network."""
+"""The page of a study: one self-contained HTML file that makes no network requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SECTIONS = (
 
 
 def check_report() -> None:
-    """See to it that a report can be written, before a study runs for hours.
+    """Check that a report can be written, before a long study runs.
 
     Raises:
         MissingExtraError: jinja2 or plotly is not installed.

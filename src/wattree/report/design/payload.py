@@ -1,4 +1,4 @@
-"""What the page draws, as JSON: columns, packed, because a report may hold 10,000 points.
+"""Data of the page's plots as compact JSON columns: a report may hold 10,000 points.
 
 Numbers of points are little-endian arrays in base64: `f32` for figures (seven digits), `u8`, `u16`
 or `u32` for indices into lists of texts. NaN stands for what is unknown.

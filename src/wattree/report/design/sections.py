@@ -1,4 +1,4 @@
-"""Sections of the page as lists of texts: what the template fills in, one function for each."""
+"""Sections of the page as lists of texts for the template, one function per section."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _strategy(one: WorkloadOutcome) -> str:
 
 
 def answer_cards(results: Results, summary: StudySummary) -> list[Card]:
-    """Return the answer in three cards: the best choice, what it costs, how sure that is."""
+    """Return the answer in three cards: the best choice, its cost, and its certainty."""
     first = OBJECTIVE_TOTALS[results.study.objectives[0]]
     point = summary.best.get(first)
     if point is None:
@@ -136,7 +136,7 @@ def front_section(results: Results, summary: StudySummary) -> Section:
 
 
 def worth_sections(results: Results, summary: StudySummary) -> list[Section]:
-    """Return what the values of each axis buy, in the order of the study."""
+    """Return the benefit of the values of each axis, in the order of the study."""
     return [
         _worth_section(results, summary, name, anew, alone)
         for name, (anew, alone) in summary.worths.items()

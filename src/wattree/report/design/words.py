@@ -118,7 +118,7 @@ def change(share: float) -> str:
 
 
 def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
-    """Return what the best value of an axis buys, and from where on it is worth it."""
+    """Return the benefit of the best value of an axis, and the point from which it pays off."""
     if isinstance(worth, NoAnswer):
         return f"Cannot be determined: {worth.reason}."
     axis = _axis(sweep, worth.axis)
@@ -261,7 +261,7 @@ def ties_sentence(summary: StudySummary, measure: str) -> str:
 
 
 def point_name(point: int) -> str:
-    """Return what a point is called: its place among the finished ones."""
+    """Return the label of a point: its index among the finished ones."""
     return f"#{point + 1}"
 
 
@@ -290,7 +290,7 @@ def step_text(sweep: Sweep, step: SpendingStep) -> str:
 
 
 def spending_sentence(sweep: Sweep, found: Spending) -> str:
-    """Return what a sum buys from one cluster on."""
+    """Return the benefit of a sum spent on one cluster."""
     what, more = MEASURES[found.measure], []
     if found.free:
         more.append(f"Without paying more: {step_text(sweep, found.free[0])}.")
@@ -322,7 +322,7 @@ def _changed(measure: str, share: float) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return text with its first letter large, units as they are."""
+    """Return text with its first letter capitalized, units unchanged."""
     return text[:1].upper() + text[1:]
 
 

@@ -1,4 +1,4 @@
-"""The answer of a report in three cards: the choice, what it costs, how sure that is."""
+"""The answer of a report in three cards: the choice, its cost, and its certainty."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PER_TOKENS: Final = 1e9
 
 
 def plan_answer(plan: Plan) -> list[Card]:
-    """Return the best strategy, what a step costs with it, and how sure that is."""
+    """Return the best strategy, its cost per step, and the certainty."""
     if plan.best is None:
         note = plan.explanation[0] if plan.explanation else ""
         return [Card(name="Best choice", value="none: nothing fits", note=note, bad=True)]
@@ -31,7 +31,7 @@ def plan_answer(plan: Plan) -> list[Card]:
 
 
 def step_answer(figures: Mapping[str, Any]) -> list[Card]:
-    """Return the time of a step and whether it fits, what it costs, and how sure that is."""
+    """Return the time and memory fit of a step, its cost, and the certainty."""
     memory = figures["memory"]
     held = f"{format_bytes(memory['peak_bytes'])} of {format_bytes(memory['capacity_bytes'])}"
     if memory["fits"]:
@@ -43,7 +43,7 @@ def step_answer(figures: Mapping[str, Any]) -> list[Card]:
 
 
 def comparison_answer(comparison: RunComparison) -> list[Card]:
-    """Return the run with the highest throughput, what it costs, and how sure that is."""
+    """Return the run with the highest throughput, its cost, and the certainty."""
     runs = {run.name: run for run in comparison.runs}
     rate = "tokens_per_s"
     if any(not run.figures.get(rate) for run in comparison.runs):

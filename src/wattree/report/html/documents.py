@@ -1,4 +1,4 @@
-"""Reports as files: one HTML document that opens from disk, loads nothing and runs no script."""
+"""Reports as files: one self-contained HTML document without scripts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BASIS = "Intervals hold with 80 % probability; docs/accuracy.md explains them."
 
 
 def check_report(path: Path | None) -> None:
-    """Refuse a report before any work: it needs its packages and the name of a page.
+    """Raise an error before any work if packages are missing or the file name is unsuitable.
 
     Raises:
         MissingExtraError: jinja2 or matplotlib is not installed.
@@ -35,7 +35,7 @@ def check_report(path: Path | None) -> None:
 
 
 def check_page_name(path: Path) -> None:
-    """Refuse a name by which no browser would open a report.
+    """Raise an error for a file name that browsers would not open as a page.
 
     Raises:
         OutputError: It ends in neither `.html` nor `.htm`.

@@ -27,7 +27,7 @@ _SHOWN = {"energy": joules, "cost": money, "carbon": grams}
 
 
 def schedule_view(schedule: QueueSchedule) -> ReportView:
-    """Return what a report of a schedule shows."""
+    """Return the contents of a schedule's report."""
     jobs = TableView(
         caption="Jobs by their start",
         head=JOBS_HEAD,

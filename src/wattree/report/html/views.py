@@ -124,7 +124,7 @@ def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
 
 
 def step_view(prediction: Prediction) -> StepView:
-    """Return what a report of one step shows."""
+    """Return the contents of a step's report."""
     result = prediction.result
     memory, energy = result.memory, result.energy_j
     tables = [
@@ -157,7 +157,7 @@ def step_view(prediction: Prediction) -> StepView:
 
 
 def plan_view(plan: Plan) -> PlanView:
-    """Return what a report of a plan shows."""
+    """Return the contents of a plan's report."""
     best, ideas = plan.best, plan.ideas
     table = None
     if ideas:
@@ -193,7 +193,7 @@ def plan_view(plan: Plan) -> PlanView:
 
 
 def comparison_view(comparison: RunComparison) -> ComparisonView:
-    """Return what a report of a comparison shows."""
+    """Return the contents of a comparison's report."""
     names = [f"{run.name}  {run.source}" for run in comparison.runs]
     body = compared_rows(comparison)
     return ComparisonView(

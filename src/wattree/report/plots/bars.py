@@ -1,4 +1,4 @@
-"""Pictures of sums: where steps go, what links carry, strategies by two quantities."""
+"""Bar charts of sums, link loads, and strategies by two quantities."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def draw_bars(axes: Any, bars: Bars) -> None:
 
 
 def draw_links(axes: Any, names: Sequence[str], shares: Any) -> None:
-    """Draw how busy links are over the step: what they carry over what they could."""
+    """Draw the utilization of links over the step."""
     axes.barh(names, 100 * shares, color=SERIES[0], height=0.6)
     for row, share in enumerate(shares):
         label_end(axes, 100 * share, row, f"{100 * share:.1f} %")
@@ -77,7 +77,7 @@ def draw_links(axes: Any, names: Sequence[str], shares: Any) -> None:
 
 
 def link_shares(trace: Trace) -> tuple[list[str], Any]:
-    """Return the busiest links, and what each carries in a step over what it could."""
+    """Return the busiest links, and the utilization of each."""
     graph = trace.graph
     tasks = np.repeat(np.arange(graph.tasks), np.diff(graph.flow_offsets))
     moved = graph.flow_bytes_per_s * graph.work_s[tasks]

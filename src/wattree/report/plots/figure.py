@@ -82,7 +82,7 @@ class Plot:
 
 
 def check_plot(path: Path | None, option: str) -> None:
-    """Refuse a picture before any work where matplotlib is missing or the ending is another.
+    """Raise an error before any work if matplotlib is missing or the file ending is unsupported.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
