@@ -1,4 +1,4 @@
-"""The section `links`: fields that follow from axes, with where the relation comes from."""
+"""The section `links`: fields derived from axes, with the source of the relation."""
 
 from __future__ import annotations
 

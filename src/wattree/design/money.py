@@ -1,4 +1,4 @@
-"""What a study's money is, in words, where it is not what its prices suggest."""
+"""Notes on a study's costs where its prices could be misread."""
 
 from __future__ import annotations
 

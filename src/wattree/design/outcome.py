@@ -1,4 +1,4 @@
-"""What became of a point: figures of every workload, and their totals."""
+"""Outcome of a point: figures of every workload, and their totals."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class WorkloadOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a point.
+    """Outcome of a point.
 
     Attributes:
         point: Its values.
@@ -94,7 +94,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from_json(plain: Mapping[str, Any]) -> Outcome:
-    """Return what `outcome_json` made a mapping of.
+    """Return the outcome from a mapping of `outcome_json`.
 
     Raises:
         KeyError, TypeError: It is none of those mappings.

@@ -1,4 +1,4 @@
-"""Names of processes that hold points, and whether one of this machine is gone."""
+"""Names of processes that claim points, and whether a process of this machine has ended."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from wattree.process import Process, is_alive, this_process
 
 
 def own_name() -> str:
-    """Return a name of this process that no other has: machine, number, start, and a draw."""
+    """Return a unique name of this process: machine, number, start, and a random part."""
     process = this_process()
     return f"{platform.node()}/{process.pid}/{process.start}/{uuid.uuid4().hex[:8]}"
 
 
 def is_gone(name: str) -> bool:
-    """Return whether a process of this machine has ended; False of those of others."""
+    """Return whether a process of this machine has ended; False for other machines."""
     parts = name.split("/")
     if len(parts) != 4 or parts[0] != platform.node() or not parts[1].isdigit():
         return False

@@ -48,7 +48,7 @@ class Results(Shown):
 
     @property
     def feasible(self) -> NDArray[np.bool_]:
-        """Return which points meet everything, `(n,)`."""
+        """Return which points meet all constraints, `(n,)`."""
         return np.array([outcome.feasible for outcome in self.outcomes], dtype=bool)
 
     def values(self, axis: str) -> tuple[Value, ...]:
@@ -67,11 +67,11 @@ class Results(Shown):
         )
 
     def objective(self, name: str) -> Floats:
-        """Return what the best point has least of, `(n,)`; nan where it is unknown."""
+        """Return the objective of every point, `(n,)`; nan where it is unknown."""
         return self.total(OBJECTIVE_TOTALS[name])
 
     def of_workload(self, name: str) -> tuple[WorkloadOutcome | None, ...]:
-        """Return what became of a workload at every point; None where the cluster cannot be."""
+        """Return the outcome of a workload at every point; None where the cluster is invalid."""
         return tuple(
             next((entry for entry in outcome.workloads if entry.workload == name), None)
             for outcome in self.outcomes
@@ -104,7 +104,7 @@ class Results(Shown):
         ]
 
     def where(self, indices: Sequence[int]) -> Results:
-        """Return the same of some points alone."""
+        """Return the results restricted to some points."""
         chosen = tuple(self.outcomes[index] for index in indices)
         return replace(self, outcomes=chosen)
 

@@ -1,4 +1,4 @@
-"""Runs a study: points are claimed, evaluated by a backend, kept as they finish."""
+"""Execution of a study: points are claimed, evaluated by a backend, stored as they finish."""
 
 from __future__ import annotations
 

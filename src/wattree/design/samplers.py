@@ -1,4 +1,4 @@
-"""Which points a study tries: all combinations, listed ones, drawn ones, or guided ones."""
+"""Selection of a study's points: all combinations, listed, random or guided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished points in an SQLite file: what is in it survives whatever becomes of the process.
+"""Finished points in an SQLite file, durable against failures of the process.
 
 One row a point. A process claims rows before it evaluates them, for a time that it renews, so that
 several may share a study; what a process that is gone had claimed is taken over. Each finished
@@ -79,7 +79,7 @@ _Read = TypeVar("_Read")
 
 
 def default_store(study: Study) -> Path:
-    """Return where the results of a study lie unless the user says otherwise: beside its file."""
+    """Return the default path of a study's results: in the folder of its file."""
     source = Path(study.source)
     return source.with_name(f"{source.stem}.results.sqlite")
 
@@ -124,7 +124,7 @@ class Store:
             )
 
     def claim(self, most: int) -> list[DesignPoint]:
-        """Return up to `most` points that no one is at, and sign them as this process's."""
+        """Claim up to `most` unclaimed points for this process, and return them."""
         with self._errors(), self._transaction():
             rows = self._connection.execute(
                 _ROWS + "WHERE outcome IS NULL AND owner IS NULL ORDER BY ordinal LIMIT ?",
@@ -138,7 +138,7 @@ class Store:
         return found
 
     def renew(self) -> None:
-        """Extend the claims of this process, and end those of processes that are gone."""
+        """Extend the claims of this process, and end claims of processes that have ended."""
         now = time.time()
         with self._errors(), self._transaction():
             self._connection.execute(
@@ -156,7 +156,7 @@ class Store:
             )
 
     def finish(self, outcome: Outcome) -> None:
-        """Keep what became of a point, for good."""
+        """Store the outcome of a point permanently."""
         text, key = outcome_text(outcome), outcome.point.key
         with self._errors(), self._transaction():
             rows = self._connection.execute(
@@ -239,7 +239,7 @@ class Store:
             raise
 
     def _check_kind(self) -> None:
-        """Refuse a file that is none of ours, or damaged."""
+        """Raise an error for a file that is damaged or not a store of results."""
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]

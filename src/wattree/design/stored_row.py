@@ -1,4 +1,4 @@
-"""One point as a row of a study's file: what is stored of it, and whether it is still that.
+"""One point as a row of a study's file: its content and its checksum.
 
 A database finds damage of its pages' structure, not a bit that flipped inside a text: every row
 carries a checksum of all that results depend on. Who holds a point until when is not part of it.
@@ -25,7 +25,7 @@ def point_text(point: DesignPoint) -> str:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """Return what became of a point as the row holds it."""
+    """Return the outcome of a point as stored in the row."""
     return json.dumps(outcome_json(outcome), allow_nan=False)
 
 
@@ -36,7 +36,7 @@ def row_checksum(key: str, ordinal: int, point: str, outcome: str | None) -> str
 
 
 def check_row(key: Any, ordinal: Any, point: Any, outcome: Any, checksum: Any) -> None:
-    """Refuse a row that is not as it was written.
+    """Raise an error for a row that does not match its checksum.
 
     Raises:
         DamagedRowError: It is not.

@@ -1,4 +1,4 @@
-"""A workload at a point: the keys of its job file, and what strategies are tried."""
+"""A workload at a point: the keys of its job file, and its search space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def job_mapping(workload: Workload, draft: Draft) -> dict[str, Any]:
 
 
 def search_of(workload: Workload, draft: Draft) -> SearchSpec:
-    """Return which strategies are tried for a workload at a point."""
+    """Return the search space of a workload at a point."""
     return SearchSpec.model_validate({**workload.search, **draft.search})
 
 
