@@ -60,7 +60,7 @@ class Settings:
         return key in self._settings or any(k.startswith(f"{key}.") for k in self._settings)
 
     def put(self, key: str, *, value: object) -> None:
-        """Give a setting that another one stands for."""
+        """Set a setting that another one implies."""
         self._settings[key] = value
 
     def value(self, key: str, default: Any = None) -> Any:
@@ -78,7 +78,7 @@ class Settings:
         return under or default
 
     def count(self, key: str, default: int, *, least: int = 1) -> int:
-        """Return a whole number; what is none is a problem, and the default is returned."""
+        """Return a whole number; an invalid value is a problem and gives the default."""
         found = _number(self.value(key, default))
         if isinstance(found, float) and found.is_integer():
             found = int(found)
@@ -89,7 +89,7 @@ class Settings:
         return default if self._is_absurd(key, found) else found
 
     def number(self, key: str, default: float, *, least: float = 0.0) -> float:
-        """Return a number; what is none is a problem, and the default is returned."""
+        """Return a number; an invalid value is a problem and gives the default."""
         found = _number(self.value(key, default))
         if not isinstance(found, int | float) or not found >= least:
             self.problem(key, f"{seen(self.value(key))}, expected a number from {least:g}")
@@ -103,7 +103,7 @@ class Settings:
         return found > _MOST
 
     def flag(self, key: str, default: bool = False) -> bool:  # noqa: FBT001, FBT002
-        """Return a truth value; what is none is a problem, and the default is returned."""
+        """Return a truth value; an invalid value is a problem and gives the default."""
         found = self.value(key, default)
         if isinstance(found, str):
             found = _TRUTH.get(found.lower(), found)
@@ -113,7 +113,7 @@ class Settings:
         return found
 
     def choice(self, key: str, default: str, choices: Mapping[str, T]) -> T:
-        """Return what a word stands for; capitals do not matter.
+        """Return the value of a word, ignoring case.
 
         A word that is no choice is a problem, and what the default stands for is returned.
         """
@@ -125,7 +125,7 @@ class Settings:
         return by_word[found.lower()]
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a text; what is none is a problem, and the default is returned."""
+        """Return a text; an invalid value is a problem and gives the default."""
         found = self.value(key, default)
         if not isinstance(found, str):
             self.problem(key, f"{seen(found)}, expected a text")
@@ -133,17 +133,17 @@ class Settings:
         return found
 
     def assume(self, note: str) -> None:
-        """Note what was assumed."""
+        """Note an assumption."""
         if note not in self.notes:
             self.notes.append(note)
 
     def problem(self, key: str, what: str) -> None:
-        """Note what is wrong with a setting."""
+        """Note the problem of a setting."""
         if (line := f"{key}: {what}" if key else what) not in self.problems:
             self.problems.append(line)
 
     def replicas(self, others: int, *, multiple: int = 1) -> int:
-        """Return how many ranks of data parallelism the other degrees leave.
+        """Return the degree of data parallelism that the other degrees leave.
 
         Without a named cluster the fewest whole nodes are assumed.
 
@@ -172,7 +172,7 @@ class Settings:
         ]
 
     def check(self) -> None:
-        """Refuse the configuration if anything is wrong with it.
+        """Raise an error if the configuration has problems.
 
         Raises:
             JobError: With every problem.

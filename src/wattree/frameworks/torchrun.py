@@ -30,5 +30,5 @@ def torchrun(concrete: ConcreteJob, program: str) -> str:
 
 
 def hosts_to_fill_in(concrete: ConcreteJob) -> tuple[str, ...]:
-    """Return what of the hosts the user has to say."""
+    """Return the facts about the hosts that the user must fill in."""
     return FILL_IN_HOSTS if concrete.nodes > 1 else ()

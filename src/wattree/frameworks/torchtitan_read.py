@@ -30,7 +30,7 @@ _PLACE = "parallelism."
 
 
 def read(settings: Settings) -> Imported:
-    """Return what a configuration of torchtitan says."""
+    """Return the settings of a configuration of torchtitan."""
     model = _model(settings)
     settings.check()
     strategy = _degrees(settings, has_experts=_has_experts(model))

@@ -1,4 +1,4 @@
-"""A strategy as DeepSpeed's JSON says it; `zero_read.py` has the way back.
+"""A strategy as DeepSpeed's JSON; `zero_read.py` is the inverse.
 
 DeepSpeed reads it itself; Accelerate and the Trainer hand it on. Facts are those of DeepSpeed
 0.19.8 (`deepspeed/runtime/config.py` and what it calls).
@@ -96,7 +96,7 @@ def _zero_section(options: StrategyOptions, precision: str) -> dict[str, Any]:
 
 
 def zero_misfits(options: StrategyOptions, precision: str) -> Iterator[tuple[str, str]]:
-    """Yield what of a strategy DeepSpeed's JSON has no word for: place and why.
+    """Yield the settings of a strategy that DeepSpeed's JSON cannot express: place and reason.
 
     Args:
         options: The strategy; its keys are `ZERO_KEYS`.
