@@ -1,4 +1,4 @@
-"""How data moves alongside computation: the keys that presets and trees share → `Traffic`."""
+"""Data movement concurrent with compute: the keys that presets and trees share → `Traffic`."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class _Setting:
 def warn_of_idle_traffic(
     strategy: Strategy | StrategyOptions, spec: MovementSpec, *, problems: Problems
 ) -> None:
-    """Warn of keys that the file sets and that do nothing for this strategy."""
+    """Warn of keys in the file that have no effect on this strategy."""
     if isinstance(strategy, Strategy) and len(strategy.meshes) > 1:
         return  # what one mesh has no use for, another may have
     for key, why in _idle(_setting(strategy), spec):

@@ -164,7 +164,7 @@ def left_open(chosen: Mapping[str, object], software: object) -> tuple[str, ...]
 def with_usual(
     options: StrategyOptions, software: str, keys: tuple[str, ...]
 ) -> tuple[StrategyOptions, tuple[str, ...]]:
-    """Return a strategy with what its software's users have, and what was assumed, in words.
+    """Return a strategy with its software's usual settings, and the assumptions in words.
 
     What memory and time decide is left for later (`ways`); of recomputation the cheapest is taken.
 
@@ -228,7 +228,7 @@ def usual_model(
 
 
 def ways(software: str, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ways of recomputation that are open, from the cheapest on."""
+    """Return the available kinds of recomputation, from the cheapest on."""
     usual = USUAL_STRATEGIES[software]
     if "recompute" in keys:
         return usual.recompute
@@ -236,6 +236,6 @@ def ways(software: str, keys: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def in_words(changes: Mapping[str, object], why: str) -> tuple[str, ...]:
-    """Return one sentence on what was assumed."""
+    """Return one sentence on the assumptions."""
     words = ", ".join(f"{key} {str(value).lower()}" for key, value in changes.items())
     return (f"{words}: {why}",)

@@ -1,4 +1,4 @@
-"""Kinds of values in a job file: what text and numbers may stand where, and how they are read."""
+"""Types of values in a job file: allowed text and numbers, and how they are read."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def workload_of(mapping: Mapping[Any, Any], *, problems: Problems) -> WorkloadKi
 
 
 def refuse_workload(job: Job, command: str) -> None:
-    """Refuse a job that does not train, for a command that knows nothing else.
+    """Raise an error for a job that does not train, in commands that support only training.
 
     Raises:
         JobError: It runs forward passes or generates tokens.
@@ -59,7 +59,7 @@ def refuse_workload(job: Job, command: str) -> None:
 
 
 def check_lengths(spec: DataSpec, workload: WorkloadKind, *, problems: Problems) -> None:
-    """Note what `data` says too much or too little of for a workload."""
+    """Note excess or missing lengths in `data` for a workload."""
     lengths = {"prompt_length": spec.prompt_length, "generate_length": spec.generate_length}
     if workload is WorkloadKind.GENERATE:
         for key, value in lengths.items():
@@ -89,7 +89,7 @@ def check_strategy(
     *,
     problems: Problems,
 ) -> None:
-    """Note choices that make no sense where nothing is trained, all of them."""
+    """Note all choices that are invalid without training."""
     if workload is WorkloadKind.TRAIN:
         if mapping.get("software") == INFERENCE:
             problems.warn("software", f"'{INFERENCE}' has no defaults of training; name another")

@@ -1,4 +1,4 @@
-"""A job file with some of its keys replaced: it says the same from any folder."""
+"""A job file with some keys replaced, equivalent from any folder."""
 
 from __future__ import annotations
 
