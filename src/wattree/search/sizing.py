@@ -129,7 +129,7 @@ def _halved(numbers: Sequence[int], meets: Callable[[int], bool]) -> None:
 def _tried(
     job: Job, options: Mapping[str, Any], deadline_s: float | None, budget_usd: float | None
 ) -> SizedCluster:
-    """Return what the best strategy on the nodes of a job makes of its run.
+    """Return the run of a job's steps with the best strategy on its nodes.
 
     Raises:
         JobError: There is a budget, and no price is known.
