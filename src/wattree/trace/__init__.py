@@ -1,4 +1,4 @@
-"""What happened (or would happen) in a step, and the figures drawn from it."""
+"""Events of a step, simulated or real, and the figures derived from them."""
 
 from wattree.trace.bill import RunBill, ScheduleShift, ShiftedStart
 from wattree.trace.colocation import ColocationUse

@@ -1,4 +1,4 @@
-"""What a whole run costs, and what it would cost at other hours. Data only."""
+"""Cost of a whole run, and its cost at other start times. Data only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several processes on each device come to in a step."""
+"""Effect of several processes per device on a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the energy of a step goes: by stage, by class of work, by component. Data only."""
+"""Energy of a step by stage, class of work and component. Data only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class DeviceEnergy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingUse:
-    """What it costs that devices wait.
+    """Energy cost of waiting devices.
 
     Attributes:
         time_s: In a step, of a rank on average. [s]

@@ -1,4 +1,4 @@
-"""What generating tokens takes: the pass over the prompts, and the steps of a token each."""
+"""Generation of tokens: the prefill pass, and the decode steps of one token each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseUse:
-    """All of one phase: of the passes over the prompts, or of the tokens generated after.
+    """One phase: all prefill passes, or all decode steps.
 
     Attributes:
         time_s: Its length. [s]
