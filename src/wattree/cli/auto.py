@@ -1,4 +1,4 @@
-"""`--processes-per-device auto`: trials, their table, and what is launched after them."""
+"""`--processes-per-device auto`: trials, their table, and the launch that follows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tuned(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> LaunchOptions:
-    """Return the options of a launch with what trials chose; print what they found.
+    """Return the options of a launch with the choice of trials; print the trials' results.
 
     Args:
         command: TrialSetting → program and arguments of a trial.

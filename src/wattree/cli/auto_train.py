@@ -22,7 +22,7 @@ _FLAGS = ("--compare", "--fresh", "--quiet")
 
 
 def tuned_request(request: TrainRequest, job: Job, arguments: Sequence[str]) -> TrainRequest:
-    """Return a request with as many processes as short trials found best; print what they found.
+    """Return a request with the best number of processes from short trials; print their results.
 
     Args:
         request: Of the run, with `auto` processes.

@@ -36,7 +36,7 @@ class AskedOfRun:
     shift_s: float | None = None
 
     def answered(self, job: Job, result: Result) -> Result:
-        """Return the result with what was asked of runs.
+        """Return the result with the requested figures of whole runs.
 
         Raises:
             JobError: The job has no tokens, or no series that the run fits into.
@@ -55,7 +55,7 @@ class AskedOfRun:
 
 
 def asked_of_run(*, tokens: str | None, samples: str | None, shift: str | None) -> AskedOfRun:
-    """Return what options ask of runs.
+    """Return the requests for whole runs in options.
 
     Raises:
         JobError: An option is no such count or time, or two contradict each other.

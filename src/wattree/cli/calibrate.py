@@ -1,4 +1,4 @@
-"""`wattree calibrate`: constants of your machine and software, from steps that you measured."""
+"""`wattree calibrate`: constants of your machine and software from your measured steps."""
 
 from __future__ import annotations
 

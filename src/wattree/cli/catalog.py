@@ -1,4 +1,4 @@
-"""`wattree catalog`: what is known by name, and where each number comes from."""
+"""`wattree catalog`: known names, and the sources of their numbers."""
 
 from __future__ import annotations
 

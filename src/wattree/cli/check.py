@@ -1,4 +1,4 @@
-"""`wattree check`: what a job means, what it assumes, what is wrong with it."""
+"""`wattree check`: the meaning, assumptions and problems of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`wattree compare`: jobs and results side by side, and why they differ."""
+"""`wattree compare`: jobs and results in comparison, with reasons for differences."""
 
 from __future__ import annotations
 

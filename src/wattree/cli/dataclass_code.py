@@ -20,7 +20,7 @@ from wattree.cached import cached, store
 
 @contextlib.contextmanager
 def kept_dataclass_code(name: str) -> Iterator[None]:
-    """Let dataclasses that are made in a block find their code compiled, from the last time.
+    """Use cached compiled code for dataclasses that are created in a block.
 
     Args:
         name: Goes into that of the file that keeps the code.

@@ -72,7 +72,7 @@ def init(request: InitRequest) -> None:
 
 
 def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:
-    """Return the job: what options say, then answers, then defaults.
+    """Return the job from options, then answers, then defaults.
 
     Args:
         request: The options.
@@ -117,7 +117,7 @@ def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:
 def _checked(
     problems: list[str], question: str, given: T | None, usual: T, check: Callable[[T], F]
 ) -> tuple[T, F | None]:
-    """Return a value and what `check` finds in it; what it refuses is asked for again.
+    """Return a value and its problems from `check`; rejected values are asked for again.
 
     Args:
         problems: Gets what is wrong with the value of an option.
@@ -138,7 +138,7 @@ def _checked(
 
 
 def _asked(question: str, given: T | None, usual: T) -> T:
-    """Return what an option says, else what a terminal answers, else the usual value."""
+    """Return the value of an option, else the answer on a terminal, else the default."""
     if given is not None:
         return given
     if sys.stdin.isatty():

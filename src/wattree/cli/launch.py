@@ -231,12 +231,12 @@ def mps_option(*, with_mps: bool, without_mps: bool) -> bool | None:
 
 
 def note(line: str) -> None:
-    """Tell the user a line that is no result."""
+    """Print a line for the user that is no result."""
     tell(f"wattree: {line}")
 
 
 def finish(finished: Finished) -> None:
-    """Tell what failed first, and leave with its exit code.
+    """Report the first failure, and exit with its code.
 
     Raises:
         Exit: Something did, or it was interrupted.

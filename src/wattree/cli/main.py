@@ -1,4 +1,4 @@
-"""Entry point: the commands, and what becomes of errors. Loads nothing that computes.
+"""Entry point: the commands and error handling. Imports no computing modules.
 
 Exit codes: 0 done; 1 our defect; 2 the user's mistake; 3 nothing fits; 130 interrupted.
 """

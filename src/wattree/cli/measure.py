@@ -1,4 +1,4 @@
-"""`wattree measure`: what a command uses on this machine."""
+"""`wattree measure`: time and energy of a command on this machine."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class MeasureRequest:
         return {name: amount for name, amount in fields.items() if amount is not None}
 
     def _contradictions(self) -> list[str]:
-        """Return what contradicts itself."""
+        """Return the contradictions between options."""
         is_idle, seconds, problems = self.activity is What.IDLE, self.seconds, []
         if self.command and is_idle:
             problems.append(
@@ -255,7 +255,7 @@ def measure(request: MeasureRequest) -> None:
 
 
 def _measured(request: MeasureRequest) -> Measured:
-    """Run what is measured."""
+    """Run the command or activity to be measured."""
     from wattree.measure import MeterOptions, measure_command, measure_idle
     from wattree.trace import Activity, Work, write_run
 

@@ -97,7 +97,7 @@ def trace_option(contents: str) -> OptionInfo:
 
 
 def tell(line: str) -> None:
-    """Print a line on standard error: what is no result."""
+    """Print a line that is no result on standard error."""
     typer.echo(printable(line), err=True)
 
 
@@ -126,7 +126,7 @@ def terminal(*, stderr: bool = False, highlight: bool = True) -> Console:
 def deliver(
     value: Callable[[], object], json_path: Path | None, show: Callable[[Console], None]
 ) -> None:
-    """Write what `value` makes as JSON where that was asked for; show text unless that was `-`.
+    """Write the JSON of `value` if requested; show text unless the JSON went to `-`.
 
     Raises:
         OutputError: The file cannot be written.
@@ -177,7 +177,7 @@ def progress_bars() -> Iterator[Progress]:
 
 
 def check_outputs(*outputs: Path | None, source: Path) -> None:
-    """Refuse, before any work, places that cannot be written, and to write over what is read.
+    """Raise an error, before any work, for unwritable outputs and for outputs that are inputs.
 
     Raises:
         OutputError: Two of the paths are the same file, or a folder is missing.

@@ -29,7 +29,7 @@ def platform_of(
     software: str,
     calibration: Path | None,
 ) -> Platform | None:
-    """Return what the options name; None without a cluster.
+    """Return the platform of the options; None without a cluster.
 
     Raises:
         WattreeError: The number of nodes is none, or the roofline has no cluster.

@@ -1,4 +1,4 @@
-"""`wattree replay`: a trace of the Chakra schema, by whomever, simulated."""
+"""`wattree replay`: simulation of a Chakra trace from any tool."""
 
 from __future__ import annotations
 

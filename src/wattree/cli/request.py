@@ -1,4 +1,4 @@
-"""How a command line becomes one request value: the fields of a dataclass are the options."""
+"""From a command line to one request value: the fields of a dataclass are the options."""
 
 from __future__ import annotations
 

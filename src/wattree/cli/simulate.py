@@ -150,7 +150,7 @@ def simulate(request: SimulateRequest) -> None:
 
 
 def _deliver(request: SimulateRequest, job: Job, prediction: Prediction, result: Result) -> None:
-    """Write and show a prediction, and its result with what was asked of whole runs.
+    """Write and show a prediction, and its result with the requested figures of whole runs.
 
     Raises:
         Exit: It does not fit in memory.

@@ -1,4 +1,4 @@
-"""SIGTERM as Ctrl-C, for commands that have to tidy up."""
+"""SIGTERM handled like Ctrl-C, for commands that must clean up."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def _train_here(
     *,
     settings: TrainSettings,
 ) -> None:
-    """Train as one rank; that which has the result delivers it.
+    """Train as one rank; the rank with the result writes and shows it.
 
     Args:
         request: Where the result goes.

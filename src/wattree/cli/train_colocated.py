@@ -1,4 +1,4 @@
-"""`wattree train` with several processes on each device: what was asked for, and their launch."""
+"""`wattree train` with several processes on each device: options and launch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def share_asked(job: Job, processes: int | None, rule: str | None) -> tuple[int, str]:
-    """Return processes per device and their batch rule: as options say, else as the job does.
+    """Return processes per device and their batch rule, from options, else from the job.
 
     Raises:
         RunError: There is no such number.
@@ -35,7 +35,7 @@ def share_asked(job: Job, processes: int | None, rule: str | None) -> tuple[int,
 
 
 def say_of_mps(processes: int, *given: object) -> None:
-    """Warn of options of MPS where each device has one process: nothing is shared there.
+    """Warn of MPS options where each device has one process: nothing is shared.
 
     Args:
         processes: On each device.
@@ -46,7 +46,7 @@ def say_of_mps(processes: int, *given: object) -> None:
 
 
 def device_of(request: TrainRequest, job: Job) -> str:
-    """Return `cpu` or `cuda`: as the request says, else what the job names."""
+    """Return `cpu` or `cuda`: as requested, else from the job."""
     if request.device.value != "auto":
         return request.device.value
     return "cpu" if job.cluster.pools[0].node.device.kind == "cpu" else "cuda"

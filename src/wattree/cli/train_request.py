@@ -120,7 +120,7 @@ class TrainRequest:
 
     @property
     def rule(self) -> str | None:
-        """Return what becomes of the batch; None where nothing was set."""
+        """Return the batch rule; None if not set."""
         return None if self.batch_rule is None else self.batch_rule.value
 
     def settings(self) -> TrainSettings:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def deliver_trained(request: TrainRequest, found: Trained) -> None:
-    """Write and show what was trained; a prediction that fails takes nothing of it away."""
+    """Write and show a training result; it is shown even if its prediction fails."""
     from wattree.runtime.train.compare import compared
 
     _save_job(request, found)

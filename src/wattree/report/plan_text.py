@@ -192,7 +192,7 @@ def _columns(entries: Sequence[RankedStrategy]) -> list[tuple[str, str, list[str
 
 
 def _variants(entry: RankedStrategy, others: Sequence[RankedStrategy]) -> str:
-    """Return what the closest variants of a strategy have instead, and how far behind they are."""
+    """Return the settings that the closest variants change, and how far behind they are."""
     found, own = [], entry.label.split(", ")
     for other in others[:_MOST_VARIANTS]:
         parts = other.label.split(", ")
