@@ -1,6 +1,6 @@
-"""What a strategy, a model, software and a cluster imply for one step, before anybody runs it.
+"""Lower a strategy, model, software and cluster to the program of one step, before execution.
 
-The parts are fetched when used: checking a job needs few of them.
+Submodules are imported on first use, because checking a job needs few of them.
 """
 
 from typing import TYPE_CHECKING

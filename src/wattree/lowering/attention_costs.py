@@ -1,4 +1,4 @@
-"""Attention of a program, fused or not → seconds, FLOP and bytes."""
+"""Time, FLOP and memory traffic of attention instructions, fused or unfused."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def attention_costs(
     flop = 2.0 * matmuls * scores * head_dim
     if instruction.skewed_axes:
         # The last of `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2` on average;
-        # who is done earlier waits for it at the next exchange.
+        # ranks that finish earlier wait for it at the next exchange.
         time_s = time_s * (2.0 - 1.0 / scale.degree(instruction.skewed_axes))
     return (
         time_s * instruction.share,
@@ -89,7 +89,7 @@ def _cached_costs(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the costs of one query for each sequence against the KV cache.
 
-    `max(FLOP / rate, bytes / bandwidth)`: kernels cut the cache into pieces for all compute units
+    `max(FLOP / rate, bytes / bandwidth)`: kernels split the cache over all compute units
     (flash decoding), so neither the number of sequences nor that of heads limits them.
     """
     assert instruction.cached is not None

@@ -1,4 +1,4 @@
-"""One block and its choices → its program: the passes in the order in which they run."""
+"""Compile blocks and their strategy choices to programs: runs the passes in order."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from wattree.strategy import AxisRole, Choices, StrategyTree, axis_roles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProgram:
-    """Programs of a model's blocks and where each is used.
+    """Programs of a model's blocks and the block instances that use each.
 
     Attributes:
-        model: What was compiled.
+        model: Compiled model.
         programs: Distinct programs.
         instances: Index of each block instance's program, in forward order.
-        batch_axes: Axes over which samples are spread.
-        context_axes: Axes over which positions are spread.
-        layouts: Of each program, how the tensors lie that it makes for later blocks.
+        batch_axes: Axes that split samples.
+        context_axes: Axes that split positions.
+        layouts: Of each program, the layouts of the tensors that it produces for later blocks.
     """
 
     model: ModelGraph
@@ -52,7 +52,7 @@ class ModelProgram:
             degrees: Axis → degrees, of one strategy or of many.
             micro_batch: Samples of each.
             sequence: Tokens per sample.
-            load: Tokens of their experts; None where all ranks have as many.
+            load: Tokens per rank's experts; None where routing is even.
         """
         return Scale(
             micro_batch=micro_batch,
@@ -76,12 +76,12 @@ class ModelProgram:
 
     @property
     def owned(self) -> tuple[OwnedOperator, ...]:
-        """Operators that are whole on one rank, of all instances in forward order."""
+        """Return operators that one rank runs whole, of all instances in forward order."""
         return tuple(each for number in self.instances for each in self.programs[number].owned)
 
     @property
     def expert_places(self) -> tuple[ExpertPlace, ...]:
-        """The ways in which its blocks spread experts over ranks."""
+        """Return the placements of experts over ranks that its blocks use."""
         return tuple(dict.fromkeys(at for p in self.programs for at in p.expert_places))
 
 
@@ -96,7 +96,7 @@ def _dataflow(asked: Asked[BlockDataflow]) -> BlockDataflow:
 
 
 def dataflow_of(model: ModelGraph) -> BlockDataflow:
-    """Return what the blocks of a model hand each other, found once."""
+    """Return the dataflow between the blocks of a model, cached."""
     return _dataflow(Asked((id(model),), lambda: BlockDataflow(model)))
 
 
@@ -106,7 +106,7 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
     Identical blocks with identical choices are compiled once, however often they occur.
 
     Args:
-        model: What to compile.
+        model: Model to compile.
         tree: Choices.
         active: Axes to respect; those left out count as degree 1.
 
@@ -137,7 +137,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
         boundary_layouts = {
             n: layouts.get(m, {}) for n, m in makes.items() if is_end or m in layouts
         }
-        # What was carried past the block before is kept where it was kept first.
+        # A tensor that passed by the previous block stays saved where it was first saved.
         elsewhere = frozenset(
             n for n, m in sources.items() if m in saved_names and m.instance < index - 1
         )
@@ -155,7 +155,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
                 input_gradient=trained_before,
                 roles=roles,
             )
-            # Choices that match other patterns may come to the same.
+            # Choices that match other patterns may give the same program.
             programs[key] = numbers.setdefault(id(program), len(compiled))
             if programs[key] == len(compiled):
                 compiled.append(program)
@@ -213,10 +213,10 @@ def _layouts(
     choices: Sequence[Sequence[Choices]],
     active: frozenset[str],
 ) -> dict[Made, Layout | None]:
-    """Return the layout in which each tensor that is read by later instances is handed on.
+    """Return the layout in which each tensor read by later instances leaves its block.
 
-    What the next instance reads lies as that needs it, so it changes layout where it is made. What
-    is only carried past it stays as it was made, and every reader converts it for itself: None.
+    A tensor read by the next instance is converted by its producer to the layout needed. A tensor
+    that only passes by keeps its layout, and each reader converts it: None.
     """
     known: dict[tuple[object, ...], tuple[Layout, ...]] = {}
     layouts: dict[Made, Layout | None] = {}

@@ -1,4 +1,4 @@
-"""The program of one block under its choices, made once for whatever sees the same."""
+"""Compile the program of one block under its choices, cached by everything it depends on."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def frozen(layouts: Mapping[str, Layout | None]) -> tuple[object, ...]:
 
 
 class _Passes(NamedTuple):
-    """A block's forward and backward, and what makes again what is recomputed.
+    """A block's forward and backward passes, and the recomputation instructions.
 
     Attributes:
         splits: Of its operators.
-        inputs: How they lie.
-        lies: How what it hands on lies.
+        inputs: Layouts of the inputs.
+        lies: Layouts of the outputs.
         forward: With the tensors that it makes.
         steps, backward: The instructions of both, whose axes have roles.
         backward_exit: The one that completes the gradient of the input.
         again: Shares of operators that are recomputed → instructions.
-        names_place: Whether the program names the place of the block.
+        names_place: Whether the program contains the position of the block.
     """
 
     splits: Sequence[Split]
@@ -67,7 +67,7 @@ class _Passes(NamedTuple):
 
 
 class _Compiled(NamedTuple):
-    """A block's program without its parameters, how what it hands on lies, and its splits."""
+    """A block's program without its parameters, the layouts of its outputs, and its splits."""
 
     program: BlockProgram
     lies: Mapping[str, Layout]
@@ -76,11 +76,11 @@ class _Compiled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[_Made]):
-    """Something to make, known by what it depends on; what the key names by id, `make` holds.
+    """A cached computation and its key; `make` holds references to objects the key names by id.
 
     Attributes:
-        key: What it depends on.
-        make: Makes it.
+        key: Everything the result depends on.
+        make: Computes the result.
     """
 
     key: tuple[object, ...]
@@ -114,10 +114,10 @@ def block_program(
     input_gradient: bool,
     roles: Mapping[str, AxisRole],
 ) -> tuple[BlockProgram, Mapping[str, Layout]]:
-    """Return the program of a block, and how the tensors lie that it hands on.
+    """Return the program of a block, and the layouts of its outputs.
 
     Neither axes that no loop is split over nor where parameters are stored change its instructions;
-    what is recomputed changes neither forward nor backward.
+    recomputation changes neither forward nor backward.
     """
     told = {id(choice): _told(choice) for choice in choices}
     active = frozenset(a for c in choices for axes in c.compute.values() for a in axes) & active
@@ -162,7 +162,7 @@ def block_program(
 
 
 def _told(choice: Choices) -> tuple[object, ...]:
-    """Return what forward and backward of an operator depend on."""
+    """Return the part of a cache key that forward and backward of an operator depend on."""
     return (
         tuple(choice.compute.items()),
         choice.context,
@@ -228,7 +228,7 @@ def _block_passes(
 def _with_roles(
     instructions: InstructionList, roles: Mapping[str, AxisRole]
 ) -> tuple[Instruction, ...]:
-    """Return instructions whose collectives know what their axes are."""
+    """Return instructions with the roles of mesh axes set in their collectives."""
     return tuple(
         replace(i, roles=frozenset(roles.get(axis, AxisRole.DATA) for axis in i.axes))
         if isinstance(i, CollectiveInstruction)
@@ -244,7 +244,7 @@ def _block_instructions(
     elsewhere: frozenset[str],
     where: str,
 ) -> _Compiled:
-    """Return what a block does, parameters left out."""
+    """Return the instructions of a block, parameters left out."""
     forward, splits, inputs = passes.forward, passes.splits, passes.inputs
     made = [forward.tensors[name] for name in block.outputs]
     own = {name: placed for name, placed in inputs.items() if name not in elsewhere}

@@ -1,4 +1,4 @@
-"""Strategies under which another function is trained than the job's model."""
+"""Model changes that a strategy implies: the trained function differs from the job's model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from wattree.strategy import Strategy, StrategyTree
 def changed_model(
     model: ModelGraph, tree: StrategyTree, degrees: Mapping[str, int]
 ) -> tuple[ModelGraph, StrategyTree]:
-    """Return the model that is compiled, and its choices: phantom layers, heads, equal widths.
+    """Return the compiled model and its choices: phantom layers, copied heads, equal widths.
 
     Args:
         model: The job's.
         tree: Choices.
-        degrees: Axis → degree; without any, parts have the width that they have.
+        degrees: Axis → degree; if empty, parts keep their own widths.
 
     Raises:
         StrategyError: Layers cannot be what the strategy wants of them.
@@ -35,7 +35,7 @@ def changed_model(
 
 
 def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
-    """Return the setting with the model that is trained: the same one if the function is.
+    """Return the setting with the trained model, or the same setting if the function is unchanged.
 
     Raises:
         StrategyError: Layers cannot be what the strategy wants of them.
@@ -52,7 +52,7 @@ def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
 
 
 def copied_heads_lines(model: ModelGraph, strategy: Strategy) -> tuple[str, ...]:
-    """Return a warning where ranks share key-value heads, as lines of `Job.warnings` are written.
+    """Return a warning where ranks share key-value heads, in the format of `Job.warnings`.
 
     Args:
         model: The job's.
@@ -69,7 +69,7 @@ def copied_heads_lines(model: ModelGraph, strategy: Strategy) -> tuple[str, ...]
 
 
 def changed_line(dense: ModelGraph, trained: ModelGraph) -> str:
-    """Return the warning that two models are not one, as lines of `Job.warnings` are written."""
+    """Return the warning that two models differ, in the format of `Job.warnings`."""
     share = trained.parameters / dense.parameters
     return (
         f"strategy.phantom: trains another function than {dense.name}, with {100 * share:.1f} % of "

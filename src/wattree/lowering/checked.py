@@ -1,4 +1,4 @@
-"""What a job means and assumes, before anything is computed of it."""
+"""Check a job and list its facts and assumptions, before anything is computed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from wattree.strategy.presets import strategy_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedJob:
-    """A job that is sound.
+    """A job that passed all checks.
 
     Attributes:
-        facts: What it says, name → words.
-        assumed: What it did not say and was assumed, one sentence each.
-        warnings: What has no effect, is not certain, or the software cannot run.
+        facts: Stated facts, name → text.
+        assumed: Assumed defaults, one sentence each.
+        warnings: Settings without effect, uncertain facts, and anything the software cannot run.
     """
 
     facts: Mapping[str, str]
@@ -31,9 +31,9 @@ class CheckedJob:
 
 
 def checked(job: Job) -> CheckedJob:
-    """Return what a job means, and what it assumes.
+    """Return the facts and assumptions of a job.
 
-    What memory and time decide (`predict.left_open`) is not decided here.
+    Choices that depend on memory and time are made in `predict.left_open`, not here.
 
     Raises:
         WattreeError: Model, strategy, batch and cluster do not fit; every misfit is listed.
@@ -80,7 +80,7 @@ def _parameters(number: int) -> str:
 
 
 def _work(setting: Setting) -> dict[str, str]:
-    """Return what a step reads, or what is generated."""
+    """Return a description of the samples of a step, or of the generated tokens."""
     data = setting.job.data
     batch, length = data.global_batch, data.sequence_length
     if setting.job.workload is WorkloadKind.GENERATE:

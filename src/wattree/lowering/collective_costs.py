@@ -1,4 +1,4 @@
-"""Collectives of a size and a group → seconds, bytes sent and loads of ports."""
+"""Time, bytes sent and port loads of collectives, by size and group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wattree.lowering.program import CollectiveKind
 Floats = NDArray[np.float64]
 
 
-#: Collectives that pass blocks from neighbour to neighbour. Gradients ride with the keys and
+#: Collectives that pass blocks between neighbors. Gradients are sent with the keys and
 #: values of all turns but the last, so only that one has a latency of its own.
 _AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
 #: Collectives with a root, and those that send as much.
@@ -37,11 +37,11 @@ class CollectiveCosts(NamedTuple):
     """Costs of a collective, `(n,)` each.
 
     Attributes:
-        latency_s, work_s: Fixed part and rest of its time. The work is the time where every group
-            of the mesh does the same at once. [s]
+        latency_s, work_s: Fixed part and rest of its time. The work assumes that every group
+            of the mesh runs it at once. [s]
         wire_bytes: Sent by one rank. [B]
         scale_up_bytes, adapter_bytes, uplink_bytes: Loads, as `cost.PortLoads`. [B]
-        in_turn: 1 where ports and network work one after the other, else 0.
+        in_turn: 1 where ports and network work sequentially, else 0.
     """
 
     latency_s: Floats
@@ -87,7 +87,7 @@ def collective_costs(
 def _ring_pass_costs(
     kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
 ) -> CollectiveCosts:
-    """Return the costs of blocks that go once round a ring of neighbours."""
+    """Return the costs of blocks that pass once round a ring of neighbors."""
     links = rates.links
     turns = group.ranks - 1.0 if kind is CollectiveKind.RING_GATHER else 1.0
     stretch = rates.collectives.neighbour_stretch(group)
@@ -106,7 +106,7 @@ def _ring_pass_costs(
 def _rooted_costs(
     kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
 ) -> CollectiveCosts:
-    """Return the costs of what one rank has and all get, or the other way round.
+    """Return the costs of a rooted collective: broadcast, scatter, gather or reduce.
 
     In a ring the whole goes through the port of every rank but the last: as much as in a gather
     whose whole is `n / (n - 1)` times as large.
@@ -116,7 +116,7 @@ def _rooted_costs(
 
 
 def _halo_costs(size_bytes: Floats, group: GroupShape, rates: Rates) -> CollectiveCosts:
-    """Return the costs of rows that go to both neighbours at once."""
+    """Return the costs of a halo exchange with both neighbors."""
     stretch = rates.collectives.neighbour_stretch(group)
     loads = halo_loads(size_bytes, group, stretch=stretch)
     return CollectiveCosts(

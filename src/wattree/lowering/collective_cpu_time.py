@@ -1,9 +1,9 @@
 """CPU time that collectives take from the computation they overlap with, on CPUs.
 
-A collective by itself takes the time that was measured of it, in which processors mostly wait.
-Beside computation they do not: what they spend on it is lost to what they compute. So the first
-operator that runs while a collective is under way gives up that time. One that nothing runs
-alongside costs no more.
+A collective alone takes its measured time, in which processors mostly wait.
+When it overlaps computation, the CPU time that it uses is lost to the computation. So the first
+operator that runs while a collective is in flight is extended by that time. A collective that
+overlaps nothing costs no more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def with_collective_cpu_time(rows: Sequence[Row], instructions: Sequence[Instruc
     """Return the rows of a phase, each with the collectives whose CPU time slows it.
 
     Args:
-        rows: In the order in which streams play them.
+        rows: In stream order.
         instructions: Of the phase.
     """
     found = list(rows)
@@ -60,7 +60,7 @@ def _computed_before(rows: Sequence[Row]) -> list[int]:
 
 
 def _ancestors(rows: Sequence[Row], at: int) -> set[int]:
-    """Return the rows that a row waits for, one through another."""
+    """Return the transitive dependencies of a row."""
     found: set[int] = set()
     left = list(rows[at].depends)
     while left:

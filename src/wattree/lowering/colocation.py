@@ -1,4 +1,4 @@
-"""Several processes on a device, in the costs of blocks: one process as it is beside the others.
+"""Block costs with several processes per device: one process while the others run.
 
 The graph of a step is that of one process on each device. Where others share its device, a block
 takes as long as the closed queue says (`wattree.cost.colocation`): the host's time for its launches
@@ -33,12 +33,12 @@ _QUERIES = 128.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedWork:
-    """What the device is to one process in a block's phases, `(n,)` each.
+    """Queueing terms of one process that shares its device, per phase of a block, `(n,)` each.
 
     Attributes:
         think_s: Host time that no kernel of the process hides. [s]
         demand_s: Its kernels, alone. [s]
-        residence_s: The same beside the other processes: kernels and waits for them. [s]
+        residence_s: The same with the other processes: kernels and queueing. [s]
         filled_s: Kernels, weighted by the share of the device that they fill. [s]
         variance_s2: Of its time, which the barrier at the end of a step waits for. [s^2]
     """
@@ -51,7 +51,7 @@ class SharedWork:
 
     @property
     def stretch(self) -> Floats:
-        """What kernels' times are multiplied with to fill the time of the block."""
+        """Return the factor by which kernel times grow to fill the time of the block."""
         span = self.think_s + self.residence_s
         return np.asarray(span / np.maximum(self.demand_s, 1e-300))
 
@@ -66,7 +66,7 @@ class SharedWork:
         )
 
     def times(self, count: float) -> SharedWork:
-        """Return that of so many micro-batches."""
+        """Return the terms of `micro_batches` micro-batches."""
         return SharedWork(
             think_s=self.think_s * count,
             demand_s=self.demand_s * count,
@@ -79,11 +79,11 @@ class SharedWork:
 def shared_work(
     think_s: Floats, demand_s: Floats, filled_s: Floats, kernels: Floats, sharing: DeviceSharing
 ) -> SharedWork:
-    """Return what a device is to one of the processes that share it.
+    """Return the queueing terms of one of the processes that share a device.
 
     Args:
         think_s, demand_s, filled_s: As of `SharedWork`. `(n,)`
-        kernels: That the think time parts. `(n,)`
+        kernels: Kernels separated by the think time. `(n,)`
         sharing: The device.
     """
     fill = filled_s / np.maximum(demand_s, 1e-300)

@@ -1,4 +1,4 @@
-"""One operator of a program → seconds, FLOP and bytes, and its kernels' starts."""
+"""Time, FLOP and bytes of one compute instruction, and the start time of its kernels."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def compute_costs(
     Args:
         instruction: The instruction.
         scale: Values of its symbols.
-        rates: What devices reach.
+        rates: Achieved rates of the devices.
         software: Its software defaults.
-        blocks: Of keys and values that an attention meets one after another; None for one.
+        blocks: Key-value blocks that attention processes in sequence; None for one.
     """
     if is_convolution(instruction):
         return convolution_costs(instruction, scale, rates, software)
@@ -91,7 +91,7 @@ def starts_s(instruction: ComputeInstruction, scale: Scale, rates: Rates) -> Flo
 
 
 def launches_of(instruction: ComputeInstruction, scale: Scale) -> Floats | float:
-    """Return the share of ranks that launch an instruction: one has it whole, or all have part."""
+    """Return the share of ranks that launch an instruction: one owner, or all ranks."""
     if not instruction.owners:
         return 1.0
     share = 1.0 / scale.degree(instruction.owners)

@@ -1,4 +1,4 @@
-"""Symbolic programs → seconds, FLOP and bytes, for one strategy or arrays of them at once."""
+"""Evaluate symbolic programs: time, FLOP and bytes for one strategy or arrays of strategies."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from wattree.lowering.program import BlockProgram, ComputeInstruction, Instructi
 
 Floats = NDArray[np.float64]
 
-#: What experts return: kept to be weighed, unless weights are multiplied in before.
+#: Outputs of experts: saved for the weighting, unless weights are applied before.
 _WEIGHED = "moe.experts.down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCosts:
-    """Costs of a block's phases and the bytes it keeps, arrays over `n` strategies.
+    """Costs of a block's phases and the bytes it saves, arrays over `n` strategies.
 
-    `shared` is what the device is to its process where others share it, else None.
+    `shared` holds the queueing terms where several processes share the device, else None.
     """
 
     program: BlockProgram
@@ -45,14 +45,14 @@ class BlockCosts:
 
 
 class BlockCosting:
-    """Costs of blocks under one scale; programs share those of passes that they have in common."""
+    """Costs of blocks under one scale; passes that programs have in common are evaluated once."""
 
     def __init__(
         self, scale: Scale, placement: GroupShapes, rates: Rates, software: Software
     ) -> None:
         self._scale, self._placement, self._rates = scale, placement, rates
         self._software = software
-        # By the ids of their instructions; with the programs, so that these stay.
+        # Keyed by instruction ids; the value references the programs so that ids stay valid.
         self._known: dict[tuple[int, ...], tuple[BlockProgram, _CostedPass]] = {}
 
     def of(self, program: BlockProgram) -> BlockCosts:
@@ -123,7 +123,7 @@ class BlockCosting:
 
 
 class _CostedPass(NamedTuple):
-    """Costs of phases, what the device is to a process that shares it, expanded memory's bytes."""
+    """Costs of phases, queueing terms of a shared device, and bytes in expanded memory."""
 
     phases: tuple[PhaseCosts, ...]
     shared: SharedWork | None
@@ -165,6 +165,6 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
 
 
 def _quantized_width(savers: Sequence[str], quantized: frozenset[str], rates: Rates) -> float:
-    """Return the bytes per element of what waits for products at 8 or 4 bits, and for others."""
+    """Return the bytes per saved element for matmuls at 8 or 4 bits, and for all others."""
     casts = rates.quantized_bytes if quantized.intersection(savers) else 0.0
     return casts + (0.0 if savers and quantized.issuperset(savers) else rates.element_bytes)

@@ -1,9 +1,9 @@
 """Pass 7b: tensors that cross the boundaries of pipeline chunks, and copies of them.
 
-Everything live at a cut goes to the next chunk, and the gradients of all of it come back. What the
-first block of a chunk takes is kept by whoever saves it there, as anywhere in the model. What is
-carried past is not kept by a block: a chunk that no block of saves it has a copy of its own, from
-when it comes to the end of the chunk's backward, as a runtime that hands it on and waits for its
+All tensors live at a cut go to the next chunk, and their gradients come back. A tensor that the
+first block of a chunk reads is saved by the operator that needs it, as elsewhere. A tensor that
+only passes by is not saved by a block: a chunk in which no block saves it holds a copy, from
+its arrival to the end of the chunk's backward, as a runtime that forwards it and waits for its
 gradient does.
 """
 
@@ -22,12 +22,12 @@ from wattree.strategy.schedules import ChunkPlacement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entering:
-    """What one chunk is given by the one before.
+    """Tensors that one chunk receives from the one before.
 
     Attributes:
         forward: Tensors that it gets.
         backward: Those whose gradients it sends back.
-        copied: Those of which it keeps a copy beside what its blocks save.
+        copied: Tensors of which it holds a copy besides those that its blocks save.
     """
 
     forward: tuple[Made, ...]
@@ -43,12 +43,12 @@ def chunk_stages(placement: ChunkPlacement) -> tuple[int, ...]:
 def entering(
     program: ModelProgram, chunks: Sequence[Sequence[int]], stages: Sequence[int]
 ) -> tuple[Entering, ...]:
-    """Return what each chunk but the first is given.
+    """Return the tensors that each chunk but the first receives.
 
     Args:
         program: Of the model.
         chunks: Block instances of each chunk, in model order.
-        stages: On which stage each lies: what comes from the same one is no copy.
+        stages: Stage of each chunk; a tensor from the same stage needs no copy.
     """
     if len(chunks) < 2:
         return ()
@@ -92,7 +92,7 @@ def _of(program: ModelProgram, instance: int) -> BlockProgram:
 def entering_bytes(
     given: Sequence[Entering], program: ModelProgram, costs: Sequence[BlockCosts]
 ) -> list[tuple[float, float]]:
-    """Return what goes into each chunk but the first and comes back, for one micro-batch. [B]
+    """Return the bytes that cross into each chunk but the first and back, per micro-batch. [B]
 
     Args:
         given: From `entering`.
@@ -114,12 +114,12 @@ def entering_bytes(
 def with_boundary_copies(
     program: ModelProgram, chunks: Sequence[Sequence[int]], stages: Sequence[int]
 ) -> ModelProgram:
-    """Return the program with the copies that chunks hold, each kept by its chunk's first block.
+    """Return the program with boundary copies, each saved by its chunk's first block.
 
     Args:
         program: Of the model.
         chunks: Block instances of each chunk, in model order.
-        stages: On which stage each lies.
+        stages: Stage of each chunk.
     """
     programs, instances = list(program.programs), list(program.instances)
     layouts = list(program.layouts)

@@ -1,4 +1,4 @@
-"""Where the groups of a mesh lie in the topology, for the costs of their collectives."""
+"""Shapes of process groups in the topology, for the costs of their collectives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Placement:
     )
 
     def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
-        """Return the shape of the groups over `axes` together, the same for the same scale."""
+        """Return the shape of the groups over `axes` together, cached per scale."""
         key = tuple(axes), id(scale)
         if key not in self._shapes:
             self._shapes[key] = scale, self._shape(axes, scale)

@@ -1,4 +1,4 @@
-"""What launching kernels on the host makes of the time of a block."""
+"""Extend the time of a block by the host time of kernel launches."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def stretch_to_host(
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
     Where a graph replays them, nothing but routing decisions of experts waits for the host.
-    Where launches block, each kernel takes its launch besides. Ranks with fewer tokens wait for
-    the busiest, so their hosts have as long as its host has.
+    Where launches block, each kernel also takes its launch time. Ranks with fewer tokens wait for
+    the busiest rank, so their hosts have as much time as its host.
     Where processes share the device, what the host leaves idle is think time of a closed queue, and
-    what that makes of the block is returned.
+    the resulting terms of the block are returned.
     """
     computes = [
         (phase, index, instruction)
@@ -76,7 +76,7 @@ def _shared(
     rates: Rates,
     scale: Scale,
 ) -> SharedWork:
-    """Return what the device is to one of several processes; let FLOP and traffic count all."""
+    """Return the queueing terms of one of several processes; FLOP and traffic then count all."""
     sharing, filled, kernels = rates.sharing, 0.0 * device, 0.0 * device
     for phase, index, instruction in computes:
         launched = launches_of(instruction, scale) * instruction.kernels
@@ -92,7 +92,7 @@ def _shared(
 
 
 def host_time_s(instruction: ComputeInstruction, rates: Rates) -> float:
-    """Return what the host needs to launch an instruction, routing decisions included. [s]
+    """Return the host time to launch an instruction, routing decisions included. [s]
 
     A graph launches all of its kernels at once.
     """

@@ -1,4 +1,4 @@
-"""Settings of a strategy that have no effect on the model: warnings, as in `job.idle`."""
+"""Find strategy settings that have no effect on the model, as warnings like those of `job.idle`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from wattree.strategy import SPATIAL, Offload, Strategy, StrategyOptions
 from wattree.strategy.parts import has_roles, is_sample_table
 from wattree.strategy.presets.spatial import spatial_dim
 
-#: A choice that touches less than this share of the model's products is told to do little: their
+#: A choice that affects less than this share of the model's matmuls produces a warning: their
 #: time, and what it could save, is below that of noise between two runs of a job.
 _SLIGHT: Final = 0.05
 #: The smallest share that one decimal of a percent shows.
 _SHOWN: Final = 5e-4
-#: Parts of operators that tensor ranks share; they do the other ones all alike.
+#: Operators that tensor parallelism splits; the others are replicated on all ranks.
 _SPLIT_BY_TENSOR: Final = (
     TensorRole.COLUMN,
     TensorRole.ROW,
@@ -32,7 +32,7 @@ _OF_LINEAR_LAYERS: Final = (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 
 
 def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
-    """Return a line `key: why` for each choice of the job's strategy that does nothing here."""
+    """Return a line `key: why` for each choice of the job's strategy that has no effect."""
     options = job.strategy
     if isinstance(options, str):
         return ()
@@ -59,7 +59,7 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
 
 
 def _of_single_experts(model: ModelGraph) -> str:
-    """Return advice for experts that a captured model calls one by one."""
+    """Return a warning for experts that a captured model calls one by one."""
     operators = (o for block in model.blocks.values() for o in block.operators)
     if model.own_family or not any("expert" in operator.path for operator in operators):
         return ""
@@ -70,7 +70,7 @@ def _of_single_experts(model: ModelGraph) -> str:
 
 
 def _idle_prefetch(job: Job, strategy: Strategy | StrategyOptions) -> list[str]:
-    """Copies of activations that are to run ahead, where nothing is copied."""
+    """Return a warning for a prefetch of activations where none are offloaded."""
     offload, cluster = strategy.traffic.offload, job.cluster
     if (
         offload.activations != "cxl"
@@ -87,7 +87,7 @@ def _idle_prefetch(job: Job, strategy: Strategy | StrategyOptions) -> list[str]:
 
 
 def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
-    """Statistics of batch norm that are asked for where there is none."""
+    """Return a warning for synchronized batch norm where the model has none."""
     if not isinstance(strategy, StrategyOptions) or not strategy.parallelism.sync_batch_norm:
         return []
     kinds = {o.kind for block in model.blocks.values() for o in block.operators}
@@ -97,7 +97,7 @@ def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) ->
 
 
 def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
-    """Ranks that would share positions or tables, of which there are none."""
+    """Return warnings for axes that split positions or tables that the model does not have."""
     if not isinstance(strategy, StrategyOptions):
         return []
     operators = [o for block in model.blocks.values() for o in block.operators]
@@ -139,7 +139,7 @@ def _or_rows(model: ModelGraph) -> str:
 
 
 def _idle_rows(degree: int, model: ModelGraph) -> list[str]:
-    """Rows of images that hardly any product works on, as in transformers on patches."""
+    """Return a warning for a split of image rows that hardly affects the model's matmuls."""
     dim = spatial_dim(model)
     if dim is None:
         return []
@@ -154,7 +154,7 @@ def _idle_rows(degree: int, model: ModelGraph) -> list[str]:
 
 
 def idle_precision(precision: Precision, model: ModelGraph) -> tuple[str, ...]:
-    """Return a line where narrow linear layers are asked for and hardly anything is one."""
+    """Return a warning where low-precision linear layers affect hardly any of the model's work."""
     if precision not in _OF_LINEAR_LAYERS:
         return ()
     share = _matmul_share(model, lambda operator: operator.kind is OperatorKind.MATMUL)
@@ -167,7 +167,7 @@ def idle_precision(precision: Precision, model: ModelGraph) -> tuple[str, ...]:
 
 
 def _matmul_share(model: ModelGraph, chosen: Callable[[Operator], bool]) -> float:
-    """Return the share of the model's products and convolutions that is in the chosen ones.
+    """Return the share of the model's matmul and convolution work that the chosen operators have.
 
     Sizes are those of one sample and 1,024 tokens; attention without weights is left out.
     """

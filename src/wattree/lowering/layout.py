@@ -1,4 +1,4 @@
-"""How a tensor lies on the mesh, and which collectives turn one layout into another."""
+"""Layouts of tensors on the mesh, and the collectives that convert between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wattree.strategy import OWNER
 Layout = Mapping[str, int]
 
 PARTIAL = SUMMANDS
-#: Whole on one rank of the axis, which one the operator's owner says.
+#: Whole on one rank of the axis, given by the operator's owner.
 OWNED = -2
 REPLICATED: Layout = {}
 
@@ -36,7 +36,7 @@ class Conversion:
 
 
 def layout_of(operand: Operand, split: Mapping[str, tuple[str, ...]], *, partial: bool) -> Layout:
-    """Return how `operand` lies if its operator's dims are split as `split`.
+    """Return the layout of `operand` if its operator's dims are split as `split`.
 
     Args:
         operand: Tensor as the operator sees it.
@@ -67,7 +67,7 @@ def local_size(operator: Operator, operand: Operand, layout: Layout) -> LocalSiz
 
 
 def expert_position(operand: Operand) -> int | None:
-    """Return which dim of a tensor of routed tokens is that of the experts; None for others."""
+    """Return the position of the expert dim in a tensor of routed tokens; None for others."""
     routed = "expert" in operand.dims and "seq" in operand.dims
     return operand.dims.index("expert") if routed else None
 
@@ -75,9 +75,9 @@ def expert_position(operand: Operand) -> int | None:
 def conversions(
     size: LocalSize, have: Layout, want: Layout
 ) -> tuple[tuple[Conversion, ...], LocalSize]:
-    """Return the collectives that turn `have` into `want`, and the local size afterward.
+    """Return the collectives that convert `have` to `want`, and the local size afterwards.
 
-    Which of them, `reshard.direct` finds. Axes that change alike do so together.
+    `reshard.direct` chooses them. Axes with the same change are converted together.
     """
     changes: dict[tuple[int | None, int | None], list[str]] = {}
     order = [*have, *(axis for axis in want if axis not in have)]
