@@ -66,7 +66,7 @@ class SharedWork:
         )
 
     def times(self, count: float) -> SharedWork:
-        """Return the terms of `micro_batches` micro-batches."""
+        """Return the terms of `count` micro-batches."""
         return SharedWork(
             think_s=self.think_s * count,
             demand_s=self.demand_s * count,
