@@ -1,4 +1,4 @@
-"""Predictions: the one place where capture, compiler, executor and energy meet."""
+"""Predictions: combines capture, compiler, executor and accounts."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What several processes on one device would gain, from one measured step of a process alone."""
+"""Predict the gain of several processes per device from one measured step of a single process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wattree.strategy import BATCH_RULES, FIXED_GLOBAL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """One step of a process that has the device for itself, by where its time goes.
+    """One step of a process alone on the device, by where its time goes.
 
     The step takes `waiting_s + host_s + gaps_s + device_s`, or `loader_s / workers` if that is
     longer.
@@ -25,7 +25,7 @@ class MeasuredStep:
         host_s: Once a step, time in which one core of the host works for it while the device waits:
             decoding in the main process, Python. [s]
         gaps_s: Host time between the device's kernels, all of them: launches. [s]
-        alternations: Kernels (or runs of kernels) that these gaps part.
+        alternations: Kernels (or runs of kernels) separated by these gaps.
         fixed_share: Of `device_s`, what does not shrink with the batch: launches, reading weights,
             the optimizer; in [0, 1].
         fixed_waiting: The same of `waiting_s` and `host_s`.
@@ -65,7 +65,7 @@ class PredictedGain:
         processes: How many.
         step_s: Its time. [s]
         samples: Of all processes.
-        gain: Samples per second over those of the measured step.
+        gain: Throughput over that of the measured step.
         utilization: Share of the device's capacity that is used.
         waiting_s, host_s, gaps_s, device_s, barrier_s, reduction_s: Its parts as one process sees
             them; `device_s` with what it waits for the others. [s]
@@ -87,7 +87,7 @@ class PredictedGain:
 
 
 def _contention(cores: int | None) -> float:
-    """Return the slowdown that each further process brings at devices of a kind."""
+    """Return the slowdown per further process on devices of a kind."""
     kind = "gpu" if cores is None else "cpu"
     return load_calibration().general(f"colocation_contention_{kind}")
 

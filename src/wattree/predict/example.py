@@ -1,4 +1,4 @@
-"""What to write where a job names no strategy: an example that suits its model and cluster."""
+"""Suggest a strategy that suits the model and cluster of a job without one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SHARE: Final = 0.5
 
 
 def missing_strategy(setting: Setting, purpose: str) -> str:
-    """Return what to say to a job whose strategy is `auto`.
+    """Return the message for a job with strategy `auto` where a strategy is needed.
 
     Args:
         setting: The job and its model.
-        purpose: What it was asked for, such as `simulate`.
+        purpose: Requested command, such as `simulate`.
     """
     expected = f"strategy: found '{AUTO}', expected a strategy to {purpose}; `plan` finds one"
     preset = _preset(setting)
@@ -29,7 +29,7 @@ def missing_strategy(setting: Setting, purpose: str) -> str:
 
 
 def _preset(setting: Setting) -> str | None:
-    """Return a preset whose replicas hold the model; None where none of the plain ones does."""
+    """Return a plain preset under which the model fits in memory; None if there is none."""
     model, cluster = setting.model, setting.job.cluster
     if setting.job.data.global_batch % cluster.devices:
         return None

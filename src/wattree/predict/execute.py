@@ -30,7 +30,7 @@ def executed(
     trace = rules.execute(compilation.graph)
     spilled = 0.0
     if strategy.traffic.offload.overflow is not None:
-        # What is kept when depends on no bandwidth, so the first run tells what overflows.
+        # Memory use depends on no bandwidth, so the first run shows the overflow.
         spilled = _spilled(setting, strategy, trace)
     if spilled > 0:
         compilation = compilation_of(setting, strategy, fold=fold, detail=detail, spilled=spilled)
@@ -55,7 +55,7 @@ def compilation_of(
     detail: bool = True,
     spilled: float = 0.0,
 ) -> Compilation:
-    """Return what is executed for one strategy of a job.
+    """Return the compiled step of one strategy of a job.
 
     Args:
         setting: What all strategies of the job share.
@@ -80,7 +80,7 @@ def written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strat
 
 
 def _spilled(setting: Setting, strategy: Strategy, trace: Trace) -> float:
-    """Return the share of what is on the fullest device that overflows."""
+    """Return the share of the fullest device's contents that overflows."""
     node = setting.job.cluster.node
     groups = float(strategy_groups_bytes(strategy, node, setting).max())
     footprint = process_bytes(trace.peak_bytes.max(), setting, node.device, groups)

@@ -1,4 +1,4 @@
-"""Energy without a run: work of a job's simulated step, times constants of a calibration."""
+"""Forecast energy without a run: work of a job's simulated step, times calibration constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wattree.predict.simulate import simulate
 from wattree.strategy import AXES, Strategy, StrategyOptions
 from wattree.trace.run import Run, Work
 
-#: Axes whose ranks hold whole replicas, which is what the stage model knows.
+#: Axes whose ranks hold whole replicas, the only case that the stage model covers.
 _REPLICAS = "dp"
 #: Relative difference between traffic simulated and assumed, from which a reader is told.
 _ALIKE = 0.01
@@ -81,7 +81,7 @@ def _check_replicas(job: Job) -> None:
 
 
 def _traffic(run: Run, ranks: int) -> list[str]:
-    """Return what to say where a job's ranks do not send what the stage model takes them to."""
+    """Return a warning where a job's traffic differs from the assumption of the stage model."""
     if ranks == 1 or not run.work.gradient_bytes:
         return []
     expected = ranks * all_reduce_sent_bytes(run.work.gradient_bytes, ranks)

@@ -1,4 +1,4 @@
-"""A job that generates tokens → one prediction: the prompts, then steps at a few cache lengths."""
+"""Predict generation from the prefill step and decode steps at a few cache lengths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wattree.strategy import Strategy, StrategyOptions
 
 _Step = TypeVar("_Step")
 
-#: What a job that generates says without a strategy.
+#: Strategy of a generation job that states none.
 NO_STRATEGY: Final = (
     "strategy: found 'auto', expected a strategy: 'plan' finds those of training and forward "
     "passes; give one, such as 'strategy: {tp: 8, micro_batch: 16}', and compare several with "
@@ -30,7 +30,7 @@ class DecodeLength:
 
     Attributes:
         cache_length: Positions that each token attends to, its own included.
-        count: For how many of the steps it stands.
+        count: Number of steps that it represents.
     """
 
     cache_length: float
@@ -39,11 +39,11 @@ class DecodeLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted(Generic[_Step]):
-    """The steps of generation that are predicted, and how often each is had.
+    """The predicted steps of generation, and how often each occurs.
 
     Attributes:
         prefill: The pass over the prompts.
-        decode: Length of the cache → parts of its step, each with how often that has it.
+        decode: Length of the cache → parts of its step, each with its count.
     """
 
     prefill: _Step
@@ -51,7 +51,7 @@ class Predicted(Generic[_Step]):
 
 
 def decode_lengths(job: Job, windows: Sequence[int]) -> tuple[DecodeLength, ...]:
-    """Return the lengths at which steps are predicted, by Simpson's rule between kinks.
+    """Return the cache lengths at which steps are predicted, by Simpson's rule between kinks.
 
     The first token comes with the prompts; of the others, the first attends to the prompt and two
     tokens, its own included. A step's cost is affine in the length of the cache, or several affine

@@ -1,4 +1,4 @@
-"""One job under many power limits: time, energy and power of each, and where the curve turns."""
+"""Sweep power limits of one job: time, energy and power of each, and the energy optima."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class PowerSweep(Shown):
 
 
 def usual_limits_w(cluster: Cluster) -> tuple[float, ...]:
-    """Return the limits of a sweep that names none, falling from the highest rated power. [W]"""
+    """Return the default limits of a sweep, falling from the highest rated power. [W]"""
     devices = [pool.node.device for pool in cluster.pools]
     rated_w = max(device.tdp_w for device in devices)
     least_w = _LEAST_OVER_REST * max(device.idle_w for device in devices)

@@ -1,6 +1,6 @@
-"""A simulated step as a run of many steps, so that what fits and compares runs takes it as one.
+"""Convert a simulated step to a run of many steps, for code that fits and compares runs.
 
-Everything that comes out says that it is simulated.
+All results are marked as simulated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wattree.trace.run import (
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-#: Rank classes that are looked at: the first, as others wait alike.
+#: Rank classes evaluated: only the first, as the others wait alike.
 _MOST_CLASSES = 256
 #: Gradients are summed in fp32, as DDP does with and without autocast. [B]
 _GRADIENT_BYTES = 4.0
@@ -53,7 +53,7 @@ def run_of(
     activity: Activity = Activity.TRAINING,
     interval_s: float | None = None,
 ) -> Run:
-    """Return a run of `steps` equal steps as they were simulated.
+    """Return a run of `steps` equal simulated steps.
 
     Energy is that of devices, hosts and switches, without what the site adds (PUE): what meters
     at the nodes would read.
@@ -106,7 +106,7 @@ def run_of(
 
 
 def idle_run_of(job: Job, *, seconds: float, name: str, nodes: int = 1) -> Run:
-    """Return a run of nodes that do nothing: what the simulation takes to be drawn all the time.
+    """Return a run of idle nodes: the power at rest that the simulation assumes.
 
     Args:
         job: Whose nodes.
@@ -132,7 +132,7 @@ def idle_run_of(job: Job, *, seconds: float, name: str, nodes: int = 1) -> Run:
 
 
 def loader_run_of(job: Job, prediction: Prediction, *, steps: int, name: str) -> Run:
-    """Return a run of a job's input pipeline alone: as fast as its slowest part.
+    """Return a run of a job's input pipeline alone, at the rate of its slowest part.
 
     Args:
         job: What was simulated, with a loader.
@@ -172,7 +172,7 @@ def loader_run_of(job: Job, prediction: Prediction, *, steps: int, name: str) ->
 
 
 def _stage_times(trace: Trace) -> tuple[dict[str, float], dict[str, float]]:
-    """Return stage → how long its work runs on a rank in a step, and what the step waits. [s]"""
+    """Return energy stage → time of its work on a rank per step, and the exposed wait. [s]"""
     graph = trace.graph
     ranks = graph.class_ranks[:_MOST_CLASSES].astype(np.float64)
     tasks = tasks_by_class(trace, len(ranks))
@@ -194,7 +194,7 @@ def _stage_times(trace: Trace) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _work(job: Job, prediction: Prediction) -> Work:
-    """Return what all ranks do in a step."""
+    """Return the work of all ranks in a step."""
     trace, result = prediction.trace, prediction.result
     graph = trace.graph
     task, owner = membership_class(trace)
@@ -243,7 +243,7 @@ def _samples(job: Job, result: Result) -> float:
 
 
 def _memory_share(trace: Trace, bytes_per_s: float) -> float:
-    """Return which share of the memory's bandwidth a rank uses, on average."""
+    """Return the share of the memory bandwidth that a rank uses, on average."""
     graph = trace.graph
     task, owner = membership_class(trace)
     moved = float((graph.memory_traffic_bytes[task] * graph.class_ranks[owner]).sum())
@@ -254,7 +254,7 @@ def _memory_share(trace: Trace, bytes_per_s: float) -> float:
 def _series(
     prediction: Prediction, steps: int, interval_s: float | None
 ) -> tuple[PowerSeries, ...]:
-    """Return the step's power over and over, averaged over each interval."""
+    """Return the step's power repeated, averaged over each interval."""
     if interval_s is None or not prediction.power:
         return ()
     step_s = prediction.result.step_time_s

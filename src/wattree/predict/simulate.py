@@ -1,4 +1,4 @@
-"""The one function that joins capture, compiler, executor and accounts: a job → a prediction."""
+"""Simulate a job: combines capture, compiler, executor and accounts to a prediction."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def simulate(
 
 
 def _warnings(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
-    """Return what has no effect, and where another model than the job's is lowered."""
+    """Return warnings for settings without effect, and for models changed by the strategy."""
     copied = copied_heads_lines(setting.model, strategy)
     warnings = (*copied, *idle_choices(setting.job, setting.model), *setting.warnings)
     trained = changed_setting(setting, strategy).model
