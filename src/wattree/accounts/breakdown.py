@@ -1,4 +1,4 @@
-"""Where a step goes: the time of one rank class, instant by instant, put under one heading."""
+"""Break down the step time of one rank class, with each instant under one heading."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tasks_by_class(trace: Trace, classes: int) -> list[Integers]:
 
 
 def starved_span(trace: Trace) -> Floats:
-    """Return when the whole job waits for materials of later steps: rows (start, end), or none. [s]
+    """Return when the whole job waits for input of later steps: rows (start, end), or none. [s]
 
     From the end of everything else, on any rank, until the last of them is there.
     """
@@ -66,7 +66,7 @@ def time_parts(
     *,
     starved: Floats | None = None,
 ) -> TimeParts:
-    """Return where the step goes on `rank_class`; the parts add up to the makespan. [s]
+    """Return the step time of `rank_class` by heading; the parts add up to the makespan. [s]
 
     Time with a compute task running is compute, recomputation or optimizer by its phase. Of the
     rest, time with communication in flight on this class is exposed communication, then time

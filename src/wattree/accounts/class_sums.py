@@ -1,4 +1,4 @@
-"""What the tasks of each rank class add up to, in one compiled pass over a trace."""
+"""Sum the tasks of each rank class in one compiled pass over a trace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Columns(NamedTuple):
 
 
 def class_sums(trace: Trace) -> ClassSums:
-    """Return what the tasks of each rank class add up to."""
+    """Return the sums over the tasks of each rank class."""
     graph = trace.graph
     found = ClassSums(*(np.zeros(len(graph.class_ranks)) for _ in ClassSums._fields))
     columns = _Columns(

@@ -1,4 +1,4 @@
-"""Which links a job and its neighbours crowd, and for how long: read off a trace."""
+"""Find the links that a job and its neighbors overload, and for how long, from a trace."""
 
 from __future__ import annotations
 

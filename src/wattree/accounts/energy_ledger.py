@@ -1,4 +1,4 @@
-"""From what ranks do and what stands around them to the ledger of a step's energy."""
+"""Build the energy ledger of a step from rank activity and static power."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_CLASSES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """What the job's devices and nodes draw.
+    """Power inputs of the job's devices and nodes.
 
     Attributes:
         ranks, pools: Of each rank class, `(C,)`.
@@ -57,7 +57,7 @@ class Drawn:
 
 
 def standing_of(cluster: Cluster, pool: Pool, *, networked: bool) -> Mapping[str, float]:
-    """Return what a node of a pool draws whatever runs, by component. [W]
+    """Return the static power of a node of a pool, by component. [W]
 
     Args:
         cluster: With the fabric.
@@ -77,7 +77,7 @@ def standing_of(cluster: Cluster, pool: Pool, *, networked: bool) -> Mapping[str
 
 
 def _host_w(host: Host) -> dict[str, float]:
-    """Return what a host draws while it trains, by its parts where its node tells them. [W]"""
+    """Return the power of a host in training, by parts where its node states them. [W]"""
     if not host.parts:
         return {"host_idle": host.idle_w, "host_training": host.busy_w - host.idle_w}
     parts = {f"host_{name}": part.busy_w for name, part in host.parts.items()}
@@ -251,7 +251,7 @@ class Account:
         return {name: found[name] for name in COMPONENTS if name in found}
 
     def _following_w(self, over: Floats) -> Floats:
-        """Return what follows power above rest over the step, `(BINS,)`. [W]
+        """Return the power that scales with power above rest over the step, `(BINS,)`. [W]
 
         Args:
             over: What follows a watt of each pool. [W/W]

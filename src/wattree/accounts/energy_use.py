@@ -1,4 +1,4 @@
-"""Energy, power, money and carbon of a played step: what flows by time, and what work adds."""
+"""Energy and power of an executed step: static power over time, plus dynamic energy of tasks."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def energy_of(step: ExecutedStep) -> StepEnergy:
 
 
 def standing_w(cluster: Cluster, nodes: Sequence[float]) -> tuple[float, ...]:
-    """Return what the nodes of each pool draw whatever runs: devices at rest, host, switches. [W]
+    """Return the static power of each pool's nodes: idle devices, host, switches. [W]
 
     Args:
         cluster: Of the job.
@@ -166,7 +166,7 @@ def _standing(cluster: Cluster, nodes: Sequence[float]) -> list[Mapping[str, flo
 
 
 def _occupied(trace: Trace, powers: Sequence[DevicePower], class_pools: Integers) -> Occupancy:
-    """Return what one rank of each class does, and what its device grants it."""
+    """Return the activity of one rank of each class, and the power granted by its device."""
     most_w = np.array([power.most_dynamic_w for power in powers])
     spin_w = np.array([power.spin_w for power in powers])
     found: Occupancy | None = None
@@ -188,13 +188,13 @@ def _occupied(trace: Trace, powers: Sequence[DevicePower], class_pools: Integers
 
 
 def _starved(trace: Trace) -> tuple[float, float]:
-    """Return when the whole job waits for materials of later steps; no time if never. [s]"""
+    """Return when the whole job waits for input of later steps; empty if never. [s]"""
     found = starved_span(trace)
     return (float(found[0, 0]), float(found[0, 1])) if len(found) else (0.0, 0.0)
 
 
 def _task_energy_j(trace: Trace, power: DevicePower) -> Floats:
-    """Return what each task asks of one device above rest. [J]"""
+    """Return the energy above rest that each task needs on one device. [J]"""
     graph = trace.graph
     energy = np.empty(graph.tasks)
     # A copy engine moves bytes of device memory; no core spins for it as in a collective.

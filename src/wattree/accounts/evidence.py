@@ -1,4 +1,4 @@
-"""What each figure of a result rests on."""
+"""Evidence for each figure of a result."""
 
 from __future__ import annotations
 

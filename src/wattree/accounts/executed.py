@@ -1,4 +1,4 @@
-"""The value that every account takes: a step that was compiled and executed."""
+"""The input of every account: a step that was compiled and executed."""
 
 from __future__ import annotations
 

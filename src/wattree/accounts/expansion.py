@@ -1,4 +1,4 @@
-"""What lies in memory behind the devices in a played step, and what does not fit on them.
+"""Memory tiers in an executed step: their contents, and the overflow of the devices.
 
 What overflows is taken evenly from all that is on a device, of the fullest rank as of all others:
 the share `1 - capacity / footprint` of it lies in expanded memory, and as large a share of the
@@ -44,7 +44,7 @@ def spilled_share(footprint: Floats, capacity: float, offload: Offload) -> Float
 
 
 def tier_capacity(node: Node, name: str) -> tuple[float, str]:
-    """Return the room of a memory behind the devices, and whose it is: device, node or pool. [B]"""
+    """Return the capacity of a memory tier, and its owner: device, node or pool. [B]"""
     if name == "host":
         return node.host.memory_bytes, "node"
     assert node.cxl is not None
@@ -112,7 +112,7 @@ class ExpandedTier:
 
 
 def tier_uses(step: ExecutedStep) -> tuple[TierUse, ...]:
-    """Return what a step has and moves in each memory behind the devices that it uses."""
+    """Return the contents and traffic of each memory tier that a step uses."""
     trace, cluster, ranks = step.trace, step.cluster, step.ranks
     found = []
     for each in step.compilation.tiers:
@@ -160,7 +160,7 @@ def tier_notes(step: ExecutedStep) -> tuple[str, ...]:
 
 
 def with_spill(memory: MemoryUse, spilled: float, tiers: Sequence[TierUse]) -> MemoryUse:
-    """Return memory of the fullest device with what overflows taken off it."""
+    """Return the memory of the fullest device, less what overflows."""
     if spilled > 0:
         kept = 1.0 - spilled
         memory = replace(

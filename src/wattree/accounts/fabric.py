@@ -1,4 +1,4 @@
-"""Several jobs on one fabric, played: one step of the first, as many of the others as it lasts."""
+"""Simulate several jobs on one fabric: one step of the first, the others repeating meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_TASKS = 20_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Rules of play.
+    """Rules of execution.
 
     Attributes:
         sharing: How flows share a link, as `wattree.sim.execute` knows it.
@@ -30,13 +30,13 @@ class Rules:
     mutual_slowdown: bool = True
 
     def execute(self, graph: ExecutionGraph) -> Trace:
-        """Play a graph by them."""
+        """Execute a graph under these rules."""
         return execute(graph, sharing=self.sharing, mutual_slowdown=self.mutual_slowdown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricExecution:
-    """One play.
+    """One execution.
 
     Attributes:
         trace: Of all jobs.
@@ -86,7 +86,7 @@ class SharedFabric:
         self._steps = (1,) * len(self.jobs)
 
     def executed(self, offsets_s: tuple[float, ...]) -> FabricExecution:
-        """Play one step of the first job, the others repeating theirs until it ends.
+        """Execute one step of the first job, the others repeating theirs until it ends.
 
         Args:
             offsets_s: How long before that step theirs begin, one for each of them. [s]

@@ -1,6 +1,6 @@
-"""Results of steps → the result of generation, which is so many of each of them.
+"""Combine results of steps into the result of generation.
 
-What is had so often is added up (time, energy, money); what is a share is a mean over the time.
+Time, energy and money are summed by count; shares are averaged over time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wattree.trace import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedStep:
-    """A step and how often generation has it; a fraction, or below 0, where it corrects others."""
+    """A step and its count in generation; a fractional or negative count corrects others."""
 
     times: float
     result: Result

@@ -1,4 +1,4 @@
-"""The range that a figure lies in with 80 % probability, from what its constants are sure of.
+"""Compute 80 % intervals of figures from the uncertainty of their constants.
 
 The logarithm of the step time varies with the constants that it rests on: by the share of the step
 that a constant sets times the constant's spread, which is wider the farther from the device the
@@ -181,7 +181,7 @@ def told_parts(
     device: str,
     measured: KnownRows,
 ) -> dict[str, IntervalPart]:
-    """Return what a time rests on, as its constants are sure together rather than one by one.
+    """Return the classes of constants of a time, with jointly fitted constants as one.
 
     What rows determine is the rate of products in training; that of products alone, as they were
     measured, is less sure. Where a device has rows, the first counts.
@@ -209,7 +209,7 @@ def observed_parts(
     observations: Sequence[Observation],
     spreads: Mapping[str, float],
 ) -> dict[str, IntervalPart]:
-    """Return what an interval still rests on beside what runs of such jobs told.
+    """Return the remaining parts of an interval, given observed runs of such jobs.
 
     Args:
         parts: What it rests on without them.
@@ -230,7 +230,7 @@ def deviation(parts: Mapping[str, IntervalPart]) -> float:
 
 
 def interval(value: float, spread: float) -> tuple[float, float]:
-    """Return what a figure lies between with 80 % probability."""
+    """Return the 80 % interval of a figure."""
     factor = math.exp(DEVIATIONS * spread)
     return value / factor, value * factor
 
@@ -241,7 +241,7 @@ OVERHEAD_SPREAD = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """How sure the figures of a step are.
+    """Intervals of a step's figures.
 
     Attributes:
         of: Quantity → what it lies between with 80 % probability.

@@ -1,4 +1,4 @@
-"""What is known of jobs like one: how near the measured rows are that its prediction rests on."""
+"""Evidence class of a job: how close it is to the measured rows behind its prediction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAST_NOISE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceClass:
-    """What is known of jobs like this one.
+    """Evidence available for jobs like this one.
 
     Attributes:
         kind: `language`, `experts` or `network`.
@@ -73,7 +73,7 @@ class EvidenceClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRows:
-    """What has measured rows.
+    """Devices, software and models with measured rows.
 
     Attributes:
         software: Families.

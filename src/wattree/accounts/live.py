@@ -108,7 +108,7 @@ def live_tensors(trace: Trace, ledger: MemoryLedger, rank_class: int) -> tuple[L
 def _passing(
     pieces: Sequence[Piece], tasks: Integers, moment: Moment, ledger: MemoryLedger
 ) -> list[LiveTensors]:
-    """Return what came and has not gone."""
+    """Return the tensors that were allocated and not freed."""
     micro_batches = 1 + max((piece.micro_batch for piece in pieces), default=0)
     shape = len(ledger.items), micro_batches
     held, moved, tensors = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Which part of the input pipeline bounds a step, and how much more of it the step would need."""
+"""Find the bottleneck of the input pipeline, and the extra capacity that the step needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def core_times_s(loading: Sequence[Loading]) -> tuple[float, ...]:
 
 
 def materials_use(step: ExecutedStep, waits_s: float) -> MaterialsUse | None:
-    """Return what loading does to a step; None where the job says nothing of it.
+    """Return the effect of data loading on a step; None where the job does not describe it.
 
     Args:
         step: The step.
@@ -60,7 +60,7 @@ def materials_use(step: ExecutedStep, waits_s: float) -> MaterialsUse | None:
 
 
 def _starved_s(step: ExecutedStep, slowest_s: float) -> float:
-    """Return what the ranks wait for data that wait longest. [s]
+    """Return the data wait of the ranks that wait longest. [s]
 
     All wait alike for what is made ahead; only those that load wait for copies in their line.
     """
@@ -126,7 +126,7 @@ def _rate_fix(part: str, words: str, has: float, factor: float, unit: str) -> Ma
 
 
 def notes_of_loading(step: ExecutedStep) -> tuple[str, ...]:
-    """Return what a reader must know of how loading was predicted."""
+    """Return notes on how data loading was predicted."""
     loading, micro_batches = step.compilation.loading, step.loaded
     if not loading and not step.setting.model.own_family:
         return ("samples are on the device in time; data.loader describes how they get there",)

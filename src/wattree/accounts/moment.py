@@ -1,4 +1,4 @@
-"""What has started and ended on the way to one moment of a play, to the single event.
+"""Find the tasks started and ended by one moment of an execution, to the single event.
 
 A trace holds when tasks start and end. Events at one instant have an order too (rule 5 at the
 top of `graph/execution_graph.py`), and memory may peak in their midst: that instant is executed

@@ -1,4 +1,4 @@
-"""A job beside others on one fabric: its step alone, beside them, and what makes the difference.
+"""Simulate a job that shares its fabric with others: step alone, step shared, and causes.
 
 Neighbours repeat their steps without a pause. How their steps lie against the job's is given by
 the job file, or tried: the neighbour's step begins evenly spread parts of its own step earlier.
@@ -112,7 +112,7 @@ def shared_fabric_step(
 
 
 def with_neighbours(result: Result, effect: NeighbourEffect) -> Result:
-    """Return the result of a step with what the job's neighbours do to it."""
+    """Return the result of a step with the effect of the job's neighbors."""
     note = "neighbours repeat their steps without a pause"
     if effect.phases_given:
         note += ", the first begun as early as their offsets say"
@@ -170,7 +170,7 @@ def _step_of(
     executions: Sequence[FabricExecution],
     core_s: Sequence[float],
 ) -> SharedFabricStep:
-    """Return the figures of all plays against the step alone."""
+    """Return the figures of all executions compared with the step alone."""
     job, ranks = setting.job, alone.graph.ranks
     nodes = occupied_nodes(job, ranks)
 
@@ -250,7 +250,7 @@ def _place(devices: Sequence[int], per_node: int) -> str:
 
 
 def _links(fabric: SharedFabric, executions: Sequence[FabricExecution]) -> tuple[CrowdedLinks, ...]:
-    """Return what each kind of link has to do with the delay."""
+    """Return the contribution of each kind of link to the delay."""
     kinds = np.array([link_kind(name) for name in fabric.graph.link_names])
     shared = shared_links(executions[0].trace, executions[0].tasks)
     found = [crowded_s(p.trace, p.tasks, p.begin_s, p.end_s) for p in executions]

@@ -1,4 +1,4 @@
-"""What a reader of a result must know: what was assumed, and which rules held."""
+"""Notes of a result: assumptions and execution rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process holds besides its tensors, by source.
+"""Memory overhead of a process besides its tensors, by source.
 
 Tensors are counted. On top come the allocator's surplus (a share of the tensors and a constant),
 the driver's context, which belongs to the architecture, and the buffers of communicators, which
@@ -55,7 +55,7 @@ def overhead_parts(
 
 
 def fragmentation(allocator: str, calibration: Calibration) -> float:
-    """Return what an allocator holds in vain, as a share of live tensors."""
+    """Return the fragmentation of an allocator, as a share of live tensors."""
     item = "" if allocator == "caching" else f"_{allocator}"
     return calibration.general(f"memory_fragmentation{item}")
 

@@ -1,4 +1,4 @@
-"""What each pool of a mixed cluster does in a step."""
+"""Figures of each pool of a mixed cluster in a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Integers = NDArray[np.int64]
 
 
 def pool_uses(step: ExecutedStep, energy: StepEnergy, sums: ClassSums) -> tuple[PoolUse, ...]:
-    """Return what the pools of a mixed cluster do; nothing where all nodes are alike.
+    """Return the figures of each pool of a mixed cluster; empty where all nodes are alike.
 
     Args:
         step: The step.

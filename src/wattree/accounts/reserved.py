@@ -1,4 +1,4 @@
-"""What an allocator holds for one rank's tensors: its ledger played through a model of it."""
+"""Memory reserved by an allocator for one rank: its ledger replayed through a model of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reserved_for(
     name: str,
     capacity_bytes: float = math.inf,
 ) -> AllocatorUse:
-    """Play the tensors of one rank class through the allocator called `name`.
+    """Replay the tensors of one rank class through the allocator called `name`.
 
     Parameters, gradients and optimizer state come first, one tensor per block and kind. Parameters
     that are gathered live on a stream of their own, as FSDP gathers them.

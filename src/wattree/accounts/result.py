@@ -1,4 +1,4 @@
-"""A step's result, put together from its accounts."""
+"""Assemble a step's result from its accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which constants the time of a step rests on, and how much of it on each.
+"""Elasticity of the step time by class of constants.
 
 The elasticity of the step time by a constant is the share of the step that the constant sets: time
 of the slowest rank by heading (`breakdown`), its computing by class of operator as the block costs
@@ -57,7 +57,7 @@ def time_shares(step: ExecutedStep, parts: TimeParts, slowest: int) -> dict[str,
 
 
 def _straggle(step: ExecutedStep, found: dict[str, float]) -> None:
-    """Take what waiting for the slowest of many nodes adds out of computing, in place."""
+    """Move the wait for the slowest of many nodes out of computing, in place."""
     doublings = np.log2(max(sum(step.nodes), 1.0))
     added = max(rates.straggling for rates in step.setting.pool_rates) * doublings
     share = added / (1.0 + added)

@@ -1,4 +1,4 @@
-"""Memory of one block in closed form: what it keeps, and what it needs for a moment."""
+"""Memory of one block in closed form: saved tensors and temporary memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Integers = NDArray[np.int64]
 
 
 def block_memory(costs: BlockCosts) -> tuple[Floats, Floats]:
-    """Return what one block keeps, and the most it needs beyond that while it runs. [B]"""
+    """Return the saved bytes of one block, and its peak of temporary memory. [B]"""
     program = costs.program
     saved, again, made = _kept(costs)
     forward = _peak([costs.forward], made, {}) - saved
@@ -29,7 +29,7 @@ def block_memory(costs: BlockCosts) -> tuple[Floats, Floats]:
 
 
 def _kept(costs: BlockCosts) -> tuple[Floats, Floats, dict[int, Floats]]:
-    """Return what a block saves, what it recomputes, and what each instruction saves. [B]"""
+    """Return saved and recomputed bytes of a block, and the saved bytes of each instruction. [B]"""
     program = costs.program
     saved = again = zero = np.zeros(costs.saved_bytes.shape[1])
     made: dict[int, Floats] = {}  # forward instruction → what it makes and keeps

@@ -1,4 +1,4 @@
-"""What one block costs, and what its parameters take and move, for arrays of degrees."""
+"""Tables of block costs and of parameter storage and traffic, for arrays of degrees."""
 
 from __future__ import annotations
 

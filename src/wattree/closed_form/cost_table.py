@@ -160,7 +160,7 @@ class BlockCostTable:
     def _costing(
         self, values: Mapping[str, Floats], micro_batch: Floats, filled: Floats, rates: Rates
     ) -> tuple[BlockCosting, BlockCosting]:
-        """Return what blocks cost on ranks that all wait for, and on ranks on average."""
+        """Return block costs on the busiest ranks, and on ranks on average."""
         setting, placement = self.setting, self._placement(values, filled)
         sequence = setting.job.data.sequence_length
         scale = self.program.scale(values, micro_batch, sequence=sequence)
@@ -284,7 +284,7 @@ def _block(
 
 
 class KeptTables:
-    """Tables of blocks by what they depend on, kept from one set of options to the next."""
+    """Cached tables of blocks by their dependencies, shared between sets of options."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[object, Any]] = {}

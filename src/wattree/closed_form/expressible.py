@@ -1,4 +1,4 @@
-"""Which settings the closed form knows."""
+"""Check which settings the closed form supports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wattree.strategy import StrategyOptions
 
 
 def is_expressible(options: StrategyOptions, cluster: Cluster) -> bool:
-    """Return whether the closed form knows all settings.
+    """Return whether the closed form supports all settings.
 
     Not what is copied to memory behind the devices or freed early, and not what makes ranks differ:
     owners of tables, or a first device that does more than the others.

@@ -1,4 +1,4 @@
-"""Computation and traffic side by side, in closed form: each at its rate while both are there.
+"""Mutual slowdown of overlapping computation and traffic, in closed form.
 
 With `c` seconds of computation alone and `t` of traffic, at rates `a` and `b` side by side,
 both are over after `max(c + (1 - a) t / b, t + (1 - b) c / a)`, as long as `a + b > 1`: whichever
@@ -28,11 +28,11 @@ class OverlapSlowdown:
     communication_rate: float
 
     def lost_s(self, traffic_s: Floats) -> Floats:
-        """Return what traffic that ends first adds to the computation. [s]"""
+        """Return the computation's delay by traffic that ends first. [s]"""
         return (1.0 - self.compute_rate) * traffic_s / self.communication_rate
 
     def waited_s(self, compute_s: Floats) -> Floats:
-        """Return what computation that ends first adds to the traffic. [s]"""
+        """Return the traffic's delay by computation that ends first. [s]"""
         return (1.0 - self.communication_rate) * compute_s / self.compute_rate
 
     def added_s(self, traffic_s: Floats, compute_s: Floats, *, overlap: bool) -> Floats:

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline hold, what is in flight on them, and what filling them adds."""
+"""Contents of pipeline stages, micro-batches in flight, and the bubble."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def stage_contents(
     *,
     pools: Floats | None = None,
 ) -> StageContents:
-    """Return what the stages of a pipeline hold.
+    """Return the contents of pipeline stages.
 
     Args:
         program: Blocks of the model.
@@ -196,7 +196,7 @@ def _later(program: ModelProgram, chunk: Sequence[int]) -> Floats:
 
 
 def deferred_s(costs: BlockCosts) -> Floats:
-    """Return the time of a block's weight products, which can wait. [s]"""
+    """Return the time of a block's weight-gradient matmuls, which can be deferred. [s]"""
     steps = costs.program.backward
     late = [i for i in deferred_instructions(steps) if isinstance(steps[i], ComputeInstruction)]
     return np.asarray((costs.backward.latency_s + costs.backward.work_s)[late].sum(axis=0))
@@ -205,7 +205,7 @@ def deferred_s(costs: BlockCosts) -> Floats:
 def split_bubble_s(
     contents: StageContents, forward: Floats, backward: Floats, weight: Floats
 ) -> Floats:
-    """Return what filling and draining add to the work of a stage. [s]
+    """Return the bubble that filling and draining add to the work of a stage. [s]
 
     With `f`, `b` and `w` the times of a stage's forward, input gradient and weight gradient, its
     `p` stages begin together and the step ends with the last of them. So ZB-H2 and ZB-V, whose

@@ -1,4 +1,4 @@
-"""What the ranks of each kind of stage hold at the peak, from the memory of their blocks."""
+"""Peak memory of the ranks of each kind of stage, from the memory of their blocks."""
 
 from __future__ import annotations
 

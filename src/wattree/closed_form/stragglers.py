@@ -1,4 +1,4 @@
-"""What devices that compute slower than others (`cluster.slowdown`) do to screened strategies."""
+"""Effect of slow devices (`cluster.slowdown`) on screened strategies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Step time and memory in closed form, for arrays of strategies at once.
 
-The same block programs and cost functions as the executor's; only the play of a whole step is
+The same block programs and cost functions as the executor's; only the execution of a whole step is
 replaced by formulas: streams of a block in order, the slowest stage times the micro-batches
 plus the pipeline's filling, traffic of replicas against the compute that hides it. Screens
 spaces too large to simulate and serves as the smooth model that calibration linearizes.
@@ -223,7 +223,7 @@ def _process_bytes(setting: Setting, degrees: Degrees, tensors: Floats, pools: I
 def _overflow(
     setting: Setting, screen: StepModel, tensors: Floats
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the share of what is on devices that overflows, and whether there is room for it.
+    """Return the overflowing share of device memory, and whether the tier has room for it.
 
     `tensors` are the live ones of each kind of stage, `(rows,)`. [B]
     """
