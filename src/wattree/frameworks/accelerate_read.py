@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -296,5 +297,7 @@ def _with_deepspeed(
 
 def named_beside(path: Path, name: str) -> Path:
     """Return the file named by another one: in the same folder, or the working folder."""
-    beside = path.parent / name
-    return beside if beside.exists() else Path(name) if Path(name).exists() else beside
+    here = path.parent / name
+    # `Path.exists` raises for names that are too long for a file.
+    found = (each for each in (here, Path(name)) if os.path.exists(each))  # noqa: PTH110
+    return next(found, here)

@@ -33,6 +33,7 @@ _BREAKDOWNS: Final = (
     ("memory", "by_category"),
     ("energy_j", "by_component"),
     ("energy_j", "by_stage"),
+    ("provenance", "step_time_s", "share"),
 )
 #: Beyond any figure; sums and ratios of such are still numbers.
 _MOST: Final = 1e100
@@ -181,6 +182,8 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
         )
     if odd := [".".join(place) for place in _BREAKDOWNS if not _adds_up(figures, place)]:
         raise OutputError(f"cannot compare '{path}': {', '.join(odd)}: expected numbers by name")
+    if not _are_spans(figures.get("interval")):
+        raise OutputError(f"cannot compare '{path}': interval: expected [low, high] by name")
     return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
 
 
@@ -221,6 +224,16 @@ def _adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
     )
 
 
+def _are_spans(found: object) -> bool:
+    """Return whether intervals are pairs of numbers by name; also where there are none."""
+    spans = found.values() if isinstance(found, dict) else [] if found is None else [found]
+    return all(
+        span is None
+        or (isinstance(span, list) and len(span) == 2 and all(_is_number(end) for end in span))
+        for span in spans
+    )
+
+
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
 
@@ -230,8 +243,9 @@ def _facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
     facts = {name: str(figures[name]) for name in ("model", "cluster", "ranks") if name in figures}
     strategy = figures.get("strategy")
     if isinstance(strategy, Mapping):
-        meshes = strategy.get("meshes") or {"": {"mesh": strategy.get("mesh")}}
-        known = {name: own["mesh"] for name, own in meshes.items() if own["mesh"] is not None}
+        meshes = strategy.get("meshes") or {"": strategy}
+        named = meshes.items() if isinstance(meshes, Mapping) else ()
+        known = {name: mesh for name, own in named if (mesh := _mesh_of(own))}
         if known:
             facts["mesh"] = "; ".join(
                 f"{name} " * bool(name) + ", ".join(f"{axis} {n}" for axis, n in mesh.items())
@@ -240,6 +254,11 @@ def _facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(schedule := strategy.get("schedule"), Mapping):
             facts["schedule"] = _schedule_in_words(schedule)
     return facts
+
+
+def _mesh_of(own: object) -> Mapping[str, Any]:
+    mesh = own.get("mesh") if isinstance(own, Mapping) else None
+    return mesh if isinstance(mesh, Mapping) else {}
 
 
 def _schedule_in_words(schedule: Mapping[str, Any]) -> str:
