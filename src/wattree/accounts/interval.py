@@ -181,7 +181,7 @@ def told_parts(
     device: str,
     measured: KnownRows,
 ) -> dict[str, IntervalPart]:
-    """Return the classes of constants of a time, with jointly fitted constants as one.
+    """Return the parts of a time's interval, with the rate of matmuls fitted in training if any.
 
     What rows determine is the rate of products in training; that of products alone, as they were
     measured, is less sure. Where a device has rows, the first counts.

@@ -106,7 +106,7 @@ def _ring_pass_costs(
 def _rooted_costs(
     kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
 ) -> CollectiveCosts:
-    """Return the costs of a rooted collective: broadcast, scatter, gather or reduce.
+    """Return the costs of a collective with a root: broadcast or reduce.
 
     In a ring the whole goes through the port of every rank but the last: as much as in a gather
     whose whole is `n / (n - 1)` times as large.

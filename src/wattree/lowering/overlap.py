@@ -99,7 +99,7 @@ class Pipelining:
         return self.context_exposed_share if instruction.roles == {AxisRole.CONTEXT} else 1.0
 
     def hidden_latencies(self, share: float) -> float:
-        """Return the number of latencies in the hidden part of a collective; `share` shows.
+        """Return the latencies in the hidden part of a collective with visible share `share`.
 
         Each piece its own on processors, whose threads have to come to their turn; on accelerators
         those of pieces in flight are hidden by one another.
