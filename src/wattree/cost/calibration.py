@@ -9,8 +9,7 @@ evidence says so.
 What products of matrices reach is a share of peak that depends on how much power a board has for
 each FLOP of its peak. The entries of a die, an architecture and all therefore come with the
 `board_j_per_flop` of the boards they were found on, and are scaled for others:
-`share * (own / theirs) ** exponent`, up to what is reached where power is no limit. Those of
-convolutions are stated for a board of 1 pJ/FLOP.
+`share * (own / theirs) ** exponent`, up to what is reached where power is no limit.
 """
 
 from __future__ import annotations
@@ -24,11 +23,6 @@ from wattree.hardware import Device, Precision
 
 #: Board power over 16-bit peak of the boards behind the shares of products at a level. [J/FLOP]
 BOARD_ITEM = "board_j_per_flop"
-#: Of the board that the shares of convolutions of a die, an architecture and all are those of.
-_CONVOLUTION_BOARD_J_PER_FLOP = 1e-12
-#: Items scaled for the board. Convolutions without matrix units are not: of devices measured, those
-#: with more power for their peak do not reach more of it.
-_POWERED_CONVOLUTIONS = ("convolution.bf16", "convolution.tf32")
 
 #: Constants that only devices have on which `wattree profile` timed things; `cost.rates` says what
 #: is done without them.
@@ -156,13 +150,11 @@ class Calibration:
     def device(self, device: Device, item: str) -> float:
         """Return constant `item` of a device type, else of its die, architecture or the default.
 
-        Shares of products (and of attention and convolutions, which consist of them) that are not
-        the device's own are scaled for its board's power.
+        Shares of products (and attention, which consists of them) that are not the device's own
+        are scaled for its board's power.
         """
         name = self._name(*device_names(device, item))
         value = self.constants[name].value
-        if item in _POWERED_CONVOLUTIONS:
-            return self._for_convolution_board(value, device, name)
         powered = item.startswith("matmul.") or item == "attention"
         return self._for_board(value, device, name) if powered else value
 
@@ -255,14 +247,6 @@ class Calibration:
         exponent = self.general(f"power_exponent.{'die' if near else 'pooled'}")
         most = self.general("attention_most" if is_attention else "matmul_most")
         return float(min(share * ratio**exponent, max(share, most)))
-
-    def _for_convolution_board(self, share: float, device: Device, name: str) -> float:
-        own = board_j_per_flop(device)
-        if name.startswith("device.") or own is None:
-            return share
-        ratio = own / _CONVOLUTION_BOARD_J_PER_FLOP
-        found = share * ratio ** self.general("power_exponent.pooled")
-        return float(min(found, max(share, self.general("convolution_most"))))
 
     def _name(self, *names: str) -> str:
         for name in names:
