@@ -154,7 +154,7 @@ class _Reading:
     def take(self, event: Mapping[str, Any]) -> None:
         """Store an event if it describes work of the rank."""
         if event.get("name") == _MEMORY:
-            self._memory(event.get("args") or {})
+            self._memory(_mapping(event.get("args")))
             return
         start, duration = event.get("ts"), event.get("dur")
         if event.get("ph") != "X" or not _is_time(start) or not _is_time(duration):
@@ -172,8 +172,7 @@ class _Reading:
     def _memory(self, given: Mapping[str, Any]) -> None:
         # PyTorch counts that of the host from the begin of the trace, and all that of devices.
         live = given.get("Total Allocated")
-        if given.get("Device Type") not in {None, 0} and _is_time(live):
-            assert isinstance(live, int | float)
+        if _whole(given.get("Device Type")) and _is_time(live):
             self.peak_bytes = max(self.peak_bytes or 0.0, float(live))
 
     def _kernel(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
