@@ -328,14 +328,20 @@ def _await(
         codes = [child.poll() for child in children]
         failed = [rank for rank, code in enumerate(codes) if code]
         if failed:
-            # Its peers fail of it; a moment lets them say how.
-            time.sleep(0.3)
+            _await_all_messages(children)
             first = min(failed, key=lambda rank: _ended_s(folder, rank))
             raise RankError(first, codes[first], _errors(folder, len(children)))
         if None not in codes:
             return
         if time.monotonic() > end_s:
             raise RankError(codes.index(None), None, _errors(folder, len(children)))
+        time.sleep(0.02)
+
+
+def _await_all_messages(children: Sequence[Forked | subprocess.Popen[bytes]]) -> None:
+    """Wait until the peers of a rank that failed have failed of it, but not for one that hangs."""
+    end_s = time.monotonic() + 5.0
+    while time.monotonic() < end_s and any(child.poll() is None for child in children):
         time.sleep(0.02)
 
 

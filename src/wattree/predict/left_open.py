@@ -12,7 +12,7 @@ from wattree.closed_form.expressible import is_expressible
 from wattree.errors import StrategyError
 from wattree.job.usual import USUAL_STRATEGIES, in_words, ways
 from wattree.lowering.setting import Setting
-from wattree.predict.asked import Asked
+from wattree.predict.recent_jobs import RecentJob
 from wattree.strategy import Offload, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
@@ -20,7 +20,7 @@ from wattree.strategy.presets import strategy_of
 _FORWARD = 1 / 3
 
 
-def decided(setting: Setting, asked: Asked | None = None) -> Setting:
+def decided(setting: Setting, asked: RecentJob | None = None) -> Setting:
     """Return a setting whose job says what it left to memory and time, and that it was assumed.
 
     Users tune until it runs: virtual stages are those of the fastest pipeline that fits, what does
@@ -40,7 +40,7 @@ def decided(setting: Setting, asked: Asked | None = None) -> Setting:
         return setting
     if not is_expressible(options, job.cluster):
         return setting
-    weighed = _Weighed(setting, asked or Asked(setting))
+    weighed = _Weighed(setting, asked or RecentJob(setting))
     if not weighed.is_open(options):
         return setting
     fitting = [
@@ -63,7 +63,7 @@ class _Estimate:
 class _Weighed:
     """Strategies of one job, weighed by the closed form."""
 
-    def __init__(self, setting: Setting, asked: Asked) -> None:
+    def __init__(self, setting: Setting, asked: RecentJob) -> None:
         self.setting, self.asked = setting, asked
         self.usual = USUAL_STRATEGIES[setting.job.software]
         self.found: dict[StrategyOptions, _Estimate | None] = {}

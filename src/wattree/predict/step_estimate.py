@@ -22,10 +22,10 @@ from wattree.job import Job, WorkloadKind, naming
 from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
-from wattree.predict.asked import recent
 from wattree.predict.example import missing_strategy
 from wattree.predict.generation import NO_STRATEGY, generation_steps
 from wattree.predict.left_open import decided
+from wattree.predict.recent_jobs import recent
 from wattree.shown import Shown
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of

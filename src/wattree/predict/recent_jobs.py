@@ -10,7 +10,7 @@ from wattree.lowering.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecentJob:
     """A job that was asked about, whatever its strategy, and what its estimates share."""
 
     setting: Setting
@@ -27,13 +27,13 @@ class Asked:
 
 
 #: Jobs asked about last, those of the shortest past at the end.
-_RECENT: deque[Asked] = deque(maxlen=4)
+_RECENT: deque[RecentJob] = deque(maxlen=4)
 
 
-def recent(setting: Setting) -> Asked:
+def recent(setting: Setting) -> RecentJob:
     """Return what is known of a job."""
-    for asked in _RECENT:
-        if asked.is_for(setting):
-            return asked
-    _RECENT.append(Asked(setting))
+    for job in _RECENT:
+        if job.is_for(setting):
+            return job
+    _RECENT.append(RecentJob(setting))
     return _RECENT[-1]
