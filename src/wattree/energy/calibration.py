@@ -74,6 +74,10 @@ CONSTANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
+#: Fields of `Work` that grow with the samples of a rank.
+SCALING_WORK = ("flop", "memory_bytes", "read_bytes", "core_s", "copied_bytes")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLine:
     """What one rank does in a step with `b` samples: `per_step + per_sample b`."""
@@ -91,7 +95,7 @@ class ModelTraits:
     """What the runs determine about one model.
 
     Attributes:
-        work: Field of `Work` → one rank's step, by samples on the rank.
+        work: Of `SCALING_WORK` → one rank's step, by samples on the rank.
         gradient_bytes: Of one replica; None if unknown. [B]
         least_samples, most_samples: On a rank in the runs.
         time_ratio: Computing time over what the constants of all models say.

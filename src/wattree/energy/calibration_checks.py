@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from wattree.energy.calibration import EnergyCalibration, ModelTraits, StageConstant
+from wattree.energy.calibration import (
+    SCALING_WORK,
+    EnergyCalibration,
+    ModelTraits,
+    StageConstant,
+    WorkLine,
+)
 
 #: Figures beyond are of no machine, and their squares and products overflow.
 _LEAST, _MOST = 1e-30, 1e30
@@ -98,7 +104,13 @@ def _traits_faults(traits: ModelTraits) -> Iterator[str]:
             yield f"{key}: {fault}"
     if traits.runs < 0:
         yield f"runs: found {traits.runs}, expected 0 or more"
-    for name, line in traits.work.items():
+    yield from _work_faults(traits.work)
+
+
+def _work_faults(work: Mapping[str, WorkLine]) -> Iterator[str]:
+    for name, line in work.items():
+        if name not in SCALING_WORK:
+            yield f"work.{name}: expected one of {', '.join(SCALING_WORK)}"
         for key in ("per_step", "per_sample"):
             if fault := _outside(getattr(line, key)):
                 yield f"work.{name}.{key}: {fault}"

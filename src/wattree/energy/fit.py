@@ -15,6 +15,7 @@ import numpy as np
 
 from wattree.energy.calibration import (
     CONSTANTS,
+    SCALING_WORK,
     EnergyCalibration,
     ModelTraits,
     Scatter,
@@ -39,8 +40,6 @@ from wattree.energy.stage_model import predicted_by_stage_j, step_times
 from wattree.errors import RunError
 from wattree.trace.run import Activity, Run
 
-#: Kinds of work that grow with the samples of a rank.
-_SCALING = ("flop", "memory_bytes", "read_bytes", "core_s", "copied_bytes")
 #: Runs on several ranks before a model gets an overlap of its own.
 _OWN_OVERLAP = 3
 
@@ -145,7 +144,7 @@ def _traits(runs: Sequence[Run], ratio: float) -> ModelTraits:
     sizes = [samples_on_a_rank(run) for run in runs]
     gradients = [run.work.gradient_bytes for run in runs if run.work.gradient_bytes is not None]
     work = {}
-    for name in _SCALING:
+    for name in SCALING_WORK:
         loaded = name not in {"flop", "memory_bytes"}
         known = [
             run for run in (training if loaded else runs) if getattr(run.work, name) is not None

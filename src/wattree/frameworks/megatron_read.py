@@ -188,7 +188,8 @@ def read_pipeline(
         for at, is_counted in ((0, counted[0]), (-1, counted[1])):
             if counts:
                 counts[at] -= is_counted
-    if not counts and recipe_cuts:
+    # Embedding and loss may stand in chunks of their own.
+    if not counts and recipe_cuts and pp * virtual <= layers + 2:
         counts = list(chunk_layers(layers, pp * virtual))
         settings.assume("layers are cut as evenly as can be: the recipe has a layout of its own")
     if not counts or len(counts) % pp or sum(counts) != layers or min(counts) < 0:
@@ -210,6 +211,8 @@ def read_pipeline(
 
 def _cut(slots: int, pp: int, virtual: int, ends: list[int]) -> list[int]:
     """Return layers by chunk: even but for first and last stage, whose layers may be given."""
+    if slots < pp * virtual:
+        return []
     given = [end for end in ends if end]
     middle, rest = divmod(slots - sum(given), max(1, pp - len(given)))
     stages = [ends[0] or middle, *[middle] * (pp - 2), ends[1] or middle]

@@ -238,7 +238,9 @@ def _pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
         settings.problem(
             "parallelism",
             f"found {len(counts)} chunks of {sum(counts)} layers, expected a multiple of {pp} "
-            f"chunks of {layers} layers",
+            f"chunks of {layers} layers"
+            if counts
+            else f"{layers} layers are too few for {pp} stages",
         )
         return {}
     found: dict[str, Any] = {"schedule": schedule, "virtual_stages": virtual}
@@ -270,6 +272,8 @@ def _inferred_layers(settings: Settings, pp: int, layers: int, *, chunks: int) -
     per_stage = settings.count("parallelism.pipeline_parallel_layers_per_stage", 0, least=0)
     weight = layers + first + last
     stages = -(-weight // per_stage) if per_stage else pp * chunks
+    if stages > weight:
+        return ()
     base, extra = divmod(weight, stages)
     counts = [base + (index < extra) for index in range(stages)]
     counts[0] -= first

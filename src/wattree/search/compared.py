@@ -27,6 +27,11 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "time_s": ("compute", "exposed_communication"),
     "memory": ("peak_bytes", "capacity_bytes"),
 }
+#: Figures that a result may have.
+_OPTIONAL: Final = (
+    *(("tokens_per_s",), ("samples_per_s",), ("mfu",), ("average_power_w",)),
+    *(("energy_j", "total"), ("cost_usd",), ("carbon_gco2e",)),
+)
 #: What adds up, where a result has it: numbers by name.
 _BREAKDOWNS: Final = (
     ("time_s",),
@@ -180,6 +185,8 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
             f"cannot compare '{path}': found no number for {', '.join(missing)}; expected a job "
             "(YAML), or the JSON of 'wattree simulate', 'train' or 'plan'"
         )
+    if odd := [".".join(place) for place in _OPTIONAL if not _is_number_or_none(figures, place)]:
+        raise OutputError(f"cannot compare '{path}': {', '.join(odd)}: expected a number")
     if odd := [".".join(place) for place in _BREAKDOWNS if not _adds_up(figures, place)]:
         raise OutputError(f"cannot compare '{path}': {', '.join(odd)}: expected numbers by name")
     if not _are_spans(figures.get("interval")):
@@ -214,14 +221,31 @@ def _has(figures: Mapping[str, Any], name: str) -> bool:
 
 def _adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
     """Return whether a breakdown holds numbers alone; also where there is none."""
-    found: Any = figures
-    for key in place:
-        found = found.get(key) if isinstance(found, Mapping) else None
+    found = _at(figures, place)
     if found is None:
         return True
     return isinstance(found, dict) and all(
         isinstance(each, int | float) and abs(each) <= _MOST for each in found.values()
     )
+
+
+def _is_number_or_none(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
+    """Return whether a figure is a number; also where there is none."""
+    found = _at(figures, place)
+    return found is None or _is_number(found)
+
+
+def _at(figures: Mapping[str, Any], place: Sequence[str]) -> Any:
+    """Return what stands below keys, one in the other; None if nothing does.
+
+    What is no mapping but has keys below it in a result is returned itself: it is odd as well.
+    """
+    found: Any = figures
+    for key in place:
+        if not isinstance(found, Mapping):
+            return found
+        found = found.get(key)
+    return found
 
 
 def _are_spans(found: object) -> bool:
