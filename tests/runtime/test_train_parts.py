@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import pytest
@@ -435,3 +437,33 @@ def test_a_mixture_adds_what_each_token_s_experts_make() -> None:
         mixed = sum(w * part for w, part in zip(weights / weights.sum(), parts, strict=True))
         expected[sample, position] = mixed + layer.shared(token[None, None])[0, 0]
     torch.testing.assert_close(layer(x), expected)
+
+
+def test_a_signal_does_not_kill_a_rank_that_has_done_its_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its parent would end the others for it, before the first has written the result."""
+    from wattree.cli import train as command
+    from wattree.runtime.launch import Launch
+    from wattree.runtime.train import guard, rank
+
+    class _LeftError(Exception):
+        """The end of the process."""
+
+    def leave(code: int) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise _LeftError(code)
+
+    def done(*_: Any, stop: Any, **__: Any) -> rank.RankEnd:
+        return rank.RankEnd(interrupted=stop.asked)
+
+    monkeypatch.setattr(guard, "leave", leave)
+    monkeypatch.setattr(guard, "watch_parent", lambda: None)
+    monkeypatch.setattr(rank, "train_rank", done)
+    job = job_from_mapping(_mapping(), "job")
+    launch = Launch(rank=1, world=4, local_rank=1, local_world=4)
+
+    with pytest.raises(_LeftError, match=r"^0$"):
+        command._train_here(
+            cast("Any", None), job, job, recipe_of(job), launch, settings=cast("Any", None)
+        )

@@ -75,7 +75,8 @@ class Program:
     def traceback(self) -> str:
         """Return where a traceback of ours on standard error ends; empty without one.
 
-        An interrupt while Python still loads modules is Python's own to report.
+        An interrupt while Python still loads modules is Python's own to report; what is ended while
+        it reports that leaves it without its last line.
         """
         text = self.errors.read_text(errors="replace")
         begin = text.rfind("Traceback (most recent call last)")
@@ -83,10 +84,10 @@ class Program:
             return ""
         first, *rest = text.splitlines()
         # What others print may follow: a traceback ends with its first line that is not indented.
-        ends = (number for number, line in enumerate(rest, 1) if not line.startswith(" "))
-        lines = [first, *rest[: next(ends, len(rest))]]
+        ends = [number for number, line in enumerate(rest, 1) if not line.startswith(" ")]
+        lines = [first, *rest[: ends[0] if ends else len(rest)]]
         ours = [line.strip().partition(_PACKAGE)[2] for line in lines if _PACKAGE in line]
-        if "KeyboardInterrupt" in lines[-1] and ours[-1].endswith("<module>"):
+        if ("KeyboardInterrupt" in lines[-1] or not ends) and ours[-1].endswith("<module>"):
             return ""
         return f"{lines[-1][:200]} ({ours[-1]})"
 

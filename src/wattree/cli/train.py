@@ -239,6 +239,7 @@ def _train_here(
     from wattree.runtime.launch import Launch
     from wattree.runtime.train.guard import guarded, leave
     from wattree.runtime.train.rank import RankEnd, train_rank
+    from wattree.runtime.train.stop import StopAsked
 
     place = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
     _check_world(place, recipe, job)
@@ -246,11 +247,15 @@ def _train_here(
     def deliver(trained: Trained) -> None:
         deliver_trained(request, replace(trained, job=plan))
 
-    def run() -> RankEnd:
-        return train_rank(job, recipe, place, settings, deliver=deliver)
+    # Until the process ends: a rank that has done its part and then heard a signal would look like
+    # one that was killed, and rank 0 would not come to write the result.
+    with StopAsked() as stop:
 
-    interrupted = guarded(place, run).interrupted
-    if place.world > 1:
-        leave(INTERRUPTED if interrupted else DONE)
+        def run() -> RankEnd:
+            return train_rank(job, recipe, place, settings, deliver=deliver, stop=stop)
+
+        interrupted = guarded(place, run).interrupted
+        if place.world > 1:
+            leave(INTERRUPTED if interrupted else DONE)
     if interrupted:
         raise typer.Exit(INTERRUPTED)

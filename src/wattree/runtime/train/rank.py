@@ -80,6 +80,7 @@ def train_rank(
     settings: TrainSettings,
     *,
     deliver: Callable[[Trained], None] | None = None,
+    stop: StopAsked | None = None,
 ) -> RankEnd:
     """Train one rank of a job to its end.
 
@@ -89,12 +90,13 @@ def train_rank(
         launch: Which rank this is.
         settings: What else was said.
         deliver: Takes what the run came to, on rank 0; a wish to stop does not cut it short.
+        stop: Watches for signals; None to watch while the rank trains.
 
     Raises:
         WattreeError: The job cannot be trained, or a rank cannot go on; the message names it.
     """
     kind = _kind(job, settings.device)
-    with StopAsked() as stop:
+    with contextlib.nullcontext(stop) if stop else StopAsked() as watched:
         with (
             joined_ranks(launch, recipe, kind=kind, timeout_s=settings.timeout_s) as session,
             _folder(session, settings.out) as folder,
@@ -102,7 +104,7 @@ def train_rank(
             parts = _parts(job, session, settings)
             with parts.saving.owned(fresh=settings.fresh):
                 first, losses = parts.saving.resume()
-                end = _trained(job, session, settings, parts, folder, stop, first, losses)
+                end = _trained(job, session, settings, parts, folder, watched, first, losses)
         if end.trained is not None and deliver is not None:
             deliver(end.trained)
     return end
