@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import wattree
+from wattree.closed_form import strategies as closed_form
 from wattree.errors import JobError, StrategyError
 from wattree.job import Job, job_from_mapping
 from wattree.strategy import StrategyOptions
@@ -91,6 +92,29 @@ def test_what_a_job_leaves_open_is_what_makes_it_fastest() -> None:
 
     assert found.strategy["schedule"]["virtual_stages"] > 1
     assert found.step_time_s < wattree.simulate(plain).result.step_time_s
+
+
+def test_a_strategy_that_is_refused_leaves_the_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strategies are estimated together; one without a closed form must not take all away."""
+    whole = closed_form.estimate
+
+    def refusing(setting: Any, options: Any, degrees: Any, **known: Any) -> Any:
+        if 4 in degrees.virtual_stages:
+            raise StrategyError({"virtual_stages": "found 4"})
+        return whole(setting, options, degrees, **known)
+
+    monkeypatch.setattr(closed_form, "estimate", refusing)
+    job = job_from_mapping(
+        {
+            "model": "llama-3.1-8b",
+            "data": {"sequence_length": 4096, "global_batch": 32},
+            "cluster": {"node": "dgx-h100"},
+            "software": "generic",
+            "strategy": {"tp": 2, "pp": 4, "micro_batch": 1, "sequence_parallel": True},
+        }
+    )
+
+    assert wattree.simulate(job).result.strategy["schedule"]["virtual_stages"] in {2, 8}
 
 
 def test_a_vocabulary_that_does_not_divide_costs_what_a_padded_one_does() -> None:

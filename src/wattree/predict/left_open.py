@@ -161,7 +161,9 @@ class _Weighed:
             found = closed_form.estimate(
                 self.asked.setting, possible[0], degrees, shared=self.asked.shared
             )
-        except StrategyError:
+        except StrategyError:  # of one of them; the others are still to choose from
+            for options in possible if len(possible) > 1 else ():
+                self._estimate_all([options])
             return
         for at, options in enumerate(possible):
             device = job.cluster.pools[int(found.pool[at])].node.device
