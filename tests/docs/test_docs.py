@@ -20,6 +20,7 @@ import importlib.util
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,11 +29,12 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+import typer
 
 import wattree
 from tests.each import each
 from wattree.capture import model_names
-from wattree.cli.main import run
+from wattree.cli.main import app, run
 from wattree.design import load_study
 from wattree.errors import StrategyError
 from wattree.files import read_yaml, yaml_of
@@ -253,6 +255,38 @@ def test_shell_snippets_succeed(block: Block, tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def test_every_command_has_the_options_that_pages_give_it() -> None:
+    """Also in blocks that no test runs: they need a cluster, hours, or a reader's program."""
+    wrong, read = [], 0
+    for page in PAGES:
+        for block in re.finditer(r"^```sh\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+            for line in block[1].replace("\\\n", " ").splitlines():
+                if not line.strip().startswith("wattree "):
+                    continue
+                read += 1
+                if fault := _unknown_option(shlex.split(line, comments=True)[1:]):
+                    wrong.append(f"{named(page)}: {line}: {fault}")
+
+    assert not wrong
+    assert read > 50
+
+
+def _unknown_option(words: list[str]) -> str:
+    """Return what a command does not know of its words; no value is read."""
+    command: Any = typer.main.get_command(app())
+    context = command.context_class(command)
+    while isinstance(command, typer.core.TyperGroup):
+        name, *words = words
+        if (found := command.get_command(context, name)) is None:
+            return f"no command {name}"
+        command, context = found, found.context_class(found, parent=context)
+    try:
+        command.make_parser(context).parse_args(words)
+    except Exception as error:  # noqa: BLE001 - of the parser that the library holds
+        return str(error)
+    return ""
 
 
 def script(name: str) -> ModuleType:
