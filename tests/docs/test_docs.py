@@ -493,7 +493,7 @@ def test_the_pages_count_the_catalogue_right() -> None:
     )
     assert counts in " ".join(readme.split())
     models = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    assert f"It holds {len(model_names())} models" in models
+    assert f"The catalog holds {len(model_names())} models" in models
     clusters = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
     devices, nodes = len(hardware.device_names()), len(hardware.node_names())
     assert f"{devices} devices and {nodes} nodes" in clusters
