@@ -1,10 +1,10 @@
-"""Power of training that no one told anything: `simulate` alone, before and after its constant.
+"""Power of training from the job alone: `simulate`, before and after its constant.
 
 Rows are whole nodes (MLPerf) and single devices at rated power (Zeus, the anchors of the rows under
 limits), whose models the catalog has. Zeus prints neither precision nor software: PyTorch's
 defaults are taken, fp32 on V100 and tf32 on A40, and data that never keeps a step waiting. Left out
 are NCF (the catalog's is that of a larger data set, and the rows wait for data: they draw what a
-device at rest does), DeepSpeech2 and BERT on Sentiment140 (lengths not told).
+device at rest does), DeepSpeech2 and BERT on Sentiment140 (lengths not stated).
 
 `power_training` is by how much a byte of training draws more than one of a steady product. Of A40
 and V100 it is fitted here, to rows that tell samples/s, at that rate: the times of all tasks are
@@ -147,7 +147,7 @@ def device_w(run: Trained, *, training: float | None = None, told: bool = False)
     Args:
         run: The row.
         training: In place of the shipped constant.
-        told: Whether tasks take as long as the measured step says.
+        told: Whether tasks take the measured step time.
     """
     power, trace = run.power, run.trace
     if training is not None:
@@ -251,20 +251,20 @@ def _told(
         rated = [run for run in runs if run.step_s]
         name = rated[0].device
         others = [value for device, value in made.items() if device != name]
-        found.append(_measure(f"{title}, told the rate", _errors(rated, told=True)))
+        found.append(_measure(f"{title}, given the rate", _errors(rated, told=True)))
         left_out = _errors(rated, told=True, training=float(np.mean(others)))
-        found.append(_measure(f"{title}, told, constant of the other two devices", left_out))
+        found.append(_measure(f"{title}, given, constant of the other two devices", left_out))
         by_model = []
         for model in {run.row.model_name for run in rated}:
             mine = [run for run in rated if run.row.model_name == model]
             rest = [run for run in rated if run not in mine]
             by_model += _errors(mine, told=True, training=_fitted(rest))
-        found.append(_measure(f"{title}, told, each model left out of the fit", by_model))
+        found.append(_measure(f"{title}, given, each model left out of the fit", by_model))
     runs = kind_of(read_runs(options))
     training = float(np.mean([made[name] for name in _NODES]))
     constants = replace(shipped(options.calibration), training=training)
     off = [node_w(run, constants) / run.of.power_w - 1.0 for run in runs]
-    found.append(_measure("nodes of H100, told, constant of A40 and V100", off))
+    found.append(_measure("nodes of H100, given, constant of A40 and V100", off))
     return found
 
 

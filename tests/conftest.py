@@ -133,7 +133,7 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Return the reference data beside the checkout (or in it); skip where there is none."""
+    """Return the reference data next to the checkout (or in it); skip where there is none."""
     for folder in (ROOT.parent / "shared", ROOT / "shared"):
         if (folder / "measured").is_dir():
             return folder
@@ -147,7 +147,7 @@ def soaking(request: pytest.FixtureRequest) -> bool:
 
 
 class Golden:
-    """Texts stored beside a test module, compared with what the code says now."""
+    """Texts stored next to a test module, compared with what the code says now."""
 
     def __init__(self, folder: Path, *, update: bool) -> None:
         self._folder, self._update = folder, update
@@ -164,7 +164,7 @@ class Golden:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """Return the golden files of the test module, in the folder `golden` beside it."""
+    """Return the golden files of the test module, in the folder `golden` next to it."""
     update: bool = request.config.getoption("--update-golden")
     return Golden(request.path.parent / "golden", update=update)
 

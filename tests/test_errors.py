@@ -89,7 +89,7 @@ def _needs_an_extra(module: str) -> bool:
 
 
 def test_a_rejected_strategy_lists_every_misfit_in_order_of_place() -> None:
-    """A user mends all problems at once, so all are told, in the order of the tree."""
+    """A user corrects all problems at once, so all are reported, in the order of the tree."""
     error = StrategyError({"layers[3]": "30 heads do not divide over 'tp' (8)", "embedding": "no"})
 
     assert str(error) == (

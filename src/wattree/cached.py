@@ -1,7 +1,7 @@
 """Files that one process writes so that later ones need not do its work again.
 
-They lie beside the code, as Python's own do, or in the user's cache folder where that cannot be
-written to. Each carries a digest of what it was made from: it can be deleted at any time.
+They are stored next to the code, like Python's own, or in the user's cache folder if the code's
+folder is read-only. Each has a digest of its inputs: it can be deleted at any time.
 """
 
 from __future__ import annotations

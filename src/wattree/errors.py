@@ -145,8 +145,8 @@ class HandshakeError(WattreeError):
     """What connected, or listens, is no launcher of this job.
 
     Attributes:
-        reason: What it did.
-        reply: The last that it is told.
+        reason: What it did wrong.
+        reply: The last message sent to it.
     """
 
     def __init__(self, reason: str, *, reply: bytes = b"") -> None:

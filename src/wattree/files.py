@@ -126,7 +126,7 @@ def schema_line(kind: str) -> str:
     """Return the first line of a YAML file that names its JSON schema to editors.
 
     Args:
-        kind: As of `wattree schema`, which writes the schema beside the file.
+        kind: Kind of `wattree schema`, which writes the schema next to the file.
     """
     return f"# yaml-language-server: $schema={kind}.schema.json"
 

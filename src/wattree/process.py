@@ -1,4 +1,4 @@
-"""Processes by number and start time, so that reused numbers are told apart.
+"""Processes by number and start time, so that reused numbers are distinguished.
 
 Linux: `/proc/PID/stat` says when a process started. Elsewhere `ps` says it, to the second.
 """
@@ -16,7 +16,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, told apart from a later one of the same number.
+    """A process, distinguished from a later one of the same number.
 
     Attributes:
         pid: Its number.

@@ -94,7 +94,7 @@ def test_layers_that_differ_in_their_targets_become_blocks_of_their_own() -> Non
 def test_modules_that_run_as_one_product_have_one_pair(
     targets: list[str], *, is_reported: bool
 ) -> None:
-    """Told where it is wider than what was asked for."""
+    """It is reported if it is wider than the request."""
     found = with_lora(graph(normal=True), rank=RANK, targets=targets)
     told = [line for line in found.warnings if line.startswith("lora.targets: ")]
 

@@ -252,7 +252,7 @@ def test_dropout_keeps_only_its_mask() -> None:
 
 
 def test_the_decoder_of_t5_reads_the_encoder() -> None:
-    """Its cross-attention needs the encoder's last output beside the previous layer's."""
+    """Its cross-attention needs the encoder's last output alongside the previous layer's."""
     graph = load_model("t5-small")
 
     reads = [instance.reads for instance in graph.instances if instance.path.startswith("decoder.")]

@@ -789,7 +789,7 @@ def test_no_printed_line_ends_in_a_blank(
 def test_the_json_of_a_plan_that_found_nothing_has_sentences_and_its_time(
     job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The cap is told in the unit it was given in; nothing of the message's layout is left."""
+    """The message has the cap in the unit of the input, without the layout of the report."""
     path = job_file()
     code = run(["plan", str(path), "--power-cap", "3 W", "--json", "-"])
     found = json.loads(capsys.readouterr().out)

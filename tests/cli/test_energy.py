@@ -38,7 +38,7 @@ def test_help_reads_as_reviewed(
 def test_fit_predict_and_compare(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line that a user walks, with JSON beside text."""
+    """The commands in a user's order, as text and as JSON."""
     calibration = tmp_path / "calibration.yaml"
     assert run(["energy", "fit", str(folder), "--out", str(calibration)]) == 0
     assert "\n   static_w " in capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_a_mistake_is_one_line_and_exit_code_two(
 
 
 def test_folders_as_train_leaves_them_are_read(tmp_path: Path) -> None:
-    """A folder for each training, with the result beside the run."""
+    """A folder for each training, with the result next to the run."""
     world = World(seed=1)
     for number, each in enumerate((*isolated(world), *study(world, nodes=(1, 2, 4)))):
         place = tmp_path / f"{number:03}"

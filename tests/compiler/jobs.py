@@ -171,7 +171,7 @@ class Job:
 
     @property
     def software(self) -> Software:
-        """Habits of the job's software."""
+        """Defaults of the job's software."""
         return software_family(self.family).with_traits(self.traits or {})
 
     def compiled(self, *, fold: bool = True, detail: bool = True) -> Compilation:

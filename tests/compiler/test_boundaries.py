@@ -79,7 +79,7 @@ def transfer(job: Job, chunk: int) -> dict[str, float]:
 
 
 def test_an_encoder_is_handed_to_every_stage_of_its_decoder() -> None:
-    """Stages of three layers: hidden states, then the encoder's end beside them."""
+    """Stages of three layers: hidden states, then the encoder's end alongside them."""
     graph = job_of("t5-small", pp=4).compiled().graph
 
     assert sent(graph, Phase.FORWARD) == pytest.approx([HIDDEN, 2 * HIDDEN, 2 * HIDDEN])

@@ -84,7 +84,7 @@ def test_what_nothing_runs_beside_costs_its_own_time_only() -> None:
 
 
 def test_the_visible_part_of_a_gather_is_not_charged() -> None:
-    """The first piece is there before its product begins: three quarters are beside it."""
+    """The first piece is there before its product begins: three quarters are alongside it."""
     job = _job("rows", 2)
     taken = _computing_s(job, calibration(exchange_s=1e-2)) - _computing_s(job, calibration())
     forward = 3 * 0.75 * 1e-2  # the rest of a gather

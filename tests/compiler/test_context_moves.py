@@ -115,7 +115,7 @@ def test_context_in_line_takes_what_it_hid(context: str) -> None:
 
 
 def held_for_reductions(sharding: str, *, often: bool | None, early: bool = False) -> float:
-    """Return the gradients alive in the buffer of a reduction, over a step's tasks. [B]"""
+    """Return the live gradients in the buffer of a reduction, over a step's tasks. [B]"""
     options = StrategyOptions(
         dp=4,
         sharding=sharding,

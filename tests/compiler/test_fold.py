@@ -23,7 +23,7 @@ from wattree.sim import execute
 from wattree.strategy import ExpertLoad, Mesh, StrategyOptions
 
 RELATIVE = 1e-9
-#: Rules beside the usual ones; flows are counted under the first.
+#: Rules besides the usual ones; flows are counted under the first.
 OTHER_RULES: tuple[dict[str, Any], ...] = (
     {"sharing": "proteus"},
     {"sharing": "none"},
@@ -192,7 +192,7 @@ def cases(draw: st.DrawFn) -> Case:
         family=family,
         other_nodes=draw(st.integers(0, 3)),
     )
-    if options.expert_load is not None:  # refused beside nodes of another kind
+    if options.expert_load is not None:  # refused together with nodes of another kind
         case = replace(case, other_nodes=0)
     return case
 

@@ -203,7 +203,7 @@ def test_updates_of_buckets_take_the_time_of_one_and_drop_gradients_early() -> N
 
 
 def test_an_early_update_runs_behind_the_next_bucket() -> None:
-    """Reduction of block 4, backward of block 3 beside it, update of block 4."""
+    """Reduction of block 4, backward of block 3 alongside it, update of block 4."""
     found = play_layers(
         Traffic(overlap_optimizer=True, gradient_bucket_bytes=1.0), dp=2, sharding="zero1"
     )

@@ -1,4 +1,4 @@
-"""Costs of captured operators in a step: phases, software habits, and rows of tables."""
+"""Costs of captured operators in a step: phases, software defaults, and rows of tables."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_a_transfer_goes_at_the_slower_end() -> None:
 
 
 def test_domains_end_with_their_pool() -> None:
-    """Two nodes of one NVLink domain beside a node of another pool: groups over both cross."""
+    """Two nodes of one NVLink domain and a node of another pool: groups over both cross."""
     wide = replace(H100, scale_up=replace(H100.scale_up, domain_devices=8))
     other = replace(wide, name="another-name")
     options = StrategyOptions(tp=8)
@@ -274,7 +274,7 @@ def test_the_plain_executor_gives_the_same() -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "ring", "hierarchical", "nccl"])
 def test_folding_changes_nothing_with_algorithms_on_pools(algorithm: str) -> None:
-    """Each rank goes by the links of its own node: a cube mesh beside a switch."""
+    """Each rank goes by the links of its own node: a cube mesh and a switch."""
     cluster = mixed_cluster((load_node("dgx-1"), 1), (load_node("dgx-a100"), 1))
     kinds = [kind for kind in COMPILED_KINDS if kind in kinds_of(algorithm)]
     requests = CollectiveRequests(by_kind=dict.fromkeys(kinds, Request(algorithm=algorithm)))
@@ -301,7 +301,7 @@ def test_folding_changes_nothing_with_algorithms_on_pools(algorithm: str) -> Non
         (
             StrategyOptions(dp=4, ep=4, expert_load=ExpertLoad(imbalance=2.0)),
             mixed_cluster((H100, 2), (A100, 2)),
-            "strategy.expert_imbalance: found experts of unequal load beside cluster.pools",
+            "strategy.expert_imbalance: found experts of unequal load with cluster.pools",
         ),
         (
             StrategyOptions(dp=6, tp=1),

@@ -71,7 +71,7 @@ def grids(random: Random) -> tuple[DeviceGrid, DeviceGrid]:
 
 
 def test_data_arrive_and_no_sequence_sends_less() -> None:
-    """1,000 drawn changes, executed on arrays rank by rank; the best of all sequences beside."""
+    """1,000 random changes, executed on arrays rank by rank, against the best of all sequences."""
     random, wrong, kinds = Random(11), [], Counter[MoveKind]()
     for number in range(CASES):
         shape = random.choice(SHAPES)

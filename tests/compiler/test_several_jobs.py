@@ -86,7 +86,7 @@ def test_two_equal_jobs_on_two_to_one_leaves_get_half_each() -> None:
 
     A ring over nodes of two ranks sends half of its volume from each rank's adapter, at `bw`. The
     leaf of two nodes has four adapters and half of their rate upwards, `2 bw`. The two ranks that
-    a job has there ask for `2 bw` together, so beside an equal job it gets half.
+    a job has there ask for `2 bw` together, so alongside an equal job it gets half.
     """
     cluster = oversubscribed(8, leaf_nodes=2, factor=2.0, kind="fat-tree")
     job = replicas(cluster)

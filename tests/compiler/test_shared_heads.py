@@ -12,7 +12,7 @@ from wattree.lowering.changed import changed_model
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import tree_of
 
-#: What a model may do with its heads beside attending.
+#: What a model may do with its heads besides attending.
 VARIANTS = [
     {},
     {"qk_norm": "head"},

@@ -173,7 +173,7 @@ def test_double_trees_send_the_data_once_up_and_once_down(domains: int, size: in
 
     assert float(schedule.sent_bytes().sum()) == pytest.approx(2 * (domains - 1) * size)
     assert float(schedule.sent_bytes().max()) <= 2 * size * (1 + 1e-9)
-    # Both directions are full at once: up to one S each way beside the S of the other.
+    # Both directions are full at once: up to one S each way alongside the S of the other.
     assert size / RATE * (domains - 1) / domains <= alone.transfer_s * (1 + 1e-9)
     assert alone.transfer_s <= 2 * size / RATE * (1 + 1e-9)
     assert alone.latency_s <= 2 * (math.floor(math.log2(domains)) + 1) * ALPHA_S * (1 + 1e-9)

@@ -102,7 +102,7 @@ def test_part_of_a_file_asks_for_its_base(tmp_path: Path) -> None:
 
 
 def test_no_constants_at_all(tmp_path: Path) -> None:
-    """A job handed over as a calibration, say."""
+    """For example, a job given as a calibration."""
     path = written(tmp_path, "model: gpt2\n")
 
     with pytest.raises(JobError, match=r"(?s)model: is unknown.*constants: is missing"):

@@ -132,7 +132,7 @@ def test_groups_of_one_node_take_as_long_as_its_links(node: str, kind: str) -> N
 @pytest.mark.parametrize("node", [node for node in NODES if node.startswith(("8x", "dgx"))])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])
 def test_groups_over_nodes_without_switches_take_as_long_as_all_links(node: str, kind: str) -> None:
-    """Ports of PCIe carry what goes to adapters beside what stays; meshes have cables apart."""
+    """Ports of PCIe carry what goes to adapters alongside what stays; meshes have cables apart."""
     place = cluster(node, 4)
     algorithm = "direct" if kind == "all_to_all" else "ring"
 

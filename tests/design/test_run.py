@@ -99,7 +99,7 @@ def started(folder: Path, on: str) -> subprocess.Popen[str]:
 def test_a_kill_at_any_moment_loses_nothing_that_was_finished(
     tmp_path: Path, expected: dict[str, Any], seed: int, on: str
 ) -> None:
-    """What was told as finished is in the file, which is sound, and the rest follows alike."""
+    """Points reported as finished are in the file, which is sound, and the rest follows equally."""
     draw = random.Random(seed)
     process = started(tmp_path, on)
     assert process.stdout is not None
@@ -115,7 +115,7 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_finished(
         (kept,) = file.execute("SELECT count(outcome) FROM points").fetchone()
     file.close()
     assert sound == "ok"
-    assert kept >= told - 1  # the first line is told before any point
+    assert kept >= told - 1  # the first line is printed before any point
     assert plain(run(tmp_path)) == expected
 
 

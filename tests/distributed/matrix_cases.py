@@ -22,7 +22,7 @@ from wattree.runtime.train import TrainSettings
 from wattree.runtime.train.rank import RankEnd, train_rank
 from wattree.strategy import StrategyOptions
 
-#: What `ranks.py` told this process.
+#: Arguments from `ranks.py`.
 TOLD = json.loads(sys.argv[1]) if sys.argv[1:] and sys.argv[1][0] == "{" else {"rank": 0, "size": 1}
 
 

@@ -134,7 +134,7 @@ def test_one_of_several_takes_a_lock_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["other-boot pid:[1]", f"{numbering().split()[0]} pid:[1]"])
 def test_a_lock_of_another_host_or_container_is_reported(tmp_path: Path, place: str) -> None:
-    """Nobody here can say whether that process still runs."""
+    """This host cannot determine whether that process still runs."""
     path = _lock(tmp_path, host="node7", machine="node7 x", numbering=place, pid=12)
     with pytest.raises(RunError) as caught:
         FolderOwner(tmp_path, patience_s=0.0).acquire()

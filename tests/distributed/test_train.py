@@ -293,7 +293,7 @@ def _halves(width: int) -> tuple[int, int]:
 def test_modules_of_users_train_with_phantom_layers(
     trained: Mapping[str, Any], name: str, layers: list[tuple[int, int]], others: int
 ) -> None:
-    """A stack cut unevenly, layers that were named, and feed-forward parts beside attention."""
+    """A stack cut unevenly, layers that were named, and feed-forward parts alongside attention."""
     found = trained[name]
     expected = others + sum(_phantom_parameters(*layer) for layer in layers)
     assert found["parameters"] == expected
@@ -328,7 +328,7 @@ def test_parameters_are_those_that_simulations_count(trained: Mapping[str, Any])
         # Ghosts in their place; those of the first layer get their gradient, too.
         ("phantom", {"all_gather": DEPTH * GHOSTS, "reduce_scatter": DEPTH * GHOSTS}),
         ("shared", {"all_reduce": 2 * DEPTH * GHOSTS}),
-        # Activations, and compressors beside them.
+        # Activations, and compressors alongside them.
         (
             "low-rank",
             {
@@ -421,7 +421,7 @@ def test_the_trace_shows_each_rank_and_its_layers(trained: Mapping[str, Any]) ->
 
 
 def test_training_ends_at_its_target(trained: Mapping[str, Any]) -> None:
-    """The mean of ten losses, first at or below it after the step that is told."""
+    """The mean of ten losses is first at or below it after the reported step."""
     found = trained["target"]
     losses, at = found["losses"], found["target_step"]
     assert at is not None

@@ -163,7 +163,7 @@ sys.exit(max(abs(child.wait()) for child in children))
 
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "srun"])
 def test_launchers_start_its_ranks(job: Path, launcher: str, *, soaking: bool) -> None:
-    """As many as the job has; others are told."""
+    """As many as the job has; other numbers are rejected."""
     mpirun = shutil.which("mpirun")
     commands = {
         "srun": [sys.executable, "-c", _SRUN, "-n", "2", warm_python(), "-m", "wattree"],

@@ -59,7 +59,7 @@ SCARCE = {
 
 
 def _check_scarce(rank: int, found: Mapping[str, Any]) -> None:
-    """Rank, layer and step are told, forward and backward; what was saved before is whole."""
+    """The error names rank, layer and step, forward and backward; earlier checkpoints are whole."""
     for name, case in SCARCE.items():
         told = found[name]["said"]
         assert told.startswith(f"rank {rank}: out of memory in layer '{case['layer']}', step 3"), (

@@ -39,7 +39,7 @@ __all__ = [
     "train_jobs",
 ]
 
-#: What `ranks.py` told this process.
+#: Arguments from `ranks.py`.
 TOLD = json.loads(sys.argv[1]) if sys.argv[1:] and sys.argv[1][0] == "{" else {"rank": 0, "size": 1}
 FFN = {"ffn": {"width": 24, "depth": 3, "activation": "tanh"}}
 

@@ -18,7 +18,7 @@ PROGRAMS = {"wattree": "wattree", "torchrun": "torch.distributed.run"}
 
 @pytest.mark.slow
 def test_the_whole_way_ends_with_what_is_wrong(root: Path, tmp_path: Path) -> None:
-    """Calibrated by a sound run and planned again; the late input is what a slow run is told."""
+    """Calibrated by a sound run and planned again; a slow run is explained by its late input."""
     pytest.importorskip("torch")
     found = JOURNEY.search((root / "docs" / "from-your-runs.md").read_text(encoding="utf-8"))
     assert found is not None

@@ -1,4 +1,4 @@
-"""Fits of runs of known answer: what is found, what is said not to be told, what is refused."""
+"""Fits of runs with known answers: what is found, what is undetermined, what is rejected."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_an_unseen_model_is_predicted(runs: tuple[Run, ...]) -> None:
 
 
 def test_a_calibration_survives_its_file(calibration: EnergyCalibration, tmp_path: Path) -> None:
-    """Every number to the last bit, with its unit beside it."""
+    """Every number to the last bit, with its unit next to it."""
     path = tmp_path / "calibration.yaml"
     write_energy_calibration(calibration, path)
 
@@ -429,7 +429,7 @@ def without_split(run: Run) -> Run:
 
 
 def test_as_many_constants_as_runs_have_no_interval() -> None:
-    """And the reader is told to repeat."""
+    """And the message advises to repeat."""
     world = World(noise=0.0)
     found = fit_runs([world.idle(), world.training("vgg-16", 16, 1)])
 

@@ -16,7 +16,7 @@ from wattree.energy.least_squares import dependent_columns, non_negative_fit
 def test_a_fit_is_the_bounded_least_squares_solution(seed: int, rows: int, columns: int) -> None:
     """An independent solver (trust region with bounds) finds no smaller residual."""
     random = np.random.default_rng(seed)
-    scales = 10.0 ** random.uniform(-12, 3, columns)  # joules per FLOP beside watts
+    scales = 10.0 ** random.uniform(-12, 3, columns)  # from joules per FLOP to watts
     design = random.uniform(0.1, 1.0, (rows, columns)) * scales
     observed = design @ (random.uniform(-1, 2, columns) / scales) + 5.0
     weights = 1.0 / np.abs(observed + 1e-3)

@@ -1,4 +1,4 @@
-"""Who makes what an instance reads, and what is alive between two instances."""
+"""Which instance writes the inputs of another, and which tensors are live between two."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_nothing_makes_is_refused() -> None:
 
 
 def test_every_input_has_a_maker() -> None:
-    """Two inputs, one of them told."""
+    """Two inputs, one of them named."""
     broken = without_reads(load_model("t5-small"), "encoder.final/final_norm")
 
     with pytest.raises(ModelError, match=r"decoder\.layers\.5 has 2 inputs, found who makes 1"):

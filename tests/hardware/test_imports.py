@@ -461,7 +461,7 @@ nic_latency: {value: "5 us", source: sheet}
 
 @pytest.mark.parametrize(("file", "joint"), [("h100.xml", "pcie5"), ("h100.txt", "pxb5")])
 def test_a_nodes_file_can_name_a_topology(tmp_path: Path, file: str, joint: str) -> None:
-    """Beside it; adapters and switches are then those of the dump, and none are made up."""
+    """Next to it; adapters and switches are then those of the dump, and none are made up."""
     (tmp_path / file).write_text((FILES / file).read_text())
     (tmp_path / "node.yaml").write_text(NODE.replace("h100.xml", file))
     node = load_node(tmp_path / "node.yaml")

@@ -456,7 +456,7 @@ def test_a_host_is_told_apart_as_far_as_its_file_does(tmp_path: Path) -> None:
         ),
         (
             '  parts:\n    memory_idle: {value: "10 W", source: guide}\n',
-            "host.parts.memory: is missing beside memory_idle",
+            "host.parts.memory: is needed with memory_idle",
         ),
         ('  parts:\n    pumps: {value: "10 W", source: guide}\n', "host.parts.pumps: unknown key"),
         ("  conversion: {value: 0.96, source: guide}\n", "expected 1 to 1.5"),

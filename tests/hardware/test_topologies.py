@@ -217,7 +217,7 @@ def test_a_host_tree_shares_switches_and_sockets() -> None:
 
 
 def test_adapters_can_be_ports_of_their_device() -> None:
-    """Gaudi 2: three ports of 12.5 GB/s beside a slot of 32 GB/s."""
+    """Gaudi 2: three ports of 12.5 GB/s and a slot of 32 GB/s."""
     network = host_tree(
         names(2),
         bandwidth_bytes_per_s=32e9,

@@ -70,7 +70,7 @@ def test_a_truncated_archive_is_told(tmp_path: Path) -> None:
         (b"\x80", "the file ends within a length; it is truncated"),
         (b"\x02\x08\x01", "byte 0: found no GlobalMetadata message of the Chakra schema"),
         (b"\x00\x05hello", "byte 1: found no Node message of the Chakra schema"),
-        (b"\x00", "found no node in it or in the files beside it"),
+        (b"\x00", "found no node in it or in the other files"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, message: str) -> None:

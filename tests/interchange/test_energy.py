@@ -46,7 +46,7 @@ def test_a_round_trip_draws_what_the_direct_simulation_draws(
 
 
 def test_computations_that_tell_nothing_draw_the_most_that_a_board_holds(tmp_path: Path) -> None:
-    """By hand: one rank computes for 1 s just below 700 W, the node beside it is at rest."""
+    """By hand: one rank computes for 1 s just below 700 W, the node alongside it is at rest."""
     place = written(tmp_path, [compute(1, us=1_000_000)])
     found = replay(place, platform=platform()).energy
     device = platform().cluster.node.device

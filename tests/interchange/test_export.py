@@ -278,7 +278,7 @@ def test_an_export_that_fails_midway_leaves_nothing(
 
 
 def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
-    """A kill leaves a hidden folder beside, or within one that holds files."""
+    """A kill leaves a hidden folder next to the target, or inside it if it holds files."""
     step, folder = job({"dp": 8}), tmp_path / "traces"
     (tmp_path / ".traces.partial").mkdir()
     (tmp_path / ".traces.partial" / "step.8.et").write_bytes(b"part")

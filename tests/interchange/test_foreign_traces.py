@@ -146,7 +146,7 @@ def test_numbers_come_as_any_integer_type(tmp_path: Path) -> None:
 
 
 def test_a_message_carries_what_waits_for_it(tmp_path: Path) -> None:
-    """Send after compute, then compute after receive, beside other work."""
+    """Send after compute, then compute after receive, alongside other work."""
     written(
         tmp_path,
         [compute(1, 10), send(2, 1, us=5, after=[1]), compute(3, 100, after=[1])],

@@ -1,4 +1,4 @@
-"""Keys without effect: which are told, and in which words."""
+"""Keys without effect: which are reported, and in which words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TREE = {"": {"compute": {"batch": "dp"}}}
 
 
 def warnings(strategy: Any = "ddp", **cluster: Any) -> list[str]:
-    """Return what is told about a job on one DGX H100."""
+    """Return the warnings of a job on one DGX H100."""
     job = {
         "model": "gpt2",
         "data": {"sequence_length": 1024, "global_batch": 64},

@@ -160,7 +160,7 @@ def test_data_parallelism_takes_the_devices_that_are_left(
     ],
 )
 def test_the_load_of_experts_is_a_factor_or_a_draw(value: Any, expected: ExpertLoad) -> None:
-    """In short form and beside a tree alike."""
+    """Both in short form and with a tree."""
     short = strategy({"ep": 8, "expert_imbalance": value})
     tree = strategy({"mesh": {"dp": 8}, "tree": {}, "expert_imbalance": value})
 

@@ -83,7 +83,7 @@ def test_a_slow_meter_is_resolved_by_least_squares_where_the_mixture_changes() -
 
 
 def test_a_mixture_that_never_changes_is_not_resolved() -> None:
-    """Any powers that give the same sum would do: none is told."""
+    """Any powers with the same sum would fit: none is reported."""
     track, waits, _ = loop(3, seconds=30, every_s=0.1, step_s=0.01, noise=0.02, mixes_alike=True)
     split = stage_energies(track, waits, 0.0, track.changed_s)
 

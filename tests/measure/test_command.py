@@ -84,7 +84,7 @@ def test_a_command_that_fails_has_its_energy_written(recorded: Path, tmp_path: P
 def test_a_command_too_short_for_the_sensor_is_refused_with_what_is_needed(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Better none than a wrong figure; the way to get one stands beside it."""
+    """No figure is better than a wrong one; the message states how to get one."""
     slow = json.loads(recorded.read_text())
     at_s = [index / 2 for index in range(1, 20)]
     slow["power"] = [{"domain": "node0/gpu0", "at_s": at_s, "watts": [100.0] * len(at_s)}]
@@ -154,7 +154,7 @@ def test_wrong_usage_is_refused(
 def test_json_on_standard_output_is_alone_there(
     recorded: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The command's own output goes beside it."""
+    """The command's own output goes next to it."""
     program = "import time; print('step 1'); time.sleep(0.3)"
     options = ["--meter", "replay", "--replay", str(recorded), "--interval", "20 ms"]
     code = run(["measure", *options, "--json", "-", PYTHON, "-c", program])

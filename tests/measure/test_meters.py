@@ -68,7 +68,7 @@ def test_a_number_is_not_the_beginning_of_another_devices_uuid() -> None:
 
 
 def test_a_device_without_any_meter_leaves_the_others_read() -> None:
-    """A card for a screen beside an accelerator."""
+    """A display card and an accelerator."""
     nvml = FakeNvml([1500, None])
     nvml.powerless = {1}
     meter = NvmlMeter(nvml)
@@ -142,7 +142,7 @@ def test_apple_parts_without_a_counter_are_missing() -> None:
 
 
 def test_the_kernels_counters_of_packages_and_memory(tmp_path: Path) -> None:
-    """Cores lie within their package, `psys` contains it: neither is read beside it."""
+    """Cores lie within their package, `psys` contains it: neither is read in addition."""
     for number in (0, 1):
         zone = powercap_zone(
             tmp_path / f"intel-rapl:{number}", f"package-{number}", energy_uj=2_000_000 + number

@@ -21,7 +21,7 @@ from wattree.measure.profile.write import files_of
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the calibration's path beside measurements that are complete."""
+    """Return the calibration's path next to measurements that are complete."""
     out = tmp_path / "cal.yaml"
     profiles.journal_of(files_of(out).measurements, rounds=5)
     monkeypatch.setattr(profile, "describe_machine", lambda **_: profiles.machine())

@@ -199,7 +199,7 @@ def test_all_that_workers_did_is_counted_once(*, stays: bool) -> None:
 
 
 class _Worker:
-    """A process that is busy for as long as it is told."""
+    """A process that is busy for a given time."""
 
     def __init__(self) -> None:
         program = (

@@ -150,7 +150,7 @@ def test_a_loop_that_fails_has_its_energy_written(
 def test_a_loop_without_a_batch_writes_nothing(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is no time to speak of; the user is told."""
+    """There is almost no time; a message reports it."""
     with Stages(
         out=tmp_path / "run.json",
         meters=["replay"],
@@ -163,7 +163,7 @@ def test_a_loop_without_a_batch_writes_nothing(
 
 
 def test_workers_time_is_work_of_the_loader(recorded: Path, tmp_path: Path) -> None:
-    """Processes that prepare batches beside the loop; they do not write runs of their own."""
+    """Processes that prepare batches alongside the loop; they do not write runs of their own."""
     data = torch.utils.data.TensorDataset(torch.randn(64, 16), torch.zeros(64, 1))
     loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=1)
     model, optimizer = pair()

@@ -180,7 +180,7 @@ def test_a_power_is_integrated_over_the_time_before_each_reading() -> None:
 
 
 def test_a_gap_in_a_power_is_filled_and_noted() -> None:
-    """Its energy is a guess, so a reader must be told."""
+    """Its energy is a guess, so it must be marked as one."""
     track = Track(power("board"))
     for at_s in (0, 1, 2, 3, 20, 21):
         track.add(at_s, 100.0)

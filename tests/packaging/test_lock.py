@@ -50,7 +50,7 @@ def test_a_lock_has_all_that_the_project_asks_for(file: str) -> None:
 
 @pytest.mark.parametrize("file", LOCKS)
 def test_every_entry_of_a_lock_has_hashes_and_no_address(file: str) -> None:
-    """Pip refuses one without; whose index was asked is nobody else's business."""
+    """Pip rejects one without; the address of the index must not appear."""
     text = (ROOT / file).read_text(encoding="utf-8")
     entries = re.split(r"\n(?=[\w.\-]+(?:\[[^\]]*\])?==)", text)[1:]
 

@@ -1,4 +1,4 @@
-"""`precision: amp`: fp16 products beside fp32 parameters."""
+"""`precision: amp`: fp16 matmuls and fp32 parameters."""
 
 from __future__ import annotations
 

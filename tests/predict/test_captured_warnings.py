@@ -148,7 +148,7 @@ def test_layers_that_need_all_rows_get_whole_samples(file: Path, function: str) 
 
 
 def test_ranks_that_could_split_rows(file: Path) -> None:
-    """Positions are what `cp` splits unless it is told otherwise."""
+    """By default, `cp` splits positions."""
     found = simulate(job(file, "normed", IMAGES, strategy={"cp": 2, "dp": 4, "micro_batch": 8}))
 
     assert found.warnings[0].endswith(
@@ -157,7 +157,7 @@ def test_ranks_that_could_split_rows(file: Path) -> None:
 
 
 def test_a_share_that_rounds_to_nothing_is_no_zero(file: Path) -> None:
-    """Of a recurrent layer tensor ranks split nothing; of the little beside it they do."""
+    """Tensor ranks do not split a recurrent layer, but they split the small operators around it."""
     data = {"global_batch": 64, "sequence_length": 16}
     tensor = {"tp": 2, "dp": 4, "micro_batch": 4}
     found = simulate(

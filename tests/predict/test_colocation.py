@@ -263,7 +263,7 @@ def test_text_tells_the_terms(golden: Golden) -> None:
 def test_the_published_gain_lies_within_what_is_predicted() -> None:
     """Of small networks on one A100, busy 43 % at the least: up to 1.58 times as fast (AccDP).
 
-    Alnaasan et al., HiPC 2022, abstract; which network, batch and number of processes is not told.
+    Alnaasan et al., HiPC 2022, abstract; network, batch and number of processes are not stated.
     """
     found = []
     for processes in (1, 2, 3, 4):

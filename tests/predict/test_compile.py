@@ -19,7 +19,7 @@ JOB: dict[str, Any] = {
 
 
 def test_the_key_says_what_the_habit_is_called_compiled() -> None:
-    """There is one fact, whether it is told as a key or as a habit of the software."""
+    """The key and the software default are the same fact."""
     assert job_from_mapping(JOB | {"compile": True}).traits == {"compiled": True}
     assert job_from_mapping(JOB).traits == {}
 

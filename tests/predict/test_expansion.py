@@ -350,7 +350,7 @@ cxl:
 
 
 def test_what_contradicts_itself_is_no_tier() -> None:
-    """Whoever builds one by hand is told."""
+    """Building one by hand is an error."""
     figures = {"memory_bytes": 1e12, "bandwidth_bytes_per_s": 1e11, "latency_s": 0.0}
     with pytest.raises(HardwareError, match="expected one of copy, serial, concurrent"):
         MemoryTier(**figures, pooled=False, access="both")

@@ -1,4 +1,4 @@
-"""What is told to have no effect has none: the same prediction with and without it."""
+"""A key reported to have no effect has none: the same prediction with and without it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_of_the_strategy(said: dict[str, Any], plain: dict[str, Any]) -> None:
 
 
 def test_interleaving_one_chunk_gains_nothing() -> None:
-    """It takes as long as 1F1B, and keeps more micro-batches alive."""
+    """It takes as long as 1F1B, and stores more micro-batches."""
     interleaved, plain = (figures({"schedule": n, "pp": 2}) for n in ("interleaved", "1f1b"))
 
     assert interleaved[0] == pytest.approx(plain[0], rel=1e-12)
@@ -80,7 +80,7 @@ def test_of_the_cluster(section: dict[str, Any]) -> None:
 
 
 def test_a_slower_fabric_slows_the_step() -> None:
-    """The adapters fall back to its ports, so this is told, and computed with."""
+    """The adapters are limited to its ports; this is reported, and used."""
     fast, slow = (figures("ddp", nodes=2, fabric=name)[0] for name in ("efa", "ethernet-10g"))
 
     assert slow > 1.5 * fast

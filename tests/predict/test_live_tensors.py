@@ -33,7 +33,7 @@ MIRRORED = frozenset(
 
 
 def chunks_of(schedule: str) -> int:
-    """Return how many chunks a schedule wants on a stage, if it wants to be told."""
+    """Return the number of chunks per stage that a schedule needs, if it needs one."""
     return 2 if schedule in {"interleaved", "breadth-first"} else 1
 
 

@@ -73,7 +73,7 @@ CASES = (
 
 
 def job(loader: Any, strategy: str = "ddp", batch: int = BATCH, **cluster: Any) -> Job:
-    """Return a job that loads its data that way, on an H100 node unless told otherwise."""
+    """Return a job that loads its data that way, on an H100 node by default."""
     data = {"sequence_length": 1024, "global_batch": batch}
     return job_from_mapping(
         {
@@ -416,7 +416,7 @@ def test_neighbours_that_differ_on_their_storage_are_refused(tmp_path: Path) -> 
 
 
 def test_a_plan_says_that_its_winner_waits_for_data() -> None:
-    """No strategy helps then; what would is told."""
+    """No strategy helps then; the message names what would."""
     asked = replace(job(SLOW["workers"]), strategy="auto")
     found = plan(asked, top=1, max_devices=1)
 

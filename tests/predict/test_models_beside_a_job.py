@@ -1,4 +1,4 @@
-"""Models that a job names without a path: of the catalog first, then beside its file."""
+"""Models that a job names without a path: of the catalog first, then next to its file."""
 
 from __future__ import annotations
 

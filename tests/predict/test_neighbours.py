@@ -1,4 +1,4 @@
-"""A job beside its neighbours, from job files: slower where they share, by what they share."""
+"""A job with its neighbors, from job files: slower where they share, by what they share."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_the_trace_shows_all_jobs(folder: Path) -> None:
 
 
 def test_a_shared_node_is_paid_by_its_users(folder: Path) -> None:
-    """Two jobs on halves of the same nodes: each pays for half of them, alone or beside."""
+    """Two jobs on halves of the same nodes: each pays for half of them, alone or together."""
     halves = [", ".join(f"{8 * n + k}-{8 * n + k + 3}" for n in range(8)) for k in (0, 4)]
     job = job_from_mapping(
         mapping(
@@ -212,13 +212,13 @@ def example() -> Prediction:
 
 
 def test_the_example_tells_all_of_it() -> None:
-    """As text: alone, beside, why; as JSON: the same figures under `neighbours`."""
+    """As text: alone, together, why; as JSON: the same figures under `neighbours`."""
     console = Console(width=100, highlight=False)
     with console.capture() as captured:
         show_result(example().result, console)
     text = captured.get()
 
-    assert "Beside its neighbours (all other figures: alone)" in text
+    assert "With its neighbors (all other figures: alone)" in text
     assert "uplinks of leaves" in text
     assert "8 phases of their steps" in text
     found = example().result.as_json()["neighbours"]

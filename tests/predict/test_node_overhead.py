@@ -1,4 +1,4 @@
-"""Overhead of nodes by part: by hand, beside a node that is told as a whole, and in every sum."""
+"""Overhead of nodes by part: by hand, against a node without parts, and in every sum."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def on(changed: Job, **host: Any) -> Prediction:
 
 @cache
 def plain() -> Prediction:
-    """Return the job on nodes whose host is told as a whole."""
+    """Return the job on nodes whose host has no parts."""
     return on(job(), parts={}, fans=0.0, conversion=1.0)
 
 
@@ -132,7 +132,7 @@ def test_power_over_time_has_what_follows_it(name: str) -> None:
 
 
 def test_pools_have_their_own_fans_and_losses() -> None:
-    """A node with both beside one with neither: by pool, by device, and unfolded."""
+    """A node with both and one with neither: by pool, by device, and unfolded."""
     mixed = job(
         cluster={
             "pools": [{"node": "dgx-h100"}, {"node": "dgx-1-32gb"}],

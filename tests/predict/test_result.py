@@ -217,7 +217,7 @@ def test_energy_adds_up_by_stage_and_by_kind(name: str) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_average_power_lies_between_rest_and_rated(name: str, nodes: int) -> None:
-    """DGX H100 devices draw 70 to 700 W; host and switches stand beside them."""
+    """DGX H100 devices draw 70 to 700 W; host and switches stand alongside them."""
     prediction = predicted(name, nodes=nodes)
     found = prediction.result
     standing_w = found.energy_j.static / found.energy_j.total * found.average_power_w

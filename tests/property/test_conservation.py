@@ -161,7 +161,7 @@ def test_reductions_hide_behind_the_backward_as_in_closed_form(
 
 
 def test_a_pair_of_bounds_frames_what_is_simulated() -> None:
-    """Sharded parameters are gathered beside computation: partly hidden, partly not."""
+    """Sharded parameters are gathered alongside computation: partly hidden, partly not."""
     options = StrategyOptions(fsdp=4, tp=2, sharding="zero3")
     graph = Job.of(dense(4), options, cluster=small_cluster(8, per_node=2)).compiled().graph
     step_s, ends = execute(graph, mutual_slowdown=False).makespan_s, exposure(graph)

@@ -123,7 +123,7 @@ def test_an_event_tells_what_the_task_did() -> None:
 
 
 def test_memory_follows_allocations_of_each_class() -> None:
-    """Residents first, then every change, by category."""
+    """Static memory first, then every change, by category."""
     counters = of_phase(chrome_trace(sample_trace())["traceEvents"], "C")
     levels = [
         (c["pid"], c["ts"], c["args"]["parameters"], c["args"]["activations"])
@@ -152,7 +152,7 @@ def test_what_is_never_held_gets_no_track() -> None:
 
 
 def test_power_is_a_counter_of_its_class_or_of_its_own_process() -> None:
-    """Curves of the whole job stand beside those of rank classes."""
+    """Curves of the whole job stand alongside those of rank classes."""
     power = {"cluster": [(0.0, 5000.0), (1.0, 6000.0)], "stage 0": [(0.0, 700.0)]}
     events = chrome_trace(sample_trace(), power=power)["traceEvents"]
     found = [(e["pid"], e["ts"], e["args"]["power"]) for e in events if e["name"] == "power [W]"]

@@ -53,7 +53,7 @@ def disagreements() -> dict[str, str]:
 
 
 def misuse() -> dict[str, str]:
-    """Return what one rank is told of mistakes that it can see alone."""
+    """Return the message of one rank about mistakes that it can detect alone."""
     group = Group(timeout_s=PATIENCE_S)
     layer = PhantomLinear(8, 8, ghosts=2, group=group, name="mlp.up")
     mesh = dist.init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "model"))

@@ -86,7 +86,7 @@ def test_copies_and_meta_devices() -> None:
 
 
 def test_every_wrong_choice_is_named() -> None:
-    """All that is wrong with widths and ghosts is told at once."""
+    """All problems of widths and ghosts are reported at once."""
     with pytest.raises(StrategyError) as caught:
         PhantomLinear(8, 8, ghosts=9, variant="both", name="mlp.up")
 

@@ -43,7 +43,7 @@ while True:
 #: Makes a program take no notice when it is asked to stop.
 IGNORE = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
-#: Makes a program write where ranks meet, and end well once it is told to.
+#: Makes a program write where ranks meet, and end well on request.
 RANK_UNTIL = """
 import os, pathlib, threading, time
 _place = pathlib.Path(os.environ["PLACE"])

@@ -309,7 +309,7 @@ def test_a_daemon_or_server_that_is_killed_is_noticed(
 
 
 def test_processes_are_clients_when_the_daemon_says_so(daemon: Callable[..., MpsDaemon]) -> None:
-    """Descendants of a rank count for it; one on a device without MPS is told."""
+    """Descendants of a rank count for it; one on a device without MPS is reported."""
     mine = daemon()
     now = [0.0]
     clients = Clients(mine.control, os.environ, clock=lambda: now[0])

@@ -217,7 +217,7 @@ def test_merges_that_do_not_fit_are_refused_by_layer() -> None:
 
 
 def test_shards_are_written_whole_and_read_back(tmp_path: Path) -> None:
-    """One process makes what ranks load; damage and absence are told."""
+    """One process writes the files that ranks load; damaged and missing files are reported."""
     original = stack(12, 12, 6)
     found = split_model(original, ranks=1, ghosts=2, plan="ffn")
     folder = write_shards(found, tmp_path / "a" / "one")

@@ -61,7 +61,7 @@ def test_exact_kinds_leave_a_model_as_it_was(four: list[dict[str, Any]]) -> None
 
 
 def test_ranks_find_the_shards_that_one_process_finds(four: list[dict[str, Any]]) -> None:
-    """Each decomposes its own column block; the parts are told, not guessed."""
+    """Each decomposes its own column block; the parts are stated, not guessed."""
     assert max(each["alone"] for each in four) <= 1e-8
 
 

@@ -216,7 +216,7 @@ def test_a_proof_holds_for_one_connection() -> None:
 def test_the_port_of_one_host_is_on_loopback(
     launch: Launch, *, is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody outside can connect; launchers of several hosts have to."""
+    """No other host can connect; launchers of several hosts must."""
     bound: list[str] = []
 
     def create(address: tuple[str, int], **_: object) -> socket.socket:

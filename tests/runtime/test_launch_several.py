@@ -24,7 +24,7 @@ from wattree.runtime.colocation.state import state_root, states_in
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 10.0
-#: Says what it was told, waits as long as it is told to, and ends as it is told to.
+#: Prints its arguments, waits for the given time, and ends with the given status.
 RANK = f"""
 {CONNECT}
 import sys, time
@@ -103,7 +103,7 @@ def _said(home: dict[str, str], count: int) -> list[list[str]]:
 
 
 def test_ranks_are_counted_over_all_launchers(home: dict[str, str]) -> None:
-    """They are told torchrun's variables; the agent's store, which is of fewer ranks, is not."""
+    """They get torchrun's variables, but not the agent's store, which is of fewer ranks."""
     names = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WATTREE_DEVICE")
     more = ("WATTREE_DEVICE_RANK", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
     codes, notes = _ended(_launchers(home, [["-q", "2"]] * 2, ["0", "0", *names, *more]))

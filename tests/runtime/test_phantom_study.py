@@ -104,7 +104,7 @@ def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     folder = tmp_path / "phantom_study"
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__", "*.png"))
-    # A process started in the background may have been told to ignore the signal.
+    # A process started in the background may ignore the signal.
     program = (
         "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "sys.argv = ['study.py']; runpy.run_path('study.py', run_name='__main__')"

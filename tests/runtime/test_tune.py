@@ -140,7 +140,7 @@ def test_processes_are_told_from_threads_that_wait_for_each_other() -> None:
 
 
 def test_one_process_with_more_loader_workers_is_chosen_where_it_is_best() -> None:
-    """The launcher sets them without a change to the script; a larger batch is only told."""
+    """The launcher sets them without a change to the script; a larger batch is only reported."""
     found = ramp(Machine(100, 150, 170, 160, 150, workers=1), replace(ROOMY, cores=2))
     assert max(found.rows, key=lambda row: row.rate).setting == TrialSetting(processes=3)
     assert found.chosen == TrialSetting(loader_workers=2)
@@ -170,7 +170,7 @@ def test_loader_workers_and_threads_are_tried_for_the_best_number() -> None:
 
 
 def test_what_one_process_can_do_otherwise_is_said() -> None:
-    """A compiled model ahead of the choice is told, not taken."""
+    """A compiled model that is faster than the choice is reported, not chosen."""
     found = ramp(Machine(100, 120, 90, compiled=1.5), ROOMY)
     assert found.chosen == TrialSetting(processes=2)
     assert "torch.compile is 1.25 x" in " ".join(found.why)

@@ -56,7 +56,7 @@ def test_two_strategies_differ_in_what_they_choose_and_the_reason_names_it(
 
 
 def test_other_hardware_is_compared_by_the_parts_of_the_step(job_file: Written) -> None:
-    """Parts of two steps need not have the same reasons to be told apart."""
+    """Parts of two steps may differ for other reasons."""
     options = {"dp": 8, "micro_batch": 8}
     first = job_file("a.yaml", strategy=options)
     other = job_file("h.yaml", strategy=options, cluster={"node": "dgx-h100"})

@@ -34,7 +34,7 @@ def job(model: Any = None, **data: Any) -> Job:
     )
 
 
-#: What is told of phantom layers does not depend on pipelines and the like.
+#: The report on phantom layers does not depend on pipelines and similar options.
 FEW = Limits(axes={"pp": (1,), "fsdp": (1,)}, shardings=("none",), micro_batches=(32, 128, 256))
 
 

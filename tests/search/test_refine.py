@@ -94,7 +94,7 @@ def test_part_of_the_layers_is_recomputed_where_all_are_too_many() -> None:
 
 
 def test_a_plan_is_never_worse_and_keeps_to_its_limits() -> None:
-    """Beside the plan without; named schedules and recomputations are all there are."""
+    """Alongside the plan without; named schedules and recomputations are all there are."""
     for changes in (
         {"model": "bert-large", "batch": 32},
         {"model": "gpt2-xl", "batch": 16, "sequence": 1024, "software": "torchtitan"},

@@ -109,7 +109,7 @@ def test_screening_in_groups_equals_one_at_a_time(*, soaking: bool) -> None:
         options = screened.options(index)
         group = next(g for g in space.groups if _holds(g.common, options))
         row = [i for i in range(len(group)) if group.options(i) == options]
-        # With the widest of each axis beside it, so that the same axes are split in both.
+        # With the widest of each axis alongside it, so that the same axes are split in both.
         widest = [int(np.argmax(degrees)) for degrees in group.degrees.axes.values()]
         few = group.degrees.take(np.array(row + widest))
         alone = estimate(job, group.common, few, shared=shared)

@@ -87,7 +87,7 @@ def test_a_model_that_needs_more_devices_gets_them() -> None:
 
 
 def test_a_budget_without_a_price_is_refused() -> None:
-    """A cost that nobody knows cannot be compared."""
+    """An unknown cost cannot be compared."""
     priced = job()
     node = replace(priced.cluster.node, price_usd_per_s=None)
     pool = replace(priced.cluster.pool, node=node)

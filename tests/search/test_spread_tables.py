@@ -1,4 +1,4 @@
-"""Plans of models with tables: spread over replicas, beside copies of the dense parts."""
+"""Plans of models with tables: spread over replicas, with copies of the dense parts."""
 
 from __future__ import annotations
 

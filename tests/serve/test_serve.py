@@ -257,7 +257,7 @@ def test_a_step_that_does_not_fit_says_what_makes_it_fit(server: Server) -> None
 
 
 def test_a_search_whose_page_was_closed_ends() -> None:
-    """Nothing is left running for nobody; and no more than two run at once."""
+    """No search runs without a client; and no more than two run at once."""
     ended = threading.Event()
 
     def search(job: wattree.Job, *, progress: Callable[[str, int, int], None]) -> Plan:

@@ -271,7 +271,7 @@ class _Executor:
         return {}
 
     def _overlap_factors(self) -> dict[int, float]:
-        """Rules 3 and 4: at what part of its share each task works beside what overlaps it."""
+        """Rules 3 and 4: at what part of its share each task works alongside what overlaps it."""
         graph = self.graph
         computing = {c for t in self.working for c in self.classes[t] if self._computes(t)}
         communicating = {

@@ -13,7 +13,7 @@ MIB = 2**20
 
 
 def caching(**options: float) -> CachingAllocator:
-    """Return an allocator as PyTorch has it unless told otherwise."""
+    """Return an allocator with PyTorch's defaults."""
     return CachingAllocator(allocator_policy("caching"), **options)
 
 
@@ -119,7 +119,7 @@ steps = st.lists(
 def test_no_allocator_holds_less_than_its_tensors(
     name: str, steps: list[tuple[bool, int, str]], *, tight: bool
 ) -> None:
-    """Nothing is handed out twice, and once all is back everything that is cached is free."""
+    """No memory is allocated twice, and after all frees the whole cache is free."""
     policy = allocator_policy(name)
     allocator = CachingAllocator(policy, capacity=200 * MIB if tight else float("inf"))
     held = []

@@ -171,7 +171,7 @@ def test_classes_may_be_swept_apart(given_: tuple[Trace, np.ndarray]) -> None:
 
 
 def test_communication_beside_computation_gets_what_is_left() -> None:
-    """By hand: 500 W of computation for 2 s and 300 W beside it for 4 s, of 600 W in all."""
+    """By hand: 500 W of computation for 2 s and 300 W alongside it for 4 s, of 600 W in all."""
     tasks = [
         TaskSpec(kind=TaskKind.COMPUTE, streams=(0,), work_s=2.0),
         TaskSpec(kind=TaskKind.COLLECTIVE, streams=(1,), work_s=4.0),

@@ -43,7 +43,7 @@ def test_proteus_divides_by_the_number_on_the_most_loaded_link(player: Player) -
 
 @both
 def test_proteus_counts_the_flows_that_a_folded_task_stands_for(player: Player) -> None:
-    """Three twins beside one other are four flows; what counts 0 is no flow of its own."""
+    """Three equal flows and one other are four flows; a count of 0 is not a flow."""
     graph = graph_of(
         [
             flow(0, 1.0, (0, 3.0), counts=(3,)),
@@ -86,7 +86,7 @@ def test_proteus_slows_whole_tasks_that_meet_and_no_others(player: Player) -> No
 
 @both
 def test_proteus_lengthens_what_shares_a_link_at_its_share(player: Player) -> None:
-    """Both rules together: 1 s, lengthened to 2 s, at half speed beside another flow of 3 s.
+    """Both rules together: 1 s, lengthened to 2 s, at half speed alongside another flow of 3 s.
 
     From 0 s to 4 s the first does its 2 s; the second, on a rank that computes nothing, has done
     2 s by then and takes 1 s more.
@@ -118,7 +118,7 @@ def test_proteus_lengthens_what_shares_a_link_at_its_share(player: Player) -> No
 def test_each_switch_takes_away_its_rule_alone(
     player: Player, switches: dict[str, object], ends_s: list[float]
 ) -> None:
-    """2 s of compute at 0.8 beside communication; two flows of 2 s on one link."""
+    """2 s of compute at 0.8 alongside communication; two flows of 2 s on one link."""
     graph = graph_of(
         [
             TaskSpec(kind=COMPUTE, streams=(0,), work_s=2.0),

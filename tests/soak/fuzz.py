@@ -50,7 +50,7 @@ def content_of(reader: Reader, seed: int, number: int) -> bytes:
 
 
 class _Report(Protocol):
-    """Told how many inputs are done and whether the last was taken; returns whether to go on."""
+    """Called with the number of inputs done and whether the last was accepted; True: go on."""
 
     def __call__(self, number: int, *, accepted: bool) -> bool: ...
 
@@ -76,7 +76,7 @@ def fuzz(
         inputs: How many, over all readers.
         first: Number of the first one.
         names: Readers to try.
-        report: Told of each.
+        report: Called for each.
         mark: File that says which one is being read, for `crashed`.
     """
     readers = [READERS[name] for name in names]
@@ -130,7 +130,7 @@ def _small(reader: Reader, content: bytes, failure: Failure, folder: Path) -> by
 
 
 def write_failure(found: Found, seed: int, folder: Path) -> Path:
-    """Write an input that failed, and beside it what it did, and return its path."""
+    """Write an input that failed, and next to it what it did, and return its path."""
     place = folder / found.reader
     place.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(found.content).hexdigest()[:10]

@@ -202,7 +202,7 @@ class Pool:
         return random.choice(JUNK)
 
     def entry(self, random: random.Random, place: Sequence[Any]) -> tuple[str, Any] | None:
-        """Return a key and its value as some good file has them beside the last key of a place."""
+        """Return a key and its value as some good file has them next to the last key of a place."""
         entries = self._sections.get(tuple(place[-2:-1]))
         return random.choice(entries) if entries else None
 

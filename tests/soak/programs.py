@@ -53,7 +53,7 @@ class Program:
         return True
 
     def family(self) -> list[Process]:
-        """Return all of its processes that are alive, the leader among them."""
+        """Return all of its running processes, including the leader."""
         return [process for process in marked(_MARK, self.token) if is_alive(process)]
 
     def children(self) -> list[Process]:

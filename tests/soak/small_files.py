@@ -67,7 +67,7 @@ def traces() -> Sequence[bytes]:
 
 
 def write_partner(folder: Path) -> None:
-    """Write the file of rank 1 beside one of rank 0."""
+    """Write the file of rank 1 next to one of rank 0."""
     nodes = [receive(1, 0), send(2, 0, after=[1], us=2), collective(3, 1 << 20, after=[2], us=7)]
     with tempfile.TemporaryDirectory() as made:
         place = written(Path(made) / "both", [compute(1, 1)], nodes)

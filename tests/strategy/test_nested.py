@@ -10,7 +10,7 @@ from wattree.strategy import Mesh, fine_mesh
 
 
 def test_axes_are_cut_where_any_grid_is_cut() -> None:
-    """Four times two beside two times four: halves, quarters, eighths."""
+    """Four times two and two times four: halves, quarters, eighths."""
     mesh = Mesh(axes=(("pp", 3), ("a", 4), ("b", 2)))
 
     found = fine_mesh(mesh, [(("x", 2), ("y", 4)), (("z", 8),)])

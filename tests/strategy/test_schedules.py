@@ -345,7 +345,7 @@ def problems_of(*orders: str, chunks: int = 1, micro_batches: int = 2) -> list[s
         ("F0 F1 B0 I1", "stage 0, chunk 0, micro-batch 1, weight gradient: is missing"),
         (
             "F0 F1 B0 B1 W1",
-            "stage 0, chunk 0, micro-batch 1, weight gradient: comes beside a whole backward; "
+            "stage 0, chunk 0, micro-batch 1, weight gradient: repeats a whole backward; "
             "write B, or I and W",
         ),
         (

@@ -150,7 +150,7 @@ def test_what_one_node_drew_for_its_work_is_told_from_its_power() -> None:
 
 
 def test_what_rates_and_lengths_leave_is_not_training() -> None:
-    """40 s beside 600,000 samples on one node and on eight."""
+    """40 s in addition to 600,000 samples on one node and on eight."""
     one = replace(row(1, 1000.0), run_s=40.0 + 600.0)
     eight = replace(row(8, 6000.0), run_s=40.0 + 100.0)
 

@@ -105,7 +105,7 @@ def _namespaces() -> list[str]:
 def test_interfaces_count_the_payload_and_its_headers(
     netlab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages of 256 KiB: 0.7 % of headers, acknowledgements of the other direction beside."""
+    """Messages of 256 KiB: 0.7 % of headers, acknowledgements of the other direction alongside."""
     monkeypatch.setattr(sys, "executable", warm_python())
     ghosts = Contestant(kind="phantom", width=1024, depth=2, batch=256, ghosts=256)
     cases = {"phantom": ghosts, "rows": replace(ghosts, kind="rows", ghosts=0)}

@@ -18,7 +18,7 @@ from wattree.units import format_time
 
 
 def energy_usd_per_j(cluster: Cluster, nodes: Sequence[float] | None = None) -> float | None:
-    """Return the price of energy that a job pays beside rent; None where it pays none. [USD/J]
+    """Return the price of energy that a job pays in addition to rent; None without one. [USD/J]
 
     Rent has energy in it. So energy is paid where the job says so, and where no node has a rent.
 

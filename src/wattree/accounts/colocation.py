@@ -54,8 +54,8 @@ def colocation_notes(step: ExecutedStep) -> tuple[str, ...]:
     notes = [what]
     if step.cluster.pools[0].node.device.kind != "cpu":
         notes.append(
-            "kernels of one process do not slow those of another beside what they fill: no "
-            "measurement says by how much, so gains are the most to be had"
+            "kernels of one process slow those of another only by the share of the device that "
+            "they fill; a further slowdown is not measured, so gains are upper bounds"
         )
     if colocation.batch_rule == FIXED_PER_PROCESS:
         notes.append(

@@ -27,7 +27,7 @@ _WAITS = {
 _AT = {name: index for index, name in enumerate(COMPONENTS)}
 _CELLS = len(StageLabel) * CLASSES
 _IDLE_CELL = int(StageLabel.COMPUTING) * CLASSES + int(OperatorClass.WAITING)
-#: Rank classes whose devices are told one by one; of more, those of each pool are.
+#: Most rank classes whose devices are listed one by one; with more, devices are listed by pool.
 _MOST_CLASSES = 256
 
 
@@ -260,7 +260,7 @@ class Account:
         of_class = over[drawn.pools]
         found = (drawn.ranks * of_class) @ drawn.occupancy.power_j * (BINS / drawn.step_s)
         if drawn.loading_j is not None and drawn.loading_w is not None:
-            # Loading over time is told of all pools together: what follows it is their average.
+            # Loading over time is known for all pools together: per pool, it is their average.
             loaded_j = drawn.loading_j.sum(axis=(1, 2))
             whole_j = float(loaded_j.sum())
             share = float(loaded_j @ of_class) / whole_j if whole_j > 0 else 0.0

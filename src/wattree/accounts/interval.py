@@ -162,7 +162,7 @@ def interval_parts(
         known = replace(known, observed=True)
         told = told_parts(setting, found, constants, facts.device, measured)
         left = observed_parts(told, known, own, spreads)
-        found = min(left, found, key=deviation)  # what runs told takes nothing from what was known
+        found = min(left, found, key=deviation)  # observations of runs never widen the interval
     if alternatives := left_open_spreads(setting.job.assumed):
         found[LEFT_OPEN] = IntervalPart(share=1.0, spread=math.hypot(*alternatives))
     return found, known

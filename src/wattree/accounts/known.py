@@ -17,7 +17,7 @@ LEVELS = ("device", "die", "architecture", "pooled")
 _PADDING = 0.05
 #: A job up to this many times as large as any measured one is within their sizes.
 _WITHIN = 1.5
-#: No step is told better than this by another: runs vary, and no model is without error.
+#: Lower bound of the error of one step predicted from another: runs vary, and models have errors.
 _LEAST_NOISE = 0.01
 
 
@@ -58,7 +58,7 @@ class EvidenceClass:
         )
 
     def noise(self, spreads: Mapping[str, float]) -> float:
-        """Return what one run does not tell of another, beside what both rest on alike.
+        """Return the error of one run predicted from another, apart from their common constants.
 
         Where no rows were anchored by each other, all that constants leave counts as such.
         """

@@ -44,8 +44,8 @@ def with_live_tensors(
         ledger: Of the same compilation.
         fullest: The class that needs most.
         allocator: Which one holds the tensors.
-        overhead_bytes: What the allocator cannot have of the device: context, communicators. [B]
-        asked: Name of a rank class, or `FULLEST`; what an allocator holds is only told if asked.
+        overhead_bytes: Memory that the allocator cannot use: context, communicators. [B]
+        asked: Name of a rank class, or `FULLEST`; without it, the allocator is not simulated.
 
     Raises:
         UnknownNameError: No rank class has that name.

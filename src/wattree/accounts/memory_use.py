@@ -29,7 +29,8 @@ class PeakMemory:
     """Peak of the fullest rank as three tools would report it. [B]
 
     Attributes:
-        rank_class: The fullest class: of the least room beside its peak, as a share of its device.
+        rank_class: The fullest class: with the least free memory at its peak, as a share of its
+        device.
         capacity: Of its device.
         tensors: Live tensors as the executor counts them.
         allocated: Live tensors (`torch.cuda.max_memory_allocated`).

@@ -38,7 +38,7 @@ from wattree.trace import (
 
 #: Phases that are tried where the job file gives none.
 PHASES = 8
-#: Names of communication that are told to take longer.
+#: Most collectives and transfers named as slowed down.
 _NAMED = 5
 _COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
 

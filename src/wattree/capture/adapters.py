@@ -26,9 +26,9 @@ from wattree.graph import (
 def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelGraph:
     """Return the graph with low-rank adapters on some projections, all else frozen.
 
-    Beside each target `y = W x` runs `y + B (A x)`, `A` of `rank x in`, `B` of `out x rank` [1],
-    as operators `<path>.lora_a`, `<path>.lora_b` and `<path>.lora_add`. A fused projection gets one
-    pair for its whole output; experts get a pair each.
+    In addition to each target `y = W x`, `y + B (A x)` runs, `A` of `rank x in`, `B` of `out x
+    rank` [1], as operators `<path>.lora_a`, `<path>.lora_b` and `<path>.lora_add`. A fused
+    projection gets one pair for its whole output; experts get a pair each.
 
     Args:
         graph: Any model.
@@ -142,7 +142,7 @@ def _refuse_unmatched(
 
 
 def _refuse_wide(graph: ModelGraph, rank: int, targets: Sequence[Operator]) -> None:
-    """Refuse a rank at which `B A` is larger than the matrix it stands beside."""
+    """Refuse a rank at which `B A` is larger than its target's matrix."""
     sides = {op.path: round(min(_size(side) for side in _parts(op)[1:])) for op in targets}
     path = min(sides, key=lambda path: sides[path])
     if rank > sides[path]:
@@ -271,7 +271,7 @@ def _tied_follow(graph: ModelGraph) -> ModelGraph:
 
 
 def _adapts(operator: Operator) -> bool:
-    """Return whether an adapter can stand beside the operator: a projection with a weight."""
+    """Return whether the operator can have an adapter: a projection with a weight."""
     return (
         operator.kind is OperatorKind.MATMUL
         and len(operator.inputs) == 1

@@ -1,4 +1,4 @@
-"""DeBERTa's attention to relative positions beside that to contents.
+"""DeBERTa's attention to relative positions, in addition to that to contents.
 
 P. He et al., "DeBERTa: decoding-enhanced BERT with disentangled attention", ICLR 2021,
 arXiv:2006.03654, section 3.1; in the form of v3, which shares the projections of contents.

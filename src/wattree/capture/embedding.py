@@ -138,7 +138,7 @@ def _table(
 
 
 def _with_unread(table: Operator, elements: int) -> Operator:
-    """Return the table beside parameters that take memory and are never computed with.
+    """Return the table with additional parameters that take memory and are never used.
 
     They have no gradient, so that optimizers skip them as if they were frozen.
     """

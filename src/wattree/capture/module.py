@@ -48,8 +48,8 @@ def capture_module(
         sequence: Tokens per sample, where inputs have such a dim.
         arguments: Keyword arguments of the function that builds the module.
         inputs: Tensors it takes, such as `["float32[batch, 3, 224, 224]"]`, by position or by
-            name; by default `example_inputs` beside `build`. For a function as `model` also a
-            function `(batch)` or `(batch, sequence)` that makes them.
+            name; by default `example_inputs` of the module of `build`. For a function as `model`
+            also a function `(batch)` or `(batch, sequence)` that makes them.
         loss: See `record`.
         attention: See `record`.
 

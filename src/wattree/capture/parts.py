@@ -91,7 +91,7 @@ def linear(
 ) -> Operator:
     """Return a matmul with its weight `(out, in)`, grouped over experts if given.
 
-    Like all operators here it writes the tensor of its own path unless it is told another.
+    Like all operators here it writes the tensor of its own path by default.
     """
     writes = writes or path
     seq = seq or sequence_dim()

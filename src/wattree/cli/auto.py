@@ -26,7 +26,7 @@ def tuned(
     Args:
         command: TrialSetting → program and arguments of a trial.
         options: How trials run.
-        environment: Of trials, beside that of this process.
+        environment: Variables of trials, in addition to those of this process.
 
     Raises:
         RunError: The first trial fails, or there can be none here.

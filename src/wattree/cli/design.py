@@ -111,7 +111,7 @@ def design(request: DesignRequest) -> None:
         if path is not None:
             check()
     loaded = load_study(request.study)
-    # Nor over the points that are kept, or the study beside them.
+    # Nor over the stored points, or the study next to them.
     kept = request.store or default_store(loaded)
     check_outputs(*outputs, source=kept)
     if request.report is not None:

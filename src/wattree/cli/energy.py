@@ -263,7 +263,7 @@ def _check_asked(request: PredictRequest) -> None:
     """Check that one thing is asked for, and that samples and steps are some.
 
     Raises:
-        RunError: None is, or several are, or a batch beside what has its own.
+        RunError: None is given, or several are, or a batch together with an input that has its own.
     """
     from wattree.errors import RunError
 

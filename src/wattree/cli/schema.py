@@ -64,7 +64,7 @@ def schema(request: SchemaRequest) -> None:
 
     An editor that knows the schema completes keys and marks mistakes. Files that Wattree writes
     name theirs in the first line: # yaml-language-server: $schema=job.schema.json. The schema is
-    looked for beside the file.
+    looked for next to the file.
 
     Example: wattree schema job --out job.schema.json
     """

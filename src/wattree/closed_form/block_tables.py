@@ -68,7 +68,7 @@ class BlockTable:
         forward_alone, backward_alone: Without collectives. [s]
         saved_bytes, tier2_saved: For backward, on the device and in expanded memory. [B]
         moment: Needed beyond that while it runs. [B]
-        boundary_bytes: Tensors handed on, `(tensors, n)`. [B]
+        boundary_bytes: Tensors live at the boundary, `(tensors, n)`. [B]
         forward_j, backward_j: Energy above rest of a micro-batch. [J]
     """
 
@@ -260,7 +260,7 @@ def _phase_j(phase: PhaseCosts, pipelining: Pipelining, device: DeviceOfPool) ->
     )
     hidden = hidden_under(phase.instructions, pipelining)
     if hidden:
-        # What is hidden beside a product spins on what the product leaves of the device's limit.
+        # Communication hidden by a matmul spins on the power that the matmul leaves of the limit.
         one, none = np.ones(1), np.zeros(1, dtype=bool)
         most_w = device.energy_j(one * 1e30, 0 * one, one, none)
         spin_w = device.energy_j(0 * one, 0 * one, one, ~none)

@@ -40,7 +40,7 @@ from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOpt
 _Table = TypeVar("_Table")
 #: Tables that are kept at most, some 100 kB each.
 _MOST_TABLES = 2048
-#: Numbers that another column still fits beside.
+#: Largest number of which another column can be packed into the same integer.
 _LARGEST = 2**62 // MANY
 
 
@@ -94,7 +94,7 @@ class BlockCostTable:
         tier = ExpandedTier.of(setting.job.cluster, options, spilled)
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
         self.overlap = resolved_overlap(options, software)
-        # Neither what overflows nor the experts' load is told by degrees.
+        # Degrees determine neither the overflow nor the experts' load.
         if (
             saved_bytes is None
             or spilled is not None

@@ -33,7 +33,7 @@ class Inputs:
         self.is_known = by_pool[0].setting.job.data.loader is not None
 
     def period_s(self, kinds: StageKinds) -> Floats:
-        """Return how long a step's data takes the slowest part beside the step, `(n,)`. [s]"""
+        """Return the time of the slowest concurrent part of the input pipeline, `(n,)`. [s]"""
         if not self.is_known:
             return _NOTHING
         return self._slowest(kinds, micro_batches=self._micro_batches(kinds), ahead=True)
@@ -96,7 +96,7 @@ class Inputs:
         return np.asarray(ranks / self._served())
 
     def _slowest(self, kinds: StageKinds, *, micro_batches: Floats, ahead: bool) -> Floats:
-        """Return the time of the slowest part, of those beside the step or the others. [s]"""
+        """Return the time of the slowest part that is, or is not, concurrent with the step. [s]"""
         samples = micro_batches * self.by_pool[0].degrees.micro_batch
         everywhere, slowest = self._loaders(kinds), np.zeros(len(samples))
         ranks, served = self.by_pool[0].ranks, self._served()

@@ -85,7 +85,7 @@ class StageKinds:
 
         Args:
             table: What each program keeps.
-            boundary_bytes: What each tensor takes that is handed on.
+            boundary_bytes: Size of each boundary tensor.
         """
         both = zip(self._parts, self._received, strict=True)
         return [
@@ -97,7 +97,7 @@ class StageKinds:
         """Return what goes over a border of each pipeline, on average and at most. [B]
 
         Args:
-            boundary_bytes: What each tensor takes that is handed on, `(tensors, distinct)`. [B]
+            boundary_bytes: Size of each boundary tensor, `(tensors, distinct)`. [B]
         """
         crossings = np.concatenate([contents.crossings for contents in self.helds])
         sizes = crossings @ boundary_bytes / 2  # a tensor and its gradient are two transfers

@@ -44,7 +44,7 @@ PROFILED_ITEMS = (
     "update_bandwidth.sgd",
 )
 
-#: Constants that hold for all devices, and that a device has for itself where runs on it told them.
+#: Constants of all devices that a device may have its own value of, learned from runs on it.
 LEARNED_ITEMS = (
     "memory_efficiency",
     "moe_exchange_factor",

@@ -79,7 +79,7 @@ class Kernels:
     Attributes:
         tiles: Rows, columns and relative rate of output tiles.
         ramp: Contraction length at which a tile reaches half its rate.
-        row_ramp: Rows at which a product reaches half its rate, beside what tiles cost.
+        row_ramp: Rows at which a matmul reaches half its rate, apart from the effect of tiles.
         aliased: Rate of products whose results' rows fall on the same sets of a cache, over that of
             others (`_is_aliased`).
         split_waves: A long sum is cut so that its parts fill the units this often.
@@ -234,9 +234,9 @@ def implicit_matmul_time_s(
 ) -> Floats:
     """Return the time of a matmul by a library's kernels, as a convolution of one tap. [s]
 
-    Libraries run both by the same loops over tiles, and cut sums that are long beside the result,
-    as those of gradients of small weights are. Fused training software pads and arranges its
-    products so that `cost.matmul` holds.
+    Libraries run both by the same loops over tiles, and cut sums that are long compared with the
+    result, as those of gradients of small weights are. Fused training software pads and arranges
+    its products so that `cost.matmul` holds.
 
     Args:
         m, n, k: Rows, columns, contraction.

@@ -347,7 +347,7 @@ def _beside(
     Collectives inside a layer are charged one by one (`exchange_s`, `exchange_s_per_byte`).
     """
     computing = calibration.general("overlap_compute_rate")
-    # A fit may step over 1; nothing is faster beside others than alone.
+    # A fit may exceed 1; no transfer is faster with overlap than alone.
     moving = min(1.0, calibration.general("overlap_communication_rate"))
     s_per_byte = calibration.own(device, "exchange_s_per_byte", 0.0)
     if s_per_byte > 0 and cluster.nodes > 1:

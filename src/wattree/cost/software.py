@@ -194,7 +194,7 @@ _FUSING: dict[str, Any] = {
 #: `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
 _MEGATRON: dict[str, Any] = {"broadcasts_data": True}
 
-#: Sources of the habits: the projects' documentation and source, as cited in docs/accuracy.md.
+#: Sources of the software defaults: documentation and source of the projects, see docs.
 SOFTWARE: Mapping[str, Software] = {
     family.name: family
     for family in (
@@ -257,7 +257,7 @@ SOFTWARE: Mapping[str, Software] = {
             title="Composer / llm-foundry (PyTorch FSDP1)",
             attention_kernels="ampere",
             reduce_bytes=2.0,
-            # `loss_fn: fused_crossentropy` by default: beside 16-bit logits only their gradient
+            # `loss_fn: fused_crossentropy` by default: besides 16-bit logits only their gradient
             # (llm-foundry, models/mpt/modeling_mpt.py).
             loss_bytes_per_logit=2.0,
             saves_quantized=True,

@@ -1,8 +1,8 @@
 """Whether the fields of a study exist and take its values: asked of the readers themselves.
 
 Each value of each axis is set alone, the other axes at their first values. What a reader refuses at
-the path of that axis is the study's fault; what it refuses elsewhere may be mended by another axis
-and is told at the points where it is not.
+the path of that axis is the study's fault; what it refuses elsewhere may be corrected by another
+axis, and is reported at the points where it is not.
 """
 
 from __future__ import annotations

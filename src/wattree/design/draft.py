@@ -1,7 +1,7 @@
 """A cluster in the making: the base of a study, changed field by field, then read as files are.
 
 Nothing is checked here that the readers of job and hardware files check: a changed file goes
-through the same readers, and what they refuse is told under the paths of the study.
+through the same readers, and their messages are reported under the paths of the study.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Capital:
     """What the cluster costs to buy.
 
     Attributes:
-        device_usd, node_usd, cluster_usd: Of one device, of one node beside its devices, of all
-            that is there once. [USD]
+        device_usd, node_usd, cluster_usd: Price of one device, of one node without its devices, of
+            all parts that exist once. [USD]
         lifetime_s: How long it is used; None where that is not given. [s]
     """
 

@@ -41,7 +41,7 @@ def run_study(
 
     Args:
         study: The study.
-        store: The file; beside the study's own if None.
+        store: The file; next to the study's file if None.
         on: `processes`, `here`, `ray`, or the address of a Ray cluster.
         workers: Points evaluated at once; as many as there are cores if None.
         resume: Refuse to begin anew.

@@ -246,7 +246,7 @@ class StudyFile(_Section):
     sampler: dict[str, Any] = Field(default_factory=dict, description="a mapping with kind")
 
 
-#: Sections that a file's reader takes one by one, so that all of their faults are told at once.
+#: Sections that a file's reader takes one by one, so that all of their errors are reported at once.
 _SECTIONS: dict[str, type[BaseModel]] = {
     "workloads": WorkloadSpec,
     "axes": AxisSpec,

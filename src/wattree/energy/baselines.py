@@ -1,8 +1,8 @@
 """Simpler models of the energy of a run, as baselines for the stage model. Pure functions.
 
-All give power per node from what a run's utilization was, and are calibrated on the same runs as
-the stage model. They are told the length, and all but L4 the utilization, of the runs that they are
-scored on, which a prediction would not have.
+All compute power per node from a run's utilization, and are calibrated on the same runs as
+the stage model. They get the length of the runs that they are scored on, and all but L4 the
+utilization, which a prediction would not have.
 
 References:
     [1] X. Fan, W.-D. Weber, L. A. Barroso, "Power Provisioning for a Warehouse-sized Computer",
@@ -42,8 +42,8 @@ class Baseline:
 
     Attributes:
         title: For people.
-        formula: Of power, in the letters of docs/energy.md.
-        knows: What it is told of the runs that it is scored on.
+        formula: The formula of power, in the letters of docs/energy.md.
+        knows: Measured inputs that it gets of the runs that it is scored on.
         fit: Runs → what predicts the energy of one; raises `BaselineError`.
     """
 

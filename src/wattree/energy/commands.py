@@ -126,7 +126,7 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = sorted(path.rglob("*.json"))
-    # `wattree train --out` writes the result beside the run: what is no run is left out here.
+    # `wattree train --out` writes the result next to the run: other files are left out here.
     runs = [each for each in found if not _is_another(each)]
     if not runs:
         raise RunError(str(path), ["found a folder without files of runs, expected *.json in it"])
@@ -141,4 +141,4 @@ def _is_another(path: Path) -> bool:
                 return False  # as `write_run` writes it
         return "schema" not in read_json(path)
     except (OSError, JobError):
-        return False  # told by whoever reads it as a run
+        return False  # reported when it is read as a run

@@ -172,7 +172,7 @@ def _of_estimates(runs: Sequence[Run]) -> list[str]:
     if not any(reading.meter == _ESTIMATE for run in runs for reading in run.counted):
         return []
     return [
-        "their energy was estimated from processor time: models that are told utilization find "
+        "their energy was estimated from processor time: models that use utilization find "
         "the formula of the estimate again, and their errors do not describe machines"
     ]
 

@@ -233,7 +233,7 @@ def _network_rows(seen: Observations, span: str) -> tuple[list[tuple[Run, float]
     word = (
         ""
         if sweep or not rows
-        else (f"no sweep of collectives {span} nodes: α and β are those beside computing")
+        else (f"no sweep of collectives {span} nodes: α and β are those that overlap computing")
     )
     return rows, word
 

@@ -310,7 +310,7 @@ def _refuse_mixtures(runs: Sequence[Run]) -> None:
 def _one_loader(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:
     """Return runs that either all prefetch or all do not, and which they were assumed to.
 
-    Rates of workers beside the loop and of a loader within it are different constants, and so is
+    Rates of worker processes and of a loader within the loop are different constants, and so is
     how they add to a step: one calibration holds one kind.
 
     Raises:
@@ -324,8 +324,8 @@ def _one_loader(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:
             "runs",
             [
                 f"prefetch: found false ({_first(within)}) and true ({_first(ahead)}), expected "
-                "one: loaders within the process and workers beside it have rates of their own; "
-                "fit them apart"
+                "one: loaders within the process and worker processes have different rates; "
+                "fit them separately"
             ],
         )
     silent = {id(run): run.name for run in loading if run.prefetch is None}

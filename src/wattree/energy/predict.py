@@ -18,7 +18,7 @@ from wattree.trace.run import Activity, Run, RunOrigin, Work
 
 #: How far a constant is moved to see whether it matters: to where another part may be the slower.
 _MOVE = 0.5
-#: Share of the whole from which on a reader is told that a stage is hardly known.
+#: Share of the whole above which a hardly known stage is reported.
 _SOME = 0.01
 
 

@@ -57,8 +57,8 @@ class MethodScores:
     """Errors of one energy model on the runs of one kind of node.
 
     Attributes:
-        method, title: Its name, and for people.
-        knows: What it is told of the runs that it is scored on.
+        method, title: Its name, and its title in tables.
+        knows: Measured inputs that it gets of the runs that it is scored on.
         total: Energy of all nodes; None where it cannot be used, and `reason` says why.
         by_model, by_nodes: The same, by model, and by number of nodes.
         by_stage: Energy of each stage that holds, or is said to hold, 1 % of its run or more; empty

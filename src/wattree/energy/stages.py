@@ -23,7 +23,7 @@ from math import ceil, log2
 
 from wattree.graph.volume import volume_factor
 
-#: Backward's share of computing: gradients of weights and of inputs beside one forward pass.
+#: Backward's share of computing: gradients of weights and of inputs for one forward pass.
 BACKWARD_SHARE = 2.0 / 3.0
 
 

@@ -96,7 +96,7 @@ def read_command(path: Path, problems: Problems) -> Found | None:
 
 
 def model_beside(path: Path, name: str) -> str:
-    """Return a model that a file names: the configuration in a folder beside it, or a name.
+    """Return a model that a file names: the configuration in a folder next to it, or a name.
 
     A configuration that the catalog has goes by its name there.
     """

@@ -72,7 +72,7 @@ def _optimizer(concrete: ConcreteJob) -> dict[str, Any]:
     if kind in {"AdamW", "Adam"} and on_cpus(concrete):
         params["torch_adam"] = True  # DeepSpeed's own is compiled at the first start
     found: dict[str, Any] = {"optimizer": {"type": kind, "params": params}}
-    if kind not in {"AdamW", "Adam", "Lion"}:  # PyTorch's, which ZeRO takes when told to
+    if kind not in {"AdamW", "Adam", "Lion"}:  # PyTorch's, which ZeRO accepts with this key
         found["zero_allow_untested_optimizer"] = True
     return found
 

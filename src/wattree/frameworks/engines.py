@@ -58,7 +58,7 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
         if options.tp > 1:
             yield (
                 "strategy.tp",
-                f"found {options.tp} with DeepSpeed's sharding, expected zero3 or hybrid beside it",
+                f"found {options.tp} with DeepSpeed's sharding, expected zero3 or hybrid with it",
             )
         return
     yield from unexpressed(options, _FSDP_KEYS if engine == FSDP else _DDP_KEYS)
@@ -72,7 +72,7 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
     elif options.cp > 1:
         yield "strategy.cp", "above 1 without sharding; expected zero3, or context ulysses"
     elif options.tp > 1 and options.dp > 1:
-        yield "strategy.tp", "above 1 beside whole replicas; expected sharding zero3 or hybrid"
+        yield "strategy.tp", "above 1 with whole replicas; expected sharding zero3 or hybrid"
 
 
 def engine_zero_json(concrete: ConcreteJob) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def _cluster(
 
 
 def _checked(mapping: Mapping[str, Any], settings: Settings) -> Job:
-    """Return the job; what is wrong with it is told of the file that it was read from."""
+    """Return the job; its problems are reported with the file that it was read from."""
     source = str(settings.path)
     try:
         job = job_from_mapping(mapping, source, folder=Path())

@@ -57,7 +57,7 @@ def parsed(path: Path) -> Mapping[str, Any]:
 
 
 def on_cpus(concrete: ConcreteJob) -> bool:
-    """Return whether a job runs on processors, where frameworks have to be told so."""
+    """Return whether a job runs on processors, which frameworks need as a setting."""
     return concrete.job.cluster.node.device.kind == "cpu"
 
 

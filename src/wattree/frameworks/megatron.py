@@ -70,7 +70,7 @@ def _overlap_misfits(concrete: ConcreteJob) -> dict[str, str]:
 
 
 def _overlaps(concrete: ConcreteJob) -> dict[str, bool]:
-    """Return the switches of what moves beside computation, where there is anything to move."""
+    """Return the options that overlap communication with computation, if there is any."""
     options, present = concrete.options, concrete.options.present()
 
     def chosen(key: str) -> bool:

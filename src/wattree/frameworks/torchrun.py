@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattree.frameworks.framework import ConcreteJob
 
-#: What scripts with `torchrun` need to be told.
+#: Settings that the user adds to scripts with `torchrun`.
 FILL_IN_HOSTS = (
     "`MASTER_ADDR` in the environment of `launch.sh`: name of the first host, the same on every "
     "host.",

@@ -22,7 +22,7 @@ PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 #: Bytes of an element of a bucket, by number format: buckets are counted in elements. [B]
 ELEMENT_BYTES: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "amp": 4, "fp32": 4}
-#: Optimizer → how the JSON names it, and arguments beside its learning rate.
+#: Optimizer → its name in the JSON, and arguments besides its learning rate.
 OPTIMIZERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "adamw": ("AdamW", {}),
     "adam": ("Adam", {"adam_w_mode": False}),

@@ -204,7 +204,7 @@ def optimizer_of(found: OptimizerSpec) -> str | None:
     """Return the optimizer that a JSON names, as a job says it; None for one that none here is."""
     kind, params = found.type.lower(), found.params
     if kind == "adam" and params.get("adam_w_mode", True):
-        return "adamw"  # DeepSpeed's Adam decouples weight decay unless it is told otherwise
+        return "adamw"  # DeepSpeed's Adam decouples weight decay by default
     if kind == "sgd" and params.get("momentum"):
         return "momentum"
     return next(

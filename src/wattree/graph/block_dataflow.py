@@ -1,7 +1,7 @@
 """Tensors that flow between the block instances of a model, and liveness between two.
 
-A block makes some tensors for blocks behind it. One that is not read by the next block alone is
-carried past those in between: wherever the model is cut before its last reader, it is handed on.
+A block writes some tensors for later blocks. A tensor that others than the next block read is
+carried past those in between: every cut before its last reader transfers it.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ Rules of play (both executors follow them to the letter):
    speed until a crowded link it uses is full (then it is frozen) or its rate is 1. A flow that
    stands for equal ones (`flow_counts`) grows as each of them would: the bandwidth of one counts.
    A link's total never exceeds its bandwidth (but for that rounding).
-   Two other sharing policies stand beside this one, for comparison. Under `none` no link is ever
-   crowded: all shares are 1. Under `proteus` rules 3 and 4 are those that were published for the
+   Two other sharing policies exist, for comparison. Under `none` no link is ever
+   contended: all shares are 1. Under `proteus` rules 3 and 4 are those that were published for the
    Proteus executor: a flow's share is 1 over the number of flows on the most loaded of its links,
    however much they ask for (`flow_counts`; 1 if there are none); and overlap slows whole tasks,
    as follows. At the end of the first instant at which a COMPUTE task finds a partner as rule 3
@@ -82,7 +82,7 @@ class Phase(IntEnum):
     OPTIMIZER = 3
     MATERIALS = 4
     SYNCHRONIZATION = 5  # gradients and parameters between replicas
-    PREFETCH = 6  # materials of later steps, made beside this one, which is over when they are
+    PREFETCH = 6  # input of later steps, concurrent with this one, which ends no earlier
 
 
 class StageLabel(IntEnum):

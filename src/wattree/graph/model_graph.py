@@ -36,8 +36,8 @@ class Block:
         operators: In an order in which they can run.
         inputs: Tensors of earlier instances, which `BlockInstance.reads` names. Empty for a block
             that reads the data.
-        output: Name of the tensor handed to the next block; None for the last block.
-        carried: Further tensors that it makes and later blocks read.
+        output: Name of the tensor that the next block reads; None for the last block.
+        carried: Further tensors that it writes and later blocks read.
         given: Tensors without a gradient. What its operators do not make themselves was there
             before: samples of the batch, masks, tables of positions; no block keeps those.
     """

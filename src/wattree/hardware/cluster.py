@@ -69,8 +69,8 @@ class Site:
         pue: Facility energy / IT energy.
         carbon_gco2e_per_j: Grid intensity; None if unknown. [gCO2e/J]
         energy_price_usd_per_j: None if unknown. [USD/J]
-        bills_energy: Energy is paid for beside whatever nodes cost; otherwise only where no rent
-            is known, as rent has it in it.
+        bills_energy: Energy is paid in addition to the price of nodes; otherwise only if no rent
+            is known, because rent includes it.
         sources: Field → where its value comes from.
     """
 
@@ -126,7 +126,8 @@ class Cluster:
     ) -> None:
         """Make a cluster of `pools`, or of `nodes` equal ones.
 
-        `node` and `nodes` beside one pool change it, so that `dataclasses.replace` takes them.
+        `node` and `nodes` together with one pool change it, so that `dataclasses.replace` accepts
+        them.
         """
         given = {
             "pools": _merged(_pools(tuple(pools), node, nodes)),

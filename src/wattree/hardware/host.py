@@ -35,7 +35,7 @@ def _read_parts(section: Fields) -> dict[str, HostPart]:
     watts = section.quantities(keys, "w", name="host.parts", low=0, high=_MOST_W)
     for name in HOST_PARTS:
         if f"{name}_idle" in watts and name not in watts:
-            section.refuse(name, f"is missing beside {name}_idle, expected {{value: …, source: …}}")
+            section.refuse(name, f"is needed with {name}_idle, expected {{value: …, source: …}}")
     section.end()
     return {
         name: HostPart(idle_w=watts.get(f"{name}_idle", watts[name]), busy_w=watts[name])

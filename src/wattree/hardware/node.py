@@ -37,8 +37,8 @@ class ScaleUp:
         sockets: Host bridges that the devices are spread over.
         socket_bandwidth_bytes_per_s: Between two sockets, one direction; None for that of a host
             link. [B/s]
-        adapters_on_devices: Adapters are ports of the devices themselves (Gaudi), not cards beside
-            them.
+        adapters_on_devices: Adapters are ports of the devices themselves (Gaudi), not separate
+            cards.
     """
 
     kind: str

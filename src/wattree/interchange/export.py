@@ -82,7 +82,7 @@ def export_chakra(
         OutputError: The folder cannot be written, or holds other traces.
         MissingExtraError: Protobuf is not installed.
     """
-    messages()  # whether it is there is told before anything is computed
+    messages()  # a missing extra is reported before anything is computed
     if not prefix or "/" in prefix:
         raise OutputError(f"prefix '{prefix}': expected part of a file name, without '/'")
     setting = setting_of(job, load_calibration(calibration))

@@ -17,7 +17,7 @@ from typing import IO, NamedTuple, NoReturn, cast
 from wattree.errors import JobError, OutputError
 from wattree.files import is_folder, read_json
 
-#: Where process groups stand beside the traces: ASTRA-sim's name for the file.
+#: File of process groups in the folder of the traces, as ASTRA-sim names it.
 GROUP_FILE = "comm_group.json"
 _NAME = re.compile(r"^(?P<prefix>.+)\.(?P<rank>\d{1,9})\.et(?:\.gz)?$")
 #: No message is longer: the longest known ones carry an input file as an attribute. [B]
@@ -186,7 +186,7 @@ def _refuse(path: Path, problem: str) -> NoReturn:
 
 
 def refuse_to_mix(folder: Path, names: Sequence[str]) -> None:
-    """Refuse a folder with traces that would remain beside `names` and be read with them.
+    """Refuse a folder with other traces than `names`, which would be read with them.
 
     Raises:
         OutputError: There are such.

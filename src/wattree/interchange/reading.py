@@ -150,7 +150,7 @@ def read_traces(files: TraceFiles) -> list[RankTrace]:
         count += len(trace.nodes)
         traces.append(trace)
     if not count:
-        raise JobError(str(files.paths[0]), ["found no node in it or in the files beside it"])
+        raise JobError(str(files.paths[0]), ["found no node in it or in the other files"])
     return traces
 
 

@@ -156,7 +156,7 @@ def replay(
     Args:
         place: Folder of the files `PREFIX.RANK.et`, or that folder with `/PREFIX` after it.
         platform: What it is executed on. None: as Wattree wrote it, or with the recorded times.
-        groups: File of process groups; `comm_group.json` beside the traces if None.
+        groups: File of process groups; `comm_group.json` next to the traces if None.
         dims: Ranks along each network dimension, innermost first, for `involved_dim`.
         sharing, mutual_slowdown: As `wattree.sim.execute` knows them.
 

@@ -151,7 +151,7 @@ class Job:
             `rmsprop`.
         cluster: Hardware.
         strategy: A full strategy, options of the combined presets, or `AUTO`.
-        software: Software family whose habits and calibration apply.
+        software: Software family whose defaults and calibration apply.
         training: For `train`.
         source: File it was read from, for messages.
         traits: Overrides of the software family's defaults, by trait name.
@@ -200,8 +200,8 @@ class Neighbour:
     """Another job on the same fabric.
 
     Attributes:
-        job: What it does; its cluster is that of the job beside it, its `devices` are given.
-        offset_s: Its step begins so long before the other job's; None where nothing is known of
+        job: The other job; it has the cluster of the first job, and its `devices` are given.
+        offset_s: Time by which its step begins before the first job's; None if nothing is known of
             that. [s]
     """
 

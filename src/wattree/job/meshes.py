@@ -119,7 +119,7 @@ def _check_names(spec: TreeSpec, known: Sequence[str], *, problems: Problems) ->
     """Note nodes of the tree that name a mesh which is not there."""
     for pattern, node in spec.tree.items():
         if node.mesh is not None and node.mesh not in known:
-            expected = f"one of {', '.join(known)}" if known else "strategy.meshes beside it"
+            expected = f"one of {', '.join(known)}" if known else "a key strategy.meshes"
             problems.add(
                 f"strategy.tree.{pattern!r}.mesh", f"found {shown(node.mesh)}, expected {expected}"
             )

@@ -33,7 +33,7 @@ class ModuleSource:
         function: Its function that returns the `nn.Module`.
         arguments: Keyword arguments of the function.
         inputs: Tensors the module takes, by position or by name; None: the function
-            `example_inputs` beside it makes them.
+            `example_inputs` of the same file makes them.
         loss: `auto`: backward starts from the module's result if that is a scalar, or from its
             entry `loss`; `none`: always from the sum of all results.
     """

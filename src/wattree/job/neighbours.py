@@ -17,7 +17,7 @@ from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, shown
 from wattree.job.ranges import ranges
 
-#: Jobs beside the first one; a shared fabric is told by its busiest few.
+#: Most jobs in addition to the first one; a few jobs dominate a shared fabric.
 MOST_NEIGHBOURS = 64
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-#: Bytes of state per trained parameter beside master weights.
+#: Bytes of state per trained parameter, without master weights.
 OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
     {
         "adam": 8.0,  # two fp32 moments

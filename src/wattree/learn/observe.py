@@ -75,7 +75,7 @@ def class_observations(
 ) -> tuple[Observation, ...]:
     """Return what the classes of a traced step imply; the step itself if they cover little of it.
 
-    Each is told as well as a step is.
+    Each has the uncertainty of a step.
 
     Args:
         step: What the step as a whole says.

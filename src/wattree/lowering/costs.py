@@ -38,7 +38,7 @@ class BlockCosts:
     recomputation: PhaseCosts
     backward: PhaseCosts
     saved_bytes: Floats  # (saved tensors, n), those on the device
-    boundary_bytes: Floats  # (tensors handed on, n)
+    boundary_bytes: Floats  # (boundary tensors, n)
     shared: SharedWork | None = None
     tier2_saved_bytes: Floats | None = None  # (n,), kept in expanded memory that the device reaches
     tier2_traffic_bytes: Floats | None = None  # (n,), to and from it in one micro-batch

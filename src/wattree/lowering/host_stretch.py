@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 #: Exponent of the smooth maximum of device time and host time of a block.
 HOST_SMOOTHNESS = 4.0
-#: Tensors of a module beside its parameters: running mean, variance and count.
+#: Tensors of a module besides its parameters: running mean, variance and count.
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
 
 

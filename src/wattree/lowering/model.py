@@ -127,7 +127,7 @@ def _with_sequence_warning(job: Job, graph: ModelGraph) -> ModelGraph:
     if not job.data.has_sequence or _grows_with_sequence(graph):
         return graph
     if any("sequence length" in line or "sequence_length" in line for line in graph.warnings):
-        return graph  # recorded for one length alone, or told already
+        return graph  # recorded for one length alone, or reported already
     return replace(graph, warnings=(*graph.warnings, idle_sequence(graph.name)))
 
 

@@ -90,7 +90,7 @@ def owner_levels(program: ModelProgram, mesh: Mesh) -> RankLevels | None:
 
     Raises:
         StrategyError: Operators are owned over different axes, so no rank has most of all, or
-            tables beside other operators, of which the one lie on the first rank.
+            tables are combined with other owned operators, which are on the first rank.
     """
     operators = program.owned
     if not operators:
@@ -99,7 +99,7 @@ def owner_levels(program: ModelProgram, mesh: Mesh) -> RankLevels | None:
         raise StrategyError(
             {
                 "strategy.tree": "operators have their owners among different axes, or tables "
-                "beside operators that the first rank has; expected one kind over one set of axes"
+                "with operators that the first rank has; expected one kind over one set of axes"
             }
         )
     axes = operators[0].axes

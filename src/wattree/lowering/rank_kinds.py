@@ -2,8 +2,8 @@
 
 On a cluster of one kind of node there is one, unless the job names devices on which groups of one
 axis are spread unlike each other. Where pools differ, or groups, ranks differ in kind by their
-device, by how many members of each of their groups lie beside them, and by how much of the links
-under them is theirs. A stage is compiled once for each kind of rank that it holds.
+device, by how many members of each of their groups are in the same domain, and by their share of
+the links. A stage is compiled once for each kind of rank that it holds.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from wattree.strategy import AxisRole, Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedJob:
-    """A job on the ranks of one mesh, before anything is told of the groups of its ranks."""
+    """A job on the ranks of one mesh, before the groups of its ranks are derived."""
 
     job: PlacedJob
     cluster: Cluster
@@ -56,13 +56,13 @@ class StartedJob:
 def started(
     job: PlacedJob, cluster: Cluster, tiers: Sequence[str], storage: Loader | None, span: range
 ) -> StartedJob:
-    """Return what is known of a job before anything is told of the groups of its ranks.
+    """Return the parts of a job that do not depend on the groups of its ranks.
 
     Args:
         job: From `checked_parts`.
         cluster: On what.
-        tiers: Memory behind the devices that it or jobs beside it use.
-        storage: A loader whose storage it or jobs beside it read; None if none does.
+        tiers: Memory behind the devices that it or its neighbors use.
+        storage: A loader whose storage it or its neighbors read; None if none does.
         span: Block instances that its ranks run.
     """
     # Here an algorithm that cannot serve a group is the user's to know.

@@ -104,8 +104,8 @@ def steps_of(
     Args:
         job: The job.
         cluster: On what.
-        tiers: Memory behind the devices that it or jobs beside it use.
-        storage: A loader whose storage it or jobs beside it read; None if none does.
+        tiers: Memory behind the devices that it or its neighbors use.
+        storage: A loader whose storage it or its neighbors read; None if none does.
     """
     parts = checked_parts(job, cluster)
     spans = mesh_spans(parts[0].model, job.strategy)
@@ -220,7 +220,7 @@ def _storages(job: PlacedJob, program: ModelProgram, scale: Scale) -> tuple[Stor
 def _moves(
     job: PlacedJob, scale: Scale, rates: Rates, behind: Mapping[str, Tier], tier2_offload: Offload
 ) -> Movement:
-    """Return what moves beside the work of ranks with these rates.
+    """Return the data movement that overlaps the work of ranks with these rates.
 
     Args:
         job: The job.

@@ -122,7 +122,7 @@ def block_storage(
         program: Of the block.
         offload: Whether tables wait behind the device.
         scale: Values of its symbols.
-        software: Habits.
+        software: Software defaults.
         state_bytes: Optimizer state of a parameter. [B]
         reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
             until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
@@ -223,7 +223,7 @@ def _taken(
         touched = _touched(group, elements, scale, software, samples)
         own = touched / scale.degree(stored_over)
         if (first := _first(scale)) is not None:
-            own = own * (1.0 + first)  # the sum beside those of its replica
+            own = own * (1.0 + first)  # the sum in addition to those of its replica
         gradients = software.gradient_bytes * own
         optimizer = near * state * elements / shards
         here = touched if near == 1.0 or offload is None else touched * offload.hits

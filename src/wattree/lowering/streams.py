@@ -1,8 +1,8 @@
-"""Streams of a rank, copies that cross links, and categories of memory: what tasks are told by."""
+"""Names of a rank's streams, of copies that cross links, and of categories of memory."""
 
 from __future__ import annotations
 
-#: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
+#: Memory categories of tasks and static memory; a task's `category` is ACTIVATIONS unless set.
 CATEGORIES = (
     "activations",
     "parameters",

@@ -197,7 +197,7 @@ class MeshTopology:
         )
 
     def _adapters(self, devices: Integers) -> LinkUse:
-        """Each device sends over the adapter beside it; devices share where adapters are fewer."""
+        """Each device sends over the nearest adapter; devices share adapters if there are fewer."""
         node = self.cluster.node
         shared = 0 < node.nics < node.devices
         return LinkUse(

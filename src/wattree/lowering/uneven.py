@@ -40,7 +40,7 @@ def uneven_levels(job: PlacedJob, program: ModelProgram, cluster: Cluster) -> Ra
         key = "strategy.expert_imbalance" if owners is None else "strategy.tree"
         raise StrategyError(
             {
-                key: f"found {what} of unequal load beside cluster.pools of different nodes; "
+                key: f"found {what} of unequal load with cluster.pools of different nodes; "
                 "expected nodes of one kind, or equal loads"
             }
         )

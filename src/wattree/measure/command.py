@@ -16,7 +16,7 @@ from typing import IO
 from wattree.errors import RunError
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-#: A command that was told to stop has this long before it is told again, and then ended. [s]
+#: Time between the first signal to a command, the second one, and killing it. [s]
 _GRACE_S = 10.0
 #: Time for the processes that it leaves behind. [s]
 _LEFT_S = 2.0
@@ -46,7 +46,7 @@ def run_command(
     Args:
         command: Program and arguments.
         stdout: Where its output goes; None for that of this process.
-        grace_s: Time between being told to stop, being terminated and being killed. [s]
+        grace_s: Time between interrupting, terminating and killing the command. [s]
 
     Raises:
         RunError: It cannot be started.
@@ -78,7 +78,7 @@ def _forwarding(group: int, grace_s: float) -> Iterator[list[int]]:
     def forward(number: int, frame: FrameType | None) -> None:
         del frame
         received.append(number)
-        # Told a second time to stop, a user means it.
+        # A second request to stop is sent on as a stronger signal.
         stronger = {1: number, 2: signal.SIGTERM}.get(len(received), signal.SIGKILL)
         _signal(group, stronger)
         if len(received) == 1:

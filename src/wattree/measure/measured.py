@@ -211,7 +211,9 @@ def _every(
         if now_s < next_s:
             return
         next_s = now_s + max(every_s, _SAVE_SHARE * (now_s - window().started_s))
-        with contextlib.suppress(WattreeError):  # it is written again at the end, and told then
+        with contextlib.suppress(
+            WattreeError
+        ):  # it is written again at the end, which reports errors
             act(window().between(end_s=now_s))
 
     return watch

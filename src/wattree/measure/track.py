@@ -262,8 +262,8 @@ class Track:
     def total_at(self, at_s: float) -> float:
         """Return the energy since the first point, interpolated. [J]
 
-        Outside the points it goes on at the power beside them for one period of the sensor,
-        which is what a counter has used and not yet shown; for longer nothing is known.
+        Outside the points it continues at the nearest power for one period of the sensor,
+        the energy that a counter has used and not yet shown; beyond that nothing is known.
         """
         count = len(self._at)
         if count < 2:

@@ -21,7 +21,7 @@ from wattree.trace.run import Run, Work
 
 #: Axes whose ranks hold whole replicas, the only case that the stage model covers.
 _REPLICAS = "dp"
-#: Relative difference between traffic simulated and assumed, from which a reader is told.
+#: Relative difference between simulated and assumed traffic above which it is reported.
 _ALIKE = 0.01
 #: Work that ranks share evenly.
 _SHARED = ("samples", "flop", "memory_bytes", "read_bytes", "core_s", "copied_bytes")

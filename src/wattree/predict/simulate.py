@@ -43,8 +43,8 @@ class Prediction(Shown):
         peak: Peak memory as three tools would report it. [B]
         warnings: Settings without effect on this model, and what is not certain of it; what the
             job's file alone tells is in `Job.warnings`.
-        ledger: What the memory of the trace's tasks is made of; None if no one kept it.
-        shared_fabric_step: The step beside the job's neighbours; None if it has none.
+        ledger: The tensors in the memory of the trace's tasks; None if not recorded.
+        shared_fabric_step: The step with the job's neighbors; None if it has none.
         loading: What loading data is to the ranks of each pool; empty where nothing is known.
         curves: The same of one device of each rank class, of nodes around them, and of all.
     """

@@ -219,7 +219,7 @@ def _knows(console: Console, group: GroupComparison) -> None:
     titles_by_input = {
         knows: list(dict.fromkeys(titles)) for knows, titles in titles_by_input.items()
     }
-    lines = [f"told {knows}: {'; '.join(titles)}" for knows, titles in titles_by_input.items()]
+    lines = [f"given {knows}: {'; '.join(titles)}" for knows, titles in titles_by_input.items()]
     lines.append("unseen: models of which no run was fitted on")
     for line in lines:
         console.print(Padding(Text(line, style="dim"), INDENT))

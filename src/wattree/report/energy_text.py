@@ -33,7 +33,7 @@ _WAIT_WORDS = {
     "communication": "exposed communication",
     "input_starvation": "input",
 }
-#: Columns of the picture of power, which fits beside its label in 80.
+#: Columns of the picture of power, which fits with its label in 80.
 _COLUMNS = 48
 #: Classes and waits below this share of the energy are left out of text; JSON has them all.
 _NOTHING = 5e-4

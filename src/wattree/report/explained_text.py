@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from wattree.learn.explain import Explanation
 
-#: Faults that are told with their causes; the others are in the table.
+#: Most differences printed with their causes; the others are in the table.
 _TOLD = 4
 
 

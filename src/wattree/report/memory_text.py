@@ -14,7 +14,7 @@ from wattree.units import format_bytes
 
 def show_live(memory: MemoryUse, console: Console) -> None:
     """Print the live tensors at the memory peak, largest first, and what an allocator holds."""
-    title = f"Alive when the memory of {memory.live_on} peaks: {format_bytes(memory.live_bytes)}"
+    title = f"Live when the memory of {memory.live_on} peaks: {format_bytes(memory.live_bytes)}"
     table = headed_table()
     for head in ("tensor", "of", "what"):
         table.add_column(head)

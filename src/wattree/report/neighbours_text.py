@@ -22,7 +22,7 @@ _LONGEST_PLACE = 30
 def show_neighbours(effect: NeighbourEffect, console: Console) -> None:
     """Print a job's step alone and with its neighbours, and the causes of the difference."""
     console.print()
-    console.print(Text("Beside its neighbours (all other figures: alone)", style="bold"))
+    console.print(Text("With its neighbors (all other figures: alone)", style="bold"))
     for body in (_jobs(effect), _figures(effect), _causes(effect)):
         console.print(Padding(body, INDENT))
 
@@ -33,7 +33,7 @@ def _jobs(effect: NeighbourEffect) -> Table:
     table.add_column("ranks", justify="right")
     table.add_column("place")
     table.add_column("its step", justify="right", no_wrap=True)
-    table.add_column("beside", justify="right", no_wrap=True)
+    table.add_column("together", justify="right", no_wrap=True)
     for job in effect.jobs:
         table.add_row(job.job, f"{job.ranks:,}", _place(job), format_time(job.alone_s), _its(job))
     return table
@@ -51,7 +51,7 @@ def _its(job: NeighbourJob) -> str:
 
 def _figures(effect: NeighbourEffect) -> Table:
     table = headed_table()
-    for head in ("", "alone", "beside", "more"):
+    for head in ("", "alone", "together", "more"):
         table.add_column(head, justify="right" if head else "left", no_wrap=True)
     table.add_column("")
     table.add_row(

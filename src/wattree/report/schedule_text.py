@@ -42,7 +42,7 @@ def show_schedule(schedule: QueueSchedule, console: Console) -> None:
     console.print(table)
     if (more := len(schedule.jobs) - _MOST_ROWS) > 0:
         console.print(f"and {more} later ones (--json, --report)")
-    section("Beside first come, first served", _comparison(schedule), console)
+    section("Compared with first come, first served", _comparison(schedule), console)
     late = [f"{job.name}: {job.late_because}" for job in schedule.jobs if job.late_s]
     if late:
         section("Late, because of", bullets(late), console)

@@ -19,7 +19,7 @@ def show_trained(result: Result, run: Run, comparison: Any, console: Console) ->
     Args:
         result: Its figures.
         run: As it was measured.
-        comparison: Predicted beside measured, a `Comparison`; None shows none.
+        comparison: Predicted and measured figures, a `Comparison`; None shows none.
         console: Where to.
     """
     use = result.training

@@ -59,7 +59,7 @@ class Group:
         peers: The other ranks, in the order in which blocks of them are stored.
         native: Backends whose own collectives are used; the others send between pairs.
         traffic: What was sent. Layers that share a group are counted together.
-        watch: Told of every wait; None tells no one.
+        watch: Called after every wait, unless None.
     """
 
     def __init__(self, process_group: Any = None, *, timeout_s: float = _PATIENCE_S) -> None:

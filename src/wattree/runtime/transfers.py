@@ -68,7 +68,7 @@ class SentTraffic:
 
 
 class TransferWatch(Protocol):
-    """Told when a group waited, for those who measure."""
+    """Interface that is called when a group waited, for measurements."""
 
     def mark(self) -> Any:
         """Return a mark of now."""

@@ -48,7 +48,7 @@ def schedule(
         progress: Called with (stage, done, total).
 
     Raises:
-        InfeasibleError: Jobs fit on no number of nodes, or not under the power cap; all are told.
+        InfeasibleError: Jobs fit on no number of nodes, or not under the power cap; all are named.
         WattreeError: A job is impossible.
     """
     ways, refused = predicted_ways(queue, calibration=calibration, progress=progress)

@@ -70,7 +70,7 @@ def predicted_ways(
         progress: Called with (stage, done, total).
 
     Raises:
-        JobError: Models cannot be built; all of them are told.
+        JobError: Models cannot be built; all of them are named.
     """
     mistakes: dict[str, None] = {}
     known: dict[str, tuple[list[_Predicted], str]] = {}

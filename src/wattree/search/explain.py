@@ -1,7 +1,7 @@
 """Why the first strategy is best: differences of simulated results, largest first, with reasons.
 
-Every number is read off two results; every reason is a fact of the two strategies that lowers
-that part of the step (which parts differ decides which reasons are told).
+Every number is taken from two results; every reason is a fact of the two strategies that shortens
+that part of the step (the parts that differ decide which reasons are printed).
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ class Limits:
         cuts: Whether pipelines over pools of different devices are also cut by their speed.
         phantom: Only strategies with phantom layers, which train another function, instead of those
             without.
-        processes: Processes on each device to try, beside which all devices hold whole replicas;
-            several only where placements leave everything on the device.
+        processes: Processes on each device to try, where all devices hold whole replicas;
+            several only if placements leave everything on the device.
         in_turn: Processes of a device take turns there (time slicing) instead of sharing it (MPS).
         placements: What lies in expanded memory that devices reach: `device` for nothing, or some
             of `placements.PLACED` joined by `+`; None for those that make sense on the cluster.

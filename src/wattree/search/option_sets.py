@@ -22,7 +22,7 @@ _CONTEXTS = ("ring", "gather", ULYSSES)
 _CONTEXTS_UNFUSED = ("gather", ULYSSES)
 #: Recomputation by operator, which few programs have: tried where the job's software does.
 _BY_OPERATOR = ("selective_matmul", "selective_operator", "selective_qkv")
-#: Told apart by virtual stages alone, so they share options.
+#: They differ only in virtual stages, so they share options.
 _WITHOUT_NAME = ("1f1b", "interleaved")
 
 

@@ -63,7 +63,7 @@ class ScreenedSpace:
         step_time_s, memory_bytes, energy_j: Estimates. [s, B, J]
         average_power_w, peak_power_w: Of the job's nodes, before PUE. [W]
         rent_usd_per_s: Of the nodes that each strategy uses; 1 where no price is known. [USD/s]
-        usd_per_j: Of energy that is paid beside rent. [USD/J]
+        usd_per_j: Price of energy that is paid in addition to rent. [USD/J]
         capacity_bytes: Memory of the device that is the fullest. [B]
         tier_fits: Whether what lies in expanded memory has room there.
     """

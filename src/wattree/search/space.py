@@ -51,8 +51,8 @@ Integers = NDArray[np.int64]
 #: Options that decide what is split.
 _Kind = tuple[bool, ...]
 
-#: Placements that leave on the device what has room there: several processes on a device know no
-#: other memory, and are listed once, beside any of these.
+#: Placements that leave on the device what fits there: several processes on a device support no
+#: other memory, and are listed once, with any of these.
 _NOTHING_MOVED = (Offload(), Offload(overflow="cxl"))
 
 

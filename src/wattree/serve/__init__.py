@@ -1,5 +1,6 @@
 """A page to plan with, served to a browser on this machine.
 
-`state.py` makes a job of what the page's controls say, `answers.py` what is shown of it, `plans.py`
-runs searches beside, `guard.py` keeps others out, `app.py` joins them. Needs the extra `serve`.
+`state.py` makes a job from the page's controls, `answers.py` the figures shown, `plans.py`
+runs searches in the background, `guard.py` rejects other users, `app.py` combines them. Needs the
+extra `serve`.
 """

@@ -47,7 +47,7 @@ def make_app(token: str, hosts: frozenset[str], *, plans: Plans | None = None) -
     Args:
         token: Who has it may ask.
         hosts: Values of `Host` that name the server, such as `127.0.0.1:8080`.
-        plans: Searches that run beside it; new ones if None.
+        plans: Searches that run in the background; new ones if None.
     """
     served = _Served(plans or Plans())
     routes = [

@@ -16,7 +16,7 @@ from wattree.search import Plan
 
 #: Searches at once: more would slow each other and the page.
 _MOST: Final = 2
-#: A search that nobody asked about for so long is cancelled: its page was closed. [s]
+#: A search without a request for so long is cancelled: its page was closed. [s]
 PATIENCE_S: Final = 20.0
 #: Finished searches that are remembered.
 _KEPT: Final = 20

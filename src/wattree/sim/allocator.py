@@ -1,6 +1,6 @@
 """A caching allocator of device memory: allocates and frees blocks for tensors.
 
-Freed blocks are kept and handed out again, best fit first; what no one's request fits into is lost
+Freed blocks are cached and reused, best fit first; blocks that no request fits into are lost
 to fragmentation. One policy for each allocator in use:
 
 - PyTorch's caching allocator [1]: requests are rounded up to 512 B. Those of at most 1 MiB are cut
@@ -114,7 +114,7 @@ class _Block:
     """A contiguous part of a segment. [B]"""
 
     size: int
-    order: int  # among blocks: equal sizes are handed out oldest first
+    order: int  # among blocks: equal sizes are reused oldest first
     pool: _Pool
     free: bool = False
     before: _Block | None = None

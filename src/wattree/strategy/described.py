@@ -86,7 +86,7 @@ def describe_options(options: StrategyOptions) -> dict[str, object]:
     if options.phantoms.layer_ghosts:
         found["layer_ghosts"] = dict(options.phantoms.layer_ghosts)
     found |= _tokens(options.expert_load) | _traffic(options.traffic)
-    # Without a pipeline, software may put activations into host memory unless told otherwise.
+    # Without a pipeline, software may put activations into host memory by default.
     return found if present["pp"] else {**found, "offload": found.get("offload", {})}
 
 

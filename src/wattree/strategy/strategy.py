@@ -142,7 +142,7 @@ class Strategy:
     ) -> None:
         """Make a strategy of one `mesh`, or of several.
 
-        `mesh` beside `meshes` takes their place, so that `dataclasses.replace` takes it.
+        `mesh` replaces `meshes` if both are given, so that `dataclasses.replace` accepts it.
         """
         given = {
             "meshes": tuple(meshes) if mesh is None else (mesh,),

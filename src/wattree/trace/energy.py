@@ -109,7 +109,7 @@ class EnergyUse:
         by_device: The devices of each rank class; of each pool where there are many classes.
         ledger: Every (stage, class, component) that drew any.
         waiting: Why ranks wait → what it costs; already in the total.
-        unsplit_hosts: Nodes whose host is told as a whole, because their file names no parts of it.
+        unsplit_hosts: Nodes whose host is one component, because their file names no parts of it.
     """
 
     total: float

@@ -66,7 +66,7 @@ class NeighbourEffect:
     """The step of a job with its neighbors, compared with the same step alone.
 
     Attributes:
-        alone_s, mean_s, least_s, most_s: Step alone; beside, over all plays. [s]
+        alone_s, mean_s, least_s, most_s: Step alone; with neighbors, over all simulated phases. [s]
         exposed_alone_s, exposed_mean_s: Exposed communication of the slowest rank. [s]
         energy_alone_j, energy_mean_j: Of the job's nodes, with PUE. [J]
         executions: One for each phase that was tried.

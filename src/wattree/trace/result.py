@@ -38,8 +38,8 @@ class IntervalPart:
     """What one class of constants adds to the interval of the step time.
 
     Attributes:
-        share: Of the step time, that the constants set; where runs of the user's told some of it,
-            what is left, negative where those rested on the constants more.
+        share: Share of the step time that the constants set. If the user's runs determine some of
+            it, the rest, which is negative if those runs depend more on the constants.
         spread: Standard deviation of their logarithm.
     """
 
@@ -176,8 +176,8 @@ class Result(Shown):
             the job did not say.
         evidence_class: What is known of jobs like this one: kind, level of the device's constants,
             and whether the software has measured rows.
-        assumed: What the job did not say and was assumed.
-        neighbours: The same step beside other jobs; None if the job has no neighbours. All other
+        assumed: Assumptions where the job states nothing.
+        neighbours: The same step with other jobs; None if the job has no neighbors. All other
             figures are of the job alone.
         pools: The pools of a cluster that has several; empty where all nodes are alike.
         materials: The input pipeline; None where the job says nothing of it.

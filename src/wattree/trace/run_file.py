@@ -53,7 +53,7 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[Run, ...]:
     """Return the runs in files, in the order given.
 
     Raises:
-        RunError: A file cannot be used. All files are read first, and all faults told at once.
+        RunError: A file cannot be used. All files are read first, and all errors reported at once.
     """
     runs: list[Run] = []
     refused: list[RunError] = []

@@ -17,8 +17,8 @@ class Trace:
     Attributes:
         graph: What was executed.
         start_s, end_s: `(T,)`, from the beginning of the step. [s]
-        peak_bytes: Highest memory of each rank class, residents included, `(C,)`. [B]
-        peak_task: Task at whose start the peak was reached, -1 if it is the residents, `(C,)`.
+        peak_bytes: Highest memory of each rank class, with static memory, `(C,)`. [B]
+        peak_task: Task at whose start the peak was reached, -1 for static memory alone, `(C,)`.
         events: Events that the executor handled.
     """
 

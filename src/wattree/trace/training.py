@@ -1,4 +1,4 @@
-"""What a real run did beside its step: losses, and what ranks sent. Data only."""
+"""Further results of a real run: losses, and what ranks sent. Data only."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _joined(errors: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
 
 
 def _recorded(constants: Calibration, results: Sequence[CalibrationFit]) -> Calibration:
-    """Put the posterior spread beside each fitted constant, and means where devices lack one."""
+    """Add the posterior spread to each fitted constant, and means where devices lack one."""
     spreads = {name: spread for result in results for name, spread in result.spread.items()}
     table = {
         name: replace(constant, spread=spreads.get(name, constant.spread))

@@ -4,7 +4,7 @@ Each hold-out solves the linearised fit again without its rows, with the Jacobia
 (the model is close to linear in logarithms), and estimates its rows anew with what comes out. A
 device goes with all that was learned on it: its constants, those of its die and architecture where
 no other measured device shares them, and their priors; its rows are estimated through the look-up
-that ships, as those of a device that nobody has measured.
+that ships, as those of a device without measurements.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _GPT = _Architecture(
 _ARCHITECTURES: Mapping[str, _Architecture] = {
     "GPT": _GPT,
     "GPT2": _GPT,
-    # 13 h parameters per layer beside the matrices and 2 h at the end: the printed counts say so.
+    # 13 h parameters per layer besides the matrices and 2 h at the end, from the printed counts.
     "MPT": _Architecture(
         keys={"norm": "layer", "activation": "gelu", "positions": "learned"} | _BIASES,
         source="parameter counts printed by the source",

@@ -14,7 +14,7 @@ from wattree.trace.run_file import read_run
 
 #: What `wattree train` leaves in the folder of a run.
 RUN_FILE, JOB_FILE = "run.json", "job.yaml"
-#: Stages in the order in which they are told.
+#: Stages in the order in which they are reported.
 RUN_STAGES = ("computing", "communicating", "materials")
 
 

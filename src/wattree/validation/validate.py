@@ -39,7 +39,7 @@ def validate(
     """
     read = [row for path in rows for row in read_rows(path)] if rows else bundled_rows()
     measured = told_apart(read)
-    # First, so that a file that cannot be read is told of before seconds of work.
+    # First, so that an unreadable file is reported before seconds of work.
     constants = None if fit else load_calibration(calibration)
     runner = Runner(
         measured,

@@ -134,7 +134,7 @@ def test_two_flows_of_one_pair_count_as_one(tmp_path: Path) -> None:
 
 
 def test_in_plain_queues_a_flow_over_two_busy_links_gets_a_third(tmp_path: Path) -> None:
-    """Half its window waits at each link, beside a whole one: 1/2 : 1 of the rate."""
+    """Half its window waits at each link, alongside a whole one: 1/2 : 1 of the rate."""
     links = [
         *({"ends": [a, b], "rate_mbit_per_s": 80} for a, b in (("h0", "s0"), ("h1", "s0"))),
         *({"ends": [a, b], "rate_mbit_per_s": 80} for a, b in (("h2", "s1"), ("h3", "s2"))),

@@ -31,7 +31,7 @@ from wattree.errors import JobError
 
 @pytest.fixture(scope="module")
 def compared() -> list[Comparison]:
-    """Return predictions of all recorded scenarios beside their measurements."""
+    """Return predictions of all recorded scenarios alongside their measurements."""
     machine = load_machine()
     return [compare(one, predict(one, machine)) for one in bundled_scenarios()]
 

@@ -157,7 +157,7 @@ def test_experts_are_spread_the_same_played_in_closed_form_and_unfolded(
 
 
 def test_experts_called_one_by_one_cannot_be_spread(source: str) -> None:
-    """Told with what can be done about it."""
+    """The warning states the remedy."""
     given = job_from_mapping(job(source, "single", {"ep": 2}))
     (told,) = idle_choices(given, model_of(given))
 

@@ -156,7 +156,7 @@ def test_only_what_works_feature_by_feature_may_lie_between(between: str, *, pai
 
 
 def test_layers_in_modules_of_their_own_are_paired_if_they_read_the_input_first() -> None:
-    """A block is handed its input as its first reader needs it, which an activation cannot say."""
+    """A block's input has the layout that its first reader needs; an activation needs none."""
     after = graph_of(lambda: nn.Sequential(*[Stage(64, 64) for _ in range(4)]), 64)
     before = graph_of(
         lambda: nn.Sequential(*[Stage(64, 64, first=nn.ReLU()) for _ in range(4)]), 64

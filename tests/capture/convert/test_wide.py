@@ -1,4 +1,4 @@
-"""Modules that repeat where several tensors are alive are blocks; shortcuts stay inside theirs."""
+"""Modules that repeat where several tensors are live are blocks; shortcuts stay inside theirs."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def layers(graph: ModelGraph) -> list[str]:
 
 
 def alive(graph: ModelGraph) -> list[int]:
-    """Return how many tensors are alive before each layer but the first."""
+    """Return how many tensors are live before each layer but the first."""
     paths = [instance.path for instance in graph.instances]
     starts = [paths.index(path) for path in layers(graph)[1:]]
     return [len(found) for found in BlockDataflow(graph).live_at(starts)]
@@ -148,7 +148,7 @@ def test_the_levels_of_a_unet_are_layers() -> None:
 
 
 def test_the_layers_of_dense_blocks_are_layers() -> None:
-    """Each hands on its own result; one more is alive with each, beside all of them in one."""
+    """Each passes on its own result; each adds one live tensor, and one block reads all of them."""
     graph = graph_of(DenseNet)
 
     assert layers(graph) == [f"block{b}.layers.{n}" for b in (1, 2) for n in range(4)]
@@ -156,7 +156,7 @@ def test_the_layers_of_dense_blocks_are_layers() -> None:
 
 
 def test_parts_of_a_block_with_a_shortcut_are_no_layers() -> None:
-    """Two tensors are alive between them, as everywhere in a residual block."""
+    """Two tensors are live between them, as everywhere in a residual block."""
     graph = graph_of(Residual)
 
     assert layers(graph) == ["blocks.0", "blocks.1", "blocks.2"]
@@ -164,7 +164,7 @@ def test_parts_of_a_block_with_a_shortcut_are_no_layers() -> None:
 
 
 def test_decoder_layers_are_alike_and_whole() -> None:
-    """The last one too, though the encoder's end is not alive behind its attention."""
+    """The last one too, although the encoder's output is not live after its attention."""
 
     def ids(batch: int, _: int | None) -> tuple[tuple[Tensor], dict[str, Any]]:
         return (torch.zeros(batch, 12, dtype=torch.long),), {}

@@ -58,7 +58,7 @@ def test_sizes_are_symbolic_in_batch_and_sequence() -> None:
 
 
 def test_a_view_shares_its_storage_and_an_in_place_operator_writes_it() -> None:
-    """Aliases are told by storages; each write makes a new value in the same one."""
+    """Storages identify aliases; each write makes a new value in the same one."""
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         y = self.a(x)
@@ -306,7 +306,7 @@ def test_a_size_that_is_fixed_says_with_which_batch_it_failed() -> None:
 
 @pytest.mark.parametrize("is_other", [lambda n: n % 2 == 1, lambda n: n >= 8])
 def test_a_branch_on_the_batch_is_told(is_other: Callable[[int], bool]) -> None:
-    """One batch beside the first is no proof; the second is odd, and not small."""
+    """One batch in addition to the first is no proof; the second is odd, and not small."""
     found = recorded(
         lambda: Calls(
             lambda self, x: self.a(self.a(x)) if is_other(x.shape[0]) else self.a(x), a=linear()

@@ -1,7 +1,7 @@
 """Experts of a mixture whose weights are one tensor: the dim they share, under its name.
 
 A router takes a softmax or the largest few over as many entries as there are experts, and products
-with weights of `(experts, in, out)` walk that dim beside the tokens of each. Such a dim is called
+with weights of `(experts, in, out)` iterate that dim and the tokens of each. Such a dim is called
 `expert`, there and in what is done element by element between two of these products, so that
 strategies can spread it; everything else of the graph stays as it is.
 """

@@ -21,8 +21,8 @@ def is_causal(trace: NestTrace, mask: int) -> bool:
     """Return whether a mask is made of a triangle over equal numbers of queries and keys.
 
     The triangle is `tril` of what is not zero, `triu` from the first diagonal above, or a
-    comparison of numbers of positions, shifted alike. What else hides, such as padding, is not
-    told apart: it hides more, never less.
+    comparison of numbers of positions, shifted alike. Other masks, such as padding, are not
+    distinguished: they hide more, never less.
     """
     left, seen = [trace.view(mask).tensor], set()
     while left:
@@ -69,7 +69,7 @@ def _is_triangle(trace: NestTrace, nest: Nest, operator: RecordedOperator, *, ad
 
 
 def _filled(trace: NestTrace, seen: Seen) -> float | None:
-    """Return the number that a tensor is full of; None where that is not told."""
+    """Return the number that fills a tensor; None if it is unknown."""
     writer = trace.tensors[seen.tensor].writer
     operator = None if writer is None else trace.origins.get(writer)
     if operator is None:

@@ -320,7 +320,7 @@ class _Assembly:
 
 
 def _holding(operator: Operator, unread: Sequence[Parameter]) -> Operator:
-    """Return an operator with parameters beside its own, which it does not read."""
+    """Return an operator with additional parameters, which it does not read."""
     is_matmul = operator.kind in (OperatorKind.MATMUL, OperatorKind.CONVOLUTION)
     none = 0 if is_matmul and not operator.parameters else operator.parameter_factors
     return replace(operator, parameters=(*operator.parameters, *unread), parameter_factors=none)

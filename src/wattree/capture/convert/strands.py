@@ -63,7 +63,7 @@ def _followed(
     """Return the parts of strands, (instance, number), joined; and those that cannot be split."""
     join = _Joined()
     loose: set[object] = set()
-    leaving: dict[tuple[int, str, int], object] = {}  # position of what is handed on → part
+    leaving: dict[tuple[int, str, int], object] = {}  # position of an output tensor → part
     readers: Counter[tuple[int, str]] = Counter()
     taken: Counter[tuple[int, str, int]] = Counter()
     of_instance = BlockDataflow(graph).sources
@@ -81,7 +81,7 @@ def _followed(
                 join.join(leaving.get(position, part), part)
                 taken[position] += 1
             leaving |= {(place, name, at): part for name, at in strand.leaves}
-    # What some reader does not take up as the strand has it is handed on whole.
+    # A tensor that a reader does not read in the strand's layout leaves the block whole.
     for (maker, name, at), holder in leaving.items():
         if taken[maker, name, at] < max(1, readers[maker, name]):
             loose.add(holder)
@@ -95,7 +95,7 @@ class _Local:
     Attributes:
         begins, ends, passes: (operator, dim), by what they do to it.
         enters: Positions of tensors that enter the block, each behind the tensor's place there.
-        leaves: Positions of tensors handed on, each behind the tensor's name.
+        leaves: Positions of tensors that leave the block, each after the tensor's name.
         is_loose: Something in it cannot be split.
     """
 
@@ -163,7 +163,7 @@ def _positions(block: Block, name: str) -> int:
 def _takes_up(block: Block, number: int, strand: _Local) -> bool:
     """Whether the block takes an input as this strand has it.
 
-    It is handed on as its first reader needs it, and only products say how that is.
+    The output has the layout that its first reader needs, and only matmuls determine it.
     """
     name = block.inputs[number].name
     for at, operator in enumerate(block.operators):

@@ -1,8 +1,8 @@
-"""Modules that repeat where more than one tensor is alive: decoders, skips, dense connections.
+"""Modules that repeat where more than one tensor is live: decoders, skips, dense connections.
 
 Between cuts at one tensor there may be a long way: every layer of a decoder reads the encoder's
-end, and the way up of a U-Net reads what the way down left. There, modules that come several times
-are instances of blocks too; whatever else is alive is carried past them.
+end, and the upward half of a U-Net reads tensors of the downward half. In such models, modules that
+occur several times are instances of blocks too; other live tensors are carried past them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wattree.capture.convert.blocks import WEIGHTY, NestRun, Tree, pieces
 from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.trace import NestTrace
 
-#: Fewer tensors than this are alive in a block with a shortcut, whose parts make no blocks.
+#: Fewer tensors than this are live in a block with a shortcut, whose parts make no blocks.
 _DENSE = 3
 _NUMBER = re.compile(r"\d+$")
 
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"\d+$")
 def wide_cuts(
     trace: NestTrace, nests: Sequence[Nest], live: Mapping[int, tuple[int, ...]]
 ) -> frozenset[int]:
-    """Return the places at which several tensors can be handed on.
+    """Return the places at which several tensors can pass from one block to the next.
 
     Not where one of them is what the model returns, or a part of another, nor inside a region that
     is recomputed as a whole.
@@ -111,7 +111,7 @@ def layers_of(
 ) -> list[bool]:
     """Return which parted runs count as layers: those that repeat; all where none does.
 
-    All do, too, where modules repeat only beside the greater part of the model.
+    All do, too, if the repeated modules are the smaller part of the model.
 
     Args:
         nests: Of the model.

@@ -32,7 +32,7 @@ class InputSizes:
         samples: Of a waveform.
         frames, mel: Of a spectrogram: time steps, and bins.
         decoder_share: Length of the decoder's sequence for each token of the encoder's.
-        text: Tokens beside another input, such as the captions of images.
+        text: Tokens in addition to another input, such as the captions of images.
     """
 
     image: int | None = None

@@ -3,7 +3,7 @@
 Their inputs are the sequence, the sizes of packed steps (or none), the initial states and the
 layer's parameters, flat, in PyTorch's order: for each layer and direction the input and the
 hidden weights, their biases, and the projection. Outputs: the sequence, the last hidden states,
-the last cell states (empty but for LSTM), and what is kept for backward beside these.
+the last cell states (empty but for LSTM), and further tensors saved for backward.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Regions:
         self.live: list[object] = []  # so that no id is given twice
 
     def watched(self) -> AbstractContextManager[None]:
-        """Return a context in which the tracker is told of regions."""
+        """Return a context in which regions are reported to the tracker."""
         return watching_checkpoints(self._forward, self._again)
 
     @contextmanager

@@ -58,7 +58,7 @@ class Pick:
 
 @dataclass(slots=True, kw_only=True)
 class Routing:
-    """Follows what a run picks, and spreads the picks that it is told to.
+    """Follows the entries that a run picks, and spreads the picks named at construction.
 
     Attributes:
         spread: Places, in the order of the run, of the picks to spread evenly.

@@ -28,7 +28,7 @@ from wattree.job import InputDeclaration, ModuleSource
 
 #: What the second parameter of `example_inputs` is called where it is the sequence length.
 _SEQUENCE_NAMES: Final = ("sequence_length", "sequence", "seq_len", "seq_length", "seqlen", "seq")
-#: Function beside the builder that makes inputs.
+#: Function in the builder's module that makes inputs.
 _EXAMPLE: Final = "example_inputs"
 
 
@@ -66,7 +66,7 @@ def load_source(source: ModuleSource) -> Loaded:
     if not callable(example):
         raise ModelError(
             f"{source.name}: the module's inputs are not declared; define {_EXAMPLE}(batch) or "
-            f"{_EXAMPLE}(batch, sequence_length) beside it, or give 'inputs', such as "
+            f"{_EXAMPLE}(batch, sequence_length) in the same file, or give 'inputs', such as "
             "['float32[batch, 3, 224, 224]']"
         )
     has_sequence = _takes_sequence(example, source.name)
@@ -251,7 +251,7 @@ def _text(error: BaseException, file: Path | None) -> str:
 
 @contextmanager
 def _importing_from(folder: Path | None) -> Iterator[None]:
-    """Let a file import what lies beside it, as if it were run itself."""
+    """Let a file import modules of its folder, as if it were run itself."""
     if folder is None:
         yield
         return

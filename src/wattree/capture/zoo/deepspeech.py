@@ -1,7 +1,8 @@
 """Deep Speech 2 [1]: convolutions over a spectrogram, then recurrent layers in both directions.
 
 The output is the log-probability of each letter at each step; the CTC loss, whose work depends on
-the transcripts and is small beside the layers, is left out. All samples have the same length.
+the transcripts and is small compared with the layers, is left out. All samples have the same
+length.
 
 References:
     [1] D. Amodei et al., "Deep Speech 2", ICML 2016, arXiv:1512.02595.

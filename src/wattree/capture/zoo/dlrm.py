@@ -26,7 +26,7 @@ def _mlp(sizes: tuple[int, ...], *, ends_linear: bool) -> nn.Sequential:
 
 
 class _Dot(nn.Module):
-    """Products of each two features, beside the dense one; padded to a multiple of `multiple`."""
+    """The dense feature and products of each two features, padded to a multiple of `multiple`."""
 
     def __init__(self, features: int, width: int, multiple: int) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ def _shortcut(features_in: int, features: int, stride: int, norm: Norm) -> nn.Mo
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions beside a shortcut."""
+    """Two 3×3 convolutions with a shortcut."""
 
     expansion = 1
 
@@ -57,7 +57,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3×3 convolution of fewer channels between two 1×1, beside a shortcut.
+    """A 3×3 convolution of fewer channels between two 1×1, with a shortcut.
 
     Args:
         features_in: Channels in.

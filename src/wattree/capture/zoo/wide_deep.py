@@ -1,4 +1,4 @@
-"""Wide & Deep [1]: a linear model on ids beside a network on their embeddings.
+"""Wide & Deep [1]: a linear model on ids in parallel with a network on their embeddings.
 
 References:
     [1] H.-T. Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016,

@@ -1,6 +1,6 @@
 """What the blocks of a pipeline chunk send and fetch: parameters, gradients, activations → tasks.
 
-In which order, and beside what, is told where micro-batches are put together.
+`micro_batch` decides their order and their overlap.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Names = Callable[[str], int]
 
 
 def input_ahead(loading: Loading, count: int, name: Names) -> NDArray[np.void]:
-    """Return the tasks of a step beside its own work, for so many micro-batches."""
+    """Return the input tasks concurrent with a step's work, for so many micro-batches."""
     parts = loading.times_s()
     rows = [_read(loading, parts["storage"], name), _workers(parts, name)]
     if loading.loader.pinned:

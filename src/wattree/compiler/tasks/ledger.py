@@ -1,4 +1,4 @@
-"""Which tensor each task takes and gives back: a ledger beside the tables of tasks.
+"""Which tensor each task allocates and frees: a ledger for each table of tasks.
 
 Tasks carry bytes only; millions of them need no names. A table's ledger says, once for all slots
 that play the table, of what those bytes are made. Whatever moves the tasks of a table (joining,

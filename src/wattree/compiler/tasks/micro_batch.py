@@ -97,7 +97,7 @@ def chunk_backward(
     builder = TableBuilder(context.moves.lookahead)
     leaving = _Leaving(builder, context, last=last_micro_batch)
     # Frozen blocks before the first trained one do nothing; and equal layers are one object, so
-    # the last to run is told by its place.
+    # the last to run is identified by its position.
     working = [
         (place, block) for place, block in enumerate(blocks) if len(block.tasks.backward.tasks)
     ]

@@ -267,7 +267,7 @@ def place_slots(
 def receives_of(
     placed: Sequence[PlacedSlot], *, stage: int, placement: ChunkPlacement
 ) -> dict[StageTransfer, tuple[int, ...]]:
-    """Return what the stage's slots are handed → the tasks that wait for it."""
+    """Return the transfers that the stage's slots receive → the tasks that wait for them."""
     found = {}
     for item in placed:
         slot, entries = item.slot, item.table.entries
@@ -325,13 +325,13 @@ def slot_edges(
         if item.transfer >= 0:
             edges.append((item.row(table.exit), item.transfer))
         elif slot.hands_on and table.exit >= 0 and (hop := transfers.hop(slot)) is not None:
-            # What is handed on inside a stage (the turn of a V) is there at once.
+            # Tensors passed inside a stage (the turn of a V) are available at once.
             entries = receives[StageTransfer(hop.place.chunk, slot.micro_batch, slot.backward)]
             edges += [(item.row(table.exit), entry) for entry in entries]
         if ahead and (table.prefetch or table.early):
             edges += _prefetch_edges(ahead, item)
         if ahead and slot.work is SlotWork.WEIGHT_GRADIENT:
-            # What starts a weight gradient beside the compute stream waits for the work before it.
+            # A weight gradient that starts on another stream waits for the work before it.
             edges += [(ahead[-1], item.row(entry)) for entry in table.entries]
         is_half = following is not None and following.first == item.first
         if table.tails and not is_half:

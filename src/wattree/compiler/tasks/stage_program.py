@@ -50,7 +50,7 @@ class StageProgram:
         micro_batches: Of each task, `(T,)`; -1 for none.
         edges: Index pairs inside the stage.
         sends: Its transfers to other stages.
-        receives: What it is handed → the tasks that wait for it.
+        receives: Transfers that it receives → the tasks that wait for them.
         pieces: Its slots' tables with their ledgers.
         levels: The same records with the figures of ranks of every other level: by the tokens of
             their experts, or by the kind of their device and place.

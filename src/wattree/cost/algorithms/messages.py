@@ -101,7 +101,7 @@ class MessageSchedule:
         kind: `all_reduce`, `all_gather`, ….
         algorithm: Its name in `ALGORITHMS`.
         group: Who takes part, and where they sit.
-        helpers: Vertices that take part beside the ranks: switches that add.
+        helpers: Vertices that take part in addition to the ranks: switches that add.
         chunk_bytes: Size of each chunk. Shape `(c,)`. [B]
         source: Rank that has each chunk at the start, or `EVERY`. Shape `(c,)`.
         target: Rank that must have each chunk at the end, or `EVERY`. Shape `(c,)`.

@@ -23,7 +23,7 @@ from wattree.design.outcome import Outcome
 from wattree.design.points import DesignPoint
 from wattree.errors import MissingExtraError, OutputError
 
-#: Points handed over for each core: one that is evaluated, one that waits beside it.
+#: Points submitted for each core: one that is evaluated, one that waits.
 _EACH = 2
 #: Times that Ray starts a point again after its worker or machine was lost.
 _RETRIES = 3
@@ -75,7 +75,7 @@ class Rays:
         """
         self.address, self._ray = address, _imported()
         self._points: dict[Any, DesignPoint] = {}
-        # Ray logs each attempt to reach a cluster that is gone; that it is gone is told here, once.
+        # Ray logs each attempt to reach a cluster that is gone; this class reports the loss once.
         self._logger = logging.getLogger("ray")
         self._level = self._logger.level
         self._logger.setLevel(logging.CRITICAL)
@@ -135,7 +135,7 @@ class Rays:
         self._logger.setLevel(self._level)
 
     def _check_daemons(self) -> None:
-        """Look whether the processes of a cluster that was started here are alive.
+        """Check whether the processes of a cluster that was started here still run.
 
         Without them Ray waits for a minute, and then ends the whole program, results unsaid.
 

@@ -1,4 +1,4 @@
-"""A topology file of either kind, told apart by its beginning."""
+"""Reads a topology file; its beginning determines its kind."""
 
 from __future__ import annotations
 

@@ -51,5 +51,5 @@ def fat_tree(
         for leaf, count in ports.items():
             uplinks += cable(leaf, "spine", count * bandwidth_bytes_per_s / oversubscription)
     # First, so that among routes of equal length the one over the spine wins against one through
-    # the host to another adapter: adapters are read and written by the devices beside them.
+    # the host to another adapter: adapters are read and written by the nearest devices.
     return Network(links=(*uplinks, *links))

@@ -36,7 +36,7 @@ def forward_instructions(
         phase: FORWARD or RECOMPUTATION.
         shares: Share of each operator's work to do; 0 leaves it out and takes its outputs as
             given. None does everything.
-        boundary_layouts: Layouts in which the block's outputs are handed on; None: as they lie,
+        boundary_layouts: Layouts of the block's outputs; None: as computed, with partial sums
             added up.
         exchanges, orders: From `passes.context`.
         synced: From `passes.statistics`.

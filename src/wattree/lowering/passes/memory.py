@@ -233,7 +233,7 @@ def parameter_groups(
     Args:
         block: Whose operators.
         splits, choices: One per operator.
-        boundary_layouts: Layouts in which the block's outputs are handed on.
+        boundary_layouts: Layouts of the block's outputs.
     """
     elements: dict[tuple[tuple[str, ...], ParameterGroup, str], float] = {}
     for operator, split, choice in zip(block.operators, splits, choices, strict=True):

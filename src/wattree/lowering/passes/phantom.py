@@ -188,7 +188,7 @@ def _width_misfit(
 ) -> str | None:
     """Return why a dim cannot be cut into blocks; None if it can.
 
-    Beside other dims of features (not `is_alone`) each of its indices is a head.
+    With other dims of features (not `is_alone`), each of its indices is a head.
     """
     loop = operator.dim(name)
     features = round(loop.extent.coefficient)

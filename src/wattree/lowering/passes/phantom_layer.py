@@ -10,8 +10,8 @@ Of a layer with weights `(out, in)` over `p` ranks come, each with a dim `rank` 
   `shared` it reads their sum but the rank's own, for which they insert all-reduces (`total`,
   `others`).
 
-Where activations are exchanged instead, every rank has `compressors` handed out and reads them and
-the input of all ranks: `compress` makes the ghosts of all others on each rank, and both are
+If activations are exchanged instead, an operator outputs `compressors`, and every rank reads those
+and the inputs of all ranks: `compress` makes the ghosts of all others on each rank, and both are
 gathered ahead of it, and their gradients reduce-scattered. For `shared` it adds them up (`sum`).
 
 Names of dims are not those of the linear layer, so no split of it applies to them.

@@ -2,7 +2,7 @@
 
 A counter in microjoules for each package, and for its memory where the processor has one; it
 starts again from 0 at `max_energy_range_uj`. Packages contain their cores (`core`, `uncore`),
-so those are not read beside them; nor is `psys`, which contains the packages.
+so those are not read in addition; nor is `psys`, which contains the packages.
 
 References:
     Linux kernel documentation, "Power Capping Framework". Since Linux 5.10 only root may read the

@@ -46,7 +46,7 @@ class Findings:
         bus_bytes_per_s: Best exchange between ranks, by port; None of one rank. [B/s]
         alpha_s: Latency of an exchange; None of one rank. [s]
         copy_bytes_per_s: Host to device. [B/s]
-        collate_s: Of one sample in a batch, beside its bytes. [s]
+        collate_s: Time of one sample in a batch, without that of its bytes. [s]
         constants: Item → value with what it rests on: `device.…` without the device's name, or a
             whole name.
         fits: By family.
@@ -268,7 +268,7 @@ class _Reading:
         if self.machine.accelerator:
             return
         if (taken := processors_taken(self.journal, self.machine.ranks)) is not None:
-            source = f"processor time of gathers of {taken.points} sizes beside products"
+            source = f"processor time of gathers of {taken.points} sizes that overlap matmuls"
             self._state("exchange_s", taken.call_s, source, evidence="measured")
             self._state("exchange_s_per_byte", taken.s_per_byte, source, evidence="measured")
         if (sliced := slice_rate(self.journal)) is not None:

@@ -28,8 +28,8 @@ _WARM_BYTES = 4 << 20
 _MOST_COUNT = 100_000
 #: Messages between pairs of processors that runtimes send at once. [B]
 _SMALL_BYTES = 64 << 10
-#: Of a weight that is multiplied slice by slice; of a batch of products over the exchange that runs
-#: beside it, on accelerators and on CPUs, where all of the exchange's work shall fall beside some.
+#: Slices of a weight that is multiplied slice by slice; length of a batch of matmuls over that of
+#: the concurrent exchange, on accelerators and on CPUs, where all of the exchange must overlap.
 _SLICES, _BATCH, _LONG_BATCH = 4, 1.0, 2.0
 
 _OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
@@ -52,13 +52,14 @@ class Bench:
     def __init__(self, device: str, rank: int, ranks: int) -> None:
         self.device, self.rank, self.ranks = device, rank, ranks
         self._clock = time.thread_time
-        self._batches: dict[int, int] = {}  # bytes of an exchange → products beside it
+        self._batches: dict[int, int] = {}  # bytes of an exchange → matmuls that overlap it
 
     def seconds(self, point: ProfilePoint, window_s: float) -> tuple[float, float]:
         """Return wall time and processor time of one call of a point, means over a window. [s]
 
         The processor time is that of the thread that calls, which computes as long as any does; of
-        exchanges beside products that of all threads, as others carry the messages.
+        exchanges that overlap matmuls, it is that of all threads, because others carry the
+        messages.
         """
         torch.backends.cuda.matmul.allow_tf32 = point.precision == "tf32"
         is_overlap = point.kind is PointFamily.OVERLAP
@@ -290,8 +291,8 @@ class Bench:
     def _overlap(self, point: ProfilePoint, window_s: float) -> tuple[float, float]:
         """Return the times of a batch of matmuls, of an exchange, or of both concurrently. [s]
 
-        The batch is as long as the exchange, so that each has the other beside it all the time; on
-        CPUs, where an exchange takes longer beside products, twice as long.
+        The batch is as long as the exchange, so that they overlap all the time; on
+        CPUs, where an exchange takes longer while it overlaps matmuls, twice as long.
         """
         product = self._product(
             ProfilePoint(

@@ -118,7 +118,7 @@ _OPTIMIZERS = ("sgd", "momentum", "adamw")
 _STREAMS = ("relu", "relu_backward", "add", "add_in_place")
 _SHARED_SIZES = (16 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB)
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
-#: Gathers beside products: on CPUs, where they take processors, of several sizes.
+#: Gathers that overlap matmuls: on CPUs, where they take processors, of several sizes.
 _OVERLAPPED_BYTES, _ALL_OVERLAPPED_BYTES = (8 * MIB,), (MIB // 4, 2 * MIB, 8 * MIB)
 #: Layers whose weights are also multiplied slice by slice.
 _SLICED_LAYERS = ((64, 4096, 1024), (64, 3000, 1000))

@@ -89,15 +89,15 @@ def profile_machine(
 ) -> MachineProfile:
     """Measure this machine and write its calibration, device and node files next to each other.
 
-    Every measurement is written down as soon as it is made, in a file beside `out`; a later call
-    with the same `out` goes on from there.
+    Every measurement is written as soon as it is made, to a file next to `out`; a later call
+    with the same `out` continues from there.
 
     Args:
         out: The calibration's file.
         minutes: Time for measuring. [min]
         ranks: Processes that work at once; None for one on each GPU, or two on a CPU.
         threads: Of each; None for the cores over the ranks.
-        progress: Told what is measured, how many are done, and of how many.
+        progress: Called with the name of the current measurement, the number done and the total.
 
     Raises:
         RunError: PyTorch is missing, or the time did not suffice for one round.

@@ -51,7 +51,7 @@ def measure_points(
         journal: What is there; takes each measurement as soon as it is made.
         machine: At hand.
         seconds: Budget. [s]
-        progress: Told what is measured, how many are done, and of how many.
+        progress: Called with the name of the current measurement, the number done and the total.
 
     Raises:
         RunError: A rank ended, or does not answer.

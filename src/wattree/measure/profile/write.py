@@ -82,7 +82,7 @@ def _calibration(machine: Machine, findings: Findings) -> str:
         f"  device: {machine.device}",
         f"  date: '{date.today().isoformat()}'",  # noqa: DTZ011 - of the user's calendar
         f"  software: {machine.software}",
-        f"  sample_s: {findings.collate_s:.4g}  # of making a batch, beside its bytes",
+        f"  sample_s: {findings.collate_s:.4g}  # of making a batch, without its bytes",
         "  held_out:  # mean absolute error on points that a fit never saw",
     ]
     lines += [

@@ -22,7 +22,7 @@ from wattree.trace import STAGES
 _FAST = 10.0
 #: Updates for each stage below which least squares are not tried.
 _LEAST = 10
-#: Largest standard error of a stage's energy that is still told, as a share of the whole.
+#: Largest standard error of a stage's energy that is still reported, as a share of the whole.
 _WORST_ERROR = 0.1
 
 Times = tuple[Sequence[float], Sequence[float]]
@@ -119,7 +119,7 @@ def _regressed(
             None,
             "the stages mix alike between all updates of the meter, so that it cannot tell them "
             f"apart (standard error {min(worst, 99.99):.0%} of the energy, at most "
-            f"{_WORST_ERROR:.0%} is told)",
+            f"{_WORST_ERROR:.0%} is reported)",
         )
     found = dict.fromkeys(STAGES, 0.0) | dict(zip(stages, (power * seconds).tolist(), strict=True))
     return Split(

@@ -75,7 +75,7 @@ class WorkerTime:
 
     Args:
         workers: Processes of `multiprocessing`.
-        reported_s: Worker's number → its time that was told before; kept up to date. [s]
+        reported_s: Worker's number → its time reported so far; updated. [s]
         clock: The monotonic clock.
     """
 

@@ -1,6 +1,6 @@
 """Join the runs of single ranks to one run.
 
-Each rank writes its part beside the file of the whole; rank 0 waits for the others and joins
+Each rank writes its part next to the file of the whole; rank 0 waits for the others and joins
 them. No collective is needed, so that nothing hangs where a rank has crashed, and what did come
 is kept.
 """

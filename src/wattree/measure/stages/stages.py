@@ -64,7 +64,7 @@ class Stages:
         model: What is trained; `DistributedDataParallel` gets a communication hook, unless it has
             one.
         optimizer: Its steps are counted; without it, batches.
-        out: File to write; a part of a job's ranks is left beside it until they are joined.
+        out: File to write; parts of a job's ranks are next to it until they are joined.
         name: Of the run; that of the file if empty.
         activity: What the loop does, for fits.
         model_name: Of the model; its class if empty.

@@ -35,7 +35,7 @@ def schedule_view(schedule: QueueSchedule) -> ReportView:
         numbers=range(1, len(JOBS_HEAD)),
     )
     totals = TableView(
-        caption="Beside first come, first served",
+        caption="Compared with first come, first served",
         head=TOTALS_HEAD,
         body=list(total_rows(schedule)),
         numbers=(1, 2, 3),

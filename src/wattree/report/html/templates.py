@@ -14,7 +14,7 @@ def rendered(template: str, *, folder: Path = _SHARED, **context: Any) -> str:
 
     Args:
         template: Name of the file.
-        folder: Where it lies; what it includes lies there or beside this module.
+        folder: Its folder; files that it includes are there or next to this module.
         **context: Its values. One that it names and that is missing is an error.
     """
     return str(_environment(folder).get_template(template).render(**context))

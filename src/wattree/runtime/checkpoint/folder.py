@@ -112,7 +112,7 @@ def ask_fresh(folder: Path) -> None:
 def set_run_aside(folder: Path) -> Path | None:
     """Move the checkpoints of a run that restarts from scratch to another folder; return it.
 
-    None where nobody asked for that, or a run before did it.
+    None if it was not requested, or an earlier run did it.
 
     Raises:
         OSError: They cannot be moved.

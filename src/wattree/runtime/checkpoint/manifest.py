@@ -2,8 +2,8 @@
 
 SHA-256: one call of the standard library that reads a file as fast as most disks do (1.7 GB/s were
 measured on a core of a virtual machine) and misses no damage. CRC-32 (2.4 GB/s there) would gain
-little beside the disk, and misses one of 4e9 damaged files. The manifest carries a checksum of
-itself.
+little compared with the disk, and misses one of 4e9 damaged files. The manifest carries a checksum
+of itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Saves and loads tensors of all ranks as a checkpoint, by `torch.distributed.checkpoint`.
 
-A checkpoint is written beside, as `.step-N.partial`, and renamed once every rank has written its
+A checkpoint is written as `.step-N.partial`, and renamed once every rank has written its
 part and all of it has reached the disk: whatever ends a job, and whenever, the last one that was
 renamed is whole. Reading runs no code of the file (see `index.py`).
 """

@@ -98,7 +98,7 @@ def check_memory(devices: Sequence[NodeDevice], processes: int, per_process_byte
     Args:
         devices: Of this node.
         processes: On each.
-        per_process_bytes: What each takes, as predicted or told. [B]
+        per_process_bytes: Memory of each, predicted or stated by the user. [B]
 
     Raises:
         RunError: There is room for fewer; how many.

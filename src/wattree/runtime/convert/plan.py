@@ -85,7 +85,7 @@ class Adjustment:
     """An attribute of modules around converted layers that must change with them.
 
     Attributes:
-        beside: Pattern of converted layers; the attribute is of the module that they are in.
+        beside: Pattern of converted layers; the attribute belongs to the module that contains them.
         attribute: Its name.
         value: What it becomes; None: it is divided by the number of ranks.
     """

@@ -31,7 +31,7 @@ LOOPBACK = "127.0.0.1"
 _HANDSHAKE_S = 5.0
 #: Connections that may be in a handshake at once; of more the oldest is dropped.
 _MOST = 256
-#: Lines told about dropped connections before the rest is silent.
+#: Most lines printed about dropped connections.
 _NOTES = 16
 _LOOK_EVERY_S = 0.1
 #: After a refusal it is tried again: another job may have the port and end. [s]
@@ -133,7 +133,7 @@ class Door:
         if note in self._noted or len(self._noted) > _NOTES:
             return
         self._noted.add(note)
-        self._say(note if len(self._noted) <= _NOTES else "dropped connections: not told any more")
+        self._say(note if len(self._noted) <= _NOTES else "dropped connections: no longer reported")
 
     def _forget(self, caller: _Caller) -> None:
         self._callers.remove(caller)

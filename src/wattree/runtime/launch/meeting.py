@@ -144,7 +144,7 @@ class LauncherMeeting:
         return values
 
     def check(self) -> Failure | None:
-        """Return what failed first on any host once that is known; the others are then told."""
+        """Return the first failure of any host once it is known, after sending it to the others."""
         self._read()
         if self.verdict is None and self._pending and self.number == 0:
             assert self._since_s is not None

@@ -19,12 +19,12 @@ def reserved_port() -> Iterator[int]:
 
     Ranks need seconds until one of them listens there. A port that was only found free may be given
     to another job by then, or to a connection. This one is taken, by a socket that does not listen:
-    whoever names the port and allows its reuse, as stores of torch do, may listen beside it.
+    a process that names the port and allows its reuse, as stores of torch do, may listen too.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("", 0))
         port = int(holder.getsockname()[1])
-        if sys.platform != "linux":  # others let no one listen beside it
+        if sys.platform != "linux":  # other systems let no second socket listen
             holder.close()
         yield port

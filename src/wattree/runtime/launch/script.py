@@ -106,7 +106,7 @@ def launchers_meet(
 class _Job:
     """The part of a job that one launcher has."""
 
-    def __init__(  # noqa: PLR0917 - what `launch_script` was told
+    def __init__(  # noqa: PLR0917 - the arguments of `launch_script`
         self,
         command: Sequence[str],
         options: LaunchOptions,
@@ -188,7 +188,7 @@ class _Job:
         return self._agreed_end(finished)
 
     def _agreed_end(self, finished: Finished) -> Finished:
-        """Return how the job ended everywhere; the failure only where it is to be told."""
+        """Return how the job ended everywhere; the failure only on the host that reports it."""
         if finished.failure is None:
             first = None if finished.interrupted else self._meeting.done()
         else:

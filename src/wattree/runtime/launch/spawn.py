@@ -26,7 +26,7 @@ from wattree.runtime.colocation.children import Child, Start, end_children, star
 from wattree.runtime.launch.environment import STORE
 from wattree.temporary import temporary_folder
 
-#: Folder in which ranks leave what went wrong, so that the first one's message is told first.
+#: Folder in which ranks write their failures, so that the first failure is reported first.
 FAILURES = "WATTREE_TRAIN_FAILURES"
 #: Descriptor that ends when the parent does.
 _PARENT = "WATTREE_TRAIN_PARENT"
@@ -113,7 +113,7 @@ def run_ranks(
         starts: What each process gets of its own, where they are ranks among those of other hosts,
             or any program. None: they are all the ranks; rank 0 alone writes to standard output.
         watches: Look after what ranks need; the job ends when one finds something wrong.
-        begun: Told the numbers of the processes once all have started.
+        begun: Called with the numbers of the processes once all have started.
         say: Takes a line for the user, who asked ranks to stop and has to wait for them; None:
             nothing is said.
 
@@ -137,7 +137,7 @@ def run_ranks(
             os.close(write_end)
 
 
-def _started(  # noqa: PLR0917 - what `run_ranks` was told, and what it made
+def _started(  # noqa: PLR0917 - the arguments of `run_ranks`, and what it made
     command: Sequence[str],
     ranks: int,
     environment: Mapping[str, str],

@@ -82,7 +82,7 @@ def starts_of(
     Args:
         places: Of this launcher.
         environment: Of the launcher.
-        settings: What all are told.
+        settings: Settings of all processes.
     """
     here = settings.layout.on_node(places[0].node)
     return tuple(

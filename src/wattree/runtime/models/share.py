@@ -135,9 +135,9 @@ def _by_heads(module: nn.Module, plan: ConversionPlan, size: int) -> ConversionP
 def _named(module: nn.Module, patterns: Iterable[str], size: int) -> ConversionPlan:
     """Return a plan in which the named layers are phantom layers.
 
-    Of a transformer that is known they lie as simulations have them: hidden features and heads in
-    shards, with exact layers beside those that are not named. Elsewhere they have whole inputs and
-    outputs, which does whatever stands between layers.
+    In a known transformer they are split as in simulations: hidden features and heads in
+    shards, with exact layers instead of those that are not named. In other models they have whole
+    inputs and outputs, which works with any module between layers.
 
     Patterns are of names of modules, or of their ends, as `simulate` names layers of a block.
     """
@@ -188,7 +188,7 @@ def _exact(rules: Iterable[ConversionRule]) -> tuple[ConversionRule, ...]:
 
 
 def _check_dropout(module: nn.Module, plan: ConversionPlan, size: int) -> None:
-    """Refuse random numbers for shards of unequal width beside random numbers for whole tensors.
+    """Refuse random numbers both for shards of unequal width and for whole tensors.
 
     Ranks that draw different counts would drop different features of what all have whole.
 

@@ -24,7 +24,7 @@ _KNOWN = {"allreduce_hook": False, "bf16_compress_hook": True}
 def change_model(colocation: ColocatedProcess) -> None:
     """Attach a reduction to every model that the script wraps with DDP."""
     model = DistributedDataParallel
-    # Beside the models, which scripts may copy and save.
+    # Not in the models, which scripts may copy and save.
     reductions: WeakKeyDictionary[Any, Reduction] = WeakKeyDictionary()
     begin, register = model.__init__, model.register_comm_hook
     if colocation.device == 0 and colocation.is_leader:

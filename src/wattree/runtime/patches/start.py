@@ -20,8 +20,8 @@ from wattree.runtime.tune import Trial, trial_from
 def start() -> None:
     """Change torch when this process imports it, if several processes share its device.
 
-    Ends the process where the environment says what cannot be: the script would run otherwise.
-    What the script fails of is told by its launcher, once for all ranks.
+    Ends the process if the environment has impossible settings: the script would run otherwise.
+    The launcher reports the script's failure, once for all ranks.
     """
     follow(os.environ)
     try:

@@ -138,7 +138,7 @@ class Reduction:
                 if stream is not None:
                     stream.wait_event(turn.ready)
                 self._average.average_(turn.bucket, turn.number, turn.weight)
-        except Exception as error:  # noqa: BLE001 - told where the program waits for the bucket
+        except Exception as error:  # noqa: BLE001 - raised where the program waits for the bucket
             self._average.fail(self._rank)
             self.failure = (
                 error

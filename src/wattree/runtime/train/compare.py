@@ -37,7 +37,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionComparison:
-    """A prediction beside its measurement.
+    """A prediction and its measurement.
 
     Attributes:
         figures: Of the step and its stages.
@@ -65,7 +65,7 @@ class PredictionComparison:
 def compared(
     found: Trained, *, calibration: Path | None, on_processor: bool = False
 ) -> PredictionComparison:
-    """Simulate a job and return its figures beside those that were measured.
+    """Simulate a job and return its figures with the measured ones.
 
     Energies are those of the nodes, without what the site adds.
 

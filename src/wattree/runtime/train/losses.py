@@ -1,4 +1,4 @@
-"""Losses of the whole batch, told by all ranks together, and what else they agree on meanwhile."""
+"""Reduces losses over all ranks, and exchanges their other shared state in the same message."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _options(job: Job) -> StrategyOptions:
 def _strategy(setting: Setting, recipe: Recipe) -> Mapping[str, object]:
     """Return the strategy as plain values, also where it can be trained and not be predicted."""
     job, options = setting.job, _options(setting.job)
-    # Strategies are told the batch of one process on each device, whatever becomes of it.
+    # Strategies have the batch of one process per device, whatever the rule for more processes.
     grown = 1 if options.colocation.batch_rule == FIXED_GLOBAL else recipe.processes_per_device
     batch = job.data.global_batch // grown
     try:

@@ -82,7 +82,7 @@ class State:
             }
             if state:
                 self._optimizer.state[parameter] = {
-                    # PyTorch keeps the count of steps on the CPU, all else beside the parameter.
+                    # PyTorch stores the count of steps on the CPU, all else with the parameter.
                     key: value if value.dim() == 0 else _as_sharded(value, parameter)
                     for key, value in state.items()
                 }
@@ -112,7 +112,7 @@ class State:
 
 
 def _as_sharded(value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Return this rank's part of a state, as its optimizer keeps it beside the parameter."""
+    """Return this rank's part of a state, in the form in which its optimizer stores it."""
     value = value.to(parameter.device)
     if local_part(parameter) is parameter:
         return value

@@ -1,11 +1,11 @@
 """Which number of processes a device is given: the search, over whatever measures a setting.
 
-One process is tried first, on a CPU with one thread as well: processes are told from threads that
-wait for each other. Then more processes until they no longer help, then loader workers and MPS's
-share of a device's multiprocessors for the best number. What one process can do otherwise (a larger
-batch, more workers, a compiled model) is measured beside it. The best is measured again in turns
-with the best of one process, and chosen only if it is ahead by more than the margin; one process
-with more loader workers is a choice as well.
+One process is tried first, on a CPU also with one thread, to separate the effect of processes from
+that of threads that wait for each other. Then more processes until they no longer help, then loader
+workers and MPS's share of a device's multiprocessors for the best number. Other options
+of one process (a larger batch, more workers, a compiled model) are measured too. The best is
+measured again in turns with the best of one process, and chosen only if it is faster by more than
+the margin; one process with more loader workers is a choice as well.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def ramp(measure: Callable[[TrialSetting], TrialRow], limits: RampLimits) -> Cho
     why: list[str] = []
     singles = [alone]
     if limits.sets_threads:
-        # Processes with a core each are told from threads that wait for each other.
+        # Separates the effect of processes from that of threads that wait for each other.
         singles.append(measure(TrialSetting(threads=1)))
     single = _ahead(singles)
     rows = [*singles, *_more(measure, limits, single, why)]

@@ -58,7 +58,7 @@ class TrialWatch:
     """Measures one process of a trial.
 
     Args:
-        trial: What was told.
+        trial: The trial's settings.
         rank: Of this process.
     """
 

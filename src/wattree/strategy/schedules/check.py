@@ -115,9 +115,9 @@ def _too_early(slot: Slot, seen: set[Slot]) -> str | None:
     whole = slot._replace(work=SlotWork.BACKWARD)
     split = slot._replace(work=SlotWork.INPUT_GRADIENT)
     if slot.work is SlotWork.BACKWARD:
-        return "comes beside an input gradient; write B, or I and W" if split in seen else None
+        return "repeats an input gradient; write B, or I and W" if split in seen else None
     if whole in seen:
-        return "comes beside a whole backward; write B, or I and W"
+        return "repeats a whole backward; write B, or I and W"
     if slot.work is SlotWork.WEIGHT_GRADIENT and split not in seen:
         return "comes before its input gradient"
     return None

@@ -40,7 +40,7 @@ class Slot(NamedTuple):
         chunk: Of the stage, counted from 0.
         micro_batch: Of the step, counted from 0.
         work: What is done.
-        beside: It runs side by side with the slot before it, each computing while the other
+        beside: It overlaps the slot before it, each computing while the other
             exchanges.
     """
 

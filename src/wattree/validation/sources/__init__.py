@@ -1,6 +1,6 @@
 """One way of expressing rows per source, each in its own file.
 
-Rows of every source are read by `generic`; other files add what a publication states beside its
+Rows of every source are read by `generic`; other files add what a publication states outside its
 table, and no more.
 """
 

@@ -1,6 +1,6 @@
 """NVIDIA DeepLearningExamples: ResNet-50, EfficientNet, NCF and DLRM on DGX systems.
 
-What tables do not print stands in the repository beside them: batches, layouts and optimizers in
+Facts that tables do not print are in the same repository: batches, layouts and optimizers in
 `ConvNets/configs.yml`, for other examples in their scripts and documentation.
 """
 

@@ -1,4 +1,4 @@
-"""Sources whose publications state the network of their cluster beside the table."""
+"""Sources whose publications state the network of their cluster outside the table."""
 
 from __future__ import annotations
 
