@@ -62,7 +62,7 @@ class SplitMemory:
 
 
 def split_memory(costs: BlockCosts) -> SplitMemory:
-    """Return what a block needs in each piece of its work; its backward may be one piece too."""
+    """Return the memory that a block needs in each piece of its work."""
     program = costs.program
     saved, again, made = _kept(costs)
     zero = np.zeros_like(saved)
@@ -99,7 +99,7 @@ def split_memory(costs: BlockCosts) -> SplitMemory:
 def _held_gradients(
     pieces: SplitBackward, before: int
 ) -> tuple[dict[int, Floats], dict[int, Floats], Floats]:
-    """Return the gradients that reach products and are kept until their weights' are made.
+    """Return the gradients that reach matmuls and are stored for their weight gradients.
 
     Where one was gathered for the input's gradient, the gathered copy is what stays. Given are
     what each late instruction drops, what each earlier one takes for it, and the copies that stay.
@@ -136,7 +136,7 @@ def _last_instructions(phase: PhaseCosts, before: int) -> dict[str, int]:
 
 
 def _backward_peak(costs: BlockCosts, again: Floats) -> Floats:
-    """Return the most that backward holds beyond what forward kept. [B]"""
+    """Return the peak memory of backward beyond the tensors that forward saved. [B]"""
     program = costs.program
     before = len(costs.recomputation.instructions)
     last_of = _last_instructions(costs.backward, before)
@@ -155,7 +155,7 @@ def _peak(
     *,
     is_waiting: bool = False,
 ) -> Floats:
-    """Return the most that instructions in order hold above where they began. [B]
+    """Return the peak memory of instructions in order, above their start. [B]
 
     What is gathered stays to the end; what an operator needs for itself goes with it.
 
@@ -191,7 +191,7 @@ def gathered_bytes(storage: Storage, scale: Scale) -> Floats:
 
 
 def staged_bytes(storage: Storage, scale: Scale) -> Floats:
-    """Return the gradients of a block that are whole only while they are reduced. [B]"""
+    """Return the gradients of a block that are whole only during their reduction. [B]"""
     total = np.zeros(len(storage.parameters))
     for sync in storage.sync:
         if sync.is_staged:

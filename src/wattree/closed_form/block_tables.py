@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOfPool:
-    """A device of one pool as closed forms see it.
+    """A device of one pool, with the figures that closed forms need.
 
     Attributes:
         setting: Of the job.
@@ -45,7 +45,7 @@ class DeviceOfPool:
     def energy_j(
         self, flop: Floats, traffic: Floats, busy_s: Floats, moves: NDArray[np.bool_]
     ) -> Floats:
-        """Return energy above rest, with what fans and power supplies add to it. [J]"""
+        """Return energy above idle, including the share of fans and power supplies. [J]"""
         return self.behind * dynamic_energy_j(
             self.rates.power,
             flop=flop,
@@ -58,7 +58,7 @@ class DeviceOfPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTable:
-    """One block by degrees, `(n,)` each unless said otherwise.
+    """Costs of one block by degrees, `(n,)` each unless stated otherwise.
 
     Attributes:
         costs: On the ranks that all wait for.
@@ -141,7 +141,7 @@ def block_table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageTable:
-    """The parameters of one block by degrees, `(n,)` each.
+    """Sizes of the parameters of one block by degrees, `(n,)` each.
 
     Attributes:
         gather, every, once, update: Time of their gathers, of reductions after every micro-batch

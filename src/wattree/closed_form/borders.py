@@ -33,7 +33,7 @@ class Borders:
         self._routes = [_Route(tables, stride, self._tables.ranks) for tables in by_pool]
 
     def time_s(self, kinds: StageKinds, micro_batches: Floats) -> Floats:
-        """Return what transfers add to a step, `(n,)`. [s]"""
+        """Return the time that transfers add to a step, `(n,)`. [s]"""
         at = kinds.pipeline, self._tables.block_of
         used = np.array([contents.pools.sum(axis=1) > 0 for contents in kinds.helds]).T[
             :, kinds.pipeline
@@ -60,7 +60,7 @@ class Borders:
 
 
 class _Route:
-    """Where the transfers of strategies go on the devices of one pool."""
+    """The destinations of strategies' transfers on the devices of one pool."""
 
     def __init__(self, tables: BlockCostTable, stride: Floats, ranks: Floats) -> None:
         domain = tables.pool.domain_devices
@@ -71,7 +71,7 @@ class _Route:
         self.network_s = np.where(self.crosses, links.alpha_network_s, 0.0)
 
     def time_s(self, size: Floats) -> Floats:
-        """Return the time of one transfer of so many bytes. [s]"""
+        """Return the time of one transfer of a given size. [s]"""
         links = self.links
         inside = size * self.stretch / links.scale_up_bytes_per_s
         one = np.where(self.crosses, size / links.adapter_bytes_per_s, inside)

@@ -1,4 +1,4 @@
-"""By how much an estimated step may exceed the simulated one, by family of strategies.
+"""Bounds of the excess of an estimated step over the simulated one, by family of strategies.
 
 `tests/property/test_closed_form.py` holds these bounds on drawn strategies, with every schedule and
 up to 8 virtual stages. Below the simulation estimates may be by more, which costs a search a
@@ -32,7 +32,7 @@ TIME_BOUNDS = {
 
 
 def time_bound(options: StrategyOptions, software: Software) -> float:
-    """Return the most that `estimate / simulation - 1` of a step time may be."""
+    """Return the upper bound of `estimate / simulation - 1` of a step time."""
     if options.pipeline.schedule.startswith("dualpipe"):
         return TIME_BOUNDS["dualpipe"]
     if options.pipeline.schedule.startswith("zb-"):

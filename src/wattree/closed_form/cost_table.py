@@ -1,4 +1,4 @@
-"""Costs of blocks and of their parameters, once for each combination of degrees that occurs."""
+"""Costs of blocks and of their parameters, once for each combination of degrees."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class BlockCostTable:
         saved_bytes: KeptTables,
         same: tuple[Hashable, ...],
     ) -> list[StorageTable]:
-        """Return the tables of parameters, likewise; the micro-batch does not matter."""
+        """Return the tables of parameters in the same way; the micro-batch does not matter."""
         setting, program = self.setting, self.program
         distinguishing_columns = tier.distinguishing_columns(values["pp"])
         first, self.storage_of = saved_bytes.of(
@@ -300,7 +300,7 @@ class KeptTables:
 
 
 def _nodes(cluster: Cluster, ranks: Floats) -> Floats:
-    """Return on how many nodes so many ranks lie, part of a node as a part."""
+    """Return the number of nodes of a number of ranks; fractions count as such."""
     left, nodes = ranks, np.zeros_like(ranks)
     for pool in cluster.pools[:-1]:
         here = np.minimum(left, pool.devices)
@@ -324,7 +324,7 @@ def _loaded(
 
 
 def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:
-    """Return the first row of each distinct combination, and which one every row has."""
+    """Return the first row of each distinct combination, and the combination of every row."""
     key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:  # degrees and micro-batches are whole and below `MANY`
         if most > _LARGEST:
@@ -338,7 +338,7 @@ def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:
 
 
 def _placement(values: Mapping[str, Floats], domain: int, leaf: int, filled: Floats) -> Placement:
-    """Return where axes lie; strides only where links are executed, as `filled` above 0 says."""
+    """Return the layout of axes; strides only if links are simulated (`filled` above 0)."""
     return Placement(
         inside=_inside(values, domain),
         in_leaf=_inside(values, leaf),

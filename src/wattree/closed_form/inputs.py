@@ -19,7 +19,7 @@ _NOTHING = np.zeros(())
 
 
 class Inputs:
-    """What loading data adds to strategies; a plain 0 where the job does not say how it is done.
+    """The time that data loading adds to strategies; 0 if the job describes no loader.
 
     Args:
         by_pool: Costs of blocks, by pool.
@@ -39,7 +39,7 @@ class Inputs:
         return self._slowest(kinds, micro_batches=self._micro_batches(kinds), ahead=True)
 
     def waited_s(self, kinds: StageKinds) -> Floats:
-        """Return what a micro-batch waits for its copy on each kind of stage, `(rows,)`. [s]"""
+        """Return the wait of a micro-batch for its copy, by kind of stage, `(rows,)`. [s]"""
         if self.loader.pinned or not self.is_known:
             return _NOTHING
         one = np.ones(len(kinds.pipeline))
@@ -47,7 +47,7 @@ class Inputs:
         return np.asarray((kinds.stage == 0) * slowest[kinds.strategy])
 
     def device_bytes(self, kinds: StageKinds) -> Floats:
-        """Return what input batches take on a device of each kind of stage, `(rows,)`. [B]"""
+        """Return the memory of input batches on a device of each kind of stage, `(rows,)`. [B]"""
         if not self.is_known:
             return _NOTHING
         micro_batch = self.by_pool[0].degrees.micro_batch
@@ -55,7 +55,7 @@ class Inputs:
         return np.asarray((kinds.stage == 0) * size[kinds.strategy])
 
     def energy_j(self, kinds: StageKinds) -> Floats:
-        """Return what hosts, storage and copies draw above rest for the data of a step. [J]"""
+        """Return the energy above idle of hosts, storage and copies for the data of a step. [J]"""
         if not self.is_known:
             return _NOTHING
         samples = self._micro_batches(kinds) * self.by_pool[0].degrees.micro_batch

@@ -36,7 +36,7 @@ class OverlapSlowdown:
         return (1.0 - self.communication_rate) * compute_s / self.compute_rate
 
     def added_s(self, traffic_s: Floats, compute_s: Floats, *, overlap: bool) -> Floats:
-        """Return what traffic adds to a step: all of it, or what computation does not hide. [s]"""
+        """Return the time that traffic adds to a step: all of it, or the exposed part. [s]"""
         if not overlap:
             return traffic_s
         hidden_s = np.minimum(traffic_s / self.communication_rate, compute_s)

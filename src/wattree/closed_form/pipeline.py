@@ -75,7 +75,7 @@ class StageContents:
 
 
 def known_schedule(options: StrategyOptions, virtual: int) -> str:
-    """Return the schedule whose formulas hold; an order of the user's own counts as 1F1B."""
+    """Return the schedule whose formulas apply; a user's own order counts as 1F1B."""
     known = "1f1b" if options.pipeline.schedule == CUSTOM else options.pipeline.schedule
     return schedule_of_chunks(known, virtual)
 
@@ -163,7 +163,7 @@ def _parts(of_chunks: Floats) -> Floats:
 def _boundaries(
     program: ModelProgram, chunks: Sequence[Sequence[int]], placement: ChunkPlacement
 ) -> tuple[Floats, Floats]:
-    """Return which tensors cross each border of chunks, and which each chunk holds copies of.
+    """Return the tensors that cross each border of chunks, and those that each chunk copies.
 
     What crosses is that of forward and the gradients of backward together.
     """
@@ -182,7 +182,7 @@ def _boundaries(
 
 
 def _later(program: ModelProgram, chunk: Sequence[int]) -> Floats:
-    """Return for each program how often each program follows its last instance in a chunk."""
+    """Return how often each program follows each program's last instance in a chunk."""
     count = len(program.programs)
     later, seen = np.zeros((count, count)), np.zeros(count)
     met: set[int] = set()
@@ -235,7 +235,7 @@ def split_bubble_s(
 def _in_flight_by_order(
     schedule: str, stages: Floats, virtual: Floats, stage: Integers, micro_batches: Integers
 ) -> Floats:
-    """Return what `in_flight` does, counted from the orders themselves.
+    """Return the result of `in_flight`, counted from the orders themselves.
 
     Twice as many micro-batches as stages and two more keep as many as any larger number does.
     """
@@ -262,7 +262,7 @@ def in_flight(
     stage: Integers,
     micro_batches: Integers,
 ) -> Floats:
-    """Return micro-batches whose activations are kept when most are, `(3, n)`, by part of a stage.
+    """Return the peak number of micro-batches with saved activations, `(3, n)`, by part of a stage.
 
     Interleaved stages run rounds of as many micro-batches as there are stages through one chunk
     after another. Backward begins when the last chunk is reached, `2 (stages - stage) - 1`

@@ -1,4 +1,4 @@
-"""Live tensors of stages whose schedule runs weight gradients apart, counted along its orders."""
+"""Live tensors of stages whose schedule defers weight gradients, counted along its orders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def split_live_bytes(
     micro_batches: Integers,
     block: Integers,
 ) -> Floats:
-    """Return the most activations that each kind of stage holds, `(kinds, n)`. [B]
+    """Return the peak of activations of each kind of stage, `(kinds, n)`. [B]
 
     Twice as many micro-batches as stages and two more hold as much as any larger number does.
 
@@ -78,7 +78,7 @@ _PARTS = {1: [2], 2: [0, 2]}
 
 
 class _Chunk:
-    """What one micro-batch holds in a chunk, by the piece of work that it is in. [B]"""
+    """The memory of one micro-batch in a chunk, by its current piece of work. [B]"""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class _Chunk:
 
 
 def _bytes(state: _State, chunks: Sequence[_Chunk]) -> Floats:
-    """Return the most that is held while a stage works. [B]"""
+    """Return the peak memory while a stage works. [B]"""
     saved_bytes, waiting, work, at = state
     total = chunks[at].most[work]
     for chunk, whole, half in zip(chunks, saved_bytes, waiting, strict=True):
@@ -123,7 +123,7 @@ def _bytes(state: _State, chunks: Sequence[_Chunk]) -> Floats:
 
 
 def _states(order: Order, chunks: int) -> set[_State]:
-    """Return what is held besides each slot of an order, each once."""
+    """Return the memory held in addition to each slot of an order, each once."""
     saved_bytes, waiting = [0] * chunks, [0] * chunks
     found: set[_State] = set()
     for slot in order:

@@ -14,7 +14,7 @@ Integers = NDArray[np.int64]
 
 
 class StageKinds:
-    """What the stages of strategies hold, whatever their pipelines.
+    """The contents of the stages of strategies, for any pipelines.
 
     Pipelines are few and each has few kinds of stages, so what depends on these alone is stacked
     and looked up. Arrays over strategies have shape `(n,)`, arrays over rows `(rows,)`: the kinds
@@ -81,7 +81,7 @@ class StageKinds:
         return own, np.asarray(self._starts[own] + kinds[:, None])
 
     def saved_bytes(self, table: Floats, boundary_bytes: Floats | None = None) -> list[Floats]:
-        """Return what each part of each kind keeps, `(kinds, distinct)` for each of three parts.
+        """Return the saved tensors of each of three parts of each kind, `(kinds, distinct)`.
 
         Args:
             table: What each program keeps.
@@ -94,7 +94,7 @@ class StageKinds:
         ]
 
     def crossing_bytes(self, boundary_bytes: Floats) -> tuple[Floats, Floats]:
-        """Return what goes over a border of each pipeline, on average and at most. [B]
+        """Return the bytes that cross a border of each pipeline, on average and at most. [B]
 
         Args:
             boundary_bytes: Size of each boundary tensor, `(tensors, distinct)`. [B]
@@ -105,7 +105,7 @@ class StageKinds:
         return sizes[starts], np.maximum.reduceat(sizes, starts)
 
     def in_flight(self, micro_batches: Integers) -> Floats:
-        """Return micro-batches whose activations are kept when most are, `(3, rows)`: by part."""
+        """Return the peak number of micro-batches with saved activations, `(3, rows)`, by part."""
         if micro_batches is self._in_flight[0]:
             return self._in_flight[1]
         found = np.zeros((3, len(self.strategy)))
@@ -124,7 +124,7 @@ class StageKinds:
         return found
 
     def split_bubble_s(self, forward: Floats, backward: Floats, weight: Floats) -> Floats:
-        """Return what filling adds where weight gradients run apart, 0 elsewhere, `(n,)`. [s]"""
+        """Return the filling time of schedules that defer weight gradients, else 0, `(n,)`. [s]"""
         found = np.zeros(len(self.pipeline))
         for number, contents in enumerate(self.helds):
             if contents.schedule in SPLIT:

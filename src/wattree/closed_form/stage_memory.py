@@ -45,7 +45,7 @@ class StageMemory:
         return np.asarray(self._sums.of_storage("static") + (live + alone) + inputs)
 
     def placed_bytes(self) -> Floats:
-        """Return what each kind of stage has in expanded memory by class, `(rows,)`. [B]"""
+        """Return the bytes of each kind of stage in expanded memory by class, `(rows,)`. [B]"""
         kinds, placed = self.kinds, self._sums.of_storage("tier2_static")
         if "tier2_saved" in self._sums.nothing:
             return np.asarray(placed)
@@ -57,7 +57,7 @@ class StageMemory:
         return np.asarray(placed)
 
     def process_bytes(self, tensors: Floats, node: Node) -> Floats:
-        """Return what the driver counts on ranks of each kind of stage, `(rows,)`. [B]"""
+        """Return the driver's memory figure of each kind of stage, `(rows,)`. [B]"""
         kinds, setting = self.kinds, self.tables.setting
         groups = groups_bytes(self.tables.degrees.axes, node, setting)
         own = np.broadcast_to(groups, kinds.pipeline.shape)[kinds.strategy]
@@ -83,7 +83,7 @@ class StageMemory:
         return tensors[row], pool
 
     def _saved_bytes(self) -> Floats:
-        """Return what each kind of stage keeps for backward when that is most, `(rows,)`. [B]"""
+        """Return the peak of tensors saved for backward by each kind of stage, `(rows,)`. [B]"""
         kinds, live = self.kinds, self.kinds.in_flight(self.tables.degrees.micro_batches)
         saved = np.zeros(len(self._sums.block))
         for saved_bytes, count in zip(
@@ -96,7 +96,7 @@ class StageMemory:
         return saved
 
     def _split_bytes(self) -> Floats:
-        """Return activations and gathered parameters where weight gradients are made apart. [B]"""
+        """Return activations and gathered parameters with deferred weight gradients. [B]"""
         kinds, tables = self.kinds, self.tables
         live, pieces = np.zeros(len(self._sums.block)), tables.split_memory()
         for pipeline, contents in enumerate(kinds.helds):
@@ -121,7 +121,7 @@ class StageMemory:
         return live
 
     def _gathered(self, program: int) -> Floats:
-        """Return the parameters that are gathered while a block is at work, `(rows,)`. [B]"""
+        """Return the parameters that are gathered while a block runs, `(rows,)`. [B]"""
         copies, gathered = self._overlap.gathered_copies, self.tables.gathered
         own = min(copies, 2) * gathered[program][self._sums.storage]
         if copies > 2:  # those farther ahead are of the blocks that there are most of
@@ -130,7 +130,7 @@ class StageMemory:
         return np.asarray(own)
 
     def _working_bytes(self) -> Floats:
-        """Return what the hungriest block of each kind of stage needs for a moment. [B]"""
+        """Return the temporary memory of the largest block of each kind of stage. [B]"""
         kinds, tables = self.kinds, self.tables
         contents = kinds.counts > 0
         need = tables.moment - kinds.later @ tables.saved_bytes  # `(kinds, programs, distinct)`
@@ -151,7 +151,7 @@ class StageMemory:
         return working
 
     def _staged(self, program: int) -> Floats:
-        """Return the gradients under reduction when a program goes backward, `(kinds, distinct)`.
+        """Return the gradients under reduction at a program's backward, `(kinds, distinct)`.
 
         They are of what went backward before it.
         """

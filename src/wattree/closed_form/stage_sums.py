@@ -1,4 +1,4 @@
-"""Tables of blocks and of their parameters, summed over what each kind of stage holds."""
+"""Tables of blocks and of their parameters, summed over the blocks of each kind of stage."""
 
 from __future__ import annotations
 

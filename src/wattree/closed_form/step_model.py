@@ -143,7 +143,7 @@ class StepModel:
         return Buckets(*found)
 
     def _with_once(self, time_s: Floats, passes: tuple[Floats, Floats]) -> Floats:
-        """Return the time with reductions and gathers that come once in a step. [s]
+        """Return the time with the reductions and gathers that occur once per step. [s]
 
         Args:
             time_s: Without them. [s]
@@ -159,14 +159,14 @@ class StepModel:
         return time_s
 
     def _span_s(self, name: str) -> Floats:
-        """Return the time of a micro-batch in the slowest rank of each kind of stage. [s]"""
+        """Return the time of a micro-batch on the slowest rank of each kind of stage. [s]"""
         span = self._sums.of_blocks(name)
         if self._behind is not None:
             span = span + self._sums.of_blocks(f"{name}_alone") * (self._behind.slowest - 1.0)
         return np.asarray(span * self.tables.slowdown[self.kinds.strategy])
 
     def _ends_s(self) -> Floats:
-        """Return what ends a step: waiting for others of the device, and the longest update. [s]"""
+        """Return the time of a step's end: waits of processes, and the longest update. [s]"""
         return np.asarray(self._update_s() + self._barrier_s())
 
     def _update_s(self) -> Floats:
@@ -191,7 +191,7 @@ class StepModel:
         return kinds.most(traffic * used.max(axis=0)[kinds.kind])
 
     def _barrier_s(self) -> Floats:
-        """Return what a process waits for others of its device at the end of a step. [s]"""
+        """Return the wait of a process for others of its device at the end of a step. [s]"""
         micro_batches = self.tables.degrees.micro_batches
         if (processes := self.tables.options.colocation.processes) == 1:
             return np.zeros(len(micro_batches))
@@ -199,7 +199,7 @@ class StepModel:
         return barrier_s(micro_batches * variance, processes=processes)
 
     def _first_gather(self) -> Floats:
-        """The first block's parameters arrive before anything hides them, `(n,)`."""
+        """Return the exposed gather of the first block's parameters, `(n,)`. [s]"""
         gathers = [each.gather[0, self.tables.storage_of] for each in self.by_pool]
         if len(gathers) == 1:
             return np.asarray(gathers[0])
@@ -208,7 +208,7 @@ class StepModel:
         return np.asarray(np.max([np.where(has, each, -np.inf) for each, has in both], axis=0))
 
     def dynamic_j(self) -> Floats:
-        """Return the energy above rest of a step on all devices, before PUE, `(n,)`. [J]"""
+        """Return the energy above idle of a step on all devices, before PUE, `(n,)`. [J]"""
         kinds, at_block = self.kinds, (self.kinds.kind, self._sums.block)
         at_storage, several = (kinds.kind, self._sums.storage), self._micro_batches[kinds.strategy]
         stage = self._sums.over_pools("block_j")[at_block]
@@ -224,12 +224,12 @@ class StepModel:
         return np.asarray(all_j + self._inputs.energy_j(kinds))
 
     def energy_j(self, time_s: Floats, dynamic_j: Floats) -> Floats:
-        """Return the energy of a step: what stands through it, and what its work adds. [J]"""
+        """Return the energy of a step: static and dynamic. [J]"""
         pue = self.tables.setting.job.cluster.site.pue
         return np.asarray((self._standing_w() * time_s + dynamic_j) * pue)
 
     def peak_power_w(self) -> Floats:
-        """Return the power while every rank runs the hungriest layer. [W]"""
+        """Return the power while every rank runs the layer with the highest power. [W]"""
         program = self.tables.program
         layers = {
             number
@@ -246,7 +246,7 @@ class StepModel:
         return np.asarray(total_w)
 
     def _standing_w(self) -> Floats:
-        """Return what the nodes of each strategy draw whatever runs. [W]"""
+        """Return the static power of the nodes of each strategy. [W]"""
         cluster = self.tables.setting.job.cluster
         counts, which = np.unique(self.tables.ranks, return_inverse=True)
         watts = [sum(standing_w(cluster, cluster.pool_nodes(int(count)))) for count in counts]
@@ -254,7 +254,7 @@ class StepModel:
 
 
 def _hungriest_w(tables: BlockCostTable, layers: set[int]) -> Floats:
-    """Return the power above rest of one device in its hungriest layer. [W]"""
+    """Return the power above idle of one device in its layer with the highest power. [W]"""
     dynamic_w = np.zeros(tables.forward.shape[1])
     for number in layers:
         for energy, span in (

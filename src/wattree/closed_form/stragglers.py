@@ -32,7 +32,7 @@ class Stragglers:
     waits: Floats
 
     def added_w(self, power: DevicePower) -> Floats:
-        """Return the energy above rest per second of a rank's even computation, on average. [W]
+        """Return the average energy above idle per second of a rank's even computation. [W]
 
         A slow rank draws for longer what running kernels draw; meanwhile others of its stage spin.
         """
@@ -41,7 +41,7 @@ class Stragglers:
 
 
 def slowed_kinds(job: Job, ranks: Floats, kinds: StageKinds) -> Stragglers | None:
-    """Return the factors of strategies on so many ranks, `(rows,)`; None where devices are alike.
+    """Return the factors for a number of ranks, `(rows,)`; None if devices are equal.
 
     Args:
         job: With its cluster.
@@ -62,7 +62,7 @@ def slowed_kinds(job: Job, ranks: Floats, kinds: StageKinds) -> Stragglers | Non
 
 
 def slowed_stages(job: Job, ranks: Floats, kind_of_stage: Integers) -> Stragglers | None:
-    """Return the factors of strategies on so many ranks, `(kinds, n)`; None if devices are alike.
+    """Return the factors for a number of ranks, `(kinds, n)`; None if devices are equal.
 
     Args:
         job: With its cluster.

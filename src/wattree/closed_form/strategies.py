@@ -87,7 +87,7 @@ def estimate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What estimates of one job and model can share, filled as they are made.
+    """Cached values that estimates of one job and model share.
 
     Attributes:
         programs: Switches and axes → block programs.
@@ -135,7 +135,7 @@ class Screened:
         return found
 
     def under_spill(self, setting: Setting, spilled: Floats | None) -> Estimates:
-        """Return estimates where a share of what is on devices lies in expanded memory.
+        """Return estimates with a share of device data in expanded memory.
 
         None stands for nothing; how much would have to is told all the same.
         """
@@ -174,7 +174,7 @@ class Screened:
         )
 
     def _kinds(self, cluster: Cluster, ranks: Floats) -> StageKinds:
-        """Return what the stages of all strategies hold."""
+        """Return the contents of the stages of all strategies."""
         if cluster.is_mixed:  # they depend on the pools too
             return self._distinct_kinds(cluster, ranks)
         pipeline, known = self.options.pipeline, self.shared.kinds
@@ -194,7 +194,7 @@ class Screened:
         return StageKinds([self._held(at, cluster) for at in first.tolist()], pipeline)
 
     def _held(self, at: int, cluster: Cluster) -> StageContents:
-        """Return what the stages of one strategy hold, and where they lie."""
+        """Return the contents of the stages of one strategy, and their devices."""
         degrees = self.degrees
         stages, virtual = int(degrees.axes["pp"][at]), int(degrees.virtual_stages[at])
         ranks = 0  # the same wherever nodes are alike
@@ -212,7 +212,7 @@ class Screened:
 
 
 def _process_bytes(setting: Setting, degrees: Degrees, tensors: Floats, pools: Integers) -> Floats:
-    """Return what the driver counts on the fullest rank of each strategy. [B]"""
+    """Return the driver's memory figure of the fullest rank of each strategy. [B]"""
     needs = []
     for pool in setting.job.cluster.pools:
         groups = groups_bytes(degrees.axes, pool.node, setting)
@@ -223,7 +223,7 @@ def _process_bytes(setting: Setting, degrees: Degrees, tensors: Floats, pools: I
 def _overflow(
     setting: Setting, screen: StepModel, tensors: Floats
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the overflowing share of device memory, and whether the tier has room for it.
+    """Return the overflowing share of device memory, and whether the tier has the capacity.
 
     `tensors` are the live ones of each kind of stage, `(rows,)`. [B]
     """
@@ -245,7 +245,7 @@ def _overflow(
 
 
 def stage_pools(cluster: Cluster, ranks: int, stages: int) -> Floats:
-    """Return the share of each stage's ranks that lies in each pool, `(pools, stages)`.
+    """Return the share of each stage's ranks in each pool, `(pools, stages)`.
 
     Stages of presets are neighbouring ranks, as `pp` is the outermost axis.
     """
@@ -263,7 +263,7 @@ def screened(
     *,
     shared: Shared | None = None,
 ) -> Screened:
-    """Return strategies ready for estimates; arguments as for `estimate`.
+    """Return strategies prepared for estimates; arguments as for `estimate`.
 
     Args:
         setting: The job.
@@ -291,7 +291,7 @@ def screened(
 
 
 def _wide(options: StrategyOptions, degrees: Degrees) -> StrategyOptions:
-    """Return the options with a tensor degree above 1, so that its splits are in the tree.
+    """Return the options with a tensor degree above 1, so that the tree has its splits.
 
     Under spatial parallelism the degree of `cp` says which layers are split, the number of replicas
     says which fully connected layers and tables are, and phantom layers have a block for each rank.

@@ -1,4 +1,4 @@
-"""A lowered step in, an execution graph out: its tasks, then the rank classes that run them."""
+"""Compiles a lowered step to an execution graph: its tasks, then the rank classes that run them."""
 
 from wattree.compiler.compile import Compilation, compile_job, compile_jobs
 from wattree.compiler.folding.arrays import link_kind

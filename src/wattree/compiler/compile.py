@@ -1,4 +1,4 @@
-"""Model, strategy, cluster → execution graph: the passes in the order in which they run."""
+"""Compiles model, strategy and cluster to an execution graph; lists the passes in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledPart:
-    """What the ranks of one mesh do.
+    """The work of the ranks of one mesh.
 
     Attributes:
         strategy: For these ranks.
@@ -55,7 +55,7 @@ class CompiledPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """What compiling a job yields.
+    """The result of compiling a job.
 
     Attributes:
         graph: To play.
@@ -84,7 +84,7 @@ class Compilation:
 
     @property
     def costs(self) -> tuple[BlockCosts, ...]:
-        """Costs of each of `program`, of a strategy of one mesh."""
+        """Costs of each `program`, for a strategy of one mesh."""
         return self._only.costs
 
     @property
@@ -152,7 +152,7 @@ def _part(step: LoweredStep, ranks: RanksOfJob) -> CompiledPart:
 def compile_jobs(
     jobs: Sequence[PlacedJob], cluster: Cluster, *, fold: bool = True, detail: bool = True
 ) -> tuple[ExecutionGraph, tuple[JobTasks, ...]]:
-    """Return the graph of one step of each job, and which part of it each job is.
+    """Return the graph of one step of each job, and the part of each job in it.
 
     Jobs share links, and nothing else.
 
@@ -185,7 +185,7 @@ def compile_jobs(
 
 
 def _tiers(jobs: Sequence[PlacedJob], cluster: Cluster) -> tuple[str, ...]:
-    """Return the memory behind the devices that any of the jobs copies to and from."""
+    """Return the memory behind the devices that any job copies to or from."""
     used = dict.fromkeys(t for job in jobs for t in job.strategy.traffic.offload.tiers)
     if used and not cluster.is_mixed and (cxl := cluster.node.cxl) and cxl.is_accessed_in_place:
         used.pop("cxl", None)
@@ -193,7 +193,7 @@ def _tiers(jobs: Sequence[PlacedJob], cluster: Cluster) -> tuple[str, ...]:
 
 
 def _storage(jobs: Sequence[PlacedJob]) -> Loader | None:
-    """Return a loader that reads the storage which all jobs share; None if none reads any.
+    """Return a loader that reads the storage shared by all jobs; None if no job reads any.
 
     Raises:
         StrategyError: They say different things of it.
@@ -223,7 +223,7 @@ class _Made:
 
 
 def _graph(jobs: Sequence[Sequence[LoweredJob]], *, fold: bool, detail: bool) -> _Made:
-    """Return the graph of one step of each job, of as many parts as it has meshes."""
+    """Return the graph of one step of each job, with one part per mesh."""
     names, items = Names(), Items()
     programs: list[StageProgram] = []
     built: list[list[BuiltStage]] = []

@@ -1,1 +1,1 @@
-"""Ranks that do the same become one class; classes and links become arrays."""
+"""Folds ranks with the same work into classes, and makes arrays of classes and links."""

@@ -118,7 +118,7 @@ def execution_graph(
 
 
 def _check_count(tasks: PlayedTasks) -> None:
-    """Refuse more tasks than memory can hold, before any array is as long as they are many."""
+    """Reject more tasks than memory can hold, before allocating arrays of that length."""
     if (count := tasks.instances) > _MOST_INSTANCES:
         differing = int(tasks.class_base[-1])
         raise StrategyError(
@@ -142,7 +142,7 @@ def _rows(
     work_s: Floats,
     pipelines: Sequence[int],
 ) -> tuple[Rows, Floats | None]:
-    """Return the rows of all instances, and of their flows for how many each stands.
+    """Return the rows of all instances, and the number of flows for which each of theirs stands.
 
     Only flows that stand for several need to know that.
     """
@@ -185,7 +185,7 @@ def _class_names(classes: Sequence[StageClasses]) -> tuple[str, ...]:
 def _directions(
     tasks: PlayedTasks, costs: Integers, links: Sequence[LinkClasses]
 ) -> list[tuple[LinkClasses, str]]:
-    """Return every kind of link with the directions to play."""
+    """Return every kind of link with the directions to simulate."""
     transfers = tasks.records["kind"] == TaskKind.TRANSFER
     result = []
     for kind in links:
@@ -226,7 +226,7 @@ def _expanded(
     *,
     counted: bool,
 ) -> Rows:
-    """Return streams, successors and flows of all instances; of flows the ranks, if `counted`."""
+    """Return streams, successors and flows of all instances; ranks of flows, if `counted`."""
     edges = _edges(tasks)
     sends = (loads.of_record > 0).any(axis=(0, 2)) | (costs != FROM_TASK)
     templates = Templates(
@@ -268,7 +268,7 @@ def _expanded(
 
 
 def _added_up(rows: Rows) -> Rows:
-    """Add up what several classes of a flow send over the same link."""
+    """Add up the bytes that several classes of a flow send over the same link."""
     links, offsets = rows.flow_links, rows.flow_offsets
     if not len(links):
         return rows
@@ -306,7 +306,7 @@ def _edges(tasks: PlayedTasks) -> Edges:
 
 
 def _transfers(tasks: PlayedTasks, by_heading: Sequence[Integers]) -> list[tuple[int, int, int]]:
-    """Return transfers, what waits for each in another stage, and the row of `peers` from 1."""
+    """Return transfers, the tasks of other stages that wait for each, and the row of `peers`."""
     first = tasks.first_task.tolist()
     row = dict(zip(HEADINGS, (1 + starts(list(map(len, by_heading)))).tolist(), strict=False))
     return [
@@ -319,7 +319,7 @@ def _transfers(tasks: PlayedTasks, by_heading: Sequence[Integers]) -> list[tuple
 
 
 def _sent(tasks: PlayedTasks, names: Sequence[str]) -> Floats:
-    """Return what the records of each level send over each kind of link, `(V, R, D)`. [B]"""
+    """Return the bytes of each level's records on each kind of link, `(V, R, D)`. [B]"""
     shape = len(tasks.by_level), len(tasks.records), len(names)
     sent = np.empty(shape)
     for level, records in enumerate(tasks.by_level):
@@ -334,7 +334,7 @@ def _loads(
     work_s: Floats,
     pipelines: Sequence[int],
 ) -> Loads:
-    """Return what tasks send over links; every class of a flow sends over its own."""
+    """Return the bytes of tasks on links; every class of a flow uses its own links."""
     first = starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
     sent = np.stack(

@@ -1,4 +1,4 @@
-"""What ranks of one mesh send ranks of the next, rank by rank and class by class.
+"""Transfers from the ranks of one mesh to those of the next, by rank and by class.
 
 Stages of two meshes may have unequal numbers of ranks, so a rank may send to several and be sent to
 by several. What a rank sends is one task: it ends when all of its messages have arrived.
@@ -51,7 +51,7 @@ class RankCrossing:
 
     @property
     def messages(self) -> tuple[Integers, Integers, Integers]:
-        """Senders, receivers, and numbers that tell messages apart."""
+        """Senders, receivers, and numbers that distinguish messages."""
         alike = np.stack([self.size_bytes, self.distance.astype(np.float64)], axis=1)
         number = np.unique(alike, axis=0, return_inverse=True)[1].ravel()
         return self.senders, self.receivers, number
@@ -109,7 +109,7 @@ def with_crossings(
     numbers: Integers,
     uses: Sequence[LinkUse],
 ) -> list[StageClasses]:
-    """Return the classes of all stages, with who sends what to whom between meshes.
+    """Return the classes of all stages, with the transfers between meshes.
 
     Args:
         stages: The classes.
@@ -133,7 +133,7 @@ def with_crossings(
 def _of_classes(
     crossing: RankCrossing, numbers: Integers, uses: Sequence[LinkUse], span: Integers
 ) -> tuple[Integers, TransferCosts]:
-    """Return the peers of the classes of the sending stage, `(P, K)`, and what they send."""
+    """Return the peers of the sending stage's classes, `(P, K)`, and the bytes sent."""
     count = int(span[1] - span[0])
     sender = numbers[crossing.senders] - span[0]
     receiver = numbers[crossing.receivers]
@@ -161,7 +161,7 @@ def _of_classes(
 def _brought(
     crossing: RankCrossing, load: str, use: LinkUse, sender: Integers, receiver: Integers
 ) -> Callable[[Integers], tuple[Floats, Floats]]:
-    """Return message → what one flow of its class brings over its receiver's link, and how many."""
+    """Return message → bytes of one flow of its class on the receiver's link, and the flows."""
     link = use.of_rank[crossing.receivers]
     size = crossing.size_bytes * getattr(crossing.costs, load)
     carried = np.flatnonzero(size > 0)
@@ -187,7 +187,7 @@ def _brought(
 
 
 def _sums(crossing: RankCrossing, own: Integers, mine: Integers, count: int) -> TransferCosts:
-    """Return what one rank of each class sends: its messages together.
+    """Return the total of the messages of one rank of each class.
 
     Args:
         crossing: Of all ranks.

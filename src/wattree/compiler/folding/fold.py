@@ -1,4 +1,4 @@
-"""Pass 10: fold ranks that do the same in the same place into classes.
+"""Pass 10: fold ranks with the same work in the same place into classes.
 
 Partition refinement: ranks start with the color of their stage, their device's speed and the
 reach of their transfers; each round mixes in the colors of those they talk to, until no color
@@ -51,7 +51,7 @@ def folded_classes(
 
 
 def uneven_on_links(colors: Integers, links: Sequence[Integers]) -> Integers | None:
-    """Return colors that tell apart ranks of one class on links where classes are unequal.
+    """Return colors that distinguish ranks of one class on links with unequal classes.
 
     Links share by flows, and a flow stands for all ranks of its class: where one class has three
     ranks on a link and another has one, a flow for three would get no more than the one.
@@ -95,7 +95,7 @@ def _group_colors(colors: Integers, members: Integers) -> Integers:
 def _message_colors(
     colors: Integers, ends: Integers, others: Integers, number: Integers
 ) -> Integers:
-    """Color each rank by the sorted colors and numbers of its messages at one of their ends."""
+    """Color each rank by the sorted colors and numbers of its messages at one end."""
     found = np.full_like(colors, -1)
     if not len(ends):
         return found

@@ -26,7 +26,7 @@ FROM_TASK = -1
 
 
 class Templates(NamedTuple):
-    """Tasks of all stages' programs: `(T,)`, and what they are, `(R,)`.
+    """Tasks of all stages' programs, `(T,)`, and their records, `(R,)`.
 
     Attributes:
         first: Number of the first instance of a task.
@@ -48,7 +48,7 @@ class Templates(NamedTuple):
 
 
 class Patterns(NamedTuple):
-    """Which classes of a stage share an instance. Classes count from the stage's first.
+    """The classes of a stage that share an instance, counted from the stage's first.
 
     Attributes:
         copies_at: Where the copies of each pattern begin in `member_offsets`, one more than there
@@ -84,7 +84,7 @@ class Edges(NamedTuple):
 
 
 class Receivers(NamedTuple):
-    """Of the transfers of each row of `Loads.by_class`; `P` peers at most.
+    """The transfers of each row of `Loads.by_class`, with at most `P` peers.
 
     Attributes:
         peer: Class that gets what a class sends, over all stages, `(rows, P, C)`; -1 for none.
@@ -98,7 +98,7 @@ class Receivers(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """What tasks send over each kind of link and direction, `D` of them.
+    """Bytes of tasks on each kind of link and direction, `D` of them.
 
     Attributes:
         of_record: By level of ranks and record, `(V, R, D)`. [B]
@@ -125,7 +125,7 @@ class Loads(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """All that instances follow from."""
+    """All inputs from which instances are computed."""
 
     templates: Templates
     patterns: Patterns
@@ -134,7 +134,7 @@ class Expansion(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Room for the rows of all instances: offsets `(instances + 1,)`, and values.
+    """Arrays for the rows of all instances: offsets `(instances + 1,)`, and values.
 
     Values have more room than is used; the last offset tells how much. `flow_ranks`, the ranks
     that send on each link, has no room at all where no one asks.
@@ -154,7 +154,7 @@ class Rows(NamedTuple):
 def sort_edges(
     inside: Integers, across: Integers, record: Integers, shared: NDArray[np.bool_], edges: Edges
 ) -> None:
-    """Put edges in order by the task before: inside stages, merged ones behind, then across stages.
+    """Sort edges by the task before: inside stages, then merged ones, then across stages.
 
     Args:
         inside: Pairs of tasks of one stage, `(E, 2)`.
@@ -190,7 +190,7 @@ def sort_edges(
 
 @kernel
 def expand(job: Expansion, streams: int, rows: Rows) -> None:
-    """Fill the rows of all instances, given how many streams a rank has."""
+    """Fill the rows of all instances, given the number of streams of a rank."""
     templates, patterns = job.templates, job.patterns
     stream_end = successor_end = flow_end = 0
     for t in range(len(templates.first)):
@@ -213,7 +213,7 @@ def expand(job: Expansion, streams: int, rows: Rows) -> None:
 
 @part
 def _succeed(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
-    """Append the successors of one instance of a task, and return where they end."""
+    """Append the successors of one instance of a task, and return their end."""
     templates, patterns, edges = job.templates, job.patterns, job.edges
     record = templates.record[t]
     merged_from = -1
@@ -254,7 +254,7 @@ def _merge(row: Integers, begin: int, end: int, value: int) -> int:
 
 @part
 def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
-    """Append the links of one instance of a task, ascending, and return where they end.
+    """Append the links of one instance of a task, ascending, and return their end.
 
     A link that several classes share comes as often: their traffic is added up later.
     """
@@ -297,7 +297,7 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
 def _received(
     job: Expansion, rows: Rows, t: int, span: tuple[int, int], at: tuple[int, int, int]
 ) -> int:
-    """Append the links of those who get what a class sends, and return where they end.
+    """Append the links of the receivers of a class's messages, and return their end.
 
     Args:
         job, rows, t: As of `_flow`.
@@ -320,7 +320,7 @@ def _received(
 
 @part
 def _insert(rows: Rows, begin: int, end: int, link: int, flow: tuple[float, float]) -> None:
-    """Put a flow, its bandwidth and ranks, behind those of the row with no higher link."""
+    """Insert a flow, its bandwidth and ranks, after those of the row with no higher link."""
     place = end
     while place > begin and rows.flow_links[place - 1] > link:
         rows.flow_links[place] = rows.flow_links[place - 1]

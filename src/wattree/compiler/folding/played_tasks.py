@@ -1,4 +1,4 @@
-"""The tasks of all stages, and how often each is executed: once for each copy of its pattern."""
+"""The tasks of all stages, and how often each is executed: once per copy of its pattern."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class PlayedTasks:
-    """The tasks of all stages' programs as they come, and how often each is executed.
+    """The tasks of all stages' programs in order, and how often each is executed.
 
     Attributes:
         programs, classes: By stage.
@@ -64,7 +64,7 @@ class PlayedTasks:
 
     @property
     def instances(self) -> int:
-        """How many tasks are executed."""
+        """Number of executed tasks."""
         return len(self.row) if self.is_single else int(self.copies[self.row].sum())
 
     @property
@@ -91,7 +91,7 @@ class PlayedTasks:
         return values if self.is_single else np.repeat(values, self.copies[self.row])
 
     def copy_of_instance(self) -> Integers:
-        """Return the copy of its pattern that each instance is, `(I,)`."""
+        """Return the copy of the pattern for each instance, `(I,)`."""
         before = self.patterns.copies_at[self.pattern[self.row]] - self.first
         return np.asarray(np.arange(self.instances) + np.repeat(before, self.copies[self.row]))
 
@@ -122,7 +122,7 @@ class PlayedTasks:
         return instance, record, self.class_base[self.stage_of_record[record]] + member
 
     def mixed(self) -> NDArray[np.bool_]:
-        """Return which records are of stages with several levels of ranks, `(R,)`."""
+        """Return whether each record is of a stage with several levels of ranks, `(R,)`."""
         return np.array([bool(program.levels) for program in self.programs])[self.stage_of_record]
 
     def _pattern_of_record(self, patterns: Sequence[int]) -> Integers:
@@ -141,7 +141,7 @@ class PlayedTasks:
 
 
 def starts(counts: Sequence[int] | Integers) -> Integers:
-    """Return where each of consecutive runs begins, and where the last one ends."""
+    """Return the start of each of consecutive runs, and the end of the last one."""
     starts = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts

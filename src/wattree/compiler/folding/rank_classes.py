@@ -1,4 +1,4 @@
-"""Pass 10b: the rank classes of every stage, with what differs between them."""
+"""Pass 10b: the rank classes of every stage, and their differences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Places:
-    """What tells ranks apart.
+    """Properties that distinguish ranks.
 
     Attributes:
         by_stage: Ranks of each stage, `(stages, ranks of a stage)`.
@@ -57,7 +57,7 @@ class _Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksOfJob:
-    """One job's ranks, before any are folded.
+    """One job's ranks, before folding.
 
     Attributes:
         topology: The mesh on the cluster.
@@ -126,7 +126,7 @@ def rank_classes(
 
 
 def _ranks_of_jobs(jobs: Sequence[RanksOfJob]) -> list[int]:
-    """Return the ranks of the whole job that each mesh is of."""
+    """Return the ranks of the whole job in each mesh."""
     number = np.cumsum([job.before is None for job in jobs])
     totals = np.bincount(number, weights=[job.topology.mesh.ranks for job in jobs])
     return [int(ranks) for ranks in totals[number]]
@@ -138,7 +138,7 @@ def _crossings(
     first: Integers,
     links: Sequence[RankLinks],
 ) -> list[RankCrossing]:
-    """Return what ranks send ranks of another mesh of their job."""
+    """Return the transfers to ranks of another mesh of the job."""
     found, stage = [], 0
     for number, job in enumerate(jobs):
         if (border := job.before) is not None:
@@ -203,7 +203,7 @@ def _folded(
 
 
 def _split_by_links(colors: Integers, use: LinkUse, rates: Sequence[Rates]) -> Integers:
-    """Tell ranks apart whose links of one kind differ, or who share an adapter of a pool's.
+    """Distinguish ranks whose links of one kind differ, or that share an adapter of a pool.
 
     Senders of other devices come to an adapter at other times, and its shares are by flow: each
     rank needs its own for the shares to be those of the ranks.
@@ -225,7 +225,7 @@ def _split_by_links(colors: Integers, use: LinkUse, rates: Sequence[Rates]) -> I
 
 
 def _device_labels(topology: MeshTopology) -> tuple[str, ...]:
-    """Return what people call the devices of each pool; nothing where all are alike."""
+    """Return the names of each pool's devices for messages; empty if all are equal."""
     pools = topology.cluster.pools
     if len(pools) == 1:
         return ("",)
@@ -299,7 +299,7 @@ def _stage_classes(
 def _peers(
     job: RanksOfJob, local: Sequence[tuple[Integers, ...]], stage: int, heading: int
 ) -> Integers:
-    """Return the classes in the stage ahead or behind; those on other meshes come later."""
+    """Return the classes in the next or previous stage; those on other meshes are added later."""
     first, to, stages = local[stage][1], stage + heading, len(local)
     if stages < job.topology.mesh.pipeline and not 0 <= to < stages:
         return np.full((1, len(first)), -1)
@@ -307,7 +307,7 @@ def _peers(
 
 
 def _stage_name(mesh: Mesh, stage: int) -> str:
-    """Return what people call one of a mesh's stages."""
+    """Return the name of one of a mesh's stages for messages."""
     if mesh.pipeline == 1:
         return "ranks"
     where = f" on {mesh.name}" if mesh.name else ""
@@ -315,7 +315,7 @@ def _stage_name(mesh: Mesh, stage: int) -> str:
 
 
 def _places(topology: MeshTopology, rates: Sequence[Rates], all_ranks: int) -> _Places:
-    """Return what tells the ranks of a mesh apart, given those of all meshes of its job."""
+    """Return the properties that distinguish ranks of a mesh, given all meshes of its job."""
     ranks = topology.mesh.ranks
     stages = topology.mesh.stages
     by_stage = np.stack([topology.stage_ranks(stage) for stage in topology.mesh.stage_numbers])
@@ -348,7 +348,7 @@ def _places(topology: MeshTopology, rates: Sequence[Rates], all_ranks: int) -> _
 
 
 def _first_colors(places: _Places) -> Integers:
-    """Number ranks by stage, speed and reach of their transfers."""
+    """Number ranks by stage, speed and whether their transfers leave the domain."""
     color = np.zeros(places.by_stage.size, dtype=np.int64)
     for stage, ranks in enumerate(places.by_stage):
         color[ranks] = stage
@@ -358,7 +358,7 @@ def _first_colors(places: _Places) -> Integers:
 
 
 def _on_one_link(members: Integers, place: Integers, uses: Sequence[LinkUse]) -> Integers:
-    """Return the members of one group on one link, at most, by kind of link and of group."""
+    """Return the most members of one group on one link, by kind of link and of group."""
     own = members[place[members[:, 0]] >= 0]
     _, first = np.unique(np.sort(place[own], axis=1), axis=0, return_index=True)
     return np.stack([largest_runs(use.of_rank[own[first]]) for use in uses])

@@ -1,4 +1,4 @@
-"""Pass 11a: who gets what the classes of a stage send, and what that is on the receivers' links."""
+"""Pass 11a: the receivers of the transfers of a stage's classes, and their links."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def receivers(
     twins: Floats,
     pipelines: Sequence[int],
 ) -> Receivers:
-    """Return who receives what the classes send.
+    """Return the receivers of the classes' transfers.
 
     Exchanges with the mirror stage go both ways at once, as a collective does: a class's own links
     stand for the peer's.

@@ -1,4 +1,4 @@
-"""The rank classes of a stage, as the execution graph's arrays are made of them."""
+"""The rank classes of a stage, from which the execution graph's arrays are made."""
 
 from __future__ import annotations
 

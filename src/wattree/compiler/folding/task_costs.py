@@ -1,4 +1,4 @@
-"""What each played task takes: of itself, of its class's transfers, or of its slowest member."""
+"""The cost of each executed task: its own, its class's transfers', or its slowest member's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TO_MIRROR = len(BY_CLASS) - 1
 
 
 def cost_rows(tasks: PlayedTasks) -> Integers:
-    """Return which of `BY_CLASS` tells what a record costs, `FROM_TASK` if it does itself."""
+    """Return the row of `BY_CLASS` with a record's cost, or `FROM_TASK` if the record has it."""
     stream, rows = tasks.records["stream"], np.full(len(tasks.records), FROM_TASK, dtype=np.int64)
     sends = tasks.records["kind"] == TaskKind.TRANSFER
     rows[sends & (stream == Stream.SEND_NEXT)] = BY_CLASS.index("to_next")
@@ -79,7 +79,7 @@ def times(tasks: PlayedTasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
 
 
 def _sent(stage: StageClasses, row: int) -> Floats | None:
-    """Return what the classes of a stage send over their records, where that is not the same."""
+    """Return the bytes of a stage's classes by record, where classes differ."""
     costs: TransferCosts | None = getattr(stage, BY_CLASS[row])
     return None if costs is None else costs.sent
 

@@ -1,4 +1,4 @@
-"""What messages between ranks take when they have their links to themselves."""
+"""Time of messages between ranks without contention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLinks:
-    """What each rank's links do for a message that shares them with no one, `(ranks,)` each.
+    """Latency and bandwidth of each rank's links for an uncontended message, `(ranks,)` each.
 
     Attributes:
         device: Of each rank.
@@ -59,7 +59,7 @@ class RankLinks:
         )
 
     def joined(self, other: RankLinks) -> RankLinks:
-        """Return the links of these ranks and, behind them, of others."""
+        """Return the links of these ranks, followed by those of others."""
         both = {
             field.name: np.concatenate([getattr(self, field.name), getattr(other, field.name)])
             for field in fields(self)
@@ -74,7 +74,7 @@ def transfer_costs(
     links: RankLinks,
     rates: Sequence[Rates],
 ) -> TransferCosts:
-    """Return what transfers that share no link with another cost per byte.
+    """Return the cost per byte of transfers that share no link with another.
 
     The slower end decides; the other's link has room to spare.
 
@@ -107,7 +107,7 @@ def transfer_costs(
 def _stretch(
     senders: Integers, receivers: Integers, links: RankLinks, rates: Sequence[Rates]
 ) -> Floats:
-    """Return how much longer messages inside a domain take than through a port alone."""
+    """Return the ratio of a message's time inside a domain to its time through a port alone."""
     distance = (links.device[receivers] - links.device[senders]).astype(np.float64)
     stretch = np.ones(len(senders))
     for pool, own in enumerate(rates):

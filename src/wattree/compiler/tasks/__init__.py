@@ -1,1 +1,1 @@
-"""Tasks of a step: blocks, chunks, micro-batches, stages. Of one rank, before folding."""
+"""Tasks of a step of one rank, before folding: blocks, chunks, micro-batches, stages."""

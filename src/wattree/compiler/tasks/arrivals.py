@@ -1,4 +1,4 @@
-"""What ranks of a stage make of the parts that ranks of another mesh send them."""
+"""Collectives of a stage's ranks on the parts that ranks of another mesh send them."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class _Phase:
 
     @property
     def closed(self) -> TaskTable:
-        """The table with its ledger, to which nothing is added any more."""
+        """Return the finished table with its ledger."""
         return replace(self.table, ledger=self.ledger.ledger)
 
 
@@ -187,7 +187,7 @@ def _table(
 
 
 def _set_collective(task: np.void, row: Row, costs: PhaseCosts, at: tuple[int, int]) -> None:
-    """Set what a collective takes, in place; `at`: its instruction and the strategy."""
+    """Set the cost of a collective, in place; `at`: its instruction and the strategy."""
     task["kind"] = TaskKind.COLLECTIVE
     task["stage"] = StageLabel.COMMUNICATING
     task["latency_s"] = row.latency_share * costs.latency_s[at]
@@ -199,7 +199,7 @@ def _set_collective(task: np.void, row: Row, costs: PhaseCosts, at: tuple[int, i
 
 
 def _release_gathered(phase: _Phase, until: _Phase) -> None:
-    """Let gathered activations live to the end of the phase that uses them, in place."""
+    """Keep gathered activations live to the end of the phase that uses them, in place."""
     moved = phase.table.tasks["kind"] == TaskKind.COLLECTIVE
     contents = phase.table.tasks["alloc_bytes"][moved].sum()
     last = until if len(until.rows) else phase
@@ -209,7 +209,7 @@ def _release_gathered(phase: _Phase, until: _Phase) -> None:
 
 
 def _give_gathered(phase: _Phase, until: _Phase, gathers: Iterable[int]) -> None:
-    """Note that what `gathers` of a phase took goes with the last task of `until`."""
+    """Record that the last task of `until` frees what `gathers` of a phase allocated."""
     for task in gathers:
         path = phase.instructions[phase.rows[task].instruction].path
         size = float(phase.table.tasks["alloc_bytes"][task])
@@ -217,7 +217,7 @@ def _give_gathered(phase: _Phase, until: _Phase, gathers: Iterable[int]) -> None
 
 
 def _take_saved(program: BlockProgram, saved: Floats, column: int, forward: _Phase) -> None:
-    """Add what forward keeps for backward to its tasks' allocations, in place.
+    """Add the tensors that forward saves for backward to its tasks' allocations, in place.
 
     An uneven exchange is one task for ranks that keep more and ranks that keep less of what it
     brings: all take with it what the least of them keeps, and the rest with their next computation.
@@ -253,7 +253,7 @@ def _is_uneven(phase: _Phase, at: int) -> bool:
 
 
 def _next_compute(phase: _Phase, at: int) -> int:
-    """Return the first row of computation after row `at`, which an exchange always feeds."""
+    """Return the first row of computation after row `at`, which reads the exchange's result."""
     rows = range(at + 1, len(phase.rows))
     return next(
         i
@@ -269,7 +269,7 @@ def _drop(
     backward: _Phase,
     weights: _Phase | None,
 ) -> None:
-    """Let what was kept, or is made again, go with the last task that needs it, in place.
+    """Free saved or recomputed tensors with the last task that needs them, in place.
 
     Args:
         program: Of the block.
@@ -311,7 +311,7 @@ def _compute_rows(phase: _Phase) -> dict[str, int]:
 def _hold_gradients(
     inputs: _Phase, weights: _Phase, contents: Mapping[int, tuple[int, ...]]
 ) -> None:
-    """Keep the gradient that reaches a product until its weight's gradient is made, in place.
+    """Keep the gradient that reaches a matmul until its weight's gradient is computed, in place.
 
     In a whole backward it is the temporary of the product. Here it is taken with the input's
     gradient; where it was gathered for that, the gathered copy is what stays.
@@ -358,7 +358,7 @@ def _hold_gradients(
 
 
 def _waiting(weights: _Phase) -> TaskTable:
-    """Return the table of what waits: its first collectives start when its turn has come."""
+    """Return the table of deferred work: its first collectives start at its turn."""
     first = tuple(
         index
         for index, row in enumerate(weights.rows)

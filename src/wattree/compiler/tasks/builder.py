@@ -60,7 +60,7 @@ class TableBuilder:
             self._links = []
 
     def wait(self, task: int, back: int) -> None:
-        """Let `task` wait for the end of the block that lies `back` blocks before the next one."""
+        """Let `task` wait for the end of the block that is `back` blocks before the next one."""
         if len(self.tails) >= back:
             self.link(self.tails[-back], task)
         else:

@@ -1,4 +1,4 @@
-"""What the blocks of a pipeline chunk send and fetch: parameters, gradients, activations → tasks.
+"""Makes tasks of the traffic of a chunk's blocks: parameters, gradients, activations.
 
 `micro_batch` decides their order and their overlap.
 """
@@ -27,7 +27,7 @@ from wattree.lowering.streams import GATHERED, GRADIENTS, Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockParts:
-    """What one block instance contributes.
+    """The traffic and memory of one block instance.
 
     Attributes:
         tasks: Its forward and backward.
@@ -47,7 +47,7 @@ class BlockParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkContext:
-    """What turning traffic into tasks needs to know.
+    """Inputs for turning traffic into tasks.
 
     Attributes:
         rates: What links reach.
@@ -115,7 +115,7 @@ def _sync_task(
 
 
 def copy_of_saved(block: BlockParts, context: ChunkContext, *, out: bool) -> np.ndarray:
-    """Copy what a block keeps for backward; the device's copy goes with it, or comes."""
+    """Copy the tensors that a block saves for backward out of or into the device."""
     moves = context.moves
     assert moves.offload.activations is not None
     task = copy_task(
@@ -131,12 +131,12 @@ def copy_of_saved(block: BlockParts, context: ChunkContext, *, out: bool) -> np.
 
 
 def gradients_of(block: BlockParts, context: ChunkContext) -> int:
-    """Return the number of the item that a block's gradients are."""
+    """Return the ledger item of a block's gradients."""
     return context.items(Item("gradients", "stored", block.name, "gradients"))
 
 
 def release(size_bytes: float, name: Callable[[str], int]) -> np.ndarray:
-    """Return the moment at which a gathered copy is dropped: a task of no time on the host."""
+    """Return the zero-time host task that frees a gathered copy."""
     task = np.zeros(1, TASK)
     task["kind"], task["stream"], task["axes"] = TaskKind.HOST, Stream.HOST, -1
     task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMPUTING
@@ -146,7 +146,7 @@ def release(size_bytes: float, name: Callable[[str], int]) -> np.ndarray:
 
 
 def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
-    """What brings parameters to the device for use: a copy in, all-gathers of shards.
+    """Collectives and copies that bring parameters to the device: a copy in, all-gathers of shards.
 
     One gather for groups over the same axes.
     """
@@ -184,7 +184,7 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
 
 
 def rows_of_tables(storage: Storage, context: ChunkContext, *, out: bool) -> np.ndarray:
-    """Copy the rows of tables behind the device that were looked up in, or their gradients out."""
+    """Copy looked-up rows of offloaded tables in, or their gradients out."""
     moves, size = context.moves, storage.rows_out if out else storage.rows_in
     if size is None or moves.offload.tables is None:
         return np.zeros(0, TASK)
@@ -202,7 +202,7 @@ def rows_of_tables(storage: Storage, context: ChunkContext, *, out: bool) -> np.
 
 
 def from_first_rank(storages: Sequence[Storage], context: ChunkContext) -> np.ndarray:
-    """Return what the process of `nn.DataParallel` sends before each forward.
+    """Return the traffic of the `nn.DataParallel` process before each forward.
 
     Samples from the first device to all (as much through its port as in a gather of all of them),
     then the parameters.
@@ -225,7 +225,7 @@ def from_first_rank(storages: Sequence[Storage], context: ChunkContext) -> np.nd
 
 
 def update_portions(storages: Sequence[Storage], context: ChunkContext) -> list[NDArray[np.void]]:
-    """Return all-gathers of what sharded optimizers updated, as many lists as blocks.
+    """Return all-gathers of the parameters that sharded optimizers updated, one list per block.
 
     A bucket of several blocks is gathered before the first of them.
     """
@@ -268,7 +268,7 @@ def _update(axes: tuple[str, ...], size_bytes: float, context: ChunkContext) -> 
 
 
 def staging_lines(tasks: np.ndarray, first: int, context: ChunkContext) -> list[Line]:
-    """Return the ledger of what reductions stage, the first of which is task `first`."""
+    """Return the ledger of the staging buffers of reductions, which start at task `first`."""
     item = context.items(Item("gradients", "buffer", "", "bucket under reduction"))
     lines: list[Line] = []
     for task, size in enumerate(tasks["alloc_bytes"].tolist(), start=first):
@@ -277,7 +277,7 @@ def staging_lines(tasks: np.ndarray, first: int, context: ChunkContext) -> list[
 
 
 def dropped_gradients(blocks: Sequence[BlockParts], task: int, context: ChunkContext) -> list[Line]:
-    """Return the ledger of a task at whose end the gradients of blocks go."""
+    """Return the ledger of a task that frees the gradients of blocks at its end."""
     return [
         (task, True, gradients_of(block, context), 0, -1, -float(block.storage.gradients[0]))
         for block in blocks

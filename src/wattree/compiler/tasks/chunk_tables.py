@@ -1,4 +1,4 @@
-"""The task tables of a chunk, and which of them each slot of a stage's order takes."""
+"""The task tables of a chunk, and the table of each slot of a stage's order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wattree.strategy.schedules import Order, Slot, SlotWork
 
 
 class ChunkTables:
-    """Task tables of one chunk, by what the micro-batch calls for.
+    """Task tables of one chunk, by the needs of the micro-batch.
 
     Those that every step needs are made at once, the others when a slot first asks for them.
     """
@@ -73,7 +73,7 @@ class ChunkTables:
 
 
 class Turn(NamedTuple):
-    """What is special about a micro-batch in a chunk.
+    """Special properties of a micro-batch in a chunk.
 
     Attributes:
         first: The first one that the chunk sees in this direction.
@@ -90,7 +90,7 @@ class Turn(NamedTuple):
 def kinds_of(
     order: Order, *, keeps_gathered: bool
 ) -> tuple[tuple[tuple[Slot, Turn], ...], tuple[int, ...]]:
-    """Return a slot of each kind with what is special about it, and the kind of every slot.
+    """Return a slot of each kind with its special properties, and the kind of every slot.
 
     Slots of a kind have the same chunk, work and turn, so they take the same table.
     """
@@ -106,7 +106,7 @@ def kinds_of(
 
 
 def _turns(order: Order, *, keeps_gathered: bool) -> list[Turn]:
-    """Return what is special about each slot.
+    """Return the special properties of each slot.
 
     Gradients begin with the first backward of a chunk, or the first piece of one that makes
     weight gradients, and are whole after the last. Parameters that are kept after a forward are

@@ -17,7 +17,7 @@ COPIES = {"host": (Copy.TO_HOST, Copy.FROM_HOST), "cxl": (Copy.TO_CXL, Copy.FROM
 def copy_task(
     tier: Tier, size_bytes: float, *, out: bool, name: int, phase: Phase, category: int
 ) -> NDArray[np.void]:
-    """Return the task of a copy: out of the device, or into it. It takes and frees nothing."""
+    """Return the task of a copy out of or into the device. It allocates and frees nothing."""
     task = np.zeros(1, TASK)
     task["kind"], task["axes"] = TaskKind.TRANSFER, -1
     task["stream"] = Stream.COPY_OUT if out else Stream.COPY_IN

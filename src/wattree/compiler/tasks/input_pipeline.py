@@ -42,7 +42,7 @@ def input_ahead(loading: Loading, count: int, name: Names) -> NDArray[np.void]:
 
 
 def input_copies(loading: Loading, count: int, name: Names) -> NDArray[np.void]:
-    """Return the copies that computation waits for, one each micro-batch."""
+    """Return the copies that computation waits for, one per micro-batch."""
     if loading.loader.pinned or not loading.loader.copied_bytes:
         return np.zeros(0, TASK)
     copies_s = loading.times_s()["copies"]

@@ -39,7 +39,7 @@ Line = tuple[int, bool, int, int, int, float]
 
 
 class Item(NamedTuple):
-    """What a tensor is.
+    """Description of a tensor.
 
     Attributes:
         category: One of `CATEGORIES`.
@@ -73,20 +73,20 @@ class Recorder:
     lines: list[Line] = field(default_factory=list)
 
     def take(self, task: int, item: int, size_bytes: float, *, tensors: int = 1) -> None:
-        """Note that `task` takes a tensor at its start."""
+        """Record that `task` allocates a tensor at its start."""
         self.lines.append((task, False, item, 0, tensors, size_bytes))
 
     def give(self, task: int, item: int, size_bytes: float) -> None:
-        """Note that `task` gives a tensor back at its end."""
+        """Record that `task` frees a tensor at its end."""
         self.lines.append((task, True, item, 0, -1, -size_bytes))
 
     def pass_by(self, task: int, item: int, size_bytes: float) -> None:
-        """Note that `task` takes a tensor and gives it back."""
+        """Record that `task` allocates a tensor and frees it."""
         self.take(task, item, size_bytes)
         self.give(task, item, size_bytes)
 
     def drop(self, task: int, item: int) -> None:
-        """Forget what was noted of `item` at `task`."""
+        """Remove the records of `item` at `task`."""
         self.lines = [line for line in self.lines if line[0] != task or line[2] != item]
 
     @property
@@ -96,17 +96,17 @@ class Recorder:
 
 
 def entries(lines: Sequence[Line]) -> NDArray[np.void]:
-    """Return lines (task, at_end, item, block, tensors, bytes) as an array, empty ones left out."""
+    """Return lines (task, at_end, item, block, tensors, bytes) as an array, without empty ones."""
     return np.array([line for line in lines if line[5] != 0.0], ENTRY)
 
 
 def ledgers(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
-    """Return the lines of all parts, one behind another."""
+    """Return the lines of all parts, concatenated."""
     return np.concatenate([np.ascontiguousarray(part).view(_BYTES) for part in parts]).view(ENTRY)
 
 
 def shifted(ledger: NDArray[np.void], to: int | Integers) -> NDArray[np.void]:
-    """Return a ledger whose tasks lie further on by `to`, or at `to[task]`."""
+    """Return a ledger with task numbers shifted by `to`, or mapped to `to[task]`."""
     if not len(ledger):
         return ledger
     result = ledger.copy()
@@ -115,14 +115,14 @@ def shifted(ledger: NDArray[np.void], to: int | Integers) -> NDArray[np.void]:
 
 
 def at_block(ledger: NDArray[np.void], block: int) -> NDArray[np.void]:
-    """Return a block's ledger as that of the block at place `block` of a chunk."""
+    """Return a block's ledger for the block at position `block` of a chunk."""
     result = ledger.copy()
     result["block"] = block
     return result
 
 
 def taken_for_later(ledger: NDArray[np.void]) -> list[tuple[int, float]]:
-    """Return item and bytes of what the tasks of a ledger take and do not give back."""
+    """Return item and bytes of allocations that the tasks of a ledger do not free."""
     items, which = np.unique(ledger["item"], return_inverse=True)
     left = np.bincount(which.reshape(-1), weights=ledger["bytes"], minlength=len(items))
     return [(int(i), float(size)) for i, size in zip(items, left, strict=True) if size > 0]
@@ -161,7 +161,7 @@ class Holding(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLedger:
-    """What one stage's tasks take and give, and what it holds throughout."""
+    """Allocations and frees of one stage's tasks, and its static memory."""
 
     pieces: tuple[Piece, ...]
     holdings: tuple[Holding, ...]
@@ -184,7 +184,7 @@ class MemoryLedger:
 
 
 def summed(holdings: Mapping[int, Sequence[float]]) -> tuple[Holding, ...]:
-    """Return item → bytes of each tensor as holdings, empty ones left out."""
+    """Return item → bytes of each tensor as holdings, without empty ones."""
     return tuple(
         Holding(item, sum(size > 0 for size in sizes), float(sum(sizes)))
         for item, sizes in holdings.items()

@@ -1,4 +1,4 @@
-"""Pass 5b: merge runs of compute tasks that nothing else touches.
+"""Pass 5b: merge undisturbed runs of compute tasks.
 
 Between two points where communication starts from, or ends into, the compute stream, its tasks
 run back to back whatever else happens, so one task with the sum of their work gives the same
@@ -47,7 +47,7 @@ def merged(table: TaskTable) -> TaskTable:
 
 
 def _leaders(table: TaskTable) -> NDArray[np.int64]:
-    """Return for each task the first task of its run; itself where it stands alone."""
+    """Return for each task the first task of its run, or itself if it is not in a run."""
     tasks = table.tasks
     in_order = tasks["stream"] == Stream.COMPUTE
     compute = in_order & (tasks["kind"] == TaskKind.COMPUTE)
@@ -71,7 +71,7 @@ def _leaders(table: TaskTable) -> NDArray[np.int64]:
 def _merge_memory(
     tasks: NDArray[np.void], number: NDArray[np.int64], result: NDArray[np.void]
 ) -> NDArray[np.int64]:
-    """Give each run its internal peak to take and the surplus to return, in place.
+    """Let each run allocate its internal peak and free the surplus, in place.
 
     Returns the task of each run that reaches its peak.
     """
@@ -91,7 +91,7 @@ def _merge_memory(
 def _merged_ledger(
     ledger: NDArray[np.void], number: NDArray[np.int64], worst: NDArray[np.int64]
 ) -> NDArray[np.void]:
-    """Return the ledger of the runs: a run starts with what its tasks hold at its peak."""
+    """Return the ledger of the runs: a run starts with the tensors of its tasks at its peak."""
     if not len(ledger):
         return ledger
     result = ledger.copy()

@@ -140,7 +140,7 @@ def chunk_weight_gradient(
     last_micro_batch: bool,
     first_micro_batch: bool = False,
 ) -> TaskTable:
-    """Return the part of a chunk's backward that no one waits for but the reductions.
+    """Return the part of a chunk's backward that only the reductions wait for.
 
     Products of saved inputs and gradients: no parameter is read, so none is gathered.
 
@@ -176,7 +176,7 @@ def _fetch_and_add(
     place: int,
     gathered: bool,
 ) -> None:
-    """Append a block's backward, with what it gathers and what it stored elsewhere."""
+    """Append a block's backward, with its gathers and its copies from other memory."""
     moves = context.moves
     copy = -1
     if block.stored_bytes > 0:
@@ -224,7 +224,7 @@ def _add_block(
     drops: Sequence[float] = (),
     behind: int = -1,
 ) -> int:
-    """Append a block after what it gathers; return its first task on the compute stream.
+    """Append a block after its gathers; return its first task on the compute stream.
 
     Args:
         builder: Of the table.
@@ -269,7 +269,7 @@ def _add_block(
 
 
 def _add_gather(builder: TableBuilder, gather: np.ndarray, *, ahead: int, behind: int) -> int:
-    """Append what brings a block's parameters; return its first task.
+    """Append the gathers and copies of a block's parameters; return their first task.
 
     Gathers run alongside the blocks before; without prefetch they wait for the one before.
     """
@@ -289,7 +289,7 @@ def _add_gather(builder: TableBuilder, gather: np.ndarray, *, ahead: int, behind
 def _copy_saved(
     builder: TableBuilder, block: BlockParts, place: int, context: ChunkContext, *, out: bool
 ) -> int:
-    """Append the copy of what a block keeps for backward; the device's copy goes, or comes."""
+    """Append the copy of the tensors that a block saves for backward, out of or into the device."""
     copy = builder.append(copy_of_saved(block, context, out=out))
     sign = -1 if out else 1
     saved = taken_for_later(block.tasks.forward.ledger)
@@ -298,7 +298,7 @@ def _copy_saved(
 
 
 class _Leaving:
-    """Gradients on their way out of a backward pass: reduced, copied out, used, in buckets."""
+    """Gradients after a backward pass: reduced, copied out and used in buckets."""
 
     def __init__(self, builder: TableBuilder, context: ChunkContext, *, last: bool) -> None:
         self._builder, self._context, self._last = builder, context, last
@@ -336,7 +336,7 @@ class _Leaving:
         self._bucket, self._blocks = [], []
 
     def end(self) -> None:
-        """Update what was reduced and has not been updated."""
+        """Update the parameters whose gradients were reduced since the last update."""
         if self._waiting is None:
             return
         blocks, ready = self._waiting

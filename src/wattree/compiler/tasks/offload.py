@@ -1,4 +1,4 @@
-"""What waits outside of the devices: which layers, how many bytes, and whether there is room."""
+"""Offloaded tensors: their layers, their bytes, and whether the tier has enough capacity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 
 
 def saved_bytes(costs: BlockCosts, column: int = 0) -> float:
-    """Return what a block keeps from forward to backward for one micro-batch. [B]
+    """Return the bytes that a block saves from forward to backward for one micro-batch. [B]
 
     Args:
         costs: Of the block.
@@ -34,7 +34,7 @@ def saved_bytes(costs: BlockCosts, column: int = 0) -> float:
 
 
 def stored_layers(model: ModelGraph, chunks: Sequence[Sequence[int]], count: int) -> frozenset[int]:
-    """Return the block instances of a stage whose activations wait elsewhere: its first layers.
+    """Return the block instances of a stage with offloaded activations: its first layers.
 
     Args:
         model: What is trained.
@@ -48,7 +48,7 @@ def stored_layers(model: ModelGraph, chunks: Sequence[Sequence[int]], count: int
 def waiting_bytes(
     moves: Movement, chunks: Sequence[Sequence[BlockParts]], order: Order
 ) -> Mapping[str, float]:
-    """Return what one rank of a stage has in each tier at most: tier → bytes. [B]"""
+    """Return the peak of one rank of a stage in each tier: tier → bytes. [B]"""
     held = dict.fromkeys((*moves.offload.tiers, *moves.tier2_offload.tiers), 0.0)
     storages = [block.storage for chunk in chunks for block in chunk]
     if (tier := moves.offload.optimizer) is not None:  # and with it the gradients it is sent
@@ -73,7 +73,7 @@ def check_capacity(
     by_level: Sequence[Mapping[int, Mapping[str, float]]],
     levels: Integers | None,
 ) -> None:
-    """Raise a StrategyError if a tier cannot hold what all ranks send there.
+    """Raise a StrategyError if a tier cannot hold the data that all ranks send there.
 
     Args:
         topology: Where ranks are.

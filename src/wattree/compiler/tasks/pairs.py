@@ -1,4 +1,4 @@
-"""Pass 9a: a forward and a backward side by side, so that one computes while the other exchanges.
+"""Pass 9a: interleaves a forward and a backward, so that one computes while the other exchanges.
 
 Each table falls into stretches of compute between waits for communication. The stretches of both
 alternate on the compute stream: while the forward's exchange is under way the backward computes,
@@ -33,7 +33,7 @@ class Pair:
 
 @dataclass(slots=True)
 class PairedTables:
-    """Pairs that were made before: micro-batches repeat a few of them."""
+    """Cache of pairs: micro-batches repeat a few of them."""
 
     _made: dict[tuple[int, int], tuple[TaskTable, TaskTable, Pair]] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ def _pair(first: TaskTable, second: TaskTable) -> Pair:
 
 
 def _progress(table: TaskTable) -> NDArray[np.float64]:
-    """Return for each task which share of the table's stretches lies before it."""
+    """Return for each task the share of the table's stretches before it."""
     tasks = table.tasks
     compute = tasks["stream"] == Stream.COMPUTE
     starts = np.zeros(len(tasks), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Pass 9b: the tables of a stage's slots one behind another, and what links them.
+"""Pass 9b: concatenates the tables of a stage's slots, with the edges between them.
 
 A step repeats a few tables once for every micro-batch, so tables are kept once, and the tasks of
 the step name the records of those.
@@ -32,7 +32,7 @@ _AS_IT_IS = -2
 
 
 class TableSequence:
-    """Tables one behind another, each kept once however often it comes.
+    """Concatenated tables, each stored once however often it occurs.
 
     Attributes:
         count: Tasks so far.
@@ -46,7 +46,7 @@ class TableSequence:
         self.count = 0
 
     def append(self, table: TaskTable, micro_batch: int = _AS_IT_IS) -> int:
-        """Append a table, of one micro-batch or as it is; return the number of its first task."""
+        """Append a table, for one micro-batch or unchanged; return the number of its first task."""
         number = self._numbers.setdefault(id(table), len(self._tables))
         if number == len(self._tables):
             self._tables.append(table)
@@ -98,7 +98,7 @@ class RepeatedTables(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """Each table once: where tasks and edges begin, the edges, the tasks' own micro-batches."""
+    """Each table once: offsets of tasks and edges, the edges, the tasks' own micro-batches."""
 
     task_offsets: Integers
     edge_offsets: Integers
@@ -110,7 +110,7 @@ class _Tables(NamedTuple):
 def _repeat(
     tables: _Tables, order: Integers, micro_batches: Integers, found: RepeatedTables
 ) -> None:
-    """Write down the tables in their order."""
+    """Write the tables in their order."""
     task = edge = 0
     for place in range(len(order)):
         table, micro_batch, first = order[place], micro_batches[place], task
@@ -153,12 +153,12 @@ class PlacedSlot(NamedTuple):
     arrival: tuple[int, int] | None = None
 
     def row(self, task: int) -> int:
-        """Return the number in the stage of a task of its own table."""
+        """Return the number, in the stage, of a task of the table."""
         return self.first + (task if self.rows is None else int(self.rows[task]))
 
     @property
     def piece(self) -> Piece:
-        """Its ledger's part of the stage's."""
+        """Return the table's part of the stage's ledger."""
         return Piece(
             offset=self.first,
             rows=self.rows,
@@ -169,7 +169,7 @@ class PlacedSlot(NamedTuple):
 
 
 class SlotTransfers:
-    """Where the results of a stage's slots go, and what sends them there."""
+    """The destinations of the results of a stage's slots, and the tasks that send them."""
 
     def __init__(
         self,
@@ -195,15 +195,15 @@ class SlotTransfers:
                 self._tables[chunk, backward] = table
 
     def hop(self, slot: Slot) -> Hop | None:
-        """Return where the slot's result goes; None if it stays."""
+        """Return the destination of the slot's result; None if it stays."""
         return self._hops[slot.chunk, slot.backward]
 
     def table(self, slot: Slot) -> TaskTable | None:
-        """Return what sends the slot's result; None if nothing does."""
+        """Return the task that sends the slot's result; None without one."""
         return self._tables[slot.chunk, slot.backward] if slot.hands_on else None
 
     def arrival(self, slot: Slot) -> TaskTable | None:
-        """Return what makes the slot's input of the parts that were sent; None if it is whole."""
+        """Return the collectives that join the parts of the slot's input; None if it is whole."""
         return self._arrivals[slot.backward] if slot.hands_on else None
 
 
@@ -226,7 +226,7 @@ def place_slots(
     *,
     keeps_gathered: bool,
 ) -> list[PlacedSlot]:
-    """Append the table of every slot, what arrives before it, and its transfer to `tables`."""
+    """Append the table of every slot, its arrivals, and its transfer to `tables`."""
     kinds, kind_of = kinds_of(order, keeps_gathered=keeps_gathered)
     found = [chunks[slot.chunk].of(slot.work, turn) for slot, turn in kinds]
     sending = [
@@ -285,7 +285,7 @@ def receives_of(
 def arriving(
     placed: Sequence[PlacedSlot], receives: Mapping[StageTransfer, tuple[int, ...]]
 ) -> tuple[dict[StageTransfer, tuple[int, ...]], Pairs]:
-    """Return what waits for what is sent where parts of it are gathered first, and edges to that.
+    """Return the tasks that wait for transfers whose parts are gathered first, and the edges.
 
     Args:
         placed: The slots.
@@ -340,7 +340,7 @@ def slot_edges(
 
 
 def _prefetch_edges(ahead: Sequence[int], item: PlacedSlot) -> Pairs:
-    """Parameter gathers and copies in run as far ahead across micro-batches as inside one."""
+    """Let parameter gathers and copies in run ahead across micro-batches as far as inside one."""
     gathers = [item.row(gather) for gather in item.table.prefetch]
     tails = [*[ahead[0]] * (len(gathers) - len(ahead)), *ahead]
     pairs = list(zip(tails[-len(gathers) :], gathers, strict=False)) if gathers else []
@@ -349,7 +349,7 @@ def _prefetch_edges(ahead: Sequence[int], item: PlacedSlot) -> Pairs:
 
 
 def return_edges(placed: Sequence[PlacedSlot]) -> Pairs:
-    """What was copied out comes back after it has arrived there."""
+    """Let a copy in start after the copy out of the same data has ended."""
     stored: dict[tuple[int, int], list[int]] = {}
     pairs: Pairs = []
     for item in placed:

@@ -76,7 +76,7 @@ def stage_program(
     pairs: PairedTables,
     arrivals: tuple[TaskTable | None, TaskTable | None] = (None, None),
 ) -> StageProgram:
-    """Return everything one rank of a stage does in a step.
+    """Return the program of one rank of a stage for a step.
 
     Args:
         order: What it works on, in order.
@@ -131,7 +131,7 @@ def stage_program(
 def _input_tables(
     tables: TableSequence, context: ChunkContext, update: Update, count: int
 ) -> range:
-    """Append what brings the input of so many micro-batches; return the tasks they wait for."""
+    """Append the input of so many micro-batches; return the tasks that they wait for."""
     if not count:
         return range(0)
     if update.loading is None:
@@ -155,7 +155,7 @@ def _input_edges(
     receives: Mapping[StageTransfer, tuple[int, ...]],
     inputs: range,
 ) -> Pairs:
-    """Let forwards that begin the model wait for their input, and its copy for what is before.
+    """Let forwards that begin the model wait for their input, and its copy for earlier work.
 
     Each copy that is waited for begins when the computation before it has ended; where nothing
     more is known of how data is loaded, the first forward alone waits.
@@ -178,7 +178,7 @@ def _input_edges(
 
 
 def _mirror_table(transfer: np.void, context: ChunkContext, update: Update) -> TaskTable:
-    """Return the exchange of gradients with the stage that holds the same chunks.
+    """Return the exchange of gradients with the stage that has the same chunks.
 
     Each side sends what its replicas have reduced and adds what it gets: the bytes of an
     all-reduce between two. Of gradients that are sharded over replicas, each rank sends its shard.
@@ -202,7 +202,7 @@ def _host_task(context: ChunkContext, name: str, time_s: float, *, materials: bo
 
 
 def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -> TaskTable:
-    """Reductions that nothing hid, the optimizer, gathers that nothing hides, the overhead."""
+    """Append exposed reductions, the optimizer, exposed gathers, and the overhead."""
     moves, storages = context.moves, [block.storage for block in blocks]
     parts, lines = [], []
     if not moves.overlap.gradients:
@@ -224,7 +224,7 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
 
 
 def _tail_edges(before: NDArray[np.int8]) -> Pairs:
-    """The step's end waits for the last task on each stream before it.
+    """Let the step's end wait for the last task on each stream before it.
 
     Not for what later steps need, which may go on until the end of all tasks: the next step begins
     when all of them are done: those have -1 for their stream.
@@ -236,7 +236,7 @@ def _tail_edges(before: NDArray[np.int8]) -> Pairs:
 
 
 def _blocking_edges(streams: NDArray[np.int8], sends: Sequence[Send]) -> Pairs:
-    """Without overlap, the next compute task waits for the transfer before it."""
+    """Without overlap, let the next compute task wait for the transfer before it."""
     computes = np.flatnonzero(streams == Stream.COMPUTE)
     after = np.searchsorted(computes, [send.task for send in sends]).tolist()
     return [

@@ -1,4 +1,4 @@
-"""What pass 9 yields: the program of one rank of a pipeline stage."""
+"""The result of pass 9: the program of one rank of a pipeline stage."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class StageProgram:
     levels: tuple[NDArray[np.void], ...] = ()
 
     def behind(self, stages: int) -> StageProgram:
-        """Return the program as that of a stage behind so many of other jobs."""
+        """Return a copy with stage indices shifted by `stages`."""
         if not stages:
             return self
         sends = tuple(send._replace(stage=send.stage + stages) for send in self.sends)

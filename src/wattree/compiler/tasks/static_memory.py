@@ -1,4 +1,4 @@
-"""What a stage holds for the whole step: parameters, gradients, optimizer state, buffers."""
+"""Memory that a stage holds for the whole step: parameters, gradients, optimizer state, buffers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stage_holdings(
     *,
     input_bytes: float = 0.0,
 ) -> tuple[Holding, ...]:
-    """Return what a stage holds for the whole step, by category and block.
+    """Return the static memory of a stage, by category and block.
 
     Args:
         blocks: Of the stage.
@@ -57,7 +57,7 @@ def stage_holdings(
 
 
 def static_bytes(holdings: Sequence[Holding], items: Items) -> Floats:
-    """Return what is held for the whole step by category. [B]"""
+    """Return the static memory by category. [B]"""
     category = [CATEGORIES.index(item.category) for item in items.index]
     row = np.zeros(len(CATEGORIES))
     for holding in holdings:

@@ -1,4 +1,4 @@
-"""The programs of a job's stages, at every level of ranks: passes 5 to 9 in their order."""
+"""The programs of a job's stages, at every level of ranks: runs passes 5 to 9."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Floats = NDArray[np.float64]
 def stages_and_ranks(
     steps: LoweredJob, names: Names, items: Items, *, detail: bool
 ) -> tuple[list[list[BuiltStage]], RanksOfJob]:
-    """Return the stages of a job, each for every level or kind of ranks in it, and its ranks."""
+    """Return the stages of a job, each for all its levels or kinds of ranks, and its ranks."""
     axes_index: dict[tuple[str, ...], int] = {}
     step, topology = steps.of_kind[0], steps.topology
     # Orders are long too: what is certainly too much is refused before they are written.
@@ -95,7 +95,7 @@ def stages_and_ranks(
 
 
 def with_levels(levels: Sequence[BuiltStage]) -> StageProgram:
-    """Return the program of a stage with the tasks that ranks of every level or kind play.
+    """Return the program of a stage with the tasks of ranks of every level or kind.
 
     They differ in figures alone, so tasks and edges are those of the first.
     """
@@ -107,7 +107,7 @@ def with_levels(levels: Sequence[BuiltStage]) -> StageProgram:
 
 
 class BuiltStage(NamedTuple):
-    """A stage as ranks of one level or kind play it.
+    """A stage as executed by ranks of one level or kind.
 
     Attributes:
         program: Its tasks.
@@ -126,7 +126,7 @@ def _executed_alone(
     uses: Sequence[LinkUse],
     axes_index: dict[tuple[str, ...], int],
 ) -> StageProgram:
-    """Return a program whose tasks have the work of when no other uses their links.
+    """Return a program whose tasks have their uncontended work.
 
     Closed forms reckon with all groups at once; the executor shares links by itself.
     """
@@ -147,7 +147,7 @@ def _parts(
     detail: bool,
     level: int,
 ) -> tuple[BlockParts, ...]:
-    """Return tasks and storage of every block program, as ranks of `level` play them."""
+    """Return tasks and storage of every block program for ranks of `level`."""
     pipelining = Pipelining.of(step.rates, step.moves.overlap)
     split = _splits_backward(step.strategy)
     parts = []
@@ -172,7 +172,7 @@ def _stages(
     level: int,
     wanted: Sequence[int],
 ) -> dict[int, BuiltStage]:
-    """Return each stage that is wanted, as ranks of `level` play it."""
+    """Return each requested stage for ranks of `level`."""
     strategy, software = step.strategy, step.software
     context = _context(step, names, items, axes_index)
     stages, schedule, chunks = strategy.mesh.pipeline, strategy.schedule, step.chunks
@@ -238,7 +238,7 @@ def _context(
 def _part_numbers(
     step: LoweredStep, chunks: Sequence[Sequence[int]], layers: int, plain: int
 ) -> list[tuple[int, ...]]:
-    """Return the parts of each chunk's blocks; of `layers`, those behind the `plain` ones."""
+    """Return the parts of each chunk's blocks; for `layers`, those after the `plain` ones."""
     stored = stored_layers(step.program.model, chunks, layers) if layers else frozenset()
     return [
         tuple(step.program.instances[i] + (plain if i in stored else 0) for i in chunk)
@@ -247,7 +247,7 @@ def _part_numbers(
 
 
 def _crossing(step: LoweredStep, chunks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
-    """Return what crosses each border of a chunk, forward and back: first, last and all between."""
+    """Return the transfers over the borders of a chunk, both ways: first, last and between."""
     mesh, schedule = step.strategy.mesh, step.strategy.schedule
     given = entering(step.program, chunks, chunk_stages(schedule.placed(mesh.pipeline)))
     found = [(0.0, 0.0), *entering_bytes(given, step.program, step.costs), (0.0, 0.0)]
@@ -261,7 +261,7 @@ def _crossing(step: LoweredStep, chunks: Sequence[Sequence[int]]) -> list[tuple[
 def _arrivals(
     step: LoweredStep, stage: int, context: ChunkContext
 ) -> tuple[TaskTable | None, TaskTable | None]:
-    """Return what a stage at a border of its mesh gathers of what it is sent, and of gradients."""
+    """Return the gathers of a stage at a border of its mesh, of received tensors and gradients."""
     numbers = step.topology.mesh.stage_numbers
     before, after = step.before, step.after
     forward = before.forward.arrivals if before and stage == numbers[0] else ()
@@ -273,14 +273,14 @@ def _arrivals(
 
 
 def _input_bytes(step: LoweredStep, stage: int) -> float:
-    """Return what input batches take on a device of a stage. [B]"""
+    """Return the memory of input batches on a device of a stage. [B]"""
     strategy = step.strategy
     begins = loading_stages(strategy.schedule, strategy.mesh.pipeline)
     return 0.0 if step.loading is None or stage not in begins else step.loading.device_bytes
 
 
 def _stored(step: LoweredStep, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
-    """Return the blocks as they are where their activations wait outside of the device."""
+    """Return the blocks with their offloaded activations."""
     return [
         replace(part, stored_bytes=saved_bytes(costs, level))
         for part, costs in zip(parts, step.costs, strict=True)
@@ -288,13 +288,13 @@ def _stored(step: LoweredStep, parts: Sequence[BlockParts], level: int) -> list[
 
 
 def _splits_backward(strategy: Strategy) -> bool:
-    """Whether some stage makes its weight gradients apart."""
+    """Return whether some stage defers its weight gradients."""
     orders = strategy.schedule.orders(strategy.mesh.pipeline)
     return any(slot.work is SlotWork.INPUT_GRADIENT for order in orders for slot in order)
 
 
 def _check_size(step: LoweredStep, parts: Sequence[BlockParts]) -> None:
-    """Refuse a step of more tasks than memory can hold, before anything is built."""
+    """Reject a step of more tasks than memory can hold, before anything is built."""
     _check_count(
         step,
         sum(
@@ -317,7 +317,7 @@ def _check_count(step: LoweredStep, per_micro_batch: int) -> None:
 
 
 def _update(step: LoweredStep, blocks: Sequence[BlockParts]) -> Update:
-    """Return the end of a stage's step, and how its data gets there."""
+    """Return the end of a stage's step, and its input pipeline."""
     updated = np.array(sum(block.storage.updated_elements[0] for block in blocks))
     node = step.topology.cluster.pools[step.kind.pool].node
     read_s = step.input_bytes * node.devices / node.host.storage_read_bytes_per_s

@@ -112,7 +112,7 @@ class BlockTasks:
 
 
 def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
-    """Return what tasks send over links of a kind: a field of theirs, or one of `COPY_LOADS`."""
+    """Return the bytes of tasks on links of a kind: a field, or one of `COPY_LOADS`."""
     if load in COPY_LOADS:
         if not tasks["copy"].any():
             return np.zeros(len(tasks))
@@ -121,6 +121,6 @@ def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
 
 
 def joined(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
-    """Return the tasks of all parts, one behind another."""
+    """Return the tasks of all parts, concatenated."""
     found = [np.ascontiguousarray(part).view(_BYTES) for part in parts if len(part)]
     return np.concatenate(found).view(TASK) if found else np.zeros(0, TASK)

@@ -1,4 +1,4 @@
-"""What a step keeps in each memory behind the devices, and moves there and back."""
+"""Memory and traffic of a step in each memory tier behind the devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TierTraffic:
 def tier_traffic(
     steps: LoweredJob, built: Sequence[Sequence[BuiltStage]]
 ) -> tuple[TierTraffic, ...]:
-    """Return what one step does with each memory behind the devices that it uses.
+    """Return the use of each memory tier behind the devices in one step.
 
     Args:
         steps: One job's.
@@ -59,7 +59,7 @@ def tier_traffic(
 def _executed(
     steps: LoweredJob, built: Sequence[Sequence[BuiltStage]]
 ) -> Iterator[tuple[int, int, BuiltStage, int]]:
-    """Yield ranks of a stage at a level, the level, what they play, and the stage's number."""
+    """Yield ranks of a stage at a level, the level, their program, and the stage's number."""
     levels, topology = steps.of_kind[0].levels, steps.topology
     for number, own in enumerate(built):
         ranks = topology.stage_ranks(number)
@@ -69,7 +69,7 @@ def _executed(
 
 
 def _accessed_bytes(step: LoweredStep, stage: int, level: int) -> float:
-    """Return what one rank of a stage reads and writes in expanded memory in a step. [B]"""
+    """Return the bytes that one rank of a stage accesses in expanded memory in a step. [B]"""
     schedule, count = step.strategy.schedule, step.strategy.mesh.pipeline
     chunks, placement = step.chunks, schedule.placed(count)
     own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]

@@ -71,7 +71,7 @@ def update_tasks(
 def table_updates(
     storages: Sequence[Storage], moves: Movement, name: Names
 ) -> list[NDArray[np.void]]:
-    """Return the host's update of rows of tables that wait behind the device, if any do."""
+    """Return the host's update of rows of offloaded tables, if there are any."""
     tier2 = [float(s.tier2_elements[0]) for s in storages if s.tier2_elements is not None]
     if not tier2 or moves.offload.tables is None:
         return []
@@ -87,7 +87,7 @@ def table_updates(
 
 
 def gradients_out(storages: Sequence[Storage], moves: Movement, name: Names) -> NDArray[np.void]:
-    """Return the copy of reduced gradients to where the host updates; it frees the device's."""
+    """Return the copy of reduced gradients to the host for updates; it frees the device's."""
     assert moves.offload.optimizer is not None
     elements = float(sum(storage.updated_elements[0] for storage in storages))
     task = copy_task(
@@ -103,7 +103,7 @@ def gradients_out(storages: Sequence[Storage], moves: Movement, name: Names) -> 
 
 
 def gradients_taken(storage: Storage, name: Names) -> NDArray[np.void]:
-    """Return the moment at which a block's gradients begin to be kept: a task of no time."""
+    """Return the zero-time task at which a block's gradients are allocated."""
     task = np.zeros(1, TASK)
     task["kind"], task["stream"], task["axes"] = TaskKind.HOST, Stream.HOST, -1
     task["phase"], task["stage"] = Phase.BACKWARD, StageLabel.COMPUTING
