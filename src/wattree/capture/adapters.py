@@ -126,7 +126,7 @@ def _refuse_unmatched(
     kind: str,
     named: Callable[[str, str], bool] = fnmatchcase,
 ) -> None:
-    """Refuse patterns that name nothing; `named` says whether a name is that of a pattern."""
+    """Reject patterns that match nothing; `named` tells whether a name matches a pattern."""
     known = sorted(names, key=lambda name: (name.count("."), name))
     problems = []
     if not patterns:
@@ -289,7 +289,7 @@ def _with_adapters(
 
 
 def _whole_matmuls(found: Sequence[OperatorNames], targets: Sequence[str]) -> tuple[str, ...]:
-    """Return what is said of products of which only some of the modules are targets."""
+    """Return the warning about joined matmuls of which only some modules are targets."""
     partial = [n for n in found if not n.match_whole(targets) and not n.match_all(targets)]
     if not partial:
         return ()
@@ -346,7 +346,7 @@ def _adapted(base: Operator, rank: int) -> list[Operator]:
 def _parts(
     operator: Operator,
 ) -> tuple[list[IterationDim], list[IterationDim], list[IterationDim]]:
-    """Return the dims of a projection that it keeps, makes, and sums over.
+    """Return the dims of a projection that it keeps, adds, and sums over.
 
     Those of a captured model may be several each, such as heads and the features of a head.
     """

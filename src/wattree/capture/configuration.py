@@ -57,7 +57,7 @@ def model_from_config(
 def captured_from_config(
     config: Mapping[str, Any], where: str, *, sequence: int | None = None
 ) -> ModelGraph:
-    """Return the graph of what the library's module of a configuration does in training.
+    """Return the training graph of the library's module for a configuration.
 
     Raises:
         ModelError: It cannot be built or recorded.

@@ -1,4 +1,4 @@
-"""Work and size of a model graph by plain summation: what a reader of it can check by hand."""
+"""Work and size of a model graph by plain summation, which a reader can check by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wattree.graph import Block, ModelGraph, Operator, OperatorKind
 
 
 def operator_flop(operator: Operator, *, micro_batch: float, sequence: float) -> float:
-    """Return the FLOP of one operator's products, attention counted dense. [FLOP]
+    """Return the FLOP of one operator's matmuls, with dense attention. [FLOP]
 
     Two per multiply-add: `2 prod(dims)` for a matmul or a convolution, `2 b s_q s_k h
     (d_qk + d_v)` for attention. Nothing for other operators, as `torch.utils.flop_counter` counts.

@@ -88,7 +88,7 @@ def _state(width: int) -> Tensor:
 
 
 def _fed(ffn: Ffn) -> Operator:
-    """Return what a rank is fed of the samples: the part of each that it is to have, at no cost."""
+    """Return the operator that provides a rank's part of the samples, at no cost."""
     dims = ("batch", "hidden")
     return Operator(
         path="fed",

@@ -1,4 +1,4 @@
-"""What lists show of the catalog's models."""
+"""Figures of the catalog's models in lists."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from wattree.graph import (
 
 
 def hidden_state(shape: TransformerShape, seq: IterationDim, *, name: str = "hidden") -> Tensor:
-    """Return the tensor that blocks hand to each other."""
+    """Return the tensor that passes from block to block."""
     return Tensor(
         name=name, extents=(Extent(batch=1), seq.extent, Extent(coefficient=shape.hidden))
     )
@@ -95,7 +95,7 @@ def _logits(
 
 
 def _narrowed(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
-    """Return the way back to the width of the token table, where that differs (OPT-350M)."""
+    """Return the projection back to the width of the token table, if that differs (OPT-350M)."""
     if shape.embedding_width == shape.hidden:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Which model of the catalog has the sizes of a `transformer:` block, and what else it says."""
+"""Finds the catalog model with the sizes of a `transformer:` block, for its other keys."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _catalog_shapes() -> tuple[TransformerShape, ...]:
 
 
 def _agrees(known: TransformerShape, shape: TransformerShape, block: Mapping[str, Any]) -> bool:
-    """Return whether what not every model has is the same where block and model have it."""
+    """Return whether the optional keys agree if both block and model have them."""
     compared = {name for name in block if hasattr(known, name)} - _OWN
     if len(_mixtures(known)) < known.layers:
         compared.add("ffn")

@@ -36,7 +36,7 @@ class _Layer:
         return path
 
     def close_branch(self, part: str, state: str, results: tuple[str, ...]) -> str:
-        """Add dropout, norm and residual sum behind a branch; return the new state."""
+        """Add dropout, norm and residual sum after a branch; return the new state."""
         shape, seq = self.shape, self.seq
         if shape.dropout:
             dropped = tuple(

@@ -24,13 +24,13 @@ _OWN_CODE: Final = (
 
 
 def own_code_fault(config: Mapping[str, Any]) -> str:
-    """Return what is said of a configuration whose model is code in its repository."""
+    """Return the message for a configuration whose model is code in its repository."""
     return _OWN_CODE.format(config["auto_map"])
 
 
 @cache
 def library_model_types() -> frozenset[str]:
-    """Return the names; none where the library is absent or lists them in another way."""
+    """Return the names; none if the library is missing or lists them in another way."""
     spec = find_spec("transformers")
     found: set[str] = set()
     for folder in (spec and spec.submodule_search_locations) or ():

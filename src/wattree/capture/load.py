@@ -79,7 +79,7 @@ def _of_catalogue(name: str, sequence: int | None, *, capture: bool) -> ModelGra
 
 
 def located_model(name: str, folder: Path) -> str:
-    """Return what `load_model` takes for a model named in a file of `folder`.
+    """Return the argument of `load_model` for a model named in a file of `folder`.
 
     A name of the catalog stays what it is, even where a file is called the same; otherwise it
     may be a file or folder there. What is neither comes back unchanged.

@@ -96,7 +96,7 @@ def _value(reader: ConfigReader, name: str, kind: str, default: Any) -> Any:
 
 
 def _layer_lists(reader: ConfigReader, layers: int) -> dict[str, tuple[int, ...]]:
-    """Return the layer lists that the shorthands stand for."""
+    """Return the lists of layers from their shorthands."""
     lists: dict[str, tuple[int, ...]] = {}
     for name, shorthands in {
         "moe_layers": ("dense_layers", "moe_every"),

@@ -39,7 +39,7 @@ def capture_module(
     loss: Literal["auto", "none"] = "auto",
     attention: Literal["fused", "cpu", "math"] = "fused",
 ) -> Recording:
-    """Return what a module does, operator by operator, without memory for its weights.
+    """Return the operators of a module, recorded without memory for its weights.
 
     Args:
         model: `file.py:build` or `package.module:build`, which is run, or a function that returns
@@ -160,7 +160,7 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
 
 
 def idle_sequence(name: str) -> str:
-    """Return what is said of a sequence length where a model's inputs have no such dim."""
+    """Return the warning about a sequence length that a model's inputs do not have."""
     return (
         f"{IDLE_SEQUENCE}: inputs of {name} are no sequences; leave it out. It only makes 1 the "
         "default of strategy.micro_batch, in place of all samples of a replica"
@@ -168,7 +168,7 @@ def idle_sequence(name: str) -> str:
 
 
 def _between_samples(recording: Recording) -> tuple[str, ...]:
-    """Return what is said of products of samples with samples, as in contrastive losses."""
+    """Return the warning about matmuls of samples with samples, as in contrastive losses."""
     for operator in recording.operators:
         results = (recording.tensors[index] for index in operator.outputs)
         pairs = any(sum(extent.batch for extent in tensor.extents) > 1 for tensor in results)
@@ -185,7 +185,7 @@ def _between_samples(recording: Recording) -> tuple[str, ...]:
 
 
 def _sparse(recording: Recording) -> tuple[str, ...]:
-    """Return what is said of tables that ask for sparse gradients."""
+    """Return the warning about tables with sparse gradients."""
     asked = [
         recording.tensors[one.inputs[0]].name or f"a table of module '{one.module}'"
         for one in recording.operators
@@ -202,7 +202,7 @@ def _sparse(recording: Recording) -> tuple[str, ...]:
 
 
 def _unread(recording: Recording) -> tuple[str, ...]:
-    """Return what is said of parameters that nothing reads; usually a slip."""
+    """Return the warning about parameters that no operator reads, usually a mistake."""
     tensors = recording.tensors
     read = {index for one in recording.operators for index in one.inputs}
     idle = [
@@ -237,7 +237,7 @@ def _declared(
 
 
 def _key(source: ModuleSource, batch: int, sequence: int | None, attention: str) -> str:
-    """Return what two recordings that are the same have in common."""
+    """Return the key by which equal recordings are recognized."""
     content = ""
     if source.file is not None:
         try:

@@ -1,4 +1,4 @@
-"""What people call the products of a model: paths of operators, and of modules they come from."""
+"""Names of a model's matmuls: paths of operators, and of the modules that they come from."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class OperatorNames:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a pattern names `name`; a name alone stands for whatever ends in it."""
+    """Return whether a pattern matches `name`; a bare name matches all paths that end in it."""
     return fnmatchcase(name, pattern) or name.endswith(f".{pattern}")
 
 
 def operator_names(instance: BlockInstance, operator: Operator) -> OperatorNames:
-    """Return what an operator of an instance may be called."""
+    """Return the possible names of an instance's operator."""
     whole: tuple[str, ...] = (f"{instance.path}.{operator.path}", operator.path)
     if operator.parameters and operator.parameters[0].name == "weight":
         whole = (*whole, instance.path)  # the block is a layer of its own
@@ -53,7 +53,7 @@ def operator_names(instance: BlockInstance, operator: Operator) -> OperatorNames
 
 
 def _side_by_side(path: str) -> tuple[str, ...]:
-    """Return the paths that `attention.q_proj+k_proj` stands for; none where it is one."""
+    """Return the paths that `attention.q_proj+k_proj` joins; none for a single one."""
     first, *others = path.split("+")
     if not others:
         return ()

@@ -193,5 +193,5 @@ def elementwise(
 
 
 def dropout(path: str, *, reads: str, width: int, seq: IterationDim | None = None) -> Operator:
-    """Return a dropout, of which backward keeps a one-byte mask only."""
+    """Return a dropout that saves only a one-byte mask for backward."""
     return elementwise(path, "dropout", reads=[reads], width=width, seq=seq, saved_mask_bytes=1.0)

@@ -1,4 +1,4 @@
-"""What running a module once tells of it, as data: no torch here.
+"""The result of running a module once, as data, without torch.
 
 A recording is in program order and says what eager PyTorch did: operators of the forward pass as
 they were dispatched, the tensors between them with their storages, what autograd kept for each,
@@ -17,7 +17,7 @@ from wattree.graph import Extent
 
 
 class TensorSource(StrEnum):
-    """Where a tensor comes from."""
+    """The origin of a tensor."""
 
     INPUT = "input"  # an argument of the module
     PARAMETER = "parameter"

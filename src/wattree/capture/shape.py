@@ -35,7 +35,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
-    """What makes one layer of a model differ from its neighbours.
+    """Properties in which one layer of a model differs from the others.
 
     Attributes:
         side: `""` for a single stack, else `encoder` or `decoder`.
@@ -286,7 +286,7 @@ _PROBABILITIES: Final = ("dropout", "attention_dropout", "embedding_dropout")
 
 
 def _range_problems(shape: TransformerShape) -> list[str]:
-    """Return one line for each field whose value is impossible by itself."""
+    """Return one line for each field with an impossible value."""
     problems = []
     for field in fields(shape):
         value = getattr(shape, field.name)

@@ -1,4 +1,4 @@
-"""What a recording says of each module of the tree: parameters, FLOP, bytes."""
+"""Summarizes a recording by module: parameters, FLOP, bytes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _LOOK_UP = (
 
 
 def _add(totals: Mapping[str, Counter[str]], path: str, found: Mapping[str, float]) -> None:
-    """Add to a module and to all those it lies in."""
+    """Add to a module and to all modules that contain it."""
     while True:
         if path in totals:
             for name, value in found.items():
@@ -130,7 +130,7 @@ class _Sizes:
         return sum(self.elements(tensor) * tensor.element_bytes for tensor in tensors)
 
     def _read(self, operator: RecordedOperator) -> float:
-        """Return the bytes of all inputs; of what ids pick rows from, of those rows. [B]"""
+        """Return the bytes of all inputs; for lookups, of the read rows. [B]"""
         total = self._bytes(operator.inputs)
         if operator.target not in _LOOK_UP or len(operator.inputs) < 2:
             return total

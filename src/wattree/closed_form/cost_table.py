@@ -290,7 +290,7 @@ class KeptTables:
         self._known: dict[Hashable, tuple[object, Any]] = {}
 
     def of(self, key: Hashable, named: object, make: Callable[[], _Table]) -> _Table:
-        """Return what was made for a key; what the key names by id is `named`, and kept with it."""
+        """Return the cached value of a key; objects that it names by id are `named` and stored."""
         if key not in self._known:
             if len(self._known) >= _MOST_TABLES:
                 self._known.clear()

@@ -23,7 +23,7 @@ class Size(NamedTuple):
     seq: int = 0
 
     def over(self, part: Size) -> Size | None:
-        """Return this length over `part`, None where that is no whole number of times."""
+        """Return this length divided by `part`, None if that is not a whole number."""
         if part.length < 1 or self.length % part.length:
             return None
         batch, seq = self.batch - part.batch, self.seq - part.seq
@@ -36,7 +36,7 @@ ONE = Size(1)
 
 
 class Atom(NamedTuple):
-    """A piece of a dim. Copies of a node are as long and cut alike, but walked independently."""
+    """A piece of a dim. Copies of a node have the same length and cuts, but independent loops."""
 
     node: int
     copy: int = 0
@@ -108,7 +108,7 @@ class Atoms:
         return sizes_product(self.size(atom) for atom in dim)
 
     def another(self, dim: Dim) -> Dim:
-        """Return a dim as long and cut alike that is walked independently."""
+        """Return a dim of the same length and cuts with an independent loop."""
         found = []
         for atom in self.leaves(dim):
             node = self._nodes[atom.node]
@@ -117,7 +117,7 @@ class Atoms:
         return tuple(found)
 
     def equate(self, one: Dim, other: Dim) -> bool:
-        """Make two dims the same; return False where their cuts cannot be brought together."""
+        """Make two dims the same; return False if their cuts are incompatible."""
         left, right = list(self.leaves(one)), list(self.leaves(other))
         if left == right:
             return True

@@ -1,4 +1,4 @@
-"""Where a module is cut into blocks: at tensors that need a gradient, along its module tree."""
+"""Cuts a module into blocks: at tensors that need a gradient, along its module tree."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NestRun:
 
 
 def live_at_cuts(trace: NestTrace, nests: Sequence[Nest]) -> dict[int, tuple[int, ...]]:
-    """Return where a block may begin: place of a nest → the live tensors before it."""
+    """Return the possible starts of blocks: place of a nest → the live tensors before it."""
     written: dict[int, int] = {}
     last: dict[int, int] = {}
     for place, nest in enumerate(nests):
@@ -126,7 +126,7 @@ class Tree:
         return self.modules.get(path, "ModuleList") in _CONTAINERS
 
     def descends(self, path: str) -> bool:
-        """Whether what lies below a unit makes better instances than itself."""
+        """Return whether the modules below a unit make better instances than the unit."""
         if self.is_container(path):
             return bool(self.nearest(path))
         kind = self.modules[path]
@@ -148,7 +148,7 @@ class Tree:
 
 
 def pieces(nests: Sequence[Nest], cuts: Collection[int], start: int, end: int) -> list[NestRun]:
-    """Cut what lies between units so that each piece has one operator of weight.
+    """Cut the nests between units so that each piece has one operator with a weight.
 
     It has several where they cannot be parted.
     """
@@ -170,7 +170,7 @@ def pieces(nests: Sequence[Nest], cuts: Collection[int], start: int, end: int) -
 
 
 def _piece_path(nests: Sequence[Nest], start: int, end: int) -> str:
-    """Return the module that a piece is known by: where its weight lies.
+    """Return the module that names a piece: the one with its weight.
 
     It is the smallest module with all of it, if nothing else lies there: choices for a path hold
     for all below it. Otherwise it is known as (a part of) the model.

@@ -151,7 +151,7 @@ class Emitter:
         ]
 
     def _single(self, nest: Nest) -> frozenset[str]:
-        """Return the labels of which a leading output has one index: no loop, though inputs go on.
+        """Return the labels of which a leading output has one index: a loop of inputs only.
 
         A convolution whose kernel covers its whole input has one position, not the input's.
         """
@@ -165,7 +165,7 @@ class Emitter:
     def _walk(
         self, loops: _Loops, seen: Seen, single: frozenset[str]
     ) -> list[tuple[Atom, _Loop, float]]:
-        """Return each atom that an operand walks, its loop, and how much of the loop it has."""
+        """Return each atom that an operand iterates, its loop, and the share of the loop."""
         found: list[tuple[Atom, _Loop, float]] = []
         for dim, label in zip(seen.dims, seen.labels, strict=True):
             if label is not None and label not in single:
@@ -214,7 +214,7 @@ class Emitter:
     def _operand(
         self, loops: _Loops, seen: Seen, walk: list[tuple[Atom, _Loop, float]]
     ) -> tuple[list[tuple[_Loop, float]], float]:
-        """Return the loop of each position of the tensor, and its share of what they index."""
+        """Return the loop of each position of the tensor, and the tensor's share of the loop."""
         left = list(walk)
         places: list[tuple[_Loop, float]] = []
         fraction = 1.0
@@ -238,7 +238,7 @@ class Emitter:
         *,
         written: set[str | None],
     ) -> tuple[list[_Loop], dict[str, Any]]:
-        """Return the loops that a parameter is indexed by, and what else it is."""
+        """Return the loops that index a parameter, and its other properties."""
         tensor = self.trace.tensors[seen.tensor]
         # Both dims of a square weight may be one atom: that of the output is the first.
         left = sorted(walk, key=lambda entry: entry[1].label not in written)
@@ -275,7 +275,7 @@ class Emitter:
         return 0 if node is not None and self.stem_of.get(node) == "heads" else 1
 
     def _is_aside(self, nest: Nest, loop: _Loop) -> bool:
-        """Whether a loop goes over tokens of what has no gradient, in a way that no split fits.
+        """Return whether a loop over tokens of a tensor without gradient allows no split.
 
         Labels are padded and shifted; no one splits that, nor has it to hinder who splits the rest.
         """
@@ -306,7 +306,7 @@ def _owning(nest: Nest, parameter: int) -> Seen:
 
 
 def _parameter_factors(nest: Nest, parameters: Collection[int]) -> int | None:
-    """Return `Operator.parameter_factors` of a nest, None where it goes without saying."""
+    """Return `Operator.parameter_factors` of a nest, None for the default."""
     if nest.kind not in _MULTIPLYING:
         return None
     count = sum(seen.tensor in parameters for seen in nest.reads[:2])

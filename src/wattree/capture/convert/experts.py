@@ -1,4 +1,4 @@
-"""Experts of a mixture whose weights are one tensor: the dim they share, under its name.
+"""Experts of a mixture whose weights are one tensor: finds and names their common dim.
 
 A router takes a softmax or the largest few over as many entries as there are experts, and products
 with weights of `(experts, in, out)` iterate that dim and the tokens of each. Such a dim is called
@@ -41,7 +41,7 @@ def with_experts(operators: Sequence[Operator]) -> tuple[Operator, ...]:
 
 
 def _leading(operator: Operator) -> str | None:
-    """Return the dim that weights, input and output of a product share; None without one."""
+    """Return the dim that weights, input and output of a matmul share; None without one."""
     if operator.kind is not OperatorKind.MATMUL or operator.weight is None:
         return None
     if not operator.inputs or not operator.outputs or not operator.has_dim("batch"):
@@ -53,7 +53,7 @@ def _leading(operator: Operator) -> str | None:
 
 
 def _between(operators: Sequence[Operator], matmuls: dict[int, str]) -> dict[int, str]:
-    """Return what lies between two products of experts, element by element: place → its dim."""
+    """Return the elementwise nests between two matmuls of experts: place → its dim."""
     carried: dict[str, int] = {}  # tensor → position of the experts' dim
     passed: dict[int, str] = {}
     for place, operator in enumerate(operators):

@@ -1,4 +1,4 @@
-"""Where gradients go: not to what no result depends on, and not past a detached tensor.
+"""Finds where gradients flow: not to unused tensors, and not past a detached tensor.
 
 A recording says what autograd follows in forward. Backward visits less: what does not lead to the
 loss, or to a result, has no gradient though autograd was ready for one.
@@ -33,7 +33,7 @@ def leave_out_unreached(trace: NestTrace) -> None:
 
 
 def with_detached_apart(trace: NestTrace, nests: Sequence[Nest]) -> list[Nest]:
-    """Return nests in which what is read detached is a tensor of its own, without a gradient.
+    """Return nests in which detached reads are separate tensors without a gradient.
 
     Only where a gradient would go there otherwise: to what has one, from what has one.
     """

@@ -108,7 +108,7 @@ def _sort(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _found(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add a search whose result has as many entries as values decide."""
+    """Add a search whose number of results depends on values."""
     add_unrelated(trace, operator, OperatorKind.SORT)
 
 

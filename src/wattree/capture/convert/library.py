@@ -1,4 +1,4 @@
-"""Operators that stand for kernels of libraries: grouped products of experts, selective scans."""
+"""Operators of library kernels: grouped matmuls of experts, selective scans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ_OUT: Final = "wattree.scan_product"
 
 
 def with_scans_apart(recording: Recording) -> Recording:
-    """Return the recording with each selective scan as its pass over the steps, and its product.
+    """Return the recording with each selective scan as a pass over the steps and a matmul.
 
     The pass moves bytes; the only product is that which reads the outputs off the states.
     """
@@ -60,7 +60,7 @@ def with_scans_apart(recording: Recording) -> Recording:
 
 
 def _states(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the pass over all steps: what it reads and writes, once."""
+    """Add the pass over all steps: it reads and writes each tensor once."""
     scanned, *states = operator.outputs
     get = operator.arguments
 
@@ -97,7 +97,7 @@ def _states(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _read_out(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the product of states and what reads them off."""
+    """Add the matmul of states that computes a scan's outputs."""
     read_out, matrix, scanned = operator.inputs
     trace.add(
         operator,
@@ -115,7 +115,7 @@ def _read_out(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _grouped(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the product of rows with the matrix of one expert each.
+    """Add the matmul of rows with the matrix of one expert each.
 
     Every row meets one matrix, so that experts are no loop; the parameter holds all of them.
     """

@@ -98,7 +98,7 @@ def _parts_positions(trace: NestTrace, nest: Nest, operator: RecordedOperator) -
 
 
 def _shift(trace: NestTrace, seen: Seen) -> float | None:
-    """Return what was added to numbers of positions; None where a tensor is something else.
+    """Return the offset added to position numbers; None for any other tensor.
 
     Numbers of positions are what `arange` makes, an input or a buffer.
     """

@@ -15,7 +15,7 @@ SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width
 
 
 def _matmul(trace: NestTrace, operator: RecordedOperator, *factors: str) -> None:
-    """Add a product whose operands have the given labels, the last those of the output."""
+    """Add a matmul whose operands have the given labels, the last those of the output."""
     *reads, write = factors
     inputs = list(zip(operator.inputs, reads, strict=True))
     # The moving operand comes first, an addend last: it is the bias.
@@ -61,7 +61,7 @@ def _dot(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _numbers(value: object, count: int) -> tuple[int, ...]:
-    """Return one number for each dim; lists of one stand for all."""
+    """Return one number for each dim; a list of one applies to all."""
     numbers = [int(v) for v in value] if isinstance(value, list) else [int(str(value))]
     return tuple(numbers * count if len(numbers) == 1 else numbers)
 
@@ -69,7 +69,7 @@ def _numbers(value: object, count: int) -> tuple[int, ...]:
 def _groups(
     trace: NestTrace, operator: RecordedOperator, channels: Size, *, transposed: bool
 ) -> Size | None:
-    """Return how many groups of so many channels there are, and how that grows."""
+    """Return the number of groups of so many channels, and how it grows."""
     rank = len(trace.size(operator.inputs[1])) - 2
     seen = operator.outputs[0] if transposed else operator.inputs[0]
     return trace.size(seen)[-rank - 1].over(channels)

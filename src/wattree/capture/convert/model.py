@@ -1,4 +1,4 @@
-"""Recording → model graph: the walk, the cuts, the operators, the blocks that are alike."""
+"""Converts a recording to a model graph: nests, cuts, operators, equal blocks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class _Assembly:
         )
 
     def _checkpointed(self) -> tuple[str, ...]:
-        """Return patterns of what lies in the model's own checkpointed regions."""
+        """Return patterns of the operators in the model's own checkpointed regions."""
         found: dict[str, None] = {}
         for place, run in enumerate(self.runs):
             nests = self.nests[run.start : run.end]
@@ -151,7 +151,7 @@ class _Assembly:
         return tuple(read)
 
     def _takes(self, place: int, tensor: int) -> bool:
-        """Whether a tensor is what a run takes first, as each does what the one before made."""
+        """Return whether a tensor is the first input of a run, the output of the run before."""
         return self.entering[place][:1] == (tensor,)
 
     def _leaving(self, place: int, run: NestRun) -> tuple[int, ...]:
@@ -164,7 +164,7 @@ class _Assembly:
         return tuple(sorted(made, key=lambda tensor: tensor not in following[:1]))
 
     def _reads(self, place: int) -> tuple[str, ...]:
-        """Return who makes what a run takes; nothing if that is the output of the run before."""
+        """Return the writers of a run's inputs; empty if that is only the run before."""
         taken = self.entering[place]
         if not place or (len(taken) == 1 and taken == self.leaving[place - 1][:1]):
             return ()
@@ -272,7 +272,7 @@ class _Assembly:
         return has_gradient and not seen.detached
 
     def _unread(self) -> dict[int, list[Parameter]]:
-        """Return the parameters that no operator reads, by the run whose module has them.
+        """Return the parameters that no operator reads, by the run with their module.
 
         They have no gradient, so that optimizers skip them as if they were frozen.
         """
@@ -291,7 +291,7 @@ class _Assembly:
         return found
 
     def _savers(self) -> dict[int, list[int]]:
-        """Return what each nest keeps, each storage once.
+        """Return the tensors that each nest saves, each storage once.
 
         What a later block keeps of its first input is its own; all else belongs to those who keep
         it in the block that made it.
@@ -342,7 +342,7 @@ def _relative(name: str, path: str) -> str:
 
 
 def _unique_paths(runs: Sequence[NestRun]) -> list[str]:
-    """Return a path for each run; a module that runs again has a number behind an `@`."""
+    """Return a path for each run; a repeated module gets `@` and a number."""
     counts: Counter[str] = Counter()
     paths = []
     for run in runs:
@@ -353,7 +353,7 @@ def _unique_paths(runs: Sequence[NestRun]) -> list[str]:
 
 
 def _weight_of(trace: NestTrace, nest: Nest) -> str:
-    """Return what a product's weight is called in its module, such as `in_proj`, if not `weight`.
+    """Return the name of a matmul's weight in its module, such as `in_proj`, if not `weight`.
 
     `nn.MultiheadAttention` calls none of its projections: they are distinguished by their weights.
     """
@@ -367,7 +367,7 @@ def _weight_of(trace: NestTrace, nest: Nest) -> str:
 
 
 def _operator_paths(trace: NestTrace, nests: Sequence[Nest], path: str) -> list[str]:
-    """Return the path of each nest in its block: its module, and what it does if that is more."""
+    """Return the path of each nest in its block: its module, and its function if needed."""
     counts: Counter[str] = Counter(nest.module for nest in nests if nest.kernels)
     taken: Counter[str] = Counter()
     found = []

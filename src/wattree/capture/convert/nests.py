@@ -1,4 +1,4 @@
-"""What a recording becomes before it is cut into blocks: loop nests over canonical tensors.
+"""Loop nests over canonical tensors, made from a recording before it is cut into blocks.
 
 A *canonical tensor* is what one operator wrote into a storage, all of it; views of it differ only
 in how they walk its atoms. A *nest* is an operator whose operands say, dim by dim, which *label*
@@ -47,7 +47,7 @@ class Canonical:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """How a recorded tensor walks a canonical one."""
+    """The mapping from a recorded tensor's dims to those of a canonical one."""
 
     tensor: int
     dims: tuple[Dim, ...]
@@ -56,7 +56,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A canonical tensor as one nest walks it: a label for each dim, None where it stands still."""
+    """A canonical tensor in the loops of one nest: a label for each dim, None without a loop."""
 
     tensor: int
     dims: tuple[Dim, ...]

@@ -1,4 +1,4 @@
-"""Chains that models write out by hand → the one operator they are: norms, rotations, gates.
+"""Joins hand-written chains to the operators that they implement: norms, rotations, gates.
 
 The constants of software families were fitted on graphs with one operator for each of these (the
 catalog's). A captured model gets the same form, so that one constant means one thing: the chain's
@@ -63,7 +63,7 @@ class _Chains:
             self.writer[seen.tensor] = made
 
     def before(self, seen: Seen, *functions: str) -> Nest | None:
-        """Return what wrote an operand, if it does one of these and no one else reads it."""
+        """Return the writer of an operand, if it is one of these and has no other reader."""
         nest = self.writer.get(seen.tensor)
         if nest is None or nest.function not in functions:
             return None
@@ -110,7 +110,7 @@ def _scaled_norm(chains: _Chains, nest: Nest, weight: Seen, scaled: Seen) -> _Ma
 
 
 def _is_scaled(chains: _Chains, nest: Nest) -> bool:
-    """Whether a product goes on to be scaled by a weight."""
+    """Return whether a weight scales a multiplication's result."""
     readers = chains.readers.get(nest.writes[0].tensor, [])
     while len(readers) == 1 and readers[0].function in _PASSING:
         readers = chains.readers.get(readers[0].writes[0].tensor, [])
@@ -178,7 +178,7 @@ def _rotary(chains: _Chains, nest: Nest) -> _Match | None:
 
 
 def _swapped(chains: _Chains, cat: Nest) -> tuple[int, list[Nest]] | None:
-    """Return the tensor whose halves a concatenation swaps, one turned round, and the parts."""
+    """Return the tensor whose halves a concatenation swaps, one negated, and the parts."""
     if len(cat.reads) != 2:
         return None
     parts: list[Nest] = []

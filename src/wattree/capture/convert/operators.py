@@ -1,4 +1,4 @@
-"""The table of rules, and the walk that applies them."""
+"""The table of rules, and the loop that applies them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _unknown(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _drop_unread(trace: NestTrace) -> None:
-    """Leave out what makes nothing but tensors that kernels know without reading them."""
+    """Omit operators that only write tensors that kernels know without reading them."""
     readers = Counter(seen.tensor for nest in trace.nests if not nest.dead for seen in nest.reads)
     kept = {trace.view(index).tensor for index in trace.recording.outputs}
     left = list(trace.unread)
@@ -85,7 +85,7 @@ def _drop_unread(trace: NestTrace) -> None:
 
 
 def _note_saved(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Attribute what autograd keeps for an operator to the last nest that touched it."""
+    """Assign the tensors that autograd saves for an operator to its last nest."""
     for index in operator.saved:
         if index not in trace.views:
             continue

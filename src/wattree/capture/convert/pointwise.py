@@ -146,7 +146,7 @@ def _random(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _scaled(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add a product, a dropout where one factor is a random mask."""
+    """Add a multiplication, which is a dropout if one factor is a random mask."""
     noise = [i for i in operator.inputs if trace.storage_at(i) in trace.noise]
     real = [i for i in operator.inputs if i not in noise]
     if len(noise) != 1 or len(real) != 1 or trace.size(noise[0]) != trace.size(real[0]):

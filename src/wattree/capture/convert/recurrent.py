@@ -1,4 +1,4 @@
-"""Recurrent layers: one recorded operator becomes products, gates and states, layer by layer.
+"""Turns a recorded recurrent operator into matmuls, gates and states, layer by layer.
 
 Every layer and direction is a product of all steps with the input weights, a product with the
 hidden weights that runs step after step, and the gates. That the hidden states of a step come
@@ -157,7 +157,7 @@ class _Layers:
         return x in self.saved or (layer > 0 and bool(self.saved))
 
     def _reserve(self, lead: tuple[Extent, ...], cell: Extent) -> tuple[int, ...]:
-        """Return the tensor that holds one layer's part of what is kept besides its output."""
+        """Return the tensor with one layer's saved tensors, besides its output."""
         whole, rows = self._elements(self.whole.outputs[3]), _product(*lead, cell)
         # The rest is what layers hand on, a second time where it was dropped from.
         width = _product(*lead, self._width(self.whole.outputs[0])).coefficient
@@ -246,7 +246,7 @@ def _product(*extents: Extent) -> Extent:
 
 
 def _matrix(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add a product of steps with a matrix; the recurrent ones run in turn."""
+    """Add a matmul of steps with a matrix; the recurrent ones run one after another."""
     x, weight, *bias = operator.inputs
     lead = _lead(trace, operator)
     in_turn = operator.target != _INPUT_MATMUL
@@ -286,7 +286,7 @@ def _plain(trace: NestTrace, index: int, count: int) -> list[Label]:
 
 
 def _gated(trace: NestTrace, index: int, gates: int) -> Label:
-    """Return the label of a dim that holds what all gates of all hidden units see."""
+    """Return the label of the dim that all gates of all hidden units read."""
     if gates == 1:
         return "hidden"
     width = trace.size(index)[-1].length
@@ -294,7 +294,7 @@ def _gated(trace: NestTrace, index: int, gates: int) -> Label:
 
 
 def _state(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the state that each step starts from: a look at the input products."""
+    """Add the start state of each step: a read of the input matmuls."""
     before, state = operator.inputs[0], operator.outputs[0]
     gates = int(operator.arguments["gates"])
     lead = _plain(trace, before, 1)
@@ -318,7 +318,7 @@ def _samples(lead: list[Label]) -> Label:
 
 
 def _gates(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the gates: what both products make of a step, and the states from before the first."""
+    """Add the gates, which read both matmuls of a step and the states before the first."""
     before, again, *states = operator.inputs
     y, *reserve = operator.outputs
     gates = int(operator.arguments["gates"])
@@ -346,7 +346,7 @@ def _gates(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _last_state(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the states after the last step: parts of what the layers made."""
+    """Add the states after the last step: parts of the layers' outputs."""
     out, lead = operator.outputs[0], _lead(trace, operator)
     trace.add(
         operator,
@@ -360,7 +360,7 @@ def _last_state(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _dropped(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the dropout between two layers, whose mask is read off what it made."""
+    """Add the dropout between two layers, whose mask is derived from its output."""
     labels = _plain(trace, operator.inputs[0], 0)
     trace.add(
         operator,

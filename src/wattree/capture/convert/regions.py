@@ -1,4 +1,4 @@
-"""Regions that a model itself recomputes (`torch.utils.checkpoint`): what is kept inside, while."""
+"""Regions that a model itself recomputes (`torch.utils.checkpoint`): their saved tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS: Final = frozenset(
 
 
 def save_inside_regions(trace: NestTrace, nests: Sequence[Nest]) -> None:
-    """Say of operators in checkpointed regions what they keep once they run again.
+    """Set the tensors that operators in checkpointed regions save once they run again.
 
     Autograd keeps nothing for them in forward, so the recording does not tell.
     """
@@ -56,7 +56,7 @@ def _saved(trace: NestTrace, nest: Nest) -> list[int]:
 
 
 def _made(trace: NestTrace, nest: Nest) -> set[int]:
-    """Return the operands that operators made: what may be kept at all."""
+    """Return the operands that operators wrote: the candidates for saving."""
     return {
         seen.tensor
         for seen in (*nest.reads, *nest.writes)

@@ -1,4 +1,4 @@
-"""What part operators play in tensor parallelism.
+"""The role of operators in tensor parallelism.
 
 Where a strand of dims begins in products that write it and ends in products that sum over it, the
 former are split by columns and the latter by rows, and nothing in between exchanges anything
@@ -74,7 +74,7 @@ def _free(name: str, made: Mapping[str, Block], blocks: Mapping[str, Block]) -> 
 
 
 class _Chosen:
-    """Strands that are split, and what that makes of the operators of each instance."""
+    """The split strands, and the resulting roles of each instance's operators."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._blocks = blocks  # of each instance
@@ -93,7 +93,7 @@ class _Chosen:
         return {round(_length(o, "out")) for o in found if o.has_dim("out")}
 
     def take(self, strands: Sequence[Strand]) -> None:
-        """Choose among strands: those of logits first, then in order what is left of pairs."""
+        """Choose among strands: those of logits first, then the remaining pairs in order."""
         pairs = []
         for strand in strands:
             losses = {(i, at) for i, at, _ in strand.ends if self._is_loss(i, at)}
@@ -115,7 +115,7 @@ class _Chosen:
         return self._at(place, at).kind is OperatorKind.CROSS_ENTROPY
 
     def _split(self, strand: Strand) -> bool:
-        """Split a strand, unless a product in it is split already, by another of its dims."""
+        """Split a strand, unless a matmul in it is already split by another of its dims."""
         if self._roles.keys() & strand.matmuls:
             return False
         self._roles |= {(i, at): TensorRole.COLUMN for i, at, _ in strand.begins}
@@ -124,7 +124,7 @@ class _Chosen:
         return True
 
     def _split_alone(self, strand: Strand, near: Sequence[Strand]) -> None:
-        """Split those products of a strand whose partners in it are split with others.
+        """Split those matmuls of a strand whose partners in it are split with others.
 
         Their exchanges are their own, so it is done only where it is worth that.
         """
@@ -138,13 +138,13 @@ class _Chosen:
 
 
 def _is_pair(strand: Strand) -> bool:
-    """Whether every product is split by its first dim: of grouped heads, by groups."""
+    """Return whether every matmul is split by its first dim: grouped heads by groups."""
     first = all(dim == "out" for *_, dim in strand.begins)
     return first and all(dim == "in" for *_, dim in strand.ends)
 
 
 def _role_alone(operator: Operator, units: int) -> TensorRole | None:
-    """Return how a product without a partner is split, where degrees that divide `units` may.
+    """Return the split of a matmul without a partner, for degrees that divide `units`.
 
     One of its sides is summed over ranks, the other gathered, which sends half as much for an
     element: the shorter side is summed.
@@ -250,7 +250,7 @@ def _is_plain_head(block: Block, operator: Operator, table_rows: set[int]) -> bo
 
 
 def _positionwise(block: Block, inside: set[int]) -> Iterable[int]:
-    """Return the operators on whole hidden states: what lies in no strand and has positions."""
+    """Return the operators on whole hidden states: in no strand, and with positions."""
     for at, operator in enumerate(block.operators):
         written = {output.tensor for output in operator.outputs}
         if (

@@ -1,4 +1,4 @@
-"""Projections of one tensor side by side → one product: queries, keys and values; gate and up.
+"""Joins parallel projections of one tensor to one matmul: queries, keys, values; gate and up.
 
 The catalog's transformers have them so, as Megatron-LM runs them, and the constants of software
 families were fitted on that form.
@@ -54,7 +54,7 @@ def _may_join(operator: Operator) -> bool:
 
 
 def _key(operator: Operator) -> object:
-    """Return what products have in common that can be one."""
+    """Return the common properties of matmuls that can be joined."""
     out = set(_features(operator))
     return (
         operator.inputs,
@@ -73,7 +73,7 @@ def _features(operator: Operator) -> list[str]:
 
 
 def _joined(group: Sequence[Operator]) -> Operator:
-    """Return one product for several.
+    """Return one matmul for several.
 
     Its features are `out`, and under it those of each in turn.
     """
@@ -106,7 +106,7 @@ def _joined(group: Sequence[Operator]) -> Operator:
 
 
 def _share(operator: Operator) -> float:
-    """Return the features that a product has for each index of `out`."""
+    """Return the number of features of a matmul for each index of `out`."""
     names = [name for name in _features(operator) if name != "out"]
     return prod(operator.dim(name).extent.coefficient for name in names)
 

@@ -1,4 +1,4 @@
-"""Dims followed through a model: what one split of a product's features would split.
+"""Follows dims through a model: all positions that one split of a matmul's features splits.
 
 Positions of tensors that operators walk by one loop hang together, in a block and from one block to
 the next. Such a *strand* begins in products that write it, passes what works on each of its indices
@@ -38,7 +38,7 @@ class Strand:
 
     @property
     def matmuls(self) -> set[tuple[int, int]]:
-        """What it begins and ends in."""
+        """The operators in which a strand begins and ends."""
         return {(place, at) for place, at, _ in (*self.begins, *self.ends)}
 
 
@@ -121,7 +121,7 @@ def _whole(parts: Sequence[tuple[int, _Local]]) -> Strand:
 
 
 def _strands(block: Block) -> list[_Local]:
-    """Return the parts of strands that lie in a block."""
+    """Return the parts of strands in a block."""
     join = _loops_and_positions(block)
     found: dict[object, _Local] = {}
 
@@ -143,7 +143,7 @@ def _strands(block: Block) -> list[_Local]:
 
 
 def _loops_and_positions(block: Block) -> _Joined:
-    """Return the loops of operators joined with the positions of tensors that they walk."""
+    """Return the loops of operators joined with the positions of tensors that they iterate."""
     join = _Joined()
     for at, operator in enumerate(block.operators):
         for operand in (*operator.inputs, *operator.outputs):
@@ -173,7 +173,7 @@ def _takes_up(block: Block, number: int, strand: _Local) -> bool:
 
 
 def _enter(strand: _Local, at: int, operator: Operator, loop: IterationDim) -> None:
-    """Note what an operator does to a strand with one of its loops."""
+    """Record the effect of an operator on a strand with one of its loops."""
     read = {name for operand in operator.inputs for name in operand.dims}
     written = {name for operand in operator.outputs for name in operand.dims}
     weight = operator.weight if operator.kind is OperatorKind.MATMUL else None
@@ -201,7 +201,7 @@ class _Joined:
         self._parents: dict[object, object] = {}
 
     def root(self, item: object) -> object:
-        """Return what stands for all that hangs together with `item`."""
+        """Return the representative of the set with `item`."""
         while (parent := self._parents.setdefault(item, item)) != item:
             self._parents[item] = item = self._parents[parent]  # shorter from now on
         return item

@@ -225,7 +225,7 @@ def _unrelated_copy(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def add_unrelated(trace: NestTrace, operator: RecordedOperator, kind: OperatorKind) -> None:
-    """Add a nest of which only what grows with the batch is followed; all else is opaque."""
+    """Add a nest that follows only dims that grow with the batch; all others are opaque."""
     stands_for_batch = "batch"
 
     def labels(index: int, prefix: str) -> list[Label]:

@@ -1,4 +1,4 @@
-"""The walk over a recording: views vanish, operators become nests, atoms are found on the way."""
+"""Processes a recording: views disappear, operators become nests, atoms are found."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NestTrace:
         return tuple(self.atoms.size_of(e) for e in self.recording.tensors[index].extents)
 
     def view(self, index: int) -> View:
-        """Return how recorded tensor `index` walks the newest value of its storage."""
+        """Return the mapping of recorded tensor `index` to the newest value of its storage."""
         view = self.views.get(index)
         if view is None:  # nothing that was written down made it
             self._give(index, self.recording.tensors[index])
@@ -81,14 +81,14 @@ class NestTrace:
     def set_view(
         self, index: int, like: int, dims: Sequence[Dim], *, detached: bool = False
     ) -> None:
-        """Note that `index` walks the storage of `like` by `dims`."""
+        """Record that `index` iterates the storage of `like` by `dims`."""
         view = self.view(like)
         self.views[index] = View(
             tensor=view.tensor, dims=tuple(dims), detached=detached or view.detached
         )
 
     def name_dims(self, index: int, stems: Sequence[str]) -> None:
-        """Note what the dims of a recorded tensor are."""
+        """Record the dims of a recorded tensor."""
         self.stems += zip(self.view(index).dims, stems, strict=True)
 
     def note_statistics(self, nest: Nest) -> None:
@@ -129,7 +129,7 @@ class NestTrace:
         differentiable: bool = True,
         **more: Any,
     ) -> Nest:
-        """Add a nest, equate what equal labels walk, and enter its outputs.
+        """Add a nest, equate the dims of equal labels, and enter its outputs.
 
         Args:
             operator: It comes from.
@@ -231,7 +231,7 @@ class NestTrace:
         )
 
     def look_at(self, number: int) -> Canonical:
-        """Return a canonical tensor that is another as it lies there, without a gradient."""
+        """Return a copy of a canonical tensor in the same layout, without a gradient."""
         tensor = self.tensors[number]
         made = self._canonical(tensor.dims, tensor.width, tensor.storage, grad=False)
         made.base, made.version = number, tensor.version
@@ -243,7 +243,7 @@ class NestTrace:
         self.views[index] = View(tensor=view.tensor, dims=view.dims, detached=True)
 
     def _overwrite(self, operator: RecordedOperator, nest: Nest, labels: Labels) -> Seen:
-        """Enter the new value of the storage that an in-place operator's first input lies in."""
+        """Enter the new value of the storage of an in-place operator's first input."""
         view = self.view(operator.inputs[0])
         old = self.tensors[view.tensor]
         whole = old if old.base is None else self.tensors[self.current[old.storage]]
@@ -270,7 +270,7 @@ class NestTrace:
         return self.tensors[number].storage
 
     def warn(self, message: str) -> None:
-        """Note what could not be determined for certain, once."""
+        """Record a property that could not be determined, once."""
         self.warnings[message] = None
 
     # Parts of the above
@@ -308,7 +308,7 @@ class NestTrace:
         return self.tensors[seen.tensor].grad and not seen.detached
 
     def _walked(self, seen: Sequence[Seen]) -> dict[str, list[Dim]]:
-        """Equate what one label walks in several inputs; return what each label walks."""
+        """Equate the dims of one label in several inputs; return the dims of each label."""
         walked: dict[str, list[Dim]] = {}
         for operand in seen:
             for dim, label in zip(operand.dims, operand.labels, strict=True):
@@ -349,7 +349,7 @@ class NestTrace:
     def _walked_by(
         self, label: str | None, size: Size, walked: Mapping[str, list[Dim]], used: set[Atom]
     ) -> Dim:
-        """Return the dim of an output that a label walks."""
+        """Return the dim of an output for a label."""
         if size == ONE:
             return ()
         known = walked.get(label or "", [])
@@ -381,7 +381,7 @@ class NestTrace:
 
 
 def _plain(labels: Labels) -> tuple[str | None, ...]:
-    """Return one label a dim: the minor one where there are several."""
+    """Return one label per dim: the minor one if there are several."""
     return tuple(label[-1][0] if isinstance(label, tuple) else label for label in labels)
 
 

@@ -1,4 +1,4 @@
-"""Views: how other ways to walk a storage follow from the first. They vanish from the graph.
+"""Views: derives further mappings of a storage from the first. Views are not in the graph.
 
 Only what picks out a part of a tensor stays, as an operator that launches nothing: its result has
 other positions than the tensor it is part of.
@@ -23,7 +23,7 @@ def _at(place: int, rank: int) -> int:
 
 
 def unknown_view(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Enter a view of which only the dims that keep their length are followed."""
+    """Enter a view and follow only the dims that keep their length."""
     source = operator.inputs[0]
     dims = _dims(trace, operator)
     for part in operator.outputs:

@@ -83,7 +83,7 @@ def parted_runs(
 def _with_stragglers(
     tree: Tree, nests: Sequence[Nest], runs: Sequence[NestRun], live: Mapping[int, tuple[int, ...]]
 ) -> list[NestRun]:
-    """Return the runs, joined where one more of those that repeat reaches over several.
+    """Return the runs, joined where a repeated module spans several.
 
     The last layer of a decoder does: behind its attention no one reads the encoder's end again.
     """
@@ -102,14 +102,14 @@ def _with_stragglers(
 
 
 def _sort(tree: Tree, path: str) -> tuple[str, str]:
-    """Return what modules of one sequence have in common: class, and path but for a number."""
+    """Return the common properties of modules of one sequence: class, and path without number."""
     return tree.modules.get(path, ""), _NUMBER.sub("", path)
 
 
 def layers_of(
     nests: Sequence[Nest], runs: Sequence[NestRun], parted: Sequence[NestRun]
 ) -> list[bool]:
-    """Return which parted runs count as layers: those that repeat; all where none does.
+    """Return the parted runs that count as layers: those that repeat; all if none does.
 
     All do, too, if the repeated modules are the smaller part of the model.
 
@@ -150,7 +150,7 @@ def _weight(nests: Sequence[Nest], runs: Sequence[NestRun]) -> int:
 
 
 def _inside(tree: Tree, path: str, run: NestRun) -> list[NestRun]:
-    """Return the nearest modules below `path` that lie inside a run and could be instances."""
+    """Return the nearest modules below `path` that are inside a run and could be instances."""
     found = []
     for child in tree.nearest(path):
         start, end, _ = tree.ranges[child]
@@ -167,7 +167,7 @@ def _inside(tree: Tree, path: str, run: NestRun) -> list[NestRun]:
 def _handing_on(
     nests: Sequence[Nest], parts: Sequence[NestRun], live: Mapping[int, tuple[int, ...]]
 ) -> list[NestRun]:
-    """Return the parts of a run, joined where one makes nothing that is read later."""
+    """Return the parts of a run, joined where no tensor of a part is read later."""
 
     def makes(part: NestRun) -> bool:
         written = {seen.tensor for nest in nests[part.start : part.end] for seen in nest.writes}

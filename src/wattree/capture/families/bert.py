@@ -41,7 +41,7 @@ def _encoder(
     *,
     token_types: int = 2,
 ) -> dict[str, Any]:
-    """Return what BERT-like files hold, given the library's default of token types."""
+    """Return the common keys of BERT-like files, given the library's default of token types."""
     no_cross_attention(reader)
     width = reader.count("hidden_size")
     query = reader.count("num_attention_heads")
@@ -89,7 +89,7 @@ def _with_second_bias(shape: dict[str, Any]) -> dict[str, Any]:
 
 @FAMILIES.register("roberta")
 def roberta(reader: ConfigReader) -> dict[str, Any]:
-    """Read RoBERTa: the first rows of the position table stand for padding."""
+    """Read RoBERTa: the first rows of the position table are for padding."""
     shape = _encoder(reader)
     rows = shape["max_positions"]
     padding = reader.count("pad_token_id", default=1, least=0) + 1

@@ -1,4 +1,4 @@
-"""What several families read in the same way.
+"""Keys that several families read in the same way.
 
 Keys and defaults are meant to be those of the transformers library's configuration classes, which
 fill in what a file leaves out. Tests hold them against counts of that library. Sizes that every
@@ -63,7 +63,7 @@ def decoder(
     layers: Sequence[str] = ("num_hidden_layers",),
     tied: bool = True,
 ) -> dict[str, Any]:
-    """Return what every decoder-only model has.
+    """Return the common keys of decoder-only models.
 
     Args:
         reader: The file.

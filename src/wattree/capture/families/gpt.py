@@ -12,7 +12,7 @@ from wattree.capture.families.registry import FAMILIES
 def _gpt2_names(
     reader: ConfigReader, *, positions: int | None = None, tied: bool = True
 ) -> dict[str, Any]:
-    """Return what files with GPT-2's key names hold.
+    """Return the keys of files with GPT-2's names.
 
     Args:
         reader: The file.
@@ -54,7 +54,7 @@ def gpt2(reader: ConfigReader) -> dict[str, Any]:
 
 @FAMILIES.register("gpt_bigcode")
 def gpt_bigcode(reader: ConfigReader) -> dict[str, Any]:
-    """Read StarCoder: GPT-2 with one key/value head, unless the key says otherwise."""
+    """Read StarCoder: GPT-2 with one key/value head by default."""
     shape = gpt2(reader)
     shape["activation"] = reader.text("activation_function", default="gelu_pytorch_tanh")
     shape["kv_heads"] = 1 if reader.flag("multi_query", default=True) else shape["heads"]
@@ -63,7 +63,7 @@ def gpt_bigcode(reader: ConfigReader) -> dict[str, Any]:
 
 @FAMILIES.register("gptj")
 def gptj(reader: ConfigReader) -> dict[str, Any]:
-    """Read GPT-J: parallel branches behind one norm, head with a bias."""
+    """Read GPT-J: parallel branches after one norm, head with a bias."""
     return {
         **_gpt2_names(reader, positions=2048, tied=False),
         "dropout": reader.share("resid_pdrop", default=0.0),
@@ -118,7 +118,7 @@ def _local_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
 
 @FAMILIES.register("gpt_neox")
 def gpt_neox(reader: ConfigReader) -> dict[str, Any]:
-    """Read GPT-NeoX and Pythia: parallel branches, each behind its own norm."""
+    """Read GPT-NeoX and Pythia: parallel branches, each after its own norm."""
     dropout = reader.share("hidden_dropout", "hidden_dropout_prob", default=0.0)
     return {
         **decoder(reader, tied=False),
@@ -239,7 +239,7 @@ def mpt(reader: ConfigReader) -> dict[str, Any]:
 
 @FAMILIES.register("phi")
 def phi(reader: ConfigReader) -> dict[str, Any]:
-    """Read Phi-1 and Phi-2: parallel branches behind one norm, biases everywhere."""
+    """Read Phi-1 and Phi-2: parallel branches after one norm, biases everywhere."""
     shape = decoder(reader, tied=False)
     return {
         **shape,

@@ -21,7 +21,7 @@ def llama(reader: ConfigReader) -> dict[str, Any]:
 
 @FAMILIES.register("mistral")
 def mistral(reader: ConfigReader) -> dict[str, Any]:
-    """Read Mistral: a sliding window, unless the key says null."""
+    """Read Mistral: a sliding window, unless the key is null."""
     return {
         **llama_like(reader, kv_heads=8, max_positions=4096 * 32),
         "window": sliding_window(reader, default=4096),
@@ -57,7 +57,7 @@ def olmo(reader: ConfigReader) -> dict[str, Any]:
 
 @FAMILIES.register("olmo2")
 def olmo2(reader: ConfigReader) -> dict[str, Any]:
-    """Read OLMo 2: norms behind the branches, and on whole queries and keys."""
+    """Read OLMo 2: norms after the branches, and on whole queries and keys."""
     return {
         **llama_like(reader, max_positions=2048),
         "norm_placement": "branch",

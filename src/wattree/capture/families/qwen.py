@@ -40,7 +40,7 @@ def qwen3(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _experts(reader: ConfigReader, layers: int) -> dict[str, Any]:
-    """Return which layers are mixtures, and of what."""
+    """Return the layers with mixtures of experts, and their sizes."""
     step = reader.count("decoder_sparse_step", default=1)
     dense = set(reader.indices("mlp_only_layers") or ())
     return {

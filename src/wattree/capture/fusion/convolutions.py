@@ -1,4 +1,4 @@
-"""What kernels of convolutions do besides: sums for the batch norm behind them, and what surrounds.
+"""Operators fused into convolution kernels: sums for batch norms, and neighboring operators.
 
 cuDNN's fused kernels [1] scale, shift and rectify what a convolution loads and sum up what it
 stores, `CUDNN_FUSED_SCALE_BIAS_ACTIVATION_CONV_BNSTATS`: a batch norm between two convolutions
@@ -23,7 +23,7 @@ AFTER_SUMS, IN_LOADS, IN_EPILOGUE = "norm_after_sums", "norm_in_loads", "in_epil
 
 
 def normed_convolutions(operators: Sequence[Operator]) -> frozenset[str]:
-    """Return the paths of batch norms of what a convolution makes."""
+    """Return the paths of batch norms that read a convolution's output."""
     makers = _makers(operators)
     return frozenset(
         operator.path
@@ -33,7 +33,7 @@ def normed_convolutions(operators: Sequence[Operator]) -> frozenset[str]:
 
 
 def absorbed(block: Block) -> Block:
-    """Return a block of merged kernels in which convolutions do what they can of the others'."""
+    """Return a block of merged kernels with operators fused into convolutions."""
     makers = _makers(block.operators)
     readers: dict[str, list[Operator]] = {}
     for operator in block.operators:

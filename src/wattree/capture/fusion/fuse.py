@@ -130,7 +130,7 @@ def _saved(
     writes: Sequence[Operand],
     kept: set[str],
 ) -> tuple[tuple[str, ...], tuple[Operand, ...]]:
-    """Return what backward of the kernel keeps, and what of it has to be written for that.
+    """Return the tensors saved for the kernel's backward, and those written only for it.
 
     What was saved inside is made again from what the kernel read, unless keeping that takes more
     tensors than keeping what is inside.
@@ -150,7 +150,7 @@ def _saved(
 def _with_small_saved(
     operators: Sequence[Operator], writes: Sequence[Operand]
 ) -> tuple[Operand, ...]:
-    """Return what a kernel writes, statistics that its backward keeps among it."""
+    """Return the outputs of a kernel, including statistics saved for its backward."""
     saved = {name for operator in operators for name in operator.saved}
     written = {output.tensor for output in writes}
     return (

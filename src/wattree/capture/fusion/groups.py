@@ -118,7 +118,7 @@ class _Kernels:
         self.producer |= {output.tensor: index for output in operator.outputs}
 
     def _merge(self, group: int, other: int, space: Space) -> None:
-        """Make one kernel of two that an operator reads, where both run over what it runs over.
+        """Merge two kernels that an operator reads, if both have its loops.
 
         Both are element-wise, and nothing in between waits for one and is waited for by the other.
         """
@@ -139,7 +139,7 @@ class _Kernels:
                 reads.add(group)
 
     def _to_join(self, operator: Operator, made: Sequence[Operand], makers: set[int]) -> int | None:
-        """Return the latest kernel that can go on with `operator`; None for one of its own.
+        """Return the latest kernel that can include `operator`; None for a separate one.
 
         It reads from that kernel all that the kernel runs over, and nothing that waits for it.
         """
@@ -161,7 +161,7 @@ class _Kernels:
 
 
 def _waits_for(group: int, other: int, reads: Sequence[set[int]]) -> bool:
-    """Return whether `group` reads, directly or not, what `other` writes."""
+    """Return whether `group` reads, directly or not, the outputs of `other`."""
     seen, rest = set(), [group]
     while rest:
         at = rest.pop()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationChoices:
-    """What a configuration leaves open.
+    """Options that a configuration leaves open.
 
     Attributes:
         attention: `sdpa`, the library's default for training, or `eager`, products written out.

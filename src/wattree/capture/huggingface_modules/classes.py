@@ -32,7 +32,7 @@ _SWITCHED_OFF: Final[Mapping[str, Any]] = {
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Keep the library from asking a repository for anything, and from its running comments."""
+    """Prevent the library's requests to repositories, and its log messages."""
     before = constants.HF_HUB_OFFLINE
     logger = logging.getLogger("transformers")
     level = logger.level
@@ -105,5 +105,5 @@ def nested_parts(config: Any) -> Iterator[Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says, on one line."""
+    """Return an error's message on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

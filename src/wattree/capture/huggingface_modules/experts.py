@@ -1,4 +1,4 @@
-"""The library's products over experts: one operator for all of them, and the FLOP it takes."""
+"""The library's matmuls over experts: one operator for all of them, and its FLOP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ASKED: Final = "_can_use_grouped_mm"
 
 @contextmanager
 def grouped_matmuls() -> Iterator[None]:
-    """Have grouped products run as the library's own operator.
+    """Run grouped matmuls as the library's own operator.
 
     Torch's own, which it prefers, knows shapes of bfloat16 only where nothing is computed; both do
     the same work and keep the same tensors.
@@ -32,7 +32,7 @@ def grouped_matmuls() -> Iterator[None]:
 
 
 def count_grouped_matmuls() -> None:
-    """Tell the counter of torch what the grouped products of mixtures of experts take.
+    """Register the FLOP of the grouped matmuls of mixtures of experts with torch's counter.
 
     Each row meets one expert's matrix, so the work is that of one product of all rows:
     `2 rows in out`, and twice that in backward.

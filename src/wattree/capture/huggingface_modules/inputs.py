@@ -1,4 +1,4 @@
-"""Made-up arguments of the right shapes, from what a class takes and its configuration says."""
+"""Makes arguments of the right shapes, from a class's signature and its configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FRAMES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSizes:
-    """Sizes of inputs that are not what the configuration says.
+    """Sizes of inputs that differ from the configuration.
 
     Attributes:
         image: Height and width in pixels.
@@ -50,7 +50,7 @@ def takes_tokens(model: type) -> bool:
 
 
 def longest_sequence(config: Any) -> int | None:
-    """Return how many tokens the model admits; None where nothing says so."""
+    """Return the most tokens that the model admits; None if unknown."""
     limit = _setting(config, "max_position_embeddings", "n_positions", "max_seq_len")
     if limit is None or limit <= 0:
         return None

@@ -29,7 +29,7 @@ _SAMPLE_LABELS: Final = (
 def labels_of(
     model: type, taken: Mapping[str, Any], config: Any, given: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """Return the arguments that make `model` compute its loss; none where it has no plain one.
+    """Return the arguments that make `model` compute its loss; none if it has no plain one.
 
     Args:
         model: The class.

@@ -41,7 +41,7 @@ _SEQUENCE: Final = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuggingFaceModule:
-    """What the recorder needs of a model of the library.
+    """The recorder's inputs for a model of the library.
 
     Attributes:
         name: For messages.
@@ -160,7 +160,7 @@ def recorded_config(
 
 
 def _length(module: HuggingFaceModule, sequence: int | None) -> int:
-    """Return the length to record at, where sizes are exact; the other is half of it."""
+    """Return the length to record at, at which sizes are exact; the other is half of it."""
     longest = module.longest_sequence
     if longest is None:
         return sequence or _SEQUENCE
@@ -172,7 +172,7 @@ def _length(module: HuggingFaceModule, sequence: int | None) -> int:
 
 
 def _give_a_head_of_its_own(module: Any) -> None:
-    """Untie a head that the library ties although the file says otherwise, as in Flan-T5."""
+    """Untie a head that the library ties against the file, as in Flan-T5."""
     table, head = module.get_input_embeddings(), module.get_output_embeddings()
     if table is not None and head is not None and head.weight is table.weight:
         head.weight = nn.Parameter(torch.empty_like(table.weight))

@@ -76,7 +76,7 @@ _scan.register_autograd(_backward, setup_context=_save_context)
 
 
 def _products(x: Any, a: Any) -> int:
-    """Return the FLOP of reading a scan's outputs off its states, its only product."""
+    """Return the FLOP of computing a scan's outputs from its states, its only matmul."""
     batch, width, steps = x
     return int(_FLOP * batch * width * steps * a[-1])
 

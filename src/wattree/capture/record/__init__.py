@@ -1,4 +1,4 @@
-"""Running a module on fake tensors and writing down what it does. Everything here needs torch."""
+"""Runs a module on fake tensors and records its operators. This package needs torch."""
 
 from wattree.capture.record.recorder import Inputs, record
 from wattree.capture.record.tracker import RecordingLimits

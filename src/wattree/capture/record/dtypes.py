@@ -24,7 +24,7 @@ _OF_ONE_TYPE: Final[Mapping[str, int]] = {
 
 
 def check_dtypes(func: Any, tensors: Sequence[torch.Tensor]) -> None:
-    """Refuse an operator whose kernels would refuse the types of its operands.
+    """Reject an operator whose kernels do not support the types of its operands.
 
     Raises:
         RuntimeError: They differ; says what was found.

@@ -19,7 +19,7 @@ from wattree.capture.record.recurrent import recurrent_flop, recurrent_gradient_
 
 
 def flop_of(func: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
-    """Return the FLOP of one dispatched operator, 0 for what computes no products."""
+    """Return the FLOP of one dispatched operator, 0 if it computes no matmuls."""
     packet = func.overloadpacket
     if own := _FORMULAS.get(str(packet)):
         return own(args, out)
@@ -52,7 +52,7 @@ def _convolution(args: Any, out: Any) -> int:
 
 
 def _grouped_mm(args: Any, out: Any) -> int:
-    """Rows sorted by group times the matrix of their group, or products summed over such rows."""
+    """Rows sorted by group times the matrix of their group, or matmuls summed over such rows."""
     left, right = args[:2]
     if left.ndim == 2 and right.ndim == 2:  # contracts the rows: (m, k) x (k, n) in pieces
         return int(2 * left.shape[0] * left.shape[1] * right.shape[1])

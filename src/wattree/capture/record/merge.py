@@ -20,7 +20,7 @@ Difference = tuple[RunOperator | None, RunOperator | None]
 
 
 def first_difference(one: TrackedRun, other: TrackedRun) -> Difference | None:
-    """Return the first operators in which two runs differ; None where they do not."""
+    """Return the first operators in which two runs differ; None if they are equal."""
     for mine, yours in zip_longest(one.operators, other.operators):
         if mine is None or yours is None or _shape_of(mine) != _shape_of(yours):
             return mine, yours
@@ -107,7 +107,7 @@ def _operator(same: Sequence[RunOperator], sizes: Sizes) -> RecordedOperator:
 
 
 def _region_flop(run: TrackedRun) -> int:
-    """Return the FLOP in checkpointed regions; of all operators, where there is none."""
+    """Return the FLOP in checkpointed regions, or of all operators if there are none."""
     inside = sum(o.flop for o in run.operators if o.region is not None)
     return inside or sum(o.flop for o in run.operators)
 

@@ -21,7 +21,7 @@ _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 def build_on_meta(build: Callable[[], Any], name: str) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return the built module, its weights without memory, and what was unwrapped.
+    """Return the built module with its weights on meta, and the removed wrappers.
 
     Raises:
         ModelError: What was built is no module that can be run.
@@ -68,7 +68,7 @@ def parameter_bytes(module: nn.Module) -> int:
 
 
 class _MemoryGuard(TorchDispatchMode):
-    """Stops what makes more tensors than may be held, before they are filled."""
+    """Stops a build that creates more tensors than allowed, before they are filled."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def args_hold(out: torch.Tensor, args: Any) -> bool:
 
 
 def _usable(made: Any, name: str) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return the module inside what was built."""
+    """Return the module inside a wrapper."""
     warnings = []
     if not isinstance(made, nn.Module):
         raise ModelError(

@@ -53,12 +53,12 @@ def current_node_sequence() -> int | None:
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Return what is the same for all views of one storage, as long as it lives."""
+    """Return the key of a storage, the same for all its views while it exists."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def own_tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Yield where one module's parameters, buffers and other tensors lie: place, key, value.
+    """Yield one module's parameters, buffers and other tensors: container, key, value.
 
     The value is a tensor, or a list, tuple or mapping that may hold some.
     """
@@ -73,7 +73,7 @@ def own_tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep PyTorch from logging what a refusal says anyway."""
+    """Prevent PyTorch from logging the content of our error message."""
     logger = logging.getLogger(fake.__name__)
     before, logger.disabled = logger.disabled, True
     try:
@@ -83,7 +83,7 @@ def quiet() -> Iterator[None]:
 
 
 def original_module(module: nn.Module) -> nn.Module | None:
-    """Return what `torch.compile` wrapped; None if it did not."""
+    """Return the module that `torch.compile` wrapped; None if it did not."""
     found = getattr(module, "_orig_mod", None)
     return found if isinstance(found, nn.Module) else None
 

@@ -83,7 +83,7 @@ def record(
 
 
 class _Runs(Protocol):
-    """Runs the module once at a point; forward alone unless asked for backward."""
+    """Runs the module once at a point: forward, and backward if requested."""
 
     def __call__(self, at: SizePoint, *, backward: bool = False) -> TrackedRun: ...
 
@@ -139,7 +139,7 @@ class _Recorder:
             return self._real(point, str(reason))
 
     def _module(self) -> nn.Module:
-        """Return the built module, on meta or, where building needs values, on the CPU."""
+        """Return the built module, on meta or, if building needs values, on the CPU."""
         try:
             module, warnings = build_on_meta(self.build, self.name)
         except ModelError:
@@ -326,7 +326,7 @@ class _Recorder:
     def _other_sequence(
         self, run: _Runs, first: TrackedRun, point: SizePoint
     ) -> tuple[list[tuple[TrackedRun, SizePoint]], _OtherWork | None]:
-        """Return a run at another sequence length; none, and why, where all differ."""
+        """Return a run at another sequence length; none, and the reason, if all differ."""
         if point.sequence is None:
             return [], None
         half, others = point.sequence // 2, [point.sequence * 2, point.sequence + 1]
@@ -350,7 +350,7 @@ class _Recorder:
 
 
 def _grows(first: TrackedRun, other: TrackedRun) -> bool:
-    """Return whether any input is longer with more samples; where there are none, any tensor."""
+    """Return whether any input is longer with more samples; without inputs, any tensor."""
     pairs = list(zip(first.tensors, other.tensors, strict=True))
     inputs = [pair for pair in pairs if pair[0].source == "input"]
     return any(one.shape != more.shape for one, more in inputs or pairs)
@@ -362,7 +362,7 @@ def _shapes(run: TrackedRun) -> str:
 
 
 def _takes_whole_table(other: _OtherWork | None) -> bool:
-    """Return whether what differs first is a slice, which at the longest length takes all."""
+    """Return whether the first difference is a slice that takes all at the longest length."""
     if other is None or other.with_less is None:
         return False
     whole, part = other.with_less

@@ -157,7 +157,7 @@ for _kind in ("lstm", "gru", "rnn"):
 
 
 def recurrent_kernels() -> dict[str, Callable[..., Any]]:
-    """Return what carries out PyTorch's recurrent operators, by overload."""
+    """Return the implementations of PyTorch's recurrent operators, by overload."""
     made: dict[str, Callable[..., Any]] = {}
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         made[f"{name}.input"] = _padded(name)

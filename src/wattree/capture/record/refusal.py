@@ -50,7 +50,7 @@ def needs_values(error: BaseException) -> bool:
 
 
 def build_refusal(error: BaseException, name: str) -> ModelError:
-    """Return what to say of a build function that raised."""
+    """Return the message for a build function that raised."""
     if _is_sparse(error, ""):
         made = f"its build function makes sparse tensors{_line(error)}"
         return ModelError(f"model {name}: {made}, which are not recorded; {_DENSE}")
@@ -58,7 +58,7 @@ def build_refusal(error: BaseException, name: str) -> ModelError:
 
 
 def run_refusal(error: BaseException, name: str, module: nn.Module, tracker: Tracker) -> ModelError:
-    """Return what to say of a module that cannot be run; a `ModelError` stays what it says."""
+    """Return the error for a module that cannot run; a `ModelError` keeps its message."""
     if isinstance(error, ModelError):
         text = str(error)
         return error if text.startswith("model ") else ModelError(f"model {name}: {text}")
@@ -97,7 +97,7 @@ def run_refusal(error: BaseException, name: str, module: nn.Module, tracker: Tra
 
 
 def _of_device(error: BaseException, module: nn.Module) -> str:
-    """Return what is said of tensors that are on devices of their own."""
+    """Return the message about tensors on explicit devices."""
     if held := _hidden_modules(module):
         return (
             f"raised{_line(error)}: {_text(error)}; the {held} holds modules, where PyTorch finds "
@@ -110,14 +110,14 @@ def _of_device(error: BaseException, module: nn.Module) -> str:
 
 
 def _method_of(error: BaseException) -> str:
-    """Return what was called where no operator was dispatched, as far as the message tells."""
+    """Return the called function if no operator was dispatched, as far as the message names it."""
     named = (".numpy()", ".tolist()", ".item()", "data_ptr")
     text = str(error)
     return next((name for name in named if name.strip(".()") in text), "an operator")
 
 
 def _hidden_modules(module: nn.Module) -> str:
-    """Return the plain list or dict that modules with parameters lie in; empty where none does."""
+    """Return the plain list or dict that contains modules with parameters; empty if none does."""
     for path, child in module.named_modules():
         for key, value in vars(child).items():
             held = value.values() if isinstance(value, dict) else value
@@ -149,7 +149,7 @@ def _line(error: BaseException) -> str:
 
 
 def _module_of(trace: TracebackType | None, module: nn.Module) -> str:
-    """Return the path of the innermost module in whose code an exception was raised."""
+    """Return the path of the innermost module whose code raised an exception."""
     paths = {id(child): path for path, child in module.named_modules()}
     found = ""
     while trace is not None:

@@ -1,4 +1,4 @@
-"""Checkpointed regions: which operators lie in one, and which forward work backward does again."""
+"""Checkpointed regions: their operators, and the forward work that backward repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Top-k choices that decide sizes: a router's, whose samples are spread evenly over its entries.
+"""Top-k choices that determine sizes: spreads a router's samples evenly over its entries.
 
 A mixture of experts that loops over them picks the rows of each by value. On a small random draw
 experts get one row, two or none, which says nothing of a batch. So where the indices of a top-k
@@ -72,7 +72,7 @@ class Routing:
     _from: dict[int, frozenset[int]] = field(default_factory=dict)  # storage → picks it came from
 
     def follow(self, func: Any, given: Sequence[torch.Tensor], out: Any, module: str) -> None:
-        """Note what an operator did; overwrite what it picked if it is one to spread."""
+        """Record an operator; overwrite its picks if they are to be spread."""
         came_from = frozenset[int]().union(
             *(self._from.get(storage_key(tensor), ()) for tensor in given)
         )
@@ -89,7 +89,7 @@ class Routing:
                 self._from[storage_key(tensor)] = came_from
 
     def spreadable(self) -> frozenset[int]:
-        """Return the decisive picks; none where that would take a batch too large to run."""
+        """Return the decisive picks; none if that needs a batch too large to run."""
         return frozenset(self.decisive) if self.factor() <= _MOST else frozenset()
 
     def factor(self) -> int:
@@ -99,7 +99,7 @@ class Routing:
         return lcm(*(part // gcd(part, p.picked) for part, p in zip(parts, found, strict=True)))
 
     def warning(self) -> str:
-        """Return what is said of the picks that were spread."""
+        """Return the warning about spread picks."""
         found = [self.picks[place] for place in sorted(self.decisive)]
         where = ", ".join(
             dict.fromkeys(f"'{p.module}'" if p.module else "the module" for p in found)

@@ -27,7 +27,7 @@ def run_module(
     loss: str = "auto",
     backward: bool = True,
 ) -> TrackedRun:
-    """Run `module` forward and backward and return what happened.
+    """Run `module` forward and backward and return the recorded events.
 
     Args:
         module: Its parameters and the arguments are fake, or all are real.
@@ -69,7 +69,7 @@ def run_module(
 
 
 def _start(out: Any, loss: str) -> Any:
-    """Return what backward starts from; None where nothing needs a gradient."""
+    """Return the tensors from which backward starts; None if nothing needs a gradient."""
     if loss == "auto" and isinstance(out, Mapping):
         named = out.get("loss")
         if isinstance(named, torch.Tensor) and named.ndim == 0 and named.requires_grad:
@@ -94,7 +94,7 @@ def _forget_gradients(module: nn.Module) -> None:
 
 @contextmanager
 def _plain_kernels(attention: str) -> Iterator[None]:
-    """Keep away the fused layers of eval mode, and fused attention where `math` is asked for."""
+    """Disable the fused layers of eval mode, and fused attention if `math` is set."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -130,7 +130,7 @@ def _enter_known(
 
 @contextmanager
 def _paths(module: nn.Module, tracker: Tracker) -> Iterator[None]:
-    """Keep `tracker.paths` at the module that runs."""
+    """Update `tracker.paths` to the module that runs."""
     handles = []
 
     def enter(path: str) -> Any:

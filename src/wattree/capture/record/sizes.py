@@ -10,7 +10,7 @@ from wattree.graph import Extent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePoint:
-    """Batch and sequence of one run; sequence None where inputs have no such dim."""
+    """Batch and sequence of one run; sequence is None if inputs have no such dim."""
 
     batch: int
     sequence: int | None = None
@@ -18,7 +18,7 @@ class SizePoint:
 
 @dataclass(slots=True, kw_only=True)
 class Sizes:
-    """Makes extents of the sizes found at several points; the first is where they are exact.
+    """Makes extents from sizes at several points; they are exact at the first.
 
     Attributes:
         points: The first has the reference sizes, the second another batch, the third (if there
@@ -48,7 +48,7 @@ class Sizes:
         return Extent(coefficient=value / scale, batch=extent.batch, seq=extent.seq)
 
     def _power(self, values: Sequence[float], other: int, factor: float) -> int:
-        """Return 0, 1 or 2: how a size grows with what was made `factor` times as large."""
+        """Return 0, 1 or 2: the power by which a size grows with a dim `factor` times as large."""
         here, there = values[0], values[other]
         if here in {there, 0}:
             return 0

@@ -34,7 +34,7 @@ _EXAMPLE: Final = "example_inputs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a named function needs to be recorded.
+    """The inputs for recording a named function.
 
     Attributes:
         build: Makes the module.
@@ -108,7 +108,7 @@ def _code_and_call(source: ModuleSource) -> tuple[Any, Callable[[], Any]]:
 def declared(
     declarations: tuple[InputDeclaration, ...] | Mapping[str, InputDeclaration],
 ) -> Inputs:
-    """Return what makes tensors as declared: normal floats, whole numbers below their bound.
+    """Return a function that makes declared tensors: normal floats, integers below their bound.
 
     Whole numbers without a bound, and flags, are 0.
     """
@@ -159,7 +159,7 @@ def made_by(example: Callable[..., Any], folder: Path | None) -> Inputs:
 
 
 def _check_only(made: Any) -> None:
-    """Refuse what no module takes as its only argument, most likely a slip.
+    """Reject a value that no module takes as its only argument, most likely a mistake.
 
     Raises:
         ModelError: It is nothing, an array of NumPy, or a list without tensors.
@@ -192,7 +192,7 @@ def _takes_sequence(example: Callable[..., Any], name: str) -> bool:
 
 
 class _FreshCode(SourceFileLoader):
-    """Compiles a file anew: what Python keeps compiled knows its time by the second only."""
+    """Compiles a file again: Python's cache has its time only to the second."""
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the code of the file as it is now."""

@@ -1,4 +1,4 @@
-"""What is dispatched while a module runs: operators, tensors, storages, what autograd keeps."""
+"""Records dispatched operators, tensors, storages and the tensors that autograd saves."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Tracker(TorchDispatchMode):
         return index
 
     def save(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Note that autograd keeps `tensor`, at its present version, for the current operator."""
+        """Record that autograd saves `tensor`, at its present version, for the current operator."""
         number = self._storages.get(storage_key(tensor))
         if number is not None:
             index = self._numbers.get(id(tensor), self._newest[number])
@@ -145,7 +145,7 @@ class Tracker(TorchDispatchMode):
         return tensor, tensor._version  # noqa: SLF001
 
     def saved(self, kept: tuple[torch.Tensor, int]) -> torch.Tensor:
-        """Return what `save` kept, unless it was written to since: autograd refuses it then."""
+        """Return the tensor that `save` saved, unless it was overwritten: autograd rejects that."""
         tensor, version = kept
         if tensor._version != version:  # noqa: SLF001
             raise ModelError(
@@ -165,7 +165,7 @@ class Tracker(TorchDispatchMode):
         return f", for the gradient of {makers[0].target}{_at(makers[0].module)}"
 
     def end_forward(self) -> None:
-        """Tell that what follows is backward; give each operator what was kept for it."""
+        """Start backward; assign each operator its saved tensors."""
         self.forward = False
         for sequence, index in self._saves:
             if found := self._by_sequence.get(sequence):
@@ -253,7 +253,7 @@ class Tracker(TorchDispatchMode):
     def _repeat(
         self, func: Any, again: Again, out: Any, args: Any, kwargs: Mapping[str, Any]
     ) -> None:
-        """Count forward work done again, and let its new nodes stand for the first ones."""
+        """Count repeated forward work, and map its new nodes to the first ones."""
         self.run.recomputed_flop += flop_of(func, args, kwargs, out)
         operator = again.next_called(_name(func))
         if operator is not None:
@@ -261,7 +261,7 @@ class Tracker(TorchDispatchMode):
         self._follow_weights(list(_flat((args, kwargs.values()))), out)
 
     def _is_of_weight(self, operators: list[RunOperator], args: Any) -> bool:
-        """Return whether a product of backward makes the gradient of a weight.
+        """Return whether a matmul of backward computes the gradient of a weight.
 
         A weight's gradient is made of the output's gradient and the other operand; the other
         operand's is made of the output's gradient and the weight.
@@ -275,7 +275,7 @@ class Tracker(TorchDispatchMode):
         return not reads or all(of_weights)
 
     def _follow(self, index: int) -> None:
-        """Note that autograd follows a value and what made it, though it ran without gradients.
+        """Record that autograd follows a value and its operator, though it ran without gradients.
 
         So do functions with a backward of their own: of their forward only the result is followed.
         """

@@ -26,7 +26,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def map_tensors(value: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return `value` with every tensor replaced; what holds none comes back as it is."""
+    """Return `value` with every tensor replaced; values without tensors are returned unchanged."""
     if isinstance(value, torch.Tensor):
         return made(value)
     if next(tensors_in(value), None) is None:

@@ -21,7 +21,7 @@ _FREQUENCIES = 161
 
 
 class _RecurrentLayer(nn.Module):
-    """Batch norm over features, and a layer whose two directions are added up."""
+    """Batch norm over features, and a layer that adds up its two directions."""
 
     def __init__(self, width_in: int, width: int, cell: type[nn.Module], *, norm: bool) -> None:
         super().__init__()

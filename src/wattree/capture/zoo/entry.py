@@ -1,4 +1,4 @@
-"""The built-in models as data: what builds each, where its sizes come from. No torch here."""
+"""The built-in models as data: their builders and the sources of their sizes. No torch here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltInModel:
-    """A public model whose module is written in this package.
+    """A public model with its module in this package.
 
     Attributes:
         name: Name in the catalog.

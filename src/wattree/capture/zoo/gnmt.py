@@ -37,7 +37,7 @@ class _Attention(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """One bidirectional layer, then layers that go forward; shortcuts from the third on."""
+    """One bidirectional layer, then forward layers; shortcuts from the third on."""
 
     def __init__(self, width: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _Decoder(nn.Module):
 
 
 class GNMT(nn.Module):
-    """Ids of source, target and what follows, each `(B, S)`, to the loss."""
+    """Ids of source, target and next words, each `(B, S)`, to the loss."""
 
     def __init__(
         self, *, vocabulary: int, width: int, layers: int, dropout: float, smoothing: float
@@ -115,6 +115,6 @@ def build(
 def example_inputs(
     batch: int, sequence_length: int, *, vocabulary: int = 32320
 ) -> tuple[Tensor, ...]:
-    """Return ids of the source, of the target, and of what follows each of its words."""
+    """Return ids of the source, of the target, and of the word after each target word."""
     shape = (batch, sequence_length)
     return tuple(torch.randint(0, vocabulary, shape) for _ in range(3))

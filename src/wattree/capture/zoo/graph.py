@@ -54,7 +54,7 @@ def captured(model: BuiltInModel, recording: Recording) -> ModelGraph:
 
 
 def figures_of(graph: ModelGraph, recording: Recording) -> Shipped:
-    """Return what lists show of a model."""
+    """Return a model's figures in lists."""
     sizes = {"micro_batch": 1.0, "sequence": float(recording.sequence or 1)}
     return Shipped(
         architecture=graph.architecture,

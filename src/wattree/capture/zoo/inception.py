@@ -26,7 +26,7 @@ def _conv(
 
 
 class _Branches(nn.Module):
-    """Several ways from one input, put side by side; a pool may stand before the last."""
+    """Several branches of one input, concatenated; the last may begin with a pool."""
 
     def __init__(self, pool: nn.Module | None, **branches: nn.Module) -> None:
         super().__init__()

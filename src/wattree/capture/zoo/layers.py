@@ -1,4 +1,4 @@
-"""What several of the built-in models are made of."""
+"""Layers that several of the built-in models share."""
 
 from __future__ import annotations
 

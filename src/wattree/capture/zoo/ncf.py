@@ -16,7 +16,7 @@ from torch.nn import functional
 
 
 class NeuMF(nn.Module):
-    """Ids of users and items `(B,)` and whether they met `(B,)` to the loss."""
+    """Ids of users and items `(B,)` and whether they interacted `(B,)` to the loss."""
 
     def __init__(self, users: int, items: int, factors: int, layers: tuple[int, ...]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""ResNet [1] and what widens it: ResNeXt [2], Wide ResNet [3], squeeze and excitation [4].
+"""ResNet [1] and wider variants: ResNeXt [2], Wide ResNet [3], squeeze and excitation [4].
 
 The stride of a bottleneck stands in its 3×3 convolution ("v1.5"), as in the public weights.
 

@@ -24,7 +24,7 @@ _ANCHORS = 9
 
 
 class _FrozenBatchNorm(nn.Module):
-    """Batch norm whose statistics and scales are constants."""
+    """Batch norm with constant statistics and scales."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class FeaturePyramid(nn.Module):
 
 
 class _Head(nn.Module):
-    """Four convolutions and one that says something of each anchor; shared by all maps."""
+    """Four convolutions and one with the outputs of each anchor; shared by all maps."""
 
     def __init__(self, values: int) -> None:
         super().__init__()

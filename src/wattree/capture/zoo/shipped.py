@@ -26,7 +26,7 @@ FOLDER = "graphs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:
-    """What lists show of a model without loading its graph.
+    """Figures of a model in lists, without its graph.
 
     Attributes:
         architecture: Family, such as `resnet`.

@@ -23,7 +23,7 @@ def _relative_index(window: int) -> Tensor:
 
 
 def _shift_mask(size: int, window: int, shift: int) -> Tensor:
-    """Return what keeps patches apart that the shift brought together: 0 or -100 per pair."""
+    """Return the mask that separates patches joined by the shift: 0 or -100 per pair."""
     steps = torch.arange(size)
     band = (steps >= size - window).long() + (steps >= size - shift).long()
     region = (band[:, None] * 3 + band[None, :]).reshape(

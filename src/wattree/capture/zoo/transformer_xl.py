@@ -168,7 +168,7 @@ class _AdaptiveSoftmax(nn.Module):
 def _clusters(
     cutoffs: tuple[int, ...], tables: list[Tensor], biases: list[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return weights and biases of each cluster: slices, where there is one table for all."""
+    """Return weights and biases of each cluster: slices, if there is one table for all."""
     if len(tables) > 1:
         return tables, biases
     ranges = list(zip((0, *cutoffs[:-1]), cutoffs, strict=True))
@@ -267,7 +267,7 @@ def example_inputs(
     target_length: int = 192,
     memory_length: int = 192,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return ids, the ids that follow, and what each layer read in the segment before."""
+    """Return ids, the next ids, and each layer's inputs of the previous segment."""
     ids = torch.zeros(target_length, batch, dtype=torch.long)
     memories = [torch.randn(memory_length, batch, width) for _ in range(layers)]
     return ids, ids.clone(), memories

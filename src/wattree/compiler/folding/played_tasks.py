@@ -96,13 +96,13 @@ class PlayedTasks:
         return np.asarray(np.arange(self.instances) + np.repeat(before, self.copies[self.row]))
 
     def instances_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
-        """Return the instances of tasks of chosen records: number, record, class whose figures."""
+        """Return the instances of chosen records' tasks: number, record, class with the figures."""
         tasks = np.flatnonzero(chosen[self.row])
         record, owner, copy = self.owners_of(self.row[tasks])
         return np.repeat(self.first[tasks], self.copies[self.row[tasks]]) + copy, record, owner
 
     def owners_of(self, records: Integers) -> tuple[Integers, Integers, Integers]:
-        """Return the instances of one task of each record: record, class whose figures, copy."""
+        """Return the instances of one task per record: record, class with the figures, copy."""
         copies = self.copies[records]
         record = np.repeat(records, copies)
         copy = np.arange(len(record)) - np.repeat(starts(copies)[:-1], copies)
