@@ -97,7 +97,7 @@ class Group:
         return cls(given)
 
     def __deepcopy__(self, _: Any) -> Group:
-        """Return itself: a copied model talks to the same peers."""
+        """Return itself: a copied model communicates with the same peers."""
         return self
 
     def gather_peers(self, part: Tensor, place: str) -> Pending:
@@ -130,7 +130,7 @@ class Group:
         return Pending(self, [work], finish, place)
 
     def buffer_for_peers(self, rows: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return room for what `scatter_to_peers` sends, and the part of it that is to be filled.
+        """Return the send buffer of `scatter_to_peers`, and the part of it to fill.
 
         The part is `((size - 1) rows, columns)`, blocks in the order of `peers`.
         """
@@ -139,7 +139,7 @@ class Group:
         return buffer, buffer[: (self.size - 1) * rows]
 
     def scatter_to_peers(self, buffer: Tensor, rows: int, place: str) -> Pending:
-        """Start a reduce-scatter in which no one gives anything to itself.
+        """Start a reduce-scatter in which no rank contributes to its own part.
 
         Args:
             buffer: From `buffer_for_peers`, filled.
@@ -198,7 +198,7 @@ class Group:
     def scattering(
         self, like: Tensor, shape: Sequence[int], sizes: Sequence[int], place: str
     ) -> Scattering | NativeScattering:
-        """Prepare a reduce-scatter over the first dim, whose blocks are sent as they are made.
+        """Prepare a reduce-scatter over the first dim that sends blocks as they are computed.
 
         Args:
             like: Of the type and device of the result.
@@ -226,7 +226,7 @@ class Group:
         return Pending(self, [pending], lambda: tensor, place)
 
     def compare(self, facts: Mapping[str, Any], place: str, device: Any) -> list[dict[str, Any]]:
-        """Return what every rank says of itself; not counted as traffic.
+        """Return the description of every rank; not counted as traffic.
 
         Args:
             facts: What all ranks should agree on, `kind` among it, and what others want to know

@@ -1,4 +1,4 @@
-"""What `train` does of a job's strategy, in numbers; refusals of what it does not."""
+"""The parts of a job's strategy that `train` runs, as numbers; rejects all others."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Recipe:
 
     @property
     def grid(self) -> RankGrid:
-        """Where ranks lie."""
+        """The positions of ranks on the mesh."""
         return RankGrid(degrees=self.degrees)
 
     @property
@@ -150,7 +150,7 @@ class Recipe:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether gradients of inputs and of weights are computed apart."""
+        """Whether gradients of inputs and of weights are computed separately."""
         if self.pp == 1:
             return False
         apart = {SlotWork.INPUT_GRADIENT, SlotWork.WEIGHT_GRADIENT}
@@ -286,7 +286,7 @@ def with_preset(job: Job, preset: str) -> Job:
 
 
 def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
-    """Return what is run of some models, and not of this one."""
+    """Return the features that are run for some models, but not for this one."""
     source = job.model
     is_built_in = source.ffn is not None or source.transformer is not None
     if is_built_in and options.phantoms.layers is not None:

@@ -12,7 +12,7 @@ from wattree.runtime.shards import shard_offsets, shard_widths
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of a tensor, sharded by PyTorch or not; it shares its memory."""
+    """Return this rank's part of a tensor, sharded by PyTorch or not, without a copy."""
     to_local = getattr(tensor, "to_local", None)
     part: Tensor = tensor if to_local is None else to_local()
     return part
@@ -26,7 +26,7 @@ def own_part(x: Tensor, group: Group, dim: int = -1) -> Tensor:
 
 
 def split_parts(x: Tensor, group: Group, name: str, dim: int = -1) -> Tensor:
-    """Return this rank's part of what all have whole; its gradient is gathered.
+    """Return this rank's part of a replicated tensor; its gradient is gathered.
 
     Args:
         x: Equal on all ranks, `(…, n, …)`.
@@ -44,7 +44,7 @@ def split_parts(x: Tensor, group: Group, name: str, dim: int = -1) -> Tensor:
 
 
 def join_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -> Tensor:
-    """Return the whole of what is spread over ranks; each takes its part of the gradient.
+    """Return the whole of a tensor split over ranks; each takes its part of the gradient.
 
     What follows must be the same on all ranks, as losses of whole outputs are.
 
@@ -65,7 +65,7 @@ def join_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -
 
 
 def sum_parts(x: Tensor, group: Group, name: str) -> Tensor:
-    """Return the sum of what ranks have; each has the whole gradient of it already."""
+    """Return the sum of a tensor over ranks; each rank already has its whole gradient."""
     if group.size == 1:
         return x
     total: Tensor = _Sum.apply(x, group, name)
@@ -73,7 +73,7 @@ def sum_parts(x: Tensor, group: Group, name: str) -> Tensor:
 
 
 def gathered_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -> Tensor:
-    """Return the whole of what is spread over ranks, without a gradient; as of `join_parts`."""
+    """Return the whole of a tensor split over ranks, without a gradient; as of `join_parts`."""
     # Parts differ in their first dim where they are gathered.
     part = x.movedim(dim, 0).contiguous()
     whole = group.all_gather(part, shard_widths(length, group.size), name).wait()

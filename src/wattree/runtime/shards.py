@@ -25,7 +25,7 @@ def shard_offsets(widths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def peers_of(rank: int, size: int) -> tuple[int, ...]:
-    """Return the other ranks in the order in which `rank` stores what comes from them.
+    """Return the other ranks in the order in which `rank` stores their data.
 
     Ascending, except that the last rank stands in the place of `rank` itself: from a gathered
     tensor of `size` blocks the own one is then removed by copying one block, not by moving all

@@ -148,7 +148,7 @@ class Gathering:
 
 
 class Scattering:
-    """A reduce-scatter whose blocks are sent as they are made.
+    """A reduce-scatter that sends blocks as they are computed.
 
     Fill `block(rank)` for every rank, say `send(rank)` after each, then `wait` for the sum.
 
@@ -173,7 +173,7 @@ class Scattering:
         self._is_done = False
 
     def block(self, rank: int) -> Tensor:
-        """Return the room of what `rank` gets."""
+        """Return the receive buffer of `rank`."""
         return self._blocks[rank]
 
     def send(self, rank: int) -> None:
@@ -189,7 +189,7 @@ class Scattering:
         return self
 
     def wait(self) -> Tensor:
-        """Return the sum over ranks, in room of its own; the own block comes last."""
+        """Return the sum over ranks in a new buffer; the own block is added last."""
         self._await()
         for _, stage in self._receipts:
             stage()
@@ -203,7 +203,7 @@ class Scattering:
 
 
 class NativeGathering:
-    """As `Gathering`, on a backend whose own collective is the best: all parts arrive at once."""
+    """As `Gathering`, for backends whose own collective is fastest: all parts arrive at once."""
 
     def __init__(self, group: Group, buffer: Tensor, work: TransferWork, place: str) -> None:
         self.buffer = buffer
@@ -229,11 +229,11 @@ class NativeScattering:
         self.order = list(range(group.size))
 
     def block(self, rank: int) -> Tensor:
-        """Return the room of what `rank` gets."""
+        """Return the buffer for the block of `rank`."""
         return self._blocks[rank]
 
     def send(self, rank: int) -> None:
-        """Say that the block of `rank` is made."""
+        """Mark the block of `rank` as computed."""
         self._missing.discard(rank)
         if not self._missing:
             self._pending = self._start()

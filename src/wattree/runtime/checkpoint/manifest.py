@@ -65,7 +65,7 @@ def file_sum(path: Path) -> FileSum:
 
 
 def file_fault(place: Path, name: str, was: FileSum) -> str:
-    """Return what is wrong with a file; empty if it is unchanged."""
+    """Return the problem of a file; empty if it is unchanged."""
     try:
         found = file_sum(place / name)
     except OSError as error:

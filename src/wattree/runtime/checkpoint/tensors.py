@@ -97,7 +97,7 @@ def _sums(partial: Path, group: Any) -> dict[str, FileSum]:
 
 
 def _attempt(act: Any) -> str:
-    """Return what went wrong; empty if nothing did."""
+    """Return the error; empty without one."""
     try:
         act()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Removes what a job left: its processes, its shared memory, its MPS daemon.
+"""Removes the remains of a job: its processes, its shared memory, its MPS daemon.
 
 Only processes of the job are ended: those that its launcher noted, by number and start time, and
 those that have the job's token in their environment.
@@ -24,7 +24,7 @@ _KEEPER_S = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
-    """What was found of a job and removed.
+    """The remains of a job that were found and removed.
 
     Attributes:
         state: Of which job.

@@ -92,7 +92,7 @@ def _ignore() -> None:
 
 
 def main(folder: str, text: str) -> None:
-    """Wait for the launcher to end, and clean up what it could not.
+    """Wait for the launcher to end, and clean up what it left.
 
     Args:
         folder: Of the job.

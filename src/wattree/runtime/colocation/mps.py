@@ -45,7 +45,7 @@ def control_program(environment: Mapping[str, str]) -> Path | None:
 
 
 class MpsControl:
-    """Queries an MPS daemon, whoever started it.
+    """Queries an MPS daemon of any user.
 
     Args:
         program: That controls MPS.

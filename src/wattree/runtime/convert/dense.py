@@ -41,7 +41,7 @@ class DenseLayer:
 
 
 def linear_layers(module: nn.Module) -> dict[str, DenseLayer]:
-    """Return what computes `x Wᵀ + b`, by name: `nn.Linear` and `Conv1D` of transformers."""
+    """Return the modules that compute `x Wᵀ + b`: `nn.Linear` and `Conv1D` of transformers."""
     found = {}
     for name, each in module.named_modules():
         if isinstance(each, nn.Linear):

@@ -157,7 +157,7 @@ def _regression(name: str, wanted: Wanted, count: int, generator: torch.Generato
 
 
 def _classification(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
-    """Normal vectors, each of the class whose direction it is nearest to."""
+    """Normal vectors; the class of each is that of the nearest direction."""
     inputs = torch.randn(count, wanted.width, generator=generator)
     centers = torch.randn(wanted.width, min(CLASSES, wanted.outputs), generator=generator)
     return SampleSet(name=name, inputs=(inputs,), targets=(inputs @ centers).argmax(dim=1))
@@ -182,7 +182,7 @@ def _text(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> 
 
 
 def _taught(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
-    """What a user's module takes, and what another start of it answers."""
+    """Inputs of a user's module, and targets from the same module with other initial weights."""
     del generator  # a user's inputs are drawn from the global one, which is seeded
     assert wanted.make is not None
     inputs = wanted.make(count)

@@ -1,4 +1,4 @@
-"""How the ranks of a job come to be: by a launcher's environment, or as child processes."""
+"""Starts the ranks of a job: by a launcher's environment, or as child processes."""
 
 from wattree.runtime.colocation.children import Start
 from wattree.runtime.launch.environment import Launch, launch_from

@@ -70,7 +70,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What a launcher has made that processes of others may need.
+    """Resources of a launcher that processes of others may need.
 
     Attributes:
         shared: How names of shared memory of its node begin.
@@ -121,7 +121,7 @@ def read_all(values: Sequence[Any], read: Callable[[Any], Said], *, launchers: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What launchers agree on.
+    """The agreement of launchers.
 
     Attributes:
         nodes: In order of their first launchers.
@@ -153,7 +153,7 @@ _ALIKE: dict[str, Callable[[Facts], object]] = {
 
 
 def agreement(every: Sequence[Facts]) -> Agreement:
-    """Return what launchers agree on.
+    """Return the agreement of launchers.
 
     A launcher has the devices that it alone on its node sees; where those of a node see the same
     ones, they divide them in order.
@@ -230,7 +230,7 @@ def _is_direct(here: Mapping[int, Facts]) -> bool:
 def _direct_node(
     here: Mapping[int, Facts], problems: list[str]
 ) -> tuple[NodeShape, list[tuple[int, ...]]]:
-    """Return the devices of a node each of whose launchers has one process."""
+    """Return the devices of a node whose launchers have one process each."""
     every = list(here.values())
     first = every[0]
     name, q = first.host.partition(" ")[0], first.processes

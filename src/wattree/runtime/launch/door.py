@@ -51,7 +51,7 @@ class _Caller:
 
 
 class Door:
-    """The port of the first launcher, as long as not all have come.
+    """The port of the first launcher, until all have connected.
 
     Args:
         listener: Its socket.
@@ -195,7 +195,7 @@ def _listener(ports: range, *, is_local: bool) -> socket.socket:
 def connected(
     launch: Launch, ports: range, credentials: Credentials, *, until_s: float, say: Say
 ) -> tuple[socket.socket, bytes]:
-    """Return the connection to the first launcher, and what it said after its welcome.
+    """Return the connection to the first launcher, and its message after the welcome.
 
     Raises:
         RunError: It is not reached, or refuses this one.
@@ -248,7 +248,7 @@ def _called(
 
 
 def _line(link: socket.socket, begun: bytes, until_s: float) -> tuple[bytes, bytes]:
-    """Return one line of the handshake, and what came after it."""
+    """Return one line of the handshake, and the bytes after it."""
     found = begun
     while b"\n" not in found:
         left_s = until_s - time.monotonic()

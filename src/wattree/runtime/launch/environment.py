@@ -188,7 +188,7 @@ def _tasks_here(text: str) -> int:
 
 
 def _port(launcher: _Launcher, environment: Mapping[str, str]) -> int:
-    """Return a port that all ranks of a job come to, and other jobs on the host hardly."""
+    """Return a port that is the same for all ranks of a job, and rarely for other jobs."""
     known = [f"{name}={environment[name]}" for name in launcher.job if name in environment]
     if not known:
         return _DEFAULT_PORT

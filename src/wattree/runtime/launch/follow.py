@@ -61,7 +61,7 @@ def report_to_launcher(message: str, *, code: int, is_echo: bool = False) -> boo
 
 
 def _is_echo(error: BaseException) -> bool:
-    """Return whether an error only says that another rank is gone; without torch none does."""
+    """Return whether an error only reports that another rank ended; False without torch."""
     if "torch" not in sys.modules:
         return False
     from wattree.runtime.train.health import is_echo

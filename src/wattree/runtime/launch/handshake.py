@@ -50,7 +50,7 @@ class Credentials:
     world: int
 
     def proof(self, side: str, nonces: tuple[str, str], number: int) -> bytes:
-        """Return what only a side that knows the secret can say.
+        """Return a proof that only a side with the secret can compute.
 
         Args:
             side: `first` or `caller`.

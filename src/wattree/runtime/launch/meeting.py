@@ -89,7 +89,7 @@ class _Peer:
 
 
 class LauncherMeeting:
-    """The launchers of a job, seen from one of them; one alone meets no one.
+    """The launchers of a job, as one of them sees them; it may be alone.
 
     Args:
         number: Of this launcher, from 0; 0 listens.
@@ -153,7 +153,7 @@ class LauncherMeeting:
         return self.verdict
 
     def failed(self, failure: Failure) -> Failure:
-        """Tell a failure of this launcher's ranks; return the one that came first anywhere."""
+        """Send a failure of this launcher's ranks; return the first failure of all launchers."""
         if self.verdict is not None:
             return self.verdict
         failure = replace(failure, launcher=self.number)
@@ -169,7 +169,7 @@ class LauncherMeeting:
         return self.verdict or failure
 
     def done(self) -> Failure | None:
-        """Wait until the ranks of all launchers are done; return what failed first if one did."""
+        """Wait until the ranks of all launchers are done; return the first failure, if any."""
         if self.number:
             self._peers[0].send({"done": True})
         while self._peers and self.check() is None:

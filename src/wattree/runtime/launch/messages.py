@@ -28,7 +28,7 @@ def line_of(message: Mapping[str, Any]) -> bytes:
 
 
 def message_of(line: bytes) -> dict[str, Any]:
-    """Return what a line says: keys of `_KEYS`, failures as such.
+    """Return the content of a line: keys of `_KEYS`, failures as exceptions.
 
     Raises:
         ValueError: No launcher says such a thing.

@@ -108,7 +108,7 @@ def _control(
 
 
 def _no_accelerator(found: Driver | None) -> str:
-    """Return why there is nothing to share by MPS, and what to do."""
+    """Return why MPS cannot share the devices, and the remedy."""
     if found is None:
         return (
             "found a processor (--device cpu, or the job's own device), but MPS shares "

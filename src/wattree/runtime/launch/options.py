@@ -1,4 +1,4 @@
-"""What a user says to `wattree launch`."""
+"""Options of `wattree launch`."""
 
 from __future__ import annotations
 

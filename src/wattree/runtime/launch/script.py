@@ -1,4 +1,4 @@
-"""Runs any training script as several processes on each device: what `wattree launch` does.
+"""Runs any training script as several processes on each device, for `wattree launch`.
 
 Alone it starts the processes of all devices of this host. Under torchrun, srun or mpirun each of
 their ranks is a *launcher*, which starts those of its devices; launchers meet first, so that ranks
@@ -92,7 +92,7 @@ def launch_script(
 def launchers_meet(
     outer: Launch, options: LaunchOptions, environment: Mapping[str, str], say: Say
 ) -> LauncherMeeting:
-    """Return the meeting of the launchers that an outer launcher started; one alone meets no one.
+    """Return the meeting of the launchers that an outer launcher started; one may be alone.
 
     Raises:
         RunError: Not all came, or the secret of the run cannot be had.
@@ -208,7 +208,7 @@ class _Job:
         *,
         port: int,
     ) -> LaunchSettings:
-        """Return the settings of processes, after launchers exchanged what they found."""
+        """Return the settings of processes, after launchers exchanged their facts."""
         mps: Mapping[str, str] = {}
         if daemon is not None:
             mps = daemon.variables()
@@ -232,12 +232,12 @@ class _Job:
         )
 
     def _exchanged(self, mine: dict[str, Any], read: Callable[[Any], Said]) -> list[Said]:
-        """Return what every launcher says of something, by number."""
+        """Return the message of every launcher, by number."""
         return read_all(self._meeting.exchange(mine), read, launchers=self._outer.world)
 
     @contextlib.contextmanager
     def _state(self, root: Path) -> Iterator[JobState]:
-        """Keep account of what is started while the block runs; nothing of it is left after it."""
+        """Record what the block starts, and remove all of it after the block."""
         state = new_state(root, self._command)
         keeper = Keeper(state)
         self._watches.append(KeeperWatch(keeper, self._say))
@@ -318,7 +318,7 @@ def _version() -> str:
 
 
 def _host() -> str:
-    """Return the name of this host, and what tells it from others of that name."""
+    """Return the name of this host, and a key that distinguishes hosts of that name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -88,7 +88,7 @@ class LaunchWatch(Protocol):
     """Monitors something that ranks depend on."""
 
     def check(self) -> Failure | None:
-        """Return what is wrong, None if nothing is; called every few hundredths of a second."""
+        """Return the problem, None without one; called every few hundredths of a second."""
         ...
 
 
@@ -177,7 +177,7 @@ def _started(  # noqa: PLR0917 - the arguments of `run_ranks`, and what it made
 
 
 class _Grace:
-    """The time that ranks have once they are asked to stop.
+    """The time that ranks have after they are asked to stop.
 
     Args:
         asked: Signals that came, as they come.
@@ -192,7 +192,7 @@ class _Grace:
 
     @property
     def is_asked(self) -> bool:
-        """Whether they are asked to stop."""
+        """Return whether ranks are asked to stop."""
         return bool(self._asked)
 
     def follow(self, children: Sequence[Child], codes: Sequence[int | None]) -> None:
@@ -209,7 +209,7 @@ class _Grace:
                     child.process.send_signal(signal.SIGTERM)
 
     def is_over(self, running: int) -> bool:
-        """Return whether those that still run are to be ended; say so when they get their time."""
+        """Return whether to end the running ranks; print a line when their time starts."""
         if not self._asked:
             return False
         now_s = time.monotonic()
@@ -226,7 +226,7 @@ class _Grace:
 def _watched(
     children: Sequence[Child], folder: Path, grace: _Grace, watches: Sequence[LaunchWatch]
 ) -> Finished:
-    """Wait for all; end the rest when one fails, or when they do not stop as asked."""
+    """Wait for all; end the rest if one fails, or if they do not stop on request."""
     begin_s = time.monotonic()
     while True:
         codes = [child.code() for child in children]
@@ -252,7 +252,7 @@ def _watched(
 
 
 def _first_failure(children: Sequence[Child], folder: Path, noticed: Sequence[Failure]) -> Failure:
-    """Return the failure that came first, as far as ranks said one or ended by themselves."""
+    """Return the first failure, reported by a rank or found from its end."""
     found = list(noticed)
     for path in folder.glob("failure*.json"):
         reported = _read_failure(path)

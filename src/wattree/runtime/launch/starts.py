@@ -159,7 +159,7 @@ def _of_other_launchers(
 
 
 def _limits(options: LaunchOptions) -> dict[str, str]:
-    """Return what MPS holds a client to; device 0 is the one that it sees."""
+    """Return the limits of MPS for a client; its only visible device is number 0."""
     found = {}
     if options.thread_percentage is not None:
         found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{options.thread_percentage:g}"

@@ -48,7 +48,7 @@ class DaemonWatch:
         self._clients.begin(ranks)
 
     def check(self) -> Failure | None:
-        """Return what is wrong with the daemon, or with ranks that run without it."""
+        """Return the problem of the daemon, or of ranks that run without it."""
         fault = "" if self._daemon is None else self._daemon.fault()
         if fault:
             message = f"{fault}; processes that shared a device by it cannot go on: start again"
@@ -71,7 +71,7 @@ class DaemonWatch:
 
 
 class KeeperWatch:
-    """Says that the keeper of a job is gone; the job goes on with another.
+    """Reports that the keeper of a job ended; the job continues with another.
 
     Args:
         keeper: Of the job.

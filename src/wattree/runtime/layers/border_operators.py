@@ -51,11 +51,11 @@ class _Border(LayerOperator):
 
     @abstractmethod
     def _crossed(self, x: Tensor) -> Tensor:
-        """Return what ranks go on with."""
+        """Return the output of the border."""
 
     @abstractmethod
     def _back(self, delta: Tensor) -> Tensor:
-        """Return the gradient of what they came with."""
+        """Return the gradient of the border's input."""
 
     def _part(self, x: Tensor) -> Tensor:
         # Never a view: what an operator returns must not be what it was given.
@@ -66,7 +66,7 @@ class _Border(LayerOperator):
 
 
 class CopyOperator(_Border):
-    """Each rank goes on with the whole; gradients, of which each has a part, are added up.
+    """Each rank uses the whole; gradients, of which each rank has a part, are added up.
 
     Not for compiled graphs: what it returns is a view.
     """
@@ -90,7 +90,7 @@ class SplitOperator(_Border):
 
 
 class JoinOperator(_Border):
-    """Shards are gathered; each rank takes its part of the gradient, which all have alike."""
+    """Shards are gathered; each rank takes its part of the gradient, equal on all ranks."""
 
     whole_input = False
 

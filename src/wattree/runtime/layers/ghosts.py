@@ -1,4 +1,4 @@
-"""What layers with ghosts share, whichever way they are computed: parameters, their initial values.
+"""Common parts of layers with ghosts: parameters and their initial values.
 
 Letters as in docs/design/0021-phantom-layers.md.
 """
@@ -132,5 +132,5 @@ class GhostLinear(ShardedLinear):
             raise StrategyError({f"{self.name}.{key}": why for key, why in misfits.items()})
 
     def extra_repr(self) -> str:
-        """Return what `print` shows."""
+        """Return the text that `print` shows."""
         return f"{super().extra_repr()}, ghosts={self.ghosts}, variant={self.variant}"

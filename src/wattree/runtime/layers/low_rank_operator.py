@@ -1,4 +1,4 @@
-"""Tensor parallelism on the weights of a phantom layer: what fewer weights alone bring.
+"""Tensor parallelism on the weights of a phantom layer, to measure the effect of fewer weights.
 
 The function is that of the phantom layer, but activations are exchanged instead of ghosts, and
 with them the compressors, which each rank needs of all others: (p-1) m (B + k) elements sent per
@@ -79,7 +79,7 @@ class LowRankOperator(LayerOperator):
         return [d_x, *own, d_compressor, d_decompressor]
 
     def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return those of z, of what is gathered and of the peers' ghosts."""
+        """Return the shapes of z, of the gathered tensor and of the peers' ghosts."""
         rows, sources = x.shape[0], 1 if self.is_shared else self.group.size - 1
         return [
             (rows, parameters[0].shape[0]),

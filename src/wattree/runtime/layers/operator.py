@@ -100,7 +100,7 @@ class LayerOperator(ABC):
 
     @property
     def at(self) -> str:
-        """Return where a message comes from."""
+        """Return the origin of a message."""
         return f"rank {self.group.rank} of {self.group.size}, layer '{self.place}'"
 
     def check(self, x: Tensor, parameters: Parameters) -> None:
@@ -118,7 +118,7 @@ class LayerOperator(ABC):
             )
 
     def agreed(self, x: Tensor, needs: Sequence[bool] = ()) -> list[dict[str, Any]]:
-        """Return what every rank says of a call; they compare at the first one of its kind.
+        """Return the description of a call by every rank, which they compare at the first call.
 
         Raises:
             CommunicationError: Ranks disagree, one does not answer, or the backend cannot carry

@@ -75,7 +75,7 @@ class PhantomOperator(LayerOperator):
         return z, [*self._saved_ghosts(others), *self._saved_own(before)]
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
-        """Return gradients; the reduce-scatter runs during the products that need no peer."""
+        """Return gradients; the reduce-scatter overlaps the matmuls that need no peer."""
         delta, x = call.delta, call.x
         weight, _, compressor, _, decompressor = call.parameters
         needs_x, _, _, needs_c, needs_ghost_bias, needs_d = call.needs
@@ -131,11 +131,11 @@ class PhantomOperator(LayerOperator):
         return self.group.gather_peers(ghosts, self.place).unless(self.overlap)
 
     def _received(self, pending: Pending, ghosts: Tensor) -> Tensor:
-        """Return what is decompressed: `((p-1) k, B)`, or the sum over peers `(k, B)`."""
+        """Return the input of the decompressor: `((p-1) k, B)`, or the sum over peers `(k, B)`."""
         return pending.wait().sub_(ghosts) if self.is_shared else pending.wait()
 
     def _start_scatter(self, decompressor: Tensor, delta: Tensor) -> tuple[Pending, Tensor | None]:
-        """Send what the ghosts of every source get, `u_ji = D_ji^T delta_j`."""
+        """Send the gradients of every source's ghosts, `u_ji = D_ji^T delta_j`."""
         if self.is_shared:
             own = torch.mm(decompressor.t(), delta.t())
             pending = self.group.all_reduce(own.clone(), self.place)

@@ -1,4 +1,4 @@
-"""What linear layers over several ranks share: shards, parameters, checks, the dense equivalent."""
+"""Common parts of linear layers over several ranks: shards, parameters, checks, dense weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wattree.runtime.shards import shard_widths
 
 
 class LayerSettings(TypedDict, total=False):
-    """Keyword arguments of every layer; `ShardedLinear` says what they are."""
+    """Keyword arguments of every layer, described in `ShardedLinear`."""
 
     group: Any
     bias: bool
@@ -152,7 +152,7 @@ class ShardedLinear(nn.Module):
         return self.group.all_gather(bias.detach(), self.out_widths, self.name).wait()
 
     def extra_repr(self) -> str:
-        """Return what `print` shows."""
+        """Return the text that `print` shows."""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"rank={self.group.rank} of {self.group.size}, "

@@ -1,4 +1,4 @@
-"""From the model of a job to what is trained; everything else is refused with what is."""
+"""Builds the trained model from the model of a job; rejects unsupported models."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from wattree.runtime.regions import join_parts, split_parts
 
 
 def check_experts(shape: TransformerShape, linears: Linears, *, sequence: int) -> list[str]:
-    """Return what of a mixture of experts does not split over its ranks, or is not run."""
+    """Return the reasons why a mixture of experts cannot be split over its ranks, or run."""
     if not shape.experts:
         return []
     problems = []
@@ -51,7 +51,7 @@ class Experts(nn.Module):
         self.parts = nn.ModuleList(parts)
 
     def forward(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """Return what experts make of rows, so many for each of them in turn."""
+        """Return the experts' outputs for rows, grouped by expert with the given counts."""
         given = rows.split(list(counts))
         return torch.cat([part(x) for part, x in zip(self.parts, given, strict=True)])
 
@@ -100,7 +100,7 @@ class MixtureOfExperts(nn.Module):
             self.shared = FeedForwardPart(shape, linears, f"{name}.shared", inner=shape.shared_ffn)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the experts add to the residual."""
+        """Return the experts' contribution to the residual."""
         mine = x
         if self.is_cut and not self.routes_parts:
             mine = join_parts(x, self.group, x.shape[1] * self.group.size, self.name, dim=1)
@@ -114,7 +114,7 @@ class MixtureOfExperts(nn.Module):
         return out if self.shared is None else out + self.shared(x)
 
     def _routed(self, x: Tensor) -> Tensor:
-        """Return the sum of what its experts make of each token, `(tokens, hidden)`."""
+        """Return the sum of the experts' outputs for each token, `(tokens, hidden)`."""
         weights, chosen = self.router(x).softmax(dim=-1).topk(self.top_k, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
         order = chosen.flatten().argsort(stable=True)
@@ -124,7 +124,7 @@ class MixtureOfExperts(nn.Module):
         return torch.zeros_like(x, dtype=made.dtype).index_add(0, tokens, made)
 
     def _by_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Return what experts make of rows, ordered by expert, wherever these are."""
+        """Return the experts' outputs for rows, ordered by expert, on any rank."""
         share = self.share
         if share.size == 1:
             return self.experts(rows, counts.tolist())

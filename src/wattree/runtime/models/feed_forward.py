@@ -19,12 +19,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def out_std(inputs: int, shape: TransformerShape) -> float:
-    """Return the spread of what is added to the residual: less the more layers add (GPT-2)."""
+    """Return the spread of weights that write the residual; smaller with more layers (GPT-2)."""
     return float((inputs * 2 * shape.layers) ** -0.5)
 
 
 class FeedForwardPart(nn.Module):
-    """Up, activation, down. Phantom layers read and make shards, so borders stand around them.
+    """Up, activation, down. Phantom layers read and write shards, so borders surround them.
 
     Args:
         shape: Of the decoder.
@@ -59,7 +59,7 @@ class FeedForwardPart(nn.Module):
         self.down = down(inner, shape.hidden, weights)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the feed-forward part adds to the residual."""
+        """Return the feed-forward part's contribution to the residual."""
         if self.is_phantom:
             x = split_parts(x, self.group, self.name)
         x = self.up(x)

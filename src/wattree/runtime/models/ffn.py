@@ -83,7 +83,7 @@ def _maker(linears: Linears, number: int) -> Callable[..., nn.Module]:
 
 
 def layouts(kind: ReplicaKind, depth: int) -> tuple[FeatureLayout, FeatureLayout]:
-    """Return what a rank is given of a stack's input, and what it returns of its output."""
+    """Return the layouts of a stack's input and output on a rank."""
     if kind is ReplicaKind.DDP:
         return FeatureLayout.WHOLE, FeatureLayout.WHOLE
     if kind is ReplicaKind.MEGATRON:  # a column without its row leaves features where they are

@@ -19,7 +19,7 @@ from wattree.runtime.shards import shard_offsets, shard_widths
 
 
 class FeatureLayout(StrEnum):
-    """Where the features of a tensor lie in the ranks of a replica."""
+    """The placement of a tensor's features on the ranks of a replica."""
 
     WHOLE = "whole"  # all of them on every rank
     FEATURES = "features"  # a shard on each
@@ -28,7 +28,7 @@ class FeatureLayout(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What a linear layer starts from, however it is spread.
+    """The initial weights of a linear layer, independent of how it is split.
 
     Attributes:
         name: Of the layer; its numbers follow from it and the seed.
@@ -82,7 +82,7 @@ class Linears:
     def column(
         self, inputs: int, outputs: int, weights: Weights, *, last: bool = False
     ) -> nn.Module:
-        """Return a layer split by outputs, whose input every rank has.
+        """Return a layer split by outputs, whose input is replicated.
 
         Cut by position, the input is gathered once more in backward, as Megatron-LM does, and so
         simulations of it; that of the `last` layer stays, as its backward comes at once.
@@ -99,7 +99,7 @@ class Linears:
         return self._started(layer, weights, rows=rows, columns=(0, inputs))
 
     def row(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
-        """Return a layer split by inputs, whose output every rank gets."""
+        """Return a layer split by inputs, whose output is replicated."""
         layer = layers.RowParallelLinear(
             inputs,
             outputs,

@@ -47,7 +47,7 @@ class Adapted(nn.Module):
 
 
 def module_trainable(job: Job, source: ModuleSource, linears: Linears) -> Trainable:
-    """Return this rank's part of what a Python function builds.
+    """Return this rank's part of the module that a Python function builds.
 
     Raises:
         ModelError: It cannot be built or called.
@@ -69,7 +69,7 @@ def module_trainable(job: Job, source: ModuleSource, linears: Linears) -> Traina
 
 
 def config_trainable(job: Job, name: str, linears: Linears) -> Trainable:
-    """Return this rank's part of what transformers build of a configuration, from random weights.
+    """Return this rank's part of the transformers model of a configuration, with random weights.
 
     Raises:
         MissingExtraError: The library is missing.

@@ -1,4 +1,4 @@
-"""A model as the loop trains it: what goes in, what comes out, and its loss."""
+"""A model for the training loop: its inputs, its outputs, and its loss."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Trainable:
     def mine(
         self, inputs: tuple[Tensor, ...], targets: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return what this rank needs of samples: its positions, its shard of features."""
+        """Return this rank's part of samples: its positions, its shard of features."""
         if self.context.size > 1:
             inputs = tuple(self.context.own(x) for x in inputs)
             targets = None if targets is None else self.context.own(targets)
@@ -122,14 +122,14 @@ class Trainable:
         return functional.cross_entropy(_precise(outputs), targets)
 
     def _weight(self, targets: Tensor) -> Tensor | float:
-        """Return what the mean over this rank's positions counts in that over those of all."""
+        """Return the weight of this rank's mean over positions in that over all positions."""
         if self.context.size == 1:
             return 1.0
         return self.context.weight((targets != IGNORED).sum())
 
     @property
     def share(self) -> float:
-        """What this rank's loss counts in the sum over the ranks of its replica."""
+        """Return the weight of this rank's loss in the sum over the ranks of its replica."""
         if not self.has_output:
             return 0.0
         is_part = self.output_layout is FeatureLayout.FEATURES and not self.classes

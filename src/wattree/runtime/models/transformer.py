@@ -39,7 +39,7 @@ _POSITIONS = ("rotary", "learned", "none")
 
 
 def check_shape(shape: TransformerShape, linears: Linears, *, sequence: int, place: str) -> None:
-    """Refuse what the built-in decoder does not have, and what does not split over its ranks.
+    """Reject what the built-in decoder does not support, and what cannot be split over its ranks.
 
     Raises:
         JobError: All reasons.
@@ -118,7 +118,7 @@ class Attention(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what attention adds to the residual."""
+        """Return the attention's contribution to the residual."""
         qkv = self.qkv(x)
         sizes = [self.heads, self.kv_heads, self.kv_heads]
         q, k, v = (
@@ -133,7 +133,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward part, each behind a norm and added to what came in."""
+    """Attention and feed-forward part, each after a norm and added to the residual."""
 
     def __init__(self, shape: TransformerShape, linears: Linears, number: int) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Layer(nn.Module):
             self.mlp = FeedForwardPart(shape, linears, f"{name}.mlp", inner=_inner(shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the residual behind the layer."""
+        """Return the residual after the layer."""
         x = x + self.attention(self.attention_norm(x))
         return x + self.mlp(self.mlp_norm(x))
 
@@ -210,7 +210,7 @@ class Decoder(nn.Module):
         linears.draw(self.head.weight, "embedding", shape.hidden**-0.5, rows=rows)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of what follows each token, or what goes to the next part."""
+        """Return the logits of the next tokens, or the input of the next part."""
         if self.embedding is not None:
             x = self._embedded(x)
         for layer in self.layers.values():

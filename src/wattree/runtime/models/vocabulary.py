@@ -21,7 +21,7 @@ IGNORED = -100
 
 
 class VocabularyEmbedding(nn.Module):
-    """Rows of a token table; whole vectors come out of the sum over ranks.
+    """Rows of a token table; the sum over ranks gives whole vectors.
 
     Args:
         vocabulary: Rows of the whole table.
@@ -55,7 +55,7 @@ class VocabularyEmbedding(nn.Module):
 
 
 def vocabulary_loss(logits: Tensor, targets: Tensor, group: Group, vocabulary: int) -> Tensor:
-    """Return the mean cross entropy of logits whose vocabulary is cut; the same on all ranks.
+    """Return the mean cross entropy of logits with a split vocabulary; the same on all ranks.
 
     Args:
         logits: Own part, `(tokens, vocabulary_shard)`.

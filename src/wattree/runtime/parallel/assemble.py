@@ -86,7 +86,7 @@ def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
 
 
 def _parts_of(trainable: Trainable) -> list[tuple[nn.Module, StageLayers]]:
-    """Return the parts of a cut model with where they lie, in model order."""
+    """Return the parts of a cut model with their positions, in model order."""
     if not trainable.cuts:
         return []
     return sorted(zip(trainable.parts, trainable.cuts, strict=True), key=lambda each: each[1].chunk)
@@ -105,7 +105,7 @@ def _twins(trainable: Trainable, session: RankSession, tied: set[int]) -> tuple[
 
 
 def _tied(trainable: Trainable) -> Iterator[tuple[nn.Parameter, bool]]:
-    """Yield this rank's copies of what the first and the last part share; whether of the last."""
+    """Yield this rank's copies of parameters shared by first and last part; True: the last."""
     if trainable.tied is None:
         return
     first, last = trainable.tied
@@ -178,7 +178,7 @@ def _fully_sharded(part: nn.Module, session: RankSession) -> nn.Module:
 
 
 def _placement(mesh: Any, experts: set[nn.Parameter]) -> Callable[[nn.Parameter], Any]:
-    """Return what tells `fully_shard` that experts lie on a mesh of their own."""
+    """Return the argument of `fully_shard` that puts experts on their own mesh."""
     # Its documentation names these; only their module is private (torch 2.13).
     from torch.distributed.fsdp._fully_shard._fsdp_common import (
         FSDPMeshInfo,

@@ -1,4 +1,4 @@
-"""The blocks of a model: what is gathered, sharded and recomputed as one."""
+"""The blocks of a model: the units of gathering, sharding and recomputation."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ContextShare:
         return x.index_select(1, mine)
 
     def weight(self, count: Tensor) -> Tensor:
-        """Return what a mean over so many things of this rank counts in that over all ranks.
+        """Return the weight of this rank's mean over `count` items in that over all ranks.
 
         The mean over ranks of means that are so weighted is the mean over everything.
         """
@@ -69,14 +69,14 @@ class ContextShare:
 
 
 class AttentionCore(nn.Module):
-    """Causal attention of `(batch, heads, positions, features)`, whoever has the positions."""
+    """Causal attention of `(batch, heads, positions, features)`, positions split over ranks."""
 
     def __init__(self, context: ContextShare) -> None:
         super().__init__()
         self.context = context
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return what each position of this rank sees."""
+        """Return the attention output of each position of this rank."""
         if self.context.size == 1:
             return functional.scaled_dot_product_attention(
                 q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
@@ -113,7 +113,7 @@ def _to_heads(x: Tensor, context: ContextShare) -> Tensor:
 
 
 def _by_ring(q: Tensor, k: Tensor, v: Tensor, context: ContextShare) -> Tensor:
-    """Keys and values go round, and each block is attended to while the next one arrives.
+    """Keys and values travel around a ring; attention to each block overlaps the next transfer.
 
     Blocks are joined by their maxima and sums (Liu, Zaharia, Abbeel, "Ring Attention with Blockwise
     Transformers", 2023); the scores of a block are in memory, as no fused kernel returns both.
@@ -173,7 +173,7 @@ class _Gathered(torch.autograd.Function):
 
 
 class _Passed(torch.autograd.Function):
-    """What the rank before has; it is there once the works of the call are awaited."""
+    """The data of the previous rank, valid after the works of the call are awaited."""
 
     @staticmethod
     def forward(ctx: Any, block: Tensor, context: ContextShare, works: list[Any]) -> Tensor:
@@ -192,7 +192,7 @@ class _Passed(torch.autograd.Function):
 
 
 def _shift(out: Tensor, into: Tensor, context: ContextShare, *, by: int) -> list[Any]:
-    """Start to send to the rank `by` places further on, and to receive from the one behind."""
+    """Start to send to the rank `by` places ahead, and to receive from the one before."""
     group = context.process_group
     ahead, behind = (
         dist.get_global_rank(group, (context.rank + step) % context.size) for step in (by, -by)

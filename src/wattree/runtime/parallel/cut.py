@@ -28,12 +28,12 @@ class StageLayers:
 
     @property
     def is_first(self) -> bool:
-        """Whether it has what comes before all layers."""
+        """Return whether the rank has the operators before all layers."""
         return self.chunk == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether it has what comes behind all layers."""
+        """Return whether the rank has the operators after all layers."""
         return self.chunk == self.chunks - 1
 
 

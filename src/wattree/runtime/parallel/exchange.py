@@ -51,7 +51,7 @@ def exchanged(
     received: Sequence[int] | None = None,
     sent: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return the rows that each rank has for this one; gradients go back.
+    """Return the rows that each rank has for this one; gradients take the reverse path.
 
     Args:
         x: Rows for each rank, one after another, `(n, …)`.

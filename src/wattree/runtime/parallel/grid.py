@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGrid:
-    """Where ranks lie.
+    """The positions of ranks on the mesh.
 
     Attributes:
         degrees: Axis → degree, the outermost first.

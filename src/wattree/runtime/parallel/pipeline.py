@@ -78,7 +78,7 @@ class StepNotes:
             self._watch.in_stages = False
 
     def sent(self, operations: Sequence[Any]) -> None:
-        """Count what goes to another stage."""
+        """Count the bytes sent to another stage."""
         if self._watch is not None and operations:
             self._watch.sent("stages", sum(each.tensor.nbytes for each in operations))
 
@@ -88,7 +88,7 @@ class StepNotes:
 
 
 class WatchedStage(PipelineStage):
-    """A stage that notes what it does, and knows where its way through the model ends.
+    """A stage that records its actions, and knows the ends of its path through the model.
 
     Attributes:
         notes: Of the step that runs.
@@ -106,7 +106,7 @@ class WatchedStage(PipelineStage):
 
     @property
     def is_first(self) -> bool:
-        """Whether samples come here."""
+        """Return whether this stage reads samples."""
         return self._cut.is_first
 
     @property
@@ -115,16 +115,16 @@ class WatchedStage(PipelineStage):
         return self._cut.is_last
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
-        """Take what the stage before made, unless that ends another way through the model."""
+        """Receive the previous stage's output, unless that ends another path through the model."""
         if not self.is_first:
             super().set_local_fwd_input(prev_stage_outputs, mb_index)
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
-        """Return what goes to the stage before; of the first stage there is nothing."""
+        """Return the gradients for the previous stage; empty on the first stage."""
         return None if self.is_first else super().get_local_bwd_output(mb_index)
 
     def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
-        """Take gradients of the stage behind, unless that begins another way."""
+        """Receive gradients of the next stage, unless that begins another path."""
         if not self.is_last:
             super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
 
@@ -147,13 +147,13 @@ class WatchedStage(PipelineStage):
             self.stage_index = index
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
-        """Return what sends an output, as the stage does."""
+        """Return the sends of an output, like the stage's."""
         found: list[Any] = super().get_fwd_send_ops(fwd_chunk_id)
         self.notes.sent(found)
         return found
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[Any]:
-        """Return what sends a gradient, as the stage does."""
+        """Return the sends of a gradient, like the stage's."""
         found: list[Any] = super().get_bwd_send_ops(bwd_chunk_id)
         self.notes.sent(found)
         return found
@@ -234,7 +234,7 @@ class Pipeline:
 
 
 def actions_of(schedule: Schedule, stages: int) -> list[list[_Action]]:
-    """Return what each stage does, as PyTorch's schedule runtime has it.
+    """Return the actions of each stage in the form of PyTorch's schedule runtime.
 
     Args:
         schedule: In whose order.
@@ -255,7 +255,7 @@ def actions_of(schedule: Schedule, stages: int) -> list[list[_Action]]:
 
 
 def with_messages(orders: Mapping[int, Sequence[Any]], chunks: int) -> dict[int, list[Any]]:
-    """Return what ranks do, with what they send and receive.
+    """Return the actions of ranks, with their sends and receives.
 
     PyTorch's own pass knows one way through the model. Messages are posted in the order in which
     they are sent, on both sides, as there.
@@ -287,7 +287,7 @@ def with_messages(orders: Mapping[int, Sequence[Any]], chunks: int) -> dict[int,
 
 
 class _Way(NamedTuple):
-    """Where what an action makes goes: to the next part or the one before; where it ends."""
+    """Return the part that reads an action's result: the next or the previous; none at the end."""
 
     step: int
     end: int
@@ -305,7 +305,7 @@ _WAYS = {
 
 
 def _is_ready(action: Any, chunks: int, done: set[tuple[bool, int, int | None]]) -> bool:
-    """Return whether what an action reads was made, on whatever rank."""
+    """Return whether the input of an action was computed, on any rank."""
     way = _WAYS.get(action.computation_type)
     begin = None if way is None else (0 if way.step > 0 else chunks - 1)
     if way is None or action.stage_index % chunks == begin:
@@ -333,7 +333,7 @@ def as_stage(part: nn.Module, context: Callable[[], Any]) -> None:
 
 
 class _DenseGradient(torch.autograd.Function):
-    """The same tensor, whose gradient is laid out row by row, as messages are."""
+    """Return the same tensor with a gradient in row-major layout, as messages need it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

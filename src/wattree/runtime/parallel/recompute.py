@@ -24,7 +24,7 @@ _Keeps = Callable[[int], bool]
 
 
 def recompute_in_backward(part: nn.Module, kind: str) -> None:
-    """Let layers compute in backward what they do not keep.
+    """Let layers recompute in backward the tensors that they do not save.
 
     Names of parameters stay as they are.
 

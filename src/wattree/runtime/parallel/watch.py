@@ -1,4 +1,4 @@
-"""What PyTorch's own parallel libraries send and wait for, of the groups that they were given.
+"""Counts the traffic and waits of PyTorch's parallel libraries on their groups.
 
 `fully_shard`, pipeline stages and attention over several ranks call `torch.distributed` by name, so
 that is where they are watched. `DistributedDataParallel` is counted by its formula
@@ -36,7 +36,7 @@ _GATHERS = ("all_gather_single", "all_gather_into_tensor")
 
 @dataclass(frozen=True, slots=True)
 class _WatchedGroup:
-    """What a group's gathers, and its other collectives, are for."""
+    """The purposes of a group's gathers, and of its other collectives."""
 
     gathers: str
     others: str
@@ -136,7 +136,7 @@ class LibraryWatch:
 
 
 class WatchedWork(dist.Work):
-    """The handle of a collective in flight, whose waiting is noted."""
+    """The handle of a collective in flight, which records waits."""
 
     def __init__(self, work: Any, what: str, begun: Any, watch: LibraryWatch) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class WatchedWork(dist.Work):
 
 
 def _groups_of(session: RankSession) -> dict[str, _WatchedGroup]:
-    """Return name → what is sent in it, of the groups that libraries were given."""
+    """Return name → purpose of the traffic, for the groups that libraries use."""
     found: dict[str, _WatchedGroup] = {}
     whole = _WatchedGroup(gathers="parameters", others="gradients")
     for mesh in (session.shard_mesh, session.expert_mesh):

@@ -1,4 +1,4 @@
-"""Lets unmodified DDP scripts share a device: what `wattree launch` puts in front of their path.
+"""Lets unmodified DDP scripts share a device; `wattree launch` adds it to their path.
 
 `FOLDER` goes first on `PYTHONPATH`. Once a script imports torch,
 

@@ -1,4 +1,4 @@
-"""A process group that works where a script asks for NCCL: that takes one rank of a device."""
+"""Replaces NCCL, which allows one rank per device, by a process group that allows several."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def change_backend(colocation: ColocatedProcess) -> None:
 
 
 def shared_backend(backend: str | None) -> str | None:
-    """Return what carries several ranks of a device, for what a script asked for.
+    """Return the backend for several ranks per device, in place of the requested one.
 
     Args:
         backend: Such as `nccl`, `cpu:gloo,cuda:nccl`, or None, which is the best for each device.

@@ -1,4 +1,4 @@
-"""Numbers of a loader that say who changed them.
+"""Numbers of a loader that record who changed them.
 
 Libraries make a loader anew from one that a script made, with another sampler (Lightning does for
 each rank): its batch and its workers are shares already, and must not be shared again.
@@ -27,5 +27,5 @@ def changed_number(value: int, by: str, *, before: Any) -> ChangedNumber:
 
 
 def is_changed(value: Any, by: str) -> bool:
-    """Return whether a number comes from one that `by` changed."""
+    """Return whether a number is derived from one that `by` changed."""
     return by in getattr(value, "by", ())

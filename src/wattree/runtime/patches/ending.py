@@ -1,4 +1,4 @@
-"""Ends a script by an error that its user can mend, without the stack of what changed it."""
+"""Ends a script with a user error, without the stack of the patches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Found = TypeVar("_Found")
 
 
 def end_by(call: Callable[[], _Found]) -> _Found:
-    """Return what a call returns; its error ends the script, in a line."""
+    """Return the result of a call; its error ends the script, with one line."""
     try:
         return call()
     except WattreeError as error:

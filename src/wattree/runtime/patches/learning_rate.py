@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 
 def change_learning_rate(scale: int) -> None:
-    """Multiply what optimizers are given as learning rates.
+    """Multiply the learning rates given to optimizers.
 
     Schedules that multiply it follow; those that set it (`OneCycleLR`, `CyclicLR`) do not.
     """

@@ -1,4 +1,4 @@
-"""Models wrapped by DDP whose gradients are averaged as fits several processes on a device."""
+"""Models wrapped by DDP, with gradients averaged for several processes per device."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def change_model(colocation: ColocatedProcess) -> None:
 
 
 def _say_of_no_model(reductions: WeakKeyDictionary[Any, Reduction]) -> None:
-    """Say so at the first step of an optimizer if no model is wrapped: processes train apart."""
+    """Warn at an optimizer's first step if no model is wrapped: processes train separately."""
 
     def look(*_: Any) -> None:
         handle.remove()
@@ -63,7 +63,7 @@ def _say_of_no_model(reductions: WeakKeyDictionary[Any, Reduction]) -> None:
 
 
 def _follow(reduction: Reduction, hook: Any) -> None:
-    """Do what a hook of the script would do.
+    """Do the work of a hook of the script.
 
     Raises:
         RunError: It is none that is known here.

@@ -1,4 +1,4 @@
-"""Where the folder of patches lies, and the names of its parts. Loads no torch."""
+"""The path of the patches' folder, and the names of its parts. Loads no torch."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Waits for torch to be imported, and then changes what of it has to be."""
+"""Waits for the import of torch, and then patches it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Waiting(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the other finders find, with a loader that calls the function."""
+        """Return the result of the other finders, with a loader that calls the function."""
         if name != self._name:
             return None
         for finder in sys.meta_path:
@@ -103,7 +103,7 @@ class _Calling(Loader):
         self._loader, self._then = loader, then
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return what the other loader makes."""
+        """Return the module that the other loader creates."""
         made: ModuleType | None = self._loader.create_module(spec)
         return made
 

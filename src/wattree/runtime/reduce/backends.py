@@ -128,7 +128,7 @@ def _group(ranks: Sequence[int], backend: str, timeout_s: float) -> Any:
 
 
 def _shared_files(group: Any, members: Members) -> list[int]:
-    """Return descriptors of the leader's files; they have no name that could be left behind."""
+    """Return descriptors of the leader's files, which have no name, so none can be left behind."""
     own = [shared_file(f"wattree-{name}") for name in _FILES] if members.place == 0 else []
     offers = agree(group, (os.getpid(), own))
     leader = members.ranks[0]

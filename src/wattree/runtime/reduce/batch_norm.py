@@ -1,4 +1,4 @@
-"""Batch norm whose statistics are those of all processes of a device, or of all ranks.
+"""Batch norm with statistics over all processes of a device, or over all ranks.
 
 `torch.nn.SyncBatchNorm` does the same on accelerators, and refuses tensors of the CPU.
 """
@@ -74,7 +74,7 @@ class SharedBatchNorm(_BatchNorm):
 
 
 class _Sum(torch.autograd.Function):
-    """A sum over ranks; what arrives for it in backward is summed as well."""
+    """A sum over ranks; its gradients are summed in backward as well."""
 
     @staticmethod
     def forward(context: Any, part: Tensor, process_group: Any) -> Tensor:
@@ -98,7 +98,7 @@ def share_batch_norm(
     over: Literal["device", "ranks"] = "device",
     processes_per_device: int | None = None,
 ) -> nn.Module:
-    """Return a module whose layers of batch norm take their statistics together.
+    """Return a module whose batch norms compute their statistics together.
 
     A collective call of all ranks, before DDP wraps the module. `over="device"` gives what one
     process with the whole batch of its device computes.

@@ -142,7 +142,7 @@ class Hierarchical:
 
 
 def _bring(bucket: Tensor, buffer: Tensor, share: slice) -> None:
-    """Put what others add up where they see it; this process's own share stays where it is."""
+    """Copy the parts that others add up to shared memory; this process's own part stays."""
     for part in (slice(0, share.start), slice(share.stop, bucket.numel())):
         for into, piece in zip(pieces_of(buffer[part]), pieces_of(bucket[part]), strict=True):
             into.copy_(piece)

@@ -1,4 +1,4 @@
-"""Buffers in an accelerator's memory, by CUDA IPC. Not run on one yet: tested with a stand-in.
+"""Buffers in an accelerator's memory, by CUDA IPC. Tested only with a stand-in so far.
 
 References:
     [1] PyTorch, "Multiprocessing package", sections "Sharing CUDA tensors" and
@@ -53,7 +53,7 @@ class DeviceBuffers:
         return [buffer[:size].view(dtype) for buffer in self._buffers]
 
     def settle(self) -> None:
-        """Wait until the stream of this thread has done what it was given."""
+        """Wait until the stream of this thread has finished."""
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
 

@@ -49,7 +49,7 @@ def wake_all(word: ctypes.c_int32) -> None:
 
 
 def fence() -> None:
-    """Keep what is written before it before what is written after it, in all processes' eyes.
+    """Order earlier writes before later writes, as seen by all processes (a memory fence).
 
     A lock that is taken and given back orders memory; two of them, so that nothing from before the
     first and nothing from after the second can change places in between.

@@ -31,7 +31,7 @@ class Average(Protocol):
     compressed: bool
 
     def average_(self, bucket: Tensor, number: int, weight: float | None) -> None:
-        """Replace gradients by their mean over ranks; buckets come in one order on all of them."""
+        """Replace gradients by their mean over ranks; buckets have the same order on all."""
         ...
 
     def fail(self, rank: int) -> None:
@@ -167,7 +167,7 @@ def _stop(turns: queue.SimpleQueue[_Turn | None], thread: threading.Thread) -> N
 
 
 def _mean(done: Any) -> Tensor:
-    """Return the averaged bucket, or raise in the backward pass what went wrong."""
+    """Return the averaged bucket, or raise its error in the backward pass."""
     found = done.value()
     if isinstance(found, Exception):
         raise found

@@ -58,7 +58,7 @@ def averaged_(
 
 
 def all_reduce_bytes(total: Tensor, ranks: int) -> int:
-    """Return what each of `ranks` sends in an all-reduce that moves the least. [B]"""
+    """Return the bytes that each of `ranks` sends in an all-reduce with the least traffic. [B]"""
     return round(2 * (ranks - 1) * total.nbytes / ranks)
 
 

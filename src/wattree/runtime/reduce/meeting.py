@@ -54,7 +54,7 @@ class Note(ctypes.Structure):
 
 
 def shared_file(name: str) -> int:
-    """Return a descriptor of a file in memory that goes away with the processes that have it.
+    """Return a descriptor of an in-memory file that ends with the processes that have it.
 
     Raises:
         HardwareError: The system has no such files.
@@ -120,7 +120,7 @@ class MemberMeeting:
         return self._notes
 
     def meet(self, doing: str, *, of: Iterable[int] | None = None) -> None:
-        """Wait until the members, or those named by place, have come as often as this process.
+        """Wait until the members, or the named ones, have arrived as often as this process.
 
         Args:
             doing: In words, what they come for.

@@ -94,14 +94,14 @@ def members_of(process_group: Any, facts: Sequence[Mapping[str, Any]]) -> Member
 
 
 def agree(process_group: Any, mine: Any) -> list[Any]:
-    """Return what every rank of a group says, in order; a collective call."""
+    """Return the message of every rank of a group, in order; a collective call."""
     problem_of_rank: list[Any] = [None] * dist.get_world_size(process_group)
     dist.all_gather_object(problem_of_rank, mine, group=process_group)
     return problem_of_rank
 
 
 def host_name() -> str:
-    """Return what tells this host from others, and one start of it from the next."""
+    """Return a key of this host, of its boot and of its container."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     known = boot.read_text(encoding="ascii").strip() if boot.exists() else ""
     # Containers of one host do not see each other's processes: they count as hosts of their own.

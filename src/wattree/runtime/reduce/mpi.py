@@ -123,7 +123,7 @@ def _library() -> Any:
 
 
 def _is_cuda_aware() -> bool:
-    """Return whether the library says that it takes memory of devices [1]."""
+    """Return whether the library reports that it accepts memory of devices [1]."""
     for name in (None, "libmpi.so.40", "libmpi.so"):
         try:
             return bool(ctypes.CDLL(name).MPIX_Query_cuda_support())

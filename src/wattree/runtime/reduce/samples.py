@@ -36,7 +36,7 @@ class Samples:
         self._handle = model.register_forward_pre_hook(self._forward, with_kwargs=True)
 
     def weight(self, *, is_first: bool, is_last: bool) -> float | None:
-        """Return what this rank weighs in the mean of a bucket; None is as much as all others.
+        """Return this rank's weight in the mean of a bucket; None if all ranks weigh the same.
 
         Args:
             is_first: The bucket is the first of a backward pass, for whose others this holds, too.

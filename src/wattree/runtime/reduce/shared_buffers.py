@@ -30,7 +30,7 @@ class SharedBuffers(Protocol):
         ...
 
     def settle(self) -> None:
-        """Wait until what this process wrote can be read by the others."""
+        """Wait until the others can read this process's writes."""
         ...
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class HostBuffers:
         ]
 
     def settle(self) -> None:
-        """Return at once: processors show each other what they wrote."""
+        """Return at once: processors make writes visible to each other."""
 
     def close(self) -> None:
         """Give the memory back; it is free when all members have."""

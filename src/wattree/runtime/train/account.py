@@ -1,4 +1,4 @@
-"""What each rank measured, brought to rank 0."""
+"""Measurements of all ranks, collected on rank 0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wattree.runtime.train.session import RankSession
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAccount:
-    """What one rank measured.
+    """The measurements of one rank.
 
     Attributes:
         rank: Its number.
@@ -52,7 +52,7 @@ class RankAccount:
 
 
 def ring_bytes(module: nn.Module, replicas: int) -> float:
-    """Return what a rank sends to reduce its gradients over replicas, in a ring. [B]"""
+    """Return the bytes that a rank sends to reduce gradients over replicas, in a ring. [B]"""
     elements = sum(p.nbytes for p in module.parameters() if p.requires_grad)
     return all_reduce_sent_bytes(elements, replicas)
 
@@ -81,7 +81,7 @@ def gathered(
     measured_steps: int,
     copied: int,
 ) -> Sequence[RankAccount]:
-    """Return what all ranks measured, on rank 0; nothing on others. A collective call."""
+    """Return the measurements of all ranks on rank 0; empty on others. A collective call."""
     traffic, recipe = session.group.traffic, session.recipe
     sent = {name: float(count) for name, count in traffic.sent_bytes.items()}
     calls = sum(traffic.calls.values())

@@ -147,7 +147,7 @@ def unprofiled_devices(
 def advice_of(
     job: Job, calibration: Calibration, *, ranks: int, unprofiled: tuple[str, ...] = ()
 ) -> str | None:
-    """Return a line for devices that no one profiled, and for CPUs whose exchanges no one timed.
+    """Return a line for devices without a profile, and for CPUs whose exchanges were not timed.
 
     The latency that ships is that of NCCL between accelerators (`pooled.alpha_s`), far below that
     of gloo between processes.
@@ -201,7 +201,7 @@ def _stages(predicted: Run, measured: Run, steps: int) -> list[ComparedFigure]:
 def _with_bubble(
     stages: list[ComparedFigure], predicted_s: float, measured_s: float
 ) -> list[ComparedFigure]:
-    """Return the stages of a step with what a rank waits for other pipeline stages apart.
+    """Return the stages of a step, with separate waits for other pipeline stages.
 
     Predictions have it as time in which nothing is communicated, ranks as waiting for a message.
     """

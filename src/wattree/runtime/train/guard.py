@@ -23,7 +23,7 @@ _AFTER_OTHERS_S = 1.0
 
 
 def guarded(launch: Launch, act: Callable[[], T]) -> T:
-    """Return what `act` returns; let an error end the rank.
+    """Return the result of `act`; an error ends the rank.
 
     Args:
         launch: Which rank this is.

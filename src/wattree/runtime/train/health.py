@@ -1,4 +1,4 @@
-"""What went wrong in a step, in words: which rank, which layer, what helps."""
+"""Error messages for failures in a step: which rank, which layer, and the remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_ROOM = ("out of memory", "can't allocate memory", "not enough memory", "cann
 
 
 def is_echo(error: BaseException) -> bool:
-    """Return whether an error only says that another rank is gone."""
+    """Return whether an error only reports that another rank ended."""
     if isinstance(error, CommunicationError):
         return "ranks disagree" not in str(error)
     is_ours = isinstance(error, RuntimeError) and not is_out_of_memory(error)
@@ -121,7 +121,7 @@ def broken_loss(
 
 
 def _broken_weights(module: nn.Module) -> str:
-    """Return the first layer whose weights are no numbers; empty if all are."""
+    """Return the first layer whose weights are not finite; empty if all are."""
     for name, parameter in module.named_parameters():
         if not torch.isfinite(local_part(parameter)).all():
             layer, _, key = name.rpartition(".")
@@ -130,7 +130,7 @@ def _broken_weights(module: nn.Module) -> str:
 
 
 def _first_broken(module: nn.Module, inputs: tuple[Tensor, ...]) -> str:
-    """Return the first layer whose weights or output are no numbers; empty if all are."""
+    """Return the first layer whose weights or output are not finite; empty if all are."""
     found: list[str] = []
     hooks = []
 

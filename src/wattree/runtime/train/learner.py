@@ -158,7 +158,7 @@ class Learner:
         return context
 
     def _shard_between(self, sharding: str, *, is_last: bool) -> None:
-        """Let `fully_shard` do between micro-batches what the stage of ZeRO says.
+        """Set `fully_shard`'s behavior between micro-batches, by the stage of ZeRO.
 
         Stages 1 and 2 keep parameters whole until the step ends, and stage 1 gradients too, as
         replicas do that share nothing.
@@ -172,7 +172,7 @@ class Learner:
             self.replicated.set_requires_gradient_sync(is_last)
 
     def _complete_gradients(self) -> None:
-        """Do what is left once replicas have the mean of their gradients."""
+        """Do the remaining work after replicas have the mean of their gradients."""
         self._add_partial()
         self._add_tied()
         self._add_twins()

@@ -1,4 +1,4 @@
-"""The loop of one rank: steps, talks, checkpoints, and the end."""
+"""The loop of one rank: steps, exchanges of losses, checkpoints, and the end."""
 
 from __future__ import annotations
 

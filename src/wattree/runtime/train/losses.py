@@ -18,7 +18,7 @@ _MOST_STEPS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossAgreement:
-    """What the ranks found out together.
+    """The shared state of all ranks.
 
     Attributes:
         losses: Of the steps since the last time, over the whole batch.
@@ -36,7 +36,7 @@ class LossAgreement:
 
 
 class LossLog:
-    """Keeps this rank's parts of losses until the ranks talk.
+    """Collects this rank's parts of losses until the ranks exchange them.
 
     Args:
         control: All ranks, on the CPU.
@@ -66,11 +66,11 @@ class LossLog:
 
     @property
     def is_due(self) -> bool:
-        """Whether the ranks are to talk; the same on all of them."""
+        """Return whether ranks exchange losses now; the same on all of them."""
         return len(self._parts) >= self._every
 
     def talk(self, *, stop: bool, power_w: float, is_estimate: bool) -> LossAgreement:
-        """Return what the ranks know together; a collective call.
+        """Return the shared state of all ranks; a collective call.
 
         Args:
             stop: Whether this rank was asked to stop.

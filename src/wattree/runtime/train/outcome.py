@@ -1,4 +1,4 @@
-"""What was measured as a `Result` and a `Run`, the types that simulations make."""
+"""Measurements as a `Result` and a `Run`, the types of simulations."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def trained(
     capacity_bytes: float,
     calibration: Path | None = None,
 ) -> Trained:
-    """Return what a run came to.
+    """Return the outcome of a run.
 
     Args:
         job: What was trained.
@@ -122,7 +122,7 @@ def trained(
 
 
 def _sent_by(accounts: Sequence[RankAccount], steps: int) -> dict[str, float]:
-    """Return what a rank sends in a step, by what for. [B]"""
+    """Return the bytes that a rank sends in a step, by purpose. [B]"""
     return {
         name: sum(account.sent_bytes.get(name, 0.0) for account in accounts) / len(accounts) / steps
         for name in sorted({name for account in accounts for name in account.sent_bytes})
@@ -231,7 +231,7 @@ def _result(
 
 
 def _parameters(accounts: Sequence[RankAccount], recipe: Recipe) -> int:
-    """Return the elements of the model: what every rank of tp has counts once."""
+    """Return the elements of the model; parameters replicated over tp count once."""
     copies = sum(each.copies for each in accounts) // recipe.tp
     return (sum(each.parameters for each in accounts) + copies) // recipe.holders
 
@@ -262,7 +262,7 @@ def _time(use: TrainingUse, accounts: Sequence[RankAccount], step_s: float) -> T
 
 
 def _bubble_s(accounts: Sequence[RankAccount]) -> float:
-    """Return what a rank waits in a step for other pipeline stages, mean over the last steps. [s]
+    """Return a rank's wait in a step for other pipeline stages, mean over the last steps. [s]
 
     What they send takes part of it, which a rank that waits cannot tell from the rest.
     """

@@ -29,7 +29,7 @@ class Progress:
         self._is_open = False
 
     def report(self, step: int, agreed: LossAgreement) -> None:
-        """Write how far training has come, unless it was said just now."""
+        """Print the progress of training, unless it was printed just now."""
         now_s = time.monotonic()
         pause_s = _TERMINAL_S if self._is_terminal else _FILE_S
         if self._quiet or (now_s - self._reported_at_s < pause_s and step < self._steps):

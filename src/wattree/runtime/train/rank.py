@@ -52,7 +52,7 @@ _POWER_OVER_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What a rank trains with."""
+    """The objects with which a rank trains."""
 
     trainable: Trainable
     samples: SampleSet
@@ -200,7 +200,7 @@ def _check_steps(first: int, last: int) -> None:
 
 
 def _warn(notes: list[str]) -> None:
-    """Say what became of checkpoints, however quiet the run is to be."""
+    """Report problems of checkpoints, even in a quiet run."""
     sys.stderr.writelines(f"wattree: {note}\n" for note in notes)
 
 
@@ -236,7 +236,7 @@ def _loss_log(
     stages: Stages,
     losses: list[float],
 ) -> LossLog:
-    """Return the log of losses, which goes on after those of a checkpoint."""
+    """Return the log of losses, which continues that of a checkpoint."""
     log = LossLog(
         session.control,
         share=parts.trainable.share / session.recipe.holders,
@@ -386,7 +386,7 @@ def _capacity_bytes(device: torch.device) -> float:
 
 @contextlib.contextmanager
 def _folder(session: RankSession, out: Path | None) -> Iterator[Path]:
-    """Give all ranks one folder: the one that was named, or one that goes away."""
+    """Give all ranks one folder: the named one, or a temporary one."""
     if out is not None:
         yield out
         return

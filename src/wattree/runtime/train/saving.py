@@ -1,4 +1,4 @@
-"""When a run is saved and from where it goes on; what a checkpoint must agree with."""
+"""When a run is saved and where it continues; the settings that a checkpoint must match."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
-    """Return what a checkpoint must agree with to be gone on from: all that changes the result.
+    """Return the settings that a checkpoint must match to continue: all that change the result.
 
     Not how many steps there are, nor the loss at which training ends: more of the same.
     """
@@ -57,7 +57,7 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
 
 
 def _facts_of_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Return how a strategy is run; of what earlier versions did not run only what there is."""
+    """Return how a strategy is run, without newer options at their defaults, for old checkpoints."""
     found = asdict(recipe)
     del found["schedule"], found["sharding"]
     for key in ("fsdp", "cp", "pp"):
@@ -199,7 +199,7 @@ class Saving:
         ]
 
     def _by_first(self, act: Callable[[], None]) -> None:
-        """Let rank 0 do something; what goes wrong is raised on all ranks.
+        """Let rank 0 do something; its errors are raised on all ranks.
 
         Raises:
             RunError: Something did.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """What a checkpoint of a run is made of, on this rank.
+    """The contents of a run's checkpoint on this rank.
 
     Parts of a model that replicas share have the name of the part, so that one of them writes it;
     what ranks have of their own has the rank's number.
@@ -72,7 +72,7 @@ class State:
         return into
 
     def take(self, tensors: Mapping[str, Tensor]) -> list[float]:
-        """Set optimizer and generators to what was read; return the losses up to then."""
+        """Restore optimizer and generators; return the losses up to then."""
         for name, parameter in self._trained():
             prefix = f"{self._optimizer_prefix}{name}/"
             state = {

@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopAsked:
-    """Knows whether this process was asked to stop while the block runs.
+    """Records whether this process was asked to stop while the block runs.
 
     The first signal lets the step end and a checkpoint be written; a second one interrupts.
 
@@ -31,7 +31,7 @@ class StopAsked:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave signals to whoever had them."""
+        """Restore the previous signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

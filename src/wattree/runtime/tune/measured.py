@@ -53,7 +53,7 @@ class TrialOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPart:
-    """What one launcher found of a trial.
+    """The result of one launcher's trial.
 
     Attributes:
         fault: Why it found nothing; empty where it did.
@@ -113,7 +113,7 @@ class Trials:
 
     @property
     def is_first(self) -> bool:
-        """Whether this launcher is the one that tells the user."""
+        """Return whether this launcher reports to the user."""
         return self._meeting.number == 0
 
     def done(self) -> None:
@@ -126,7 +126,7 @@ class Trials:
 
     @property
     def limits(self) -> RampLimits:
-        """Return what bounds the search on all hosts."""
+        """Return the limits of the search on all hosts."""
         return least_limits(self._exchanged(self._limits()))
 
     def _limits(self) -> RampLimits:
@@ -148,7 +148,7 @@ class Trials:
         )
 
     def __call__(self, setting: TrialSetting) -> TrialRow:
-        """Run a trial and return what it found.
+        """Run a trial and return its result.
 
         Raises:
             KeyboardInterrupt: The user ended it.
@@ -163,7 +163,7 @@ class Trials:
         return row
 
     def _exchanged(self, mine: T) -> list[T]:
-        """Return what every launcher found, by number."""
+        """Return the result of every launcher, by number."""
 
         def read(value: Any) -> T:
             problems: list[str] = []
@@ -222,7 +222,7 @@ class Trials:
         return self._part(setting, found, window, before)
 
     def _unusable(self, setting: TrialSetting, found: Sequence[TrialAccount]) -> str:
-        """Return why accounts say nothing of the setting; empty where they do."""
+        """Return why accounts have no data on the setting; empty if they do."""
         if not found:
             return "it ended before any step was measured; expected a longer run"
         if setting.compiles and not found[0].wraps:
@@ -285,7 +285,7 @@ class Trials:
 
 
 def least_limits(limits: Sequence[RampLimits]) -> RampLimits:
-    """Return what holds on every host."""
+    """Return the limits common to all hosts."""
     names = [each.name for each in fields(RampLimits)]
     return RampLimits(**{name: min(getattr(each, name) for each in limits) for name in names})
 
@@ -311,7 +311,7 @@ def _metered() -> Iterator[Window | None]:
 
 
 def _why(logs: Path, message: str) -> str:
-    """Return the last line that failed processes wrote; what the launcher said without one."""
+    """Return the last line that failed processes wrote, else the launcher's message."""
     for path in sorted(logs.rglob("*")):
         if not path.is_file():
             continue

@@ -28,7 +28,7 @@ _MEMORY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSetting:
-    """What a trial is run with.
+    """The setting of a trial.
 
     Attributes:
         processes: On each device, `q`.
@@ -64,7 +64,7 @@ class TrialSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """What a trial found.
+    """The result of a trial.
 
     Attributes:
         setting: What it ran with.
@@ -94,7 +94,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RampLimits:
-    """What bounds the search.
+    """The limits of the search.
 
     Attributes:
         free_bytes: Memory of the fullest device before any trial. [B]
@@ -115,7 +115,7 @@ class RampLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What came of the search.
+    """The result of the search.
 
     Attributes:
         rows: Ramp first, in the order in which they were measured.
@@ -187,7 +187,7 @@ def _confirmed(
     alone: TrialRow,
     why: list[str],
 ) -> tuple[TrialRow, float]:
-    """Return the best setting and its gain if it is ahead again; otherwise what it was against."""
+    """Return the best setting and its gain if it is faster again; otherwise the reference."""
     while best.setting != alone.setting:
         other = alone if best.setting == single.setting else single
         gain, words = _gain(measure, best, other), other.setting.words()
@@ -267,7 +267,7 @@ def _refined(
 def _competitors(
     measure: Callable[[TrialSetting], TrialRow], limits: RampLimits, single: TrialRow
 ) -> Iterator[TrialRow]:
-    """Measure what one process does with a larger batch, more workers, a compiled model."""
+    """Measure one process with a larger batch, more workers, a compiled model."""
     if single.workers and 2 * single.workers <= limits.cores:
         yield measure(replace(single.setting, loader_workers=2 * single.workers))
     if not limits.switches:
@@ -295,7 +295,7 @@ def _gain(measure: Callable[[TrialSetting], TrialRow], best: TrialRow, alone: Tr
 
 
 def _of_competitors(competitors: Sequence[TrialRow], best: TrialRow) -> Iterator[str]:
-    """Say which of them is ahead of the choice: not taken, as it is the job's to change."""
+    """Report which of them is faster than the choice: they change the job, so none is chosen."""
     for row in competitors:
         if row.rate > best.rate * (1 + _MARGIN):
             what = _means(row.setting)
@@ -311,7 +311,7 @@ def _is_launched(setting: TrialSetting) -> bool:
 
 
 def _means(setting: TrialSetting) -> str:
-    """Return by what a user gets a setting of one process."""
+    """Return the option with which a user gets a setting of one process."""
     if setting.batch_factor > 1:
         return "another batch: another path of training"
     if setting.compiles:

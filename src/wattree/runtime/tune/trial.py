@@ -46,7 +46,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialAccount:
-    """What one process of a trial measured, from the end of one step to that of another.
+    """Measurements of one process of a trial, between the ends of two steps.
 
     Attributes:
         rank: Of the process.
@@ -78,7 +78,7 @@ class TrialAccount:
     wraps: int
 
     def as_text(self) -> str:
-        """Return what is written."""
+        """Return the content of the file."""
         return json.dumps(asdict(self))
 
 
@@ -101,13 +101,13 @@ def trial_from(environment: Mapping[str, str]) -> Trial | None:
 
 
 def accounts(folder: Path) -> tuple[TrialAccount, ...]:
-    """Return what the processes of a trial left, by rank."""
+    """Return the results of a trial's processes, by rank."""
     found = [_account(path) for path in folder.glob("account*.json")]
     return tuple(sorted(found, key=lambda account: account.rank))
 
 
 def _account(path: Path) -> TrialAccount:
-    """Return what one process left.
+    """Return the result of one process.
 
     Raises:
         RunError: The disk filled up under it, or something else wrote there.

@@ -149,7 +149,7 @@ class TrialWatch:
             _get_default_store().set(_LAST, str(last))
 
     def _told_by_others(self, now: float) -> int | None:
-        """Return what rank 0 said where its folder is on another host; None if nothing yet.
+        """Return rank 0's message if its folder is on another host; None if there is none yet.
 
         Asking takes as long as a short step, so no one asks before rank 0 may have said it.
         """
@@ -194,7 +194,7 @@ def _end_by_force(seconds: float) -> None:
 
 
 def _watch_models(watch: TrialWatch, trial: Trial) -> None:
-    """Count what goes through models that DDP wraps; compile them if asked to."""
+    """Count the samples of models that DDP wraps; compile the models if requested."""
     wrap = DistributedDataParallel.__init__
 
     @functools.wraps(wrap)
@@ -215,7 +215,7 @@ def _watch_models(watch: TrialWatch, trial: Trial) -> None:
 
 
 def _watch_loaders(watch: TrialWatch, trial: Trial) -> None:
-    """Clock waits for loaders; multiply their batches if asked to."""
+    """Time waits for loaders; multiply their batches if requested."""
     make, take = DataLoader.__init__, _BaseDataLoaderIter.__next__
 
     @functools.wraps(make)
@@ -247,7 +247,7 @@ def _multiplied(size: int | None, factor: int) -> int | None:
 
 
 def _held_bytes() -> float:
-    """Return the most that this process held, with what its children hold. [B]"""
+    """Return the peak memory of this process and its children. [B]"""
     import multiprocessing
 
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * float(
@@ -260,7 +260,7 @@ def _held_bytes() -> float:
 
 
 def _resident_bytes(path: Path) -> float:
-    """Return what a process has to itself: pages that it shares with its parent count there. [B]"""
+    """Return the private memory of a process; pages shared with its parent count there. [B]"""
     try:
         words = path.read_text(encoding="ascii").split()
     except OSError:
