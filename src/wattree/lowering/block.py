@@ -185,7 +185,7 @@ def is_trained(block: Block) -> bool:
 
 
 def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Choices, ...]]:
-    """Resolve the tree for every operator; instances that match alike share one tuple."""
+    """Resolve the tree for every operator; instances with the same matches share one tuple."""
     resolved: dict[tuple[object, ...], tuple[Choices, ...]] = {}
     by_patterns: dict[tuple[str, ...], Choices] = {}
     result = []

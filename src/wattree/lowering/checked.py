@@ -94,7 +94,7 @@ def _work(setting: Setting) -> dict[str, str]:
 
 
 def _numbers(job: Job) -> dict[str, str]:
-    """Return the number format, and the optimizer of what is trained."""
+    """Return the number format, and the optimizer of the trained parameters."""
     if job.workload is WorkloadKind.TRAIN:
         return {"training": f"{job.precision}, {job.optimizer}"}
     return {"workload": f"{job.workload}, {job.precision}, nothing is trained"}

@@ -74,7 +74,7 @@ def compute_costs(
 
 
 def starts_s(instruction: ComputeInstruction, scale: Scale, rates: Rates) -> Floats | float:
-    """Return the time kernels take to start and to drain, where a graph replays them. [s]
+    """Return the time of kernels to start and to drain in a replayed graph. [s]
 
     The next one starts when the one before has ended, so this adds to their work. Without a graph
     the time between kernels is in the constants that were fitted to such runs.

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class GroupShapes(Protocol):
-    """Where the groups of a mesh lie in the topology."""
+    """The positions of a mesh's groups in the topology."""
 
     def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
         """Return the shape of the groups over `axes` together."""
@@ -24,7 +24,7 @@ class GroupShapes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where mesh axes lie in the topology.
+    """The positions of mesh axes in the topology.
 
     Attributes:
         inside: Axis → members of one of its groups in one scale-up domain, shape `(n,)`.

@@ -183,7 +183,7 @@ class _Target:
 
 
 def _targets(model: ModelGraph, strategy: Strategy, span: range) -> Iterator[_Target]:
-    """Yield the operators of every block of a span that is met by patterns of its own.
+    """Yield the operators of every block of a span that patterns treat differently.
 
     Presets treat the instances of a block alike, so one of each stands for all.
     """
@@ -206,7 +206,7 @@ def _targets(model: ModelGraph, strategy: Strategy, span: range) -> Iterator[_Ta
 def _dim_misfits(
     targets: Sequence[_Target], strategy: Strategy, sequence: int, samples: int
 ) -> dict[str, str]:
-    """Return operators that cannot be split as asked; `samples` of a micro-batch, 0 if unknown."""
+    """Return operators that cannot be split as requested; `samples` per micro-batch, 0: unknown."""
     found: dict[str, str] = {}
     for at in targets:
         compute = strategy.tree.resolve(at.patterns).compute

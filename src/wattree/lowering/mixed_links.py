@@ -32,7 +32,7 @@ class SharedLinks:
 
 
 def mixed_links(cluster: Cluster, places: DevicePlaces, *, uplinks: bool) -> Iterator[SharedLinks]:
-    """Yield ports, adapters and, if asked for, uplinks of all devices."""
+    """Yield ports, adapters and, if requested, uplinks of all devices."""
     everyone = np.arange(cluster.devices)
     alone = np.zeros((len(cluster.pools), cluster.devices))
     alone[places.pool, everyone] = 1.0

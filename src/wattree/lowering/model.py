@@ -1,4 +1,4 @@
-"""Build a job's model graph, adapters applied; check what strategies ask of its depth."""
+"""Builds a job's model graph with adapters; checks strategies against its depth."""
 
 from __future__ import annotations
 

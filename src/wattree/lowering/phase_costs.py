@@ -68,7 +68,7 @@ def phase_costs(
     kept: Mapping[int, Floats],
     whole: Floats,
 ) -> tuple[PhaseCosts, Floats]:
-    """Return the costs of instructions, and what they move to and from expanded memory. [B]
+    """Return the costs of instructions, and their bytes to and from expanded memory. [B]
 
     Of saved activations they move there what `kept` says, by instruction; weights are read there
     where `whole` says that they are used where they are stored.
@@ -129,7 +129,7 @@ def _fill_collective(
     group: GroupShape,
     rates: Rates,
 ) -> None:
-    """Write down what the collective at `index` costs."""
+    """Store the cost of the collective at `index`."""
     instruction = _collective(costs.instructions[index])
     size = scale.value(instruction.size) * (instruction.element_bytes or rates.element_bytes)
     found = collective_costs(instruction.kind, size, group, rates, copies=instruction.copies)
@@ -158,7 +158,7 @@ def _collective(instruction: Instruction) -> CollectiveInstruction:
 def _visiting(
     ring: Ring, instructions: Sequence[Instruction], scale: Scale, rates: Rates
 ) -> Floats:
-    """Return what blocks on their way round a ring take on each rank. [B]"""
+    """Return the memory of blocks on their way around a ring, on each rank. [B]"""
     keys = _collective(instructions[ring.keys])
     ranks = scale.degree(keys.axes)
     blocks = buffered_blocks(ranks, gradient=ring.gradient is not None)

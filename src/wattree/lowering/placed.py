@@ -69,7 +69,7 @@ class PlacedJob:
 
 
 def on_meshes(job: PlacedJob) -> list[PlacedJob]:
-    """Return the job on the ranks of each of its meshes, which take its devices in order."""
+    """Return the job on the ranks of each of its meshes, which use its devices in order."""
     strategy, first, found = job.strategy, 0, []
     devices = np.arange(strategy.ranks) if job.devices is None else job.devices
     for part in strategy.parts:
@@ -96,7 +96,7 @@ def with_changes(job: PlacedJob) -> PlacedJob:
 
 
 def with_processes(job: PlacedJob) -> PlacedJob:
-    """Return the job of one process on each device, on what others of its device leave of it.
+    """Return the job of one process per device, with the share of the device left by others.
 
     Raises:
         StrategyError: The processes cannot share the batch evenly.

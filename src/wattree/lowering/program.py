@@ -1,4 +1,4 @@
-"""What one block does on one rank, sizes still symbolic: the compiler's intermediate form.
+"""The work of one block on one rank, with symbolic sizes: the compiler's intermediate form.
 
 A `BlockProgram` holds the instructions of a block's forward, recomputation and backward pass with
 *local sizes* (whole size over the degrees of the axes that split it). Degrees, micro-batch and
@@ -34,7 +34,7 @@ class CollectiveKind(StrEnum):
 
 
 class Payload(StrEnum):
-    """What a collective carries; decides bytes per element and which stream it runs on."""
+    """The data of a collective; decides bytes per element and the stream on which it runs."""
 
     ACTIVATION = "activation"
     PARAMETER = "parameter"
@@ -146,7 +146,7 @@ class Scale:
     _cache: dict[LocalSize, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     def value(self, size: LocalSize) -> NDArray[np.float64]:
-        """Return the number that `size` stands for, shape `(n,)`."""
+        """Return the value of `size`, shape `(n,)`."""
         if (known := self._cache.get(size)) is not None:
             return known
         value = np.full_like(self.micro_batch, size.coefficient * self.sequence**size.seq)
@@ -170,7 +170,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
-    """`groups` products of an (m x k) by a (k x n) matrix."""
+    """`groups` matmuls of an (m x k) by a (k x n) matrix."""
 
     m: LocalSize
     n: LocalSize
@@ -304,7 +304,7 @@ Instruction = ComputeInstruction | CollectiveInstruction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensor:
-    """An activation kept from forward to backward.
+    """An activation saved from forward to backward.
 
     Attributes:
         name: Tensor in the block.
@@ -331,7 +331,7 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterGroup:
-    """Parameters of a block that are stored and synchronized alike.
+    """Parameters of a block with the same storage and synchronization.
 
     Attributes:
         elements: Local elements as computed with (split over compute axes only).
@@ -391,7 +391,7 @@ class BlockProgram:
 
     @property
     def boundary(self) -> BlockProgram:
-        """Only what it hands on, for ranks that do not run it."""
+        """Return only the outputs, for ranks that do not run the block."""
         return BlockProgram(
             block=self.block,
             forward=(),

@@ -27,7 +27,7 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankKind:
-    """What the times of a rank follow from, besides its program.
+    """The facts on which the times of a rank depend, besides its program.
 
     Attributes:
         pool: Number of the pool that its device is of.
@@ -123,7 +123,7 @@ def rank_kinds(
 
 
 def _are_alike(topology: MeshTopology, axes: Axes) -> bool:
-    """Return whether all groups are spread alike; only devices that are named can differ."""
+    """Return whether all groups have the same spread; only named devices can differ."""
     if topology.devices is None:
         return True
     groups = topology.mesh.groups(axes)
@@ -140,7 +140,7 @@ def _spread(places: Integers) -> Integers:
 
 
 def _one_kind(topology: MeshTopology, sets: Sequence[Axes]) -> RankKinds:
-    """Return the kind where the most spread group of each axes stands for all."""
+    """Return the kind in which the most spread group of each set of axes represents all."""
     uses = topology.links()
     shared = any(use.ranks_per_link > 1 for use in uses)
     shares = {
@@ -175,7 +175,7 @@ def _kind(
 def _own_counts(
     groups: Integers, places: Integers
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return for each rank how many of its group lie in its place, and in how many places all lie.
+    """Return for each rank the members of its group in its place, and the number of places.
 
     Args:
         groups: Members by group, `(groups, members)`.

@@ -1,4 +1,4 @@
-"""Pass 5c: attention in blocks → rows of a phase, and how long they take by themselves."""
+"""Pass 5c: turns attention in blocks into rows of a phase, with their uncontended times."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _ready(
 
 
 def ring_span_s(ring: Ring, costs: PhaseCosts, *, in_line: bool) -> Floats:
-    """Return how long an attention in blocks takes, `(n,)`. [s]
+    """Return the time of an attention in blocks, `(n,)`. [s]
 
     Turn by turn the longer of computing and sending; one after the other where both are in line.
     """

@@ -1,4 +1,4 @@
-"""What blocks read that none makes: samples and token ids."""
+"""Inputs of blocks that no block writes: samples and token ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TOKEN_BYTES = 8.0
 
 
 def given_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
-    """Return the samples of a micro-batch of all replicas: what blocks read that none makes. [B]
+    """Return the bytes of a micro-batch's samples over all replicas. [B]
 
     What does not grow with the batch (tables of positions, masks) stays where it is.
     """

@@ -1,4 +1,4 @@
-"""What all strategies of a job share: model, software, rates."""
+"""The inputs shared by all strategies of a job: model, software, rates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from wattree.strategy import StrategyOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What stays the same for every strategy of a job.
+    """The inputs that are the same for every strategy of a job.
 
     Attributes:
         job: The job.
@@ -55,7 +55,7 @@ class Setting:
 
     @property
     def rates(self) -> Rates:
-        """What its devices reach, where all are alike.
+        """The rates of its devices, if all are equal.
 
         Raises:
             HardwareError: Pools differ.
@@ -93,7 +93,7 @@ class Setting:
 
     @property
     def powers(self) -> tuple[DevicePower, ...]:
-        """What the devices of each pool draw."""
+        """The power of the devices of each pool."""
         return tuple(rates.power for rates in self.pool_rates)
 
     @property
@@ -120,7 +120,7 @@ def setting_of(
     model: ModelGraph | None = None,
     phase: GenerationPhase | None = None,
 ) -> Setting:
-    """Return what all strategies of `job` share.
+    """Return the inputs shared by all strategies of `job`.
 
     Args:
         job: The job.
@@ -168,7 +168,7 @@ def setting_of(
 
 
 def _with_usual(job: Job, model: ModelGraph) -> Job:
-    """Return the job with what its software's users have where it says nothing."""
+    """Return the job with the usual settings of its software where it states none."""
     said = (word for word in usual_block(job)[1] if word not in job.assumed)
     job = replace(job, assumed=(*job.assumed, *said))
     if not job.left_open or not isinstance(job.strategy, StrategyOptions):
@@ -191,7 +191,7 @@ def _with_usual(job: Job, model: ModelGraph) -> Job:
 
 
 def _with_sizes(job: Job, model: ModelGraph) -> Job:
-    """Return the job with sizes of loaded samples that it does not give, as the model has them."""
+    """Return the job with sizes of loaded samples from the model where it states none."""
     loader = job.data.loader
     if loader is None or not loader.assumed:
         return job
@@ -210,7 +210,7 @@ def _with_sizes(job: Job, model: ModelGraph) -> Job:
 
 
 def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:
-    """Return what a compiler makes of a model of single operators, and the defaults left for it.
+    """Return the graph after a compiler's fusion, and the defaults that remain.
 
     The catalog's transformers have operators of several kernels each; how far a compiler merges
     those is a fitted factor of the software family.

@@ -35,7 +35,7 @@ class SplitBackward:
 
 
 def deferred_instructions(instructions: Sequence[Instruction]) -> frozenset[int]:
-    """Return the instructions of backward that can wait: weight gradients and what only they need.
+    """Return the deferrable instructions of backward: weight gradients and their only inputs.
 
     A block that has nothing but such instructions runs them at once, since nothing would be left.
     """

@@ -35,7 +35,7 @@ class SplitRule:
 
     @property
     def reason(self) -> str:
-        """What to tell people about strategies that break the rule."""
+        """The message for strategies that break the rule."""
         over = " × ".join(self.axes)
         if self.units == 1:
             return f"{self.what} cannot be split over {over}"
@@ -48,7 +48,7 @@ def has_attention(model: ModelGraph) -> bool:
 
 
 def has_split_positions(model: ModelGraph) -> bool:
-    """Return whether positions of a sample can be spread: attention says how they reach others.
+    """Return whether positions of a sample can be split: attention defines their exchange.
 
     Not where anything runs over positions in turn, or slides over them.
     """
@@ -138,7 +138,7 @@ def indivisible_units(operator: Operator, dim: str, sequence: int) -> int | None
 
 
 def counted_units(operator: Operator, dim: str) -> str | None:
-    """Return what the indivisible units of a loop are in people's words, if there are any."""
+    """Return the name of a loop's indivisible units for messages, if there are any."""
     of_attention = operator.kind is OperatorKind.ATTENTION or "attention" in operator.path
     if of_attention and operator.dim(dim).units is not None and dim in {"out", "heads", "in"}:
         # A rank computes whole key/value heads with their queries, or a copy of one of them.

@@ -1,4 +1,4 @@
-"""What of a block is spread over ranks by more than its loops, for checks against degrees."""
+"""The parts of a block that other rules than its loops split, for checks against degrees."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def cut_model(model: ModelGraph, stages: int, schedule: Schedule) -> tuple[tuple
 
 
 def chunk_starts(instances: Sequence[BlockInstance], counts: Sequence[int]) -> list[int]:
-    """Return the first of the instances of each chunk of so many layers."""
+    """Return the first instance of each chunk of a number of layers."""
     layers = [index for index, instance in enumerate(instances) if instance.is_layer]
     after_layers = layers[-1] + 1 if layers else 1
     starts = [0]

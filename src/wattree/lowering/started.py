@@ -117,7 +117,7 @@ def checked_parts(job: PlacedJob, cluster: Cluster) -> list[PlacedJob]:
 
 
 def _program(job: PlacedJob, active: frozenset[str], span: range) -> ModelProgram:
-    """Return the programs of the job's model; of blocks that others run, only what they hand on.
+    """Return the programs of the job's model; only the outputs of blocks that other ranks run.
 
     Raises:
         StrategyError: Parts are too small for windows, or tables have no room behind the devices.
@@ -170,7 +170,7 @@ def _topology(
 
 
 def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
-    """Refuse devices where it matters which of a scale-up domain a group has, and none can tell."""
+    """Reject devices if the choice within a scale-up domain matters and cannot be determined."""
     if not any(each.collectives.looks_at_any() for each in rates):
         return
     if not topology.has_even_domains:

@@ -64,7 +64,7 @@ class LoweredStep:
 
     @property
     def shared(self) -> SharedWork | None:
-        """What the device is to one of several processes in a step; None where one has it."""
+        """The share of the device for one of several processes in a step; None for a single one."""
         found: SharedWork | None = None
         for number in self.program.instances:
             own = self.costs[number].shared
@@ -99,7 +99,7 @@ class LoweredJob:
 def steps_of(
     job: PlacedJob, cluster: Cluster, tiers: Sequence[str], storage: Loader | None = None
 ) -> tuple[LoweredJob, ...]:
-    """Return what a job's step is made of on the ranks of each of its meshes.
+    """Return the contents of a job's step on the ranks of each of its meshes.
 
     Args:
         job: The job.
@@ -132,7 +132,7 @@ def _finished(
     before: MeshBorder | None,
     after: MeshBorder | None,
 ) -> LoweredJob:
-    """Return what the ranks of a mesh do.
+    """Return the work of the ranks of a mesh.
 
     Args:
         begun: What is known of them.
@@ -194,7 +194,7 @@ def _axes_of_arrivals(*borders: MeshBorder | None) -> list[tuple[str, ...]]:
 def _with_copies(
     program: ModelProgram, strategy: Strategy, chunks: Sequence[Sequence[int]]
 ) -> ModelProgram:
-    """Return the program with what chunks keep of tensors that are carried past them."""
+    """Return the program with the memory of chunks for tensors that are carried past them."""
     if (count := strategy.mesh.pipeline) == 1:
         return program
     return with_boundary_copies(program, chunks, chunk_stages(strategy.schedule.placed(count)))
@@ -253,7 +253,7 @@ def _moves(
 
 
 def _loading(job: PlacedJob, topology: MeshTopology, *, samples: float) -> tuple[Loading, ...]:
-    """Return what loading samples is to the ranks of each pool; nothing without a loader."""
+    """Return the input loading of the ranks of each pool; empty without a loader."""
     if job.loader is None or job.strategy.mesh.stages_before:
         return ()
     found = loading_of(
@@ -268,7 +268,7 @@ def _loading(job: PlacedJob, topology: MeshTopology, *, samples: float) -> tuple
 
 
 def _expanded(job: PlacedJob, cluster: Cluster, tier2_offload: Offload) -> ExpandedMemory | None:
-    """Return the expanded memory of a device, with what lies there."""
+    """Return the expanded memory of a device, with its contents."""
     layers = max(job.model.layers, 1) / job.strategy.mesh.pipeline
     return expanded_memory(
         tier2_offload,
@@ -280,7 +280,7 @@ def _expanded(job: PlacedJob, cluster: Cluster, tier2_offload: Offload) -> Expan
 
 
 def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -> GroupShapes:
-    """Return how groups lie for ranks of a kind."""
+    """Return the positions of groups for ranks of a kind."""
     if topology.cluster.is_mixed or topology.devices is not None:
         return RankPlacement(shapes=kind.shapes)  # axes may lie across each other
     shapes = {axis: topology.group((axis,)) for axis in active}

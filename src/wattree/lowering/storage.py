@@ -1,4 +1,4 @@
-"""Pass 6: bytes of parameters, gradients and optimizer state, and what synchronizing them takes."""
+"""Pass 6: bytes of parameters, gradients, optimizer state, and of their synchronization."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class SyncGroup:
 
     @property
     def is_staged(self) -> bool:
-        """Whether gradients are kept as shards, so that the whole needs a buffer of its own."""
+        """Return whether gradients are stored as shards, so that whole ones need a buffer."""
         return self.stored_as_shards and bool(self.scatter_axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """What a block's parameters take on one rank, arrays over `n` strategies. [B]
+    """The memory of a block's parameters on one rank, arrays over `n` strategies. [B]
 
     Attributes:
         parameters, gradients, optimizer: Resident bytes.
@@ -82,7 +82,7 @@ class Storage:
     cache: Floats | None = None
 
     def at(self, level: int) -> Storage:
-        """Return what it takes on ranks of one level alone."""
+        """Return the figures for ranks of one level."""
         if len(self.parameters) == 1:
             return self
         own = slice(level, level + 1)
@@ -116,7 +116,7 @@ def block_storage(
     samples: float | None = None,
     offload: Offload | None = None,
 ) -> Storage:
-    """Return what the parameters of one block take and move.
+    """Return the memory and traffic of the parameters of one block.
 
     Args:
         program: Of the block.
@@ -178,7 +178,7 @@ def _cache_bytes(
 
 
 class _Taken(NamedTuple):
-    """What a group of parameters takes, as `Storage` has it of all."""
+    """The memory of a group of parameters, with the fields of `Storage`."""
 
     parameters: Floats
     gradients: Floats
@@ -201,7 +201,7 @@ def _taken(
     samples: float | None,
     offload: Offload | None,
 ) -> _Taken:
-    """Return what a group of so many local elements takes."""
+    """Return the memory of a group with a number of local elements."""
     zero = np.zeros_like(elements)
     parameters, gradients, optimizer, updated = zero, zero, zero, zero
     tier2, rows_in, rows_out, tier2_elements = zero, zero, zero, zero

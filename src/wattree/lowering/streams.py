@@ -18,7 +18,7 @@ GRADIENTS = CATEGORIES.index("gradients")
 
 
 class Copy:
-    """Copies between a device and a tier of memory behind it; `wire_bytes` are what it moves.
+    """Copies between a device and a memory tier behind it; `wire_bytes` are their bytes.
 
     Reads from storage into host memory are counted among them.
     """

@@ -1,4 +1,4 @@
-"""Memory behind the devices: links to it, copies over them, and whether all of it finds room.
+"""Memory behind the devices: links to it, copies over them, and checks of its capacity.
 
 A copy is moved by an engine of its own: it takes link and memory bandwidth, and slows no kernel.
 """
@@ -23,7 +23,7 @@ _WORDS = {"host": "host memory", "cxl": "CXL memory"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """A memory behind the devices, as one rank reaches it.
+    """A memory behind the devices, as seen by one rank.
 
     Attributes:
         name: One of `strategy.TIERS`.

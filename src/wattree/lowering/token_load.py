@@ -1,4 +1,4 @@
-"""Tokens of ranks whose experts are not equally popular → levels of work that ranks have."""
+"""Levels of work of ranks whose experts are not equally popular."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RankLevels:
 
 
 def port_factors(tokens: Floats) -> Floats:
-    """Return what an uneven exchange sends through each rank's ports, over an even one.
+    """Return the ratio of an uneven exchange's bytes on each rank's ports to an even one's.
 
     Every rank has as many tokens of its own, and sends each rank the same share of them: it gets
     its own share from all, and sends off what is for others. The way with more bounds the port.

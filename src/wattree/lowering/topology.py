@@ -1,4 +1,4 @@
-"""Where the mesh lies on the cluster: shapes of process groups, paths between stages, links."""
+"""The mesh on the cluster: shapes of process groups, paths between stages, links."""
 
 from __future__ import annotations
 
@@ -238,6 +238,6 @@ class MeshTopology:
 
 
 def _places(of_members: Integers) -> float:
-    """Return over how many places the most spread group lies; shape `(groups, members)`."""
+    """Return the number of places of the most spread group; shape `(groups, members)`."""
     ordered = np.sort(of_members, axis=1)
     return float(1 + (np.diff(ordered, axis=1) != 0).sum(axis=1).max(initial=0))

@@ -1,4 +1,4 @@
-"""How unequally the ranks of a job are loaded, and what of that cannot be added up."""
+"""Unequal load of a job's ranks, and combinations that are not supported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a `transformer:` block leaves open, in a job that names its software."""
+"""Defaults of a `transformer:` block in a job that names its software."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_model
 
 
 def usual_block(job: Job) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the keys of a job's `transformer:` block, and what was assumed, in words.
+    """Return the keys of a job's `transformer:` block, and the assumptions, in words.
 
     The catalog's model of the same sizes says what the block leaves out, and after it the
     software's own arguments. Jobs that name no software mean what they write.

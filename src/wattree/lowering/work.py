@@ -1,4 +1,4 @@
-"""Model FLOP of a step: what the model needs, whatever the strategy executes."""
+"""Model FLOP of a step: those that the model needs, not those that the strategy executes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's workload makes of its model: nothing to train, or the phases of generation."""
+"""Changes a job's model by its workload: no trained parameters, or the phases of generation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def workload_model(
 
 
 def _with_split_experts(job: Job, model: ModelGraph) -> Job:
-    """Return a job whose tensor ranks have a part of every expert, as engines do.
+    """Return a job whose tensor ranks split every expert, like inference engines.
 
     A step of one position for each sequence has no positions to hand from rank to rank.
     """
@@ -105,7 +105,7 @@ def _check_generation(job: Job, model: ModelGraph) -> None:
 
 
 def _fused(graph: ModelGraph) -> ModelGraph:
-    """Return a graph whose operators are one kernel each, as inference engines have them."""
+    """Return a graph whose operators are one kernel each, as in inference engines."""
     blocks = {
         name: replace(
             block, operators=tuple(replace(o, kernels=min(o.kernels, 1)) for o in block.operators)

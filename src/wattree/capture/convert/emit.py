@@ -203,7 +203,7 @@ class Emitter:
         return found
 
     def _unwalked(self, loops: _Loops, leaf: Atom) -> tuple[Atom, _Loop, float]:
-        """Return the loop of a position that no operand iterates: one of the batch, else of length 1."""
+        """Return the loop of a position that no operand iterates: of the batch or of length 1."""
         size = self.atoms.size(leaf)
         if size.batch or size.seq:
             # Element by element that is what a loss has for each sample, of which it is the mean.

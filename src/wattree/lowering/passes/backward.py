@@ -84,7 +84,7 @@ def _exchange_gradients(
     found: dict[str, list[Placed]],
     instructions: InstructionList,
 ) -> None:
-    """Send the gradients of what tables gave back in one exchange, as many as there are by now."""
+    """Send the gradients of tables' outputs in one exchange, as many as exist by now."""
     alike: list[tuple[Layout, dict[str, Placed]]] = []
     for operator, split in zip(block.operators, splits, strict=True):
         if not is_sample_table(operator):
@@ -117,7 +117,7 @@ def _is_end(operator: Operator, block: Block) -> bool:
 def _tensors_to_train(
     block: Block, inputs: Mapping[str, Placed], *, input_gradient: bool
 ) -> set[str]:
-    """Tensors whose gradient something needs: what a trained parameter or block input reaches."""
+    """Tensors with a needed gradient: they depend on a trained parameter or a block input."""
     reached = set(inputs) if input_gradient else set()
     for operator in block.operators:
         trained = any(parameter.trainable for parameter in operator.parameters)
@@ -209,7 +209,7 @@ def _add_gradients(
 
 
 def _factors(operator: Operator, wanted: set[str]) -> dict[int, Operand | Parameter]:
-    """Return the factors of a product that have a gradient, by place: each takes a product."""
+    """Return the factors of a matmul with a gradient, by place: each needs a matmul."""
     return {
         place: factor
         for place, factor in enumerate(operator.factors)
@@ -220,7 +220,7 @@ def _factors(operator: Operator, wanted: set[str]) -> dict[int, Operand | Parame
 def _factor_instruction(
     operator: Operator, split: Split, place: int, waits: tuple[int, ...], *, given: bool
 ) -> ComputeInstruction:
-    """Return the instruction that derives a factor of a product.
+    """Return the instruction that computes the gradient of a matmul's factor.
 
     Only parameters can wait for their gradients. A convolution's second factor is derived by the
     kernels for weights, also where it is computed.
@@ -247,7 +247,7 @@ def _gather_again(
     inputs: Mapping[str, Placed],
     instructions: InstructionList,
 ) -> list[int]:
-    """Gather a saved input once more where forward gathered it: only the shard was kept."""
+    """Gather a saved input again if forward gathered it: only the shard was saved."""
     again = []
     for operand in operator.inputs:
         if operand.tensor not in operator.saved or is_sample_table(operator):

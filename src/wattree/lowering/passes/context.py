@@ -15,7 +15,7 @@ from wattree.strategy import Choices, ContextExchange, PositionOrder
 def exchanges_of(
     block: Block, choices: Sequence[Choices]
 ) -> tuple[Mapping[str, ContextExchange], Mapping[str, PositionOrder]]:
-    """Return how each tensor of keys and values is exchanged, and how each attention's lie.
+    """Return how each tensor of keys and values is exchanged, and the layout of each attention.
 
     Ghosts are waited for: whatever runs alongside them stands before the product that reads them.
 

@@ -27,7 +27,7 @@ def forward_instructions(
     synced: Mapping[str, tuple[str, ...]] | None = None,
     saved_names: frozenset[str] = frozenset(),
 ) -> InstructionList:
-    """Return the instructions of `block`'s forward pass (or of what is recomputed of it).
+    """Return the instructions of `block`'s forward pass, or of its recomputed part.
 
     Args:
         block: Whose operators.
@@ -72,7 +72,7 @@ def forward_instructions(
 
 
 def _run(operator: Operator, split: Split, instructions: InstructionList, *, share: float) -> int:
-    """Add the instruction of an operator, after what brings its inputs to it; return its index."""
+    """Add the instruction of an operator, after those of its inputs; return its index."""
     depends = []
     given = False
     for operand in operator.inputs:
@@ -97,7 +97,7 @@ def _run(operator: Operator, split: Split, instructions: InstructionList, *, sha
 
 
 def _is_result(operator: Operator, block: Block) -> bool:
-    """Whether the model ends in what an operator makes, to be had whole: losses, and products.
+    """Return whether an operator's output is a result of the model that must be whole.
 
     Sums over samples are left to whoever prints them.
     """
@@ -110,7 +110,7 @@ def _is_result(operator: Operator, block: Block) -> bool:
 
 
 def _complete(operator: Operator, instructions: InstructionList) -> None:
-    """Add up partial results: ranks that share what is summed over each see part of every row."""
+    """Add up partial results: ranks that split a summed loop each have part of every row."""
     for output in operator.outputs:
         whole = _whole(instructions.tensors[output.tensor].layout)
         instructions.tensors[output.tensor] = instructions.in_layout(output.tensor, whole)
@@ -122,7 +122,7 @@ def _whole(layout: Layout) -> Layout:
 
 
 def looked_up_tensors(block: Block) -> tuple[str, ...]:
-    """Return the tensors that tables of samples give."""
+    """Return the output tensors of tables of samples."""
     return tuple(o.outputs[0].tensor for o in block.operators if is_sample_table(o))
 
 

@@ -1,4 +1,4 @@
-"""Pass 1e: which gathered inputs are kept for backward."""
+"""Pass 1e: selects the gathered inputs that are saved for backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instructions under construction: where tensors lie, and the collectives that move them."""
+"""Instructions under construction: layouts of tensors, and collectives that change them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AROUND = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A tensor as it lies after the instruction that makes it.
+    """A tensor in the layout of the instruction that writes it.
 
     Attributes:
         layout: How it lies.
@@ -49,7 +49,7 @@ class Placed:
     experts_at: int | None = None
 
     def by_experts(self, layout: Layout) -> bool:
-        """Return whether `layout` gives a rank what is its own: tokens of its experts, tables."""
+        """Return whether `layout` assigns rank-specific data: tokens of experts, tables."""
         if OWNED in layout.values():
             return True
         return self.experts_at is not None and self.experts_at in layout.values()
@@ -165,7 +165,7 @@ class InstructionList:
     def convert_together(
         self, label: str, group: Mapping[str, Placed], want: Layout
     ) -> dict[str, Placed]:
-        """Turn tensors that lie alike into `want` in one exchange, as tables send theirs."""
+        """Convert tensors of the same layout to `want` in one exchange, as for tables."""
         first = next(iter(group.values()))
         size = first.size.scaled(
             sum(p.size.coefficient for p in group.values()) / first.size.coefficient
@@ -222,13 +222,13 @@ class InstructionList:
 
 
 def like(placed: Placed, other: Placed) -> bool:
-    """Return whether two tensors lie alike, so that one exchange can move both."""
+    """Return whether two tensors have the same layout, so that one exchange can move both."""
     same = replace(placed.size, coefficient=other.size.coefficient) == other.size
     return same and placed.layout == other.layout
 
 
 def halo_size(operator: Operator, split: Split, halo: Halo) -> LocalSize:
-    """Return the elements of an operator's input that lie beyond both edges of a rank's part."""
+    """Return the elements of an operator's input beyond both edges of a rank's part."""
     read = operator.inputs[0]
     own = local_size(operator, read, layout_of(read, split, partial=False))
     return own.without(halo.axes).scaled(halo.share)

@@ -1,4 +1,4 @@
-"""Pass 4: what a block keeps: activations for backward, and parameters with their storage."""
+"""Pass 4: a block's saved activations, and its parameters with their storage."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Opera
 def _edges(
     block: Block, saved_names: Sequence[SavedTensor], forward: InstructionList
 ) -> list[SavedTensor]:
-    """Return the rows of neighbours that gradients of windows need, kept with the rank's own."""
+    """Return the rows of neighbors that gradients of windows need, saved with the rank's own."""
     by_name = {tensor.name: tensor for tensor in saved_names}
     found = []
     for number, ((name, _), placed) in enumerate(forward.edges.items()):
@@ -170,7 +170,7 @@ def _saved_operands(
     forward: InstructionList,
     inputs: Mapping[str, Placed],
 ) -> Placed:
-    """Where the kept copy lies: as produced if it was only gathered since, else as converted.
+    """The layout of the saved copy: as produced if only gathered since, else as converted.
 
     Where what was gathered is to be kept, it is that, whoever else reads a part.
     """
@@ -228,7 +228,7 @@ def parameter_groups(
     choices: Sequence[Choices],
     boundary_layouts: Mapping[str, Layout],
 ) -> tuple[ParameterGroup, ...]:
-    """Return the parameters of a block, those stored and synchronized alike summed up.
+    """Return the parameters of a block, summed by storage and synchronization.
 
     Args:
         block: Whose operators.
@@ -298,7 +298,7 @@ def _summed_whole(
 def _group(
     parameter: Parameter, split: Split, choice: Choices, *, alike: Sequence[str]
 ) -> ParameterGroup:
-    """Return how a parameter lies; `alike`: axes over which its gradient is the same at once."""
+    """Return a parameter's layout; `alike`: axes over which its gradient is the same at once."""
     owners = split.get(OWNER, ())
     over = (*(axis for dim in parameter.dims for axis in split.get(dim, ())), *owners)
     partial = tuple(

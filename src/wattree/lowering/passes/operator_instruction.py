@@ -78,7 +78,7 @@ def compute_instruction(
 
 
 def cache_size(operator: Operator, split: Split, positions: float) -> LocalSize:
-    """Return the elements that one rank keeps of so many cached positions of a micro-batch."""
+    """Return the elements of a number of cached positions of a micro-batch on one rank."""
     assert operator.cache is not None
     size = together(operator, split, "batch").scaled(positions * operator.cache.elements)
     return size.over(split.get("heads", ())) if operator.cache.by_heads else size
@@ -95,7 +95,7 @@ def _dim(operator: Operator, split: Split, name: str) -> LocalSize:
 
 
 def together(operator: Operator, split: Split, *stems: str) -> LocalSize:
-    """Return the product of the dims that are called `stem`, `stem_1`, …."""
+    """Return the product of the dims that are named `stem`, `stem_1`, …."""
     size = LocalSize()
     for dim in operator.dims:
         name, _, number = dim.name.rpartition("_")
@@ -120,7 +120,7 @@ def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> Lo
 
 
 def _row(operator: Operator, split: Split) -> LocalSize:
-    """Elements of a row of a table: of what indexes the table and the result."""
+    """Elements of a row of a table: of dims that index both the table and the result."""
     found = {name for output in operator.outputs for name in output.dims}
     size = LocalSize()
     for name in operator.parameters[0].dims if operator.parameters else ():
@@ -149,7 +149,7 @@ _SIDES = {
 
 
 def _part(operator: Operator, indexed_by: tuple[bool, bool, bool]) -> str | None:
-    """Return which side of a product a dim is on, None for a dim that adds no work."""
+    """Return the side of a matmul that a dim is on, None for a dim that adds no work."""
     if operator.window is not None:
         if indexed_by == (False, False, True):  # taps, each of which meets another position
             return "n" if operator.window.transposed else "k"

@@ -109,7 +109,7 @@ def _changed(
     counted: bool,
     trains: bool,
 ) -> Block:
-    """Return the block with its phantom layers; faults go to `misfits`."""
+    """Return the block with its phantom layers; errors are added to `misfits`."""
     operators: list[Operator] = []
     for operator, choice in zip(block.operators, choices, strict=True):
         how = choice.phantom
@@ -135,7 +135,7 @@ def _changed(
 
 
 def _below(operator: Operator, part: Operator) -> str:
-    """Return a path for a projection of a joined product, below it: there its choices hold."""
+    """Return a path for a projection of a joined matmul, below it, so that its choices apply."""
     whole, own = operator.path.split("."), part.path.split(".")
     while own[1:] and own[0] == whole[0]:
         whole, own = whole[1:], own[1:]

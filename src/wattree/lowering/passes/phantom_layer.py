@@ -1,4 +1,4 @@
-"""The operators of a phantom layer, which stand in the place of a linear one.
+"""The operators of a phantom layer, which replace those of a linear layer.
 
 Of a layer with weights `(out, in)` over `p` ranks come, each with a dim `rank` that the axis splits
 (letters of docs/design/0022-phantom-in-the-tree.md):
@@ -53,7 +53,7 @@ def _parts(features: float, ranks: int) -> list[float]:
 
 
 def _others(dense: Operator, features: Sequence[str], whose: str | None) -> tuple[float, ...]:
-    """Return the lengths of all features dims but that in whose place the ranks stand."""
+    """Return the lengths of all feature dims except the one that the rank dim replaces."""
     return tuple(dense.dim(name).extent.coefficient for name in features if name != whose)
 
 
@@ -74,7 +74,7 @@ def _names(dims: Sequence[IterationDim]) -> tuple[str, ...]:
 def _placed(
     dims: Sequence[str], features: Sequence[str], whose: str | None, lead: str, own: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return a tensor's dims with `lead` in the place of the dim `whose`, and own ones of others.
+    """Return a tensor's dims with `lead` in place of the dim `whose`, and new ones for others.
 
     Where there is no other, the own dim stands behind `lead`.
     """
@@ -182,7 +182,7 @@ class PhantomLayer:
 
     @property
     def _own_part(self) -> Operand:
-        """What the local product writes where more is added to it."""
+        """The output of the local matmul, to which others are added."""
         return Operand(tensor=self._name("own"), dims=self._written(self.dense.outputs[0]))
 
     def _ghosts(self, part: str, *, whole: bool = False) -> Operand:
@@ -251,11 +251,11 @@ class PhantomLayer:
 
     @property
     def _with_own(self) -> float:
-        """What is gathered over what is of others: a rank's own comes along."""
+        """The ratio of the gathered ghosts, which include a rank's own, to the others'."""
         return self.ranks / (self.ranks - 1)
 
     def _decompress_of(self, ghosts: Operand) -> Operator:
-        """Return the product with a decompressor for each of the other ranks."""
+        """Return the matmul with a decompressor for each of the other ranks."""
         others, k = self.ranks - 1, float(self.how.ghosts)
         weight = self._parameter(
             "decompressor",
@@ -279,7 +279,7 @@ class PhantomLayer:
     def _decompress(
         self, ghosts: Operand, weight: Parameter, summed: tuple[IterationDim, ...]
     ) -> Operator:
-        """Return the product that adds to the local one."""
+        """Return the matmul that adds to the local one."""
         return Operator(
             path=self._name("decompress"),
             kind=OperatorKind.MATMUL,
@@ -292,7 +292,7 @@ class PhantomLayer:
         )
 
     def _sum(self) -> tuple[Operator, Operator]:
-        """Return the sum of all ghosts, and what it is without a rank's own."""
+        """Return the sum of all ghosts, and the sum without a rank's own."""
         total, own = self._ghosts("total", whole=True), self._ghosts("ghosts")
         loops = (*self._loops, _features("ghost", float(self.how.ghosts)))
         added = Operator(
@@ -315,7 +315,7 @@ class PhantomLayer:
         return added, without_own
 
     def _hand_out(self) -> Operator:
-        """Return what makes of a rank's compressor something that others can have: a copy."""
+        """Return the copy that makes a rank's compressor a tensor that others can read."""
         ghosts = float(self.how.ghosts)
         weight = self._parameter(
             "compressor", "ghost", *_names(self.rows), of_rank=lambda rows, _: ghosts * rows
@@ -331,7 +331,7 @@ class PhantomLayer:
         )
 
     def _compress_all(self) -> Operator:
-        """Return the products of the others' inputs and compressors, on every rank."""
+        """Return the matmuls of the others' inputs and compressors, on every rank."""
         share = self._with_own
         inputs = replace(self._read_by("source"), fraction=share)
         compressors = replace(self._compressors("source"), fraction=share)

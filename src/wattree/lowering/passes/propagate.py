@@ -20,7 +20,7 @@ def operator_splits(
     active: frozenset[str],
     where: str,
 ) -> tuple[Split, ...]:
-    """Return the split of every operator: explicit choices first, then what its inputs bring.
+    """Return the split of every operator: explicit choices first, then those of its inputs.
 
     Args:
         block: Whose operators.
@@ -77,7 +77,7 @@ def _explicit(
 
 
 def _gathered_whole(operator: Operator, choice: Choices) -> frozenset[str]:
-    """Return the dims that are not to be split: the strategy says so, or steps follow each other.
+    """Return the dims that must not be split: by the strategy, or because steps are sequential.
 
     Nor are windows over a sequence split, whose rows no pass exchanges.
     """
@@ -97,7 +97,7 @@ def _inherit(
     *,
     whole: frozenset[str],
 ) -> None:
-    """Let axes the operator says nothing about follow its inputs, but for dims kept `whole`."""
+    """Let axes without an explicit choice follow the inputs, except for dims kept `whole`."""
     used = {axis for axes in split.values() for axis in axes}
     for operand in operator.inputs:
         for axis, position in layouts.get(operand.tensor, {}).items():

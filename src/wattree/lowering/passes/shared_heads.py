@@ -35,7 +35,7 @@ class _Attention:
         return self.keys[-1][0]
 
     def copies(self, ranks: int) -> bool:
-        """Return whether each of so many ranks gets a copy of one head."""
+        """Return whether each of a number of ranks gets a copy of one head."""
         heads = self.core.kv_heads
         return ranks > heads and ranks % heads == 0 and self.core.query_heads % ranks == 0
 
@@ -83,7 +83,7 @@ def fewest_heads(model: ModelGraph) -> float:
 
 
 def _all(block: Block) -> Iterator[_Attention]:
-    """Yield attention with heads that are counted in whole, behind plain projections."""
+    """Yield attention whose heads are counted as a whole, after plain projections."""
     for core in block.operators:
         if core.kind is not OperatorKind.ATTENTION or not core.has_dim("heads"):
             continue
@@ -94,7 +94,7 @@ def _all(block: Block) -> Iterator[_Attention]:
 
 
 def _chain(operators: Sequence[Operator], tensor: str) -> list[tuple[str, str]]:
-    """Return who make a tensor, and what each makes, back to a projection; empty without one."""
+    """Return the writers of a tensor, and their shares, back to a projection; empty without one."""
     made = {
         operand.tensor: (operator, number)
         for operator in operators
@@ -151,7 +151,7 @@ def _copied(operator: Operator, copied: set[str], *, heads: int, ranks: int) -> 
 
 
 def _widened(projection: Operator) -> Operator:
-    """Return a projection as wide as all that it writes, whose shares add up to one again."""
+    """Return a projection as wide as all its outputs, whose shares add up to one again."""
     wider = sum(each.fraction for each in projection.outputs)
     last = projection.outputs[0].dims[-1]
     return replace(

@@ -1,4 +1,4 @@
-"""Pass 1d: over which ranks batch norm takes its statistics together."""
+"""Pass 1d: finds the ranks over which batch norm computes its statistics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def statistics_axes(
 
 
 def channels_of(operator: Operator) -> str | None:
-    """Return the dim that statistics are kept for: that of the scale, or the second one."""
+    """Return the dim of the statistics: that of the scale, or the second one."""
     if operator.parameters:
         return operator.parameters[0].dims[0]
     dims = operator.outputs[0].dims
@@ -40,7 +40,7 @@ def channels_of(operator: Operator) -> str | None:
 
 
 def statistics(operator: Operator, split: Split) -> LocalSize:
-    """Return what is reduced: in forward sum and sum of squares, in backward two sums by channel.
+    """Return what is reduced: sum and sum of squares in forward, two sums per channel in backward.
 
     The count that goes with the former (a value for all channels) is left out.
     """

@@ -77,7 +77,7 @@ def _extent(dim: IterationDim) -> int:
 def _longer(
     operators: Sequence[Operator], choices: Sequence[Choices], tensor: Mapping[str, int]
 ) -> tuple[_Longer, ...]:
-    """Return the dims of each operator whose parts are uneven, and over how many ranks they lie."""
+    """Return the dims of each operator with uneven parts, and the ranks that split them."""
     return tuple(
         tuple(
             (dim.name, ranks)

@@ -30,7 +30,7 @@ class Halo:
 
 
 def halos_of(operator: Operator, split: Split) -> tuple[Halo, ...]:
-    """Return what an operator needs of its neighbours, dim by dim; nothing where no window crosses.
+    """Return the rows that an operator needs of its neighbors, by dim; empty if no window crosses.
 
     A window of `k` taps, `d` apart, spans `(k - 1) d + 1` rows; parts begin at multiples of the
     stride `s`, so `(k - 1) d + 1 - s` rows of each window lie beyond the part at its edges. A

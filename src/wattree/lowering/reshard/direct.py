@@ -68,7 +68,7 @@ def _place(at: TensorPlacement, axis: str) -> int | None:
 
 
 def _price(at: TensorPlacement, move: Move, unsummed: int) -> tuple[float, ...]:
-    """Return how many axes move, what a rank receives of a tensor of 1, and the collectives.
+    """Return the number of moved axes, the received bytes per byte, and the collectives.
 
     Where all that is equal, summands are added before they are exchanged.
     """

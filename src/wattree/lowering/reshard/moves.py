@@ -1,4 +1,4 @@
-"""What one collective, or work on a rank alone, can make of a placement."""
+"""The changes of a placement by one collective, or by work on a single rank."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _reductions(at: TensorPlacement, *, ordered: bool) -> Iterator[Move]:
 
 
 def _removals(shards: Shards, *, ordered: bool) -> Iterator[tuple[tuple[str, ...], Shards]]:
-    """Yield axes that can leave their dims together, and what is left of the dims."""
+    """Yield axes that can leave their dims together, and the remaining axes of the dims."""
     choices = [
         [axes[start:] for start in range(len(axes) + 1)] if ordered else [(), *subsets(axes)]
         for axes in shards

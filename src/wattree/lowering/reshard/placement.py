@@ -1,4 +1,4 @@
-"""How a tensor lies on the axes of a mesh, and which part of it each device has."""
+"""The placement of a tensor on the axes of a mesh, and the part of each device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPlacement:
-    """How a tensor lies on a mesh. Axes that are not named hold replicas.
+    """The placement of a tensor on a mesh. Axes that are not named hold replicas.
 
     Attributes:
         shards: Of each dim of the tensor, the axes that split it, outermost first.
@@ -80,6 +80,6 @@ def volumes(of: Integers) -> Integers:
 
 
 def common(left: Integers, right: Integers) -> Integers:
-    """Return what regions have in common, of shapes that broadcast."""
+    """Return the intersection of regions, of shapes that broadcast."""
     low = np.maximum(left[..., 0], right[..., 0])
     return np.stack([low, np.minimum(left[..., 1], right[..., 1])], axis=-1)

@@ -23,7 +23,7 @@ StepPrice = Callable[[ReshardStep], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _At:
-    """A placement on the mesh that a tensor comes from, or on that where it goes."""
+    """A placement on the source mesh or on the target mesh."""
 
     arrived: bool
     placement: TensorPlacement

@@ -1,4 +1,4 @@
-"""What steps of a layout change take on the links of a cluster."""
+"""Times of the steps of a layout change on the links of a cluster."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LinkTime:
         return float((cost.latency_s + cost.work_s)[0])
 
     def distance(self, senders: Integers, receivers: Integers) -> Integers:
-        """Return how far apart devices are: 0 for the same, then domain, leaf and beyond."""
+        """Return the distance of devices: 0 for the same, then domain, leaf and beyond."""
         everyone = MeshTopology(mesh=Mesh(axes=()), cluster=self.cluster)
         return np.where(senders == receivers, 0, 1 + everyone.distance(senders, receivers))
 

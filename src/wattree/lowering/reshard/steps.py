@@ -1,4 +1,4 @@
-"""Steps of a layout change on devices: what each receives, and from whom."""
+"""Steps of a layout change on devices: senders, receivers and data."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ReshardStep:
         return int(volumes(wanted).sum() - volumes(common(wanted, own)).sum())
 
     def own(self) -> Integers:
-        """Return what each device of the target had before; nothing if it was not there."""
+        """Return the part that each device of the target had before; empty if it had none."""
         if self.source.devices == self.target.devices:
             return self.held
         place = {device: rank for rank, device in enumerate(self.source.devices)}
@@ -93,7 +93,7 @@ class ReshardStep:
         return own
 
     def messages(self, distance: Distance) -> tuple[ReshardMessage, ...]:
-        """Return who sends what to whom, of a step of messages; as `sent`."""
+        """Return sender, receiver and data of a step of messages; as `sent`."""
         return tuple(
             ReshardMessage(
                 sender=sender, receiver=receiver, region=tuple((low, high) for low, high in region)

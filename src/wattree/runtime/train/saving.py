@@ -57,7 +57,7 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
 
 
 def _facts_of_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Return how a strategy is run, without newer options at their defaults, for old checkpoints."""
+    """Return how a strategy is run, without newer options at their defaults (old checkpoints)."""
     found = asdict(recipe)
     del found["schedule"], found["sharding"]
     for key in ("fsdp", "cp", "pp"):
