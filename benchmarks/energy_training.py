@@ -194,6 +194,7 @@ def section(options: Options) -> Section | None:
         title="`simulate` alone: average power at its own rate, shipped constants",
         measures=tuple(pairs),
         beside=(
+            *_steps(groups),
             *_told(options, groups, made),
             *(_under_limits(options, at_work) if options.refits else ()),
         ),
@@ -240,6 +241,15 @@ def _limited_s(run: Trained, limit_w: float, calibration: Calibration) -> float:
     job = _job(str(run.row.model_name), int(run.row.global_batch or 0), run.device).capped(limit_w)
     assert not isinstance(job.strategy, str)
     return predicted(setting_of(job, calibration), job.strategy).result.step_time_s
+
+
+def _steps(groups: Mapping[str, Sequence[Trained]]) -> list[Measure]:
+    """Return errors of step times, of devices whose steps no constant was fitted to."""
+    found = []
+    for title, runs in groups.items():
+        errors = [run.trace.makespan_s / run.step_s - 1.0 for run in runs if run.step_s]
+        found.append(_measure(f"{title}, step, no row in any fit", errors))
+    return found
 
 
 def _told(

@@ -201,6 +201,9 @@ def test_simulate_alone_is_near_where_devices_are_at_work(shared: Path) -> None:
     others = [m.figure for m in found.beside if "other two" in m.name or "of A40 and" in m.name]
     assert len(others) == 3
     assert max(others) < 0.05
+    steps = {m.name.partition(",")[0]: m.figure for m in found.beside if ", step, " in m.name}
+    assert steps["A40"] < 0.15
+    assert steps["V100"] < 0.10
 
 
 def test_recorded_runs_are_marked_as_estimates_and_name_no_machine() -> None:
