@@ -128,6 +128,10 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
             {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "selective_operator"},
         ),
         "qkv": (DECODER, {"preset": "zero2", "dp": 2, "recompute": "selective_qkv"}),
+        "attention-matmul": (
+            DECODER,
+            {"preset": "zero2", "dp": 2, "recompute": "selective_attention_matmul"},
+        ),
         "qkv-in-parts": (DECODER, {"preset": "megatron", "tp": 2, "recompute": "selective_qkv"}),
         "operators-in-parts": (
             MIXTURE,

@@ -312,3 +312,23 @@ def test_llm_foundry_is_refused_with_what_is_wrong(
     with pytest.raises(JobError) as caught:
         _foundry(tmp_path, **changes)
     assert message in str(caught.value)
+
+
+def test_a_backend_of_another_library_has_its_model(tmp_path: Path) -> None:
+    """A flavor sets sizes of its own, whatever the named model has."""
+    toml = (
+        '[model]\nname = "transformers_modeling_backend"\nflavor = "debugmodel"\n'
+        '[hf_transformers]\nmodel = "Qwen/Qwen3-4B-Instruct-2507"\n'
+    )
+    found = import_recipe(written(tmp_path, "a.toml", toml), "torchtitan")
+
+    block = found.job["model"]["transformer"]
+    assert (block["layers"], block["hidden"], block["ffn"]) == (2, 256, 768)
+
+
+def test_models_of_other_kinds_are_named_as_such(tmp_path: Path) -> None:
+    """A user reads why, and what to do."""
+    path = written(tmp_path, "a.toml", '[model]\nname = "flux"\nflavor = "flux-dev"\n')
+
+    with pytest.raises(JobError, match="found flux, a diffusion model of images, which is not mod"):
+        import_recipe(path, "torchtitan")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from wattree.capture.shape import TransformerShape
 from wattree.frameworks.found import reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
-from wattree.frameworks.launch import ENTER, as_yaml, first_of, parsed
+from wattree.frameworks.launch import ENTER, as_yaml, first_of
 from wattree.frameworks.maxtext_facts import (
     AXES,
     CONTEXTS,
@@ -19,6 +19,7 @@ from wattree.frameworks.maxtext_facts import (
     facts,
 )
 from wattree.frameworks.maxtext_read import find
+from wattree.frameworks.maxtext_values import maxtext_values
 from wattree.frameworks.torchrun import hosts_to_fill_in
 from wattree.strategy import StrategyOptions
 
@@ -104,8 +105,8 @@ def _misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
 
 
 def _policy(recompute: str) -> str:
-    """Return the policy of a kind of recomputation: the last of those that mean it."""
-    names = {"full": "full", "none": "minimal_with_context"}
+    """Return the policy of a kind of recomputation."""
+    names = {"full": "full", "none": "minimal_with_context", "selective_matmul": "minimal"}
     return names.get(recompute) or next(
         name for name, kind in facts()["remat"].items() if kind == recompute
     )
@@ -280,7 +281,7 @@ FRAMEWORKS.register("maxtext")(
         optimizers=tuple(OPTIMIZERS),
         ignored=tuple(facts()["ignored"]),
         write=write,
-        parse=parsed,
-        read=reader(find, parsed),
+        parse=maxtext_values,
+        read=reader(find, maxtext_values),
     )
 )

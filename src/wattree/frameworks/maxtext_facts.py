@@ -19,6 +19,8 @@ AXES: Final = {
 }
 #: Its axis for tensor parallelism whose norms are split over positions.
 SEQUENCE: Final = "tensor_sequence"
+#: Its second axis of fully sharded weights, over their other dims.
+TRANSPOSED: Final = "fsdp_transpose"
 CONTEXTS: Final = {"gather": "all_gather", "ring": "ring"}
 OPTIMIZERS: Final = {"adamw": "adamw", "adam": "adam_pax", "sgd": "sgd"}
 PRECISIONS: Final = {

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, create_model
 
-from wattree.files import read_text
-from wattree.frameworks.command import scalar
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import parsed
-from wattree.frameworks.maxtext_facts import AXES, CONTEXTS, OPTIMIZERS, SEQUENCE, facts
-from wattree.frameworks.models import layers_of, named_by_sizes, shape_of
+from wattree.frameworks.maxtext_facts import (
+    AXES,
+    CONTEXTS,
+    OPTIMIZERS,
+    SEQUENCE,
+    TRANSPOSED,
+    facts,
+)
+from wattree.frameworks.maxtext_model import MaxTextModelSpec, model_of_settings
+from wattree.frameworks.maxtext_values import BASE, maxtext_sources
+from wattree.frameworks.models import layers_of, shape_of
 from wattree.frameworks.settings import Settings
 from wattree.hardware import load_node
 from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
-from wattree.job.values import Degree, Factor, Layers, Rate, Samples, Tokens
+from wattree.job.values import Degree, Factor, Rate, Samples, Tokens
 
-#: `key=value` of a command.
-_OVERRIDE: Final = re.compile(r"[a-z][a-z0-9_]*=.*")
 _MOST_DEGREE: Final = 1_000_000
 
 
@@ -40,7 +42,7 @@ def _degree(value: object) -> object:
 _Part = Annotated[int, BeforeValidator(_degree)]
 
 
-_NAMES: Final = (*AXES.values(), SEQUENCE)
+_NAMES: Final = (*AXES.values(), SEQUENCE, TRANSPOSED)
 #: The mesh of base.yml: what is left over is fsdp within, and data over slices.
 _USUAL_MESH: Final = {
     f"{level}_{name}_parallelism": -1 if (level, name) in {("ici", "fsdp"), ("dcn", "data")} else 1
@@ -61,10 +63,9 @@ def _share(value: object) -> object:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class MaxTextSpec(Section):
-    """What of MaxText's settings a strategy depends on, the mesh aside."""
+class MaxTextSpec(MaxTextModelSpec):
+    """What of MaxText's settings a step depends on, the mesh aside."""
 
-    model_name: str = Field("default", description="the name of a model")
     max_target_length: Tokens = Field(2048, description="a whole number of tokens")
     per_device_batch_size: Annotated[Factor, BeforeValidator(_share)] = Field(
         12.0, description="a number above 0"
@@ -84,14 +85,6 @@ class MaxTextSpec(Section):
         "all_gather", description="all_gather or ring"
     )
     context_parallel_load_balance: bool = Field(True, description="true or false")
-    base_emb_dim: Degree | None = Field(None, description="a whole number")
-    base_num_query_heads: Degree | None = Field(None, description="a whole number")
-    base_num_kv_heads: Degree | None = Field(None, description="a whole number")
-    base_mlp_dim: Degree | None = Field(None, description="a whole number")
-    base_num_decoder_layers: Layers | None = Field(None, description="a whole number")
-    head_dim: Degree | None = Field(None, description="a whole number")
-    vocab_size: Degree | None = Field(None, description="a whole number")
-    logits_via_embedding: bool = Field(False, description="true or false")
 
 
 def find(settings: Settings, problems: Problems) -> Found | None:
@@ -101,14 +94,14 @@ def find(settings: Settings, problems: Problems) -> Found | None:
         settings: The cluster among them says how much an axis of -1 has.
         problems: Where faults go.
     """
-    path = settings.path
-    is_yaml = path.suffix in {".yml", ".yaml"}
-    values = dict(parsed(path)) if is_yaml else _overrides(path)
+    values, files = maxtext_sources(settings.path)
+    for file in files:
+        settings.assume(f"settings of {file.name} as in {file}")
     if not values.keys() & (MaxTextSpec.model_fields.keys() | _USUAL_MESH.keys()):
         problems.add("", "found no setting of MaxText, expected its YAML or key=value overrides")
         return None
-    if str(values.get("base_config", "base.yml")).rsplit("/", 1)[-1] != "base.yml":
-        problems.add("base_config", f"found {shown(values['base_config'])}, expected base.yml")
+    if str(base := values.get("base_config", BASE)).rsplit("/", 1)[-1] != BASE:
+        problems.add("base_config", f"found {shown(base)}, expected {BASE} or a file near this one")
     for key, needed in facts()["only"].items():
         if values.pop(key, needed) != needed:
             problems.add(key, f"has no counterpart here; expected {shown(needed)}")
@@ -120,23 +113,23 @@ def find(settings: Settings, problems: Problems) -> Found | None:
     filled = _filled(mesh, settings, problems=problems)
     if filled is None:
         return None
-    unread = values.keys() - known.keys() - set(facts()["ignored"])
-    return _found(spec, filled, tuple(sorted(unread)), problems)
-
-
-def _overrides(path: Path) -> dict[str, Any]:
-    """Return what a command overrides: `key=value`, after the name of base.yml."""
-    words = read_text(path).replace("\\\n", " ").split()
-    pairs = (word.split("=", 1) for word in words if _OVERRIDE.fullmatch(word))
-    return {key: scalar(value.strip("'\"")) for key, value in pairs}
+    unread = values.keys() - known.keys()
+    model = None if settings.given.model is not None else model_of_settings(spec, problems)
+    return _found(
+        spec, filled, model or settings.given.model or "", tuple(sorted(unread)), problems
+    )
 
 
 def _found(
-    spec: MaxTextSpec, degrees: Mapping[str, int], unread: tuple[str, ...], problems: Problems
+    spec: MaxTextSpec,
+    degrees: Mapping[str, int],
+    model: str | Mapping[str, Any],
+    unread: tuple[str, ...],
+    problems: Problems,
 ) -> Found:
-    strategy = _strategy(spec, degrees, problems)
+    strategy = _strategy(spec, degrees, model, problems)
     devices = math.prod(degrees.values())
-    replicas = degrees["data"] * degrees["fsdp"] * degrees["expert"]
+    replicas = math.prod(degrees[axis] for axis in ("data", "fsdp", TRANSPOSED, "expert"))
     samples = spec.per_device_batch_size * devices
     count = spec.gradient_accumulation_steps
     if degrees["pipeline"] > 1:
@@ -156,22 +149,37 @@ def _found(
     rates = {word: ours for ours, word in OPTIMIZERS.items()}
     if spec.opt_type not in rates:
         problems.add("opt_type", f"found '{spec.opt_type}', expected one of {', '.join(rates)}")
-    if spec.quantization not in {"", "fp8"}:
-        problems.add("quantization", f"found '{spec.quantization}', expected '' or fp8")
-    model, said = _model(spec)
+    formats: Mapping[str, str] = facts()["quantizations"]
+    if spec.quantization and spec.quantization not in formats:
+        problems.add(
+            "quantization",
+            f"found '{spec.quantization}', a format that is not modeled; expected '' or one of "
+            f"{', '.join(formats)}",
+        )
     return Found(
-        model=model,
+        model=model or None,
         sequence_length=spec.max_target_length,
         micro_batch=int(micro),
         accumulation=count,
-        precision=spec.quantization or {"bfloat16": "bf16", "float32": "fp32"}[spec.dtype],
+        precision=formats.get(spec.quantization)
+        or {"bfloat16": "bf16", "float32": "fp32"}[spec.dtype],
         optimizer=rates.get(spec.opt_type),
         learning_rate=spec.learning_rate,
         devices=devices,
         strategy=strategy,
-        assumed=said,
+        assumed=_assumed(spec, degrees),
         not_understood=unread,
     )
+
+
+def _assumed(spec: MaxTextSpec, degrees: Mapping[str, int]) -> tuple[str, ...]:
+    """Return what a job says otherwise, one sentence each."""
+    found = []
+    if degrees[TRANSPOSED] > 1:
+        found.append(f"{TRANSPOSED} is a second part of fsdp: it shards other dims of weights")
+    if spec.remat_policy in facts()["offloaded"]:
+        found.append(f"{spec.remat_policy} moves the input of each layer to the host as well")
+    return tuple(found)
 
 
 def _filled(
@@ -180,42 +188,56 @@ def _filled(
     """Return the degree of each axis, both levels together.
 
     An axis of -1 has what the others of its level leave: of a slice within, of the slices over it.
-    A slice is what the inner network joins: a pod of TPUs, a node of anything else.
     """
     levels = {
         level: {axis: mesh[f"{level}_{axis}_parallelism"] for axis in _NAMES}
         for level in ("ici", "dcn")
     }
-    products = {level: _product(axes) for level, axes in levels.items()}
-    per_node = settings.devices_per_node
-    devices, slices, size = settings.devices or per_node, products["dcn"], products["ici"]
-    if size is None:
-        is_pod = load_node(settings.given.node or "").device.kind == "tpu"
-        size = devices // (slices or 1) if is_pod else min(devices, per_node)
-    if slices is None:
-        slices = max(1, devices // size)
-    whole = {"ici": size, "dcn": slices}
+    known = {
+        level: math.prod(degree for degree in axes.values() if degree != -1)
+        for level, axes in levels.items()
+    }
+    is_open = {level: -1 in axes.values() for level, axes in levels.items()}
+    whole = _levels(known, is_open, settings)
     degrees = dict.fromkeys(_NAMES, 1)
     for level, axes in levels.items():
         left = [axis for axis, degree in axes.items() if degree == -1]
-        known = math.prod(degree for degree in axes.values() if degree != -1)
-        if len(left) > 1 or whole[level] % known:
-            what = " and ".join(left) if len(left) > 1 else f"degrees of {known}"
+        if len(left) > 1 or whole[level] % known[level]:
+            what = " and ".join(left) if len(left) > 1 else f"degrees of {known[level]}"
             problems.add(f"{level}_parallelism", f"found {what}, expected to fill {whole[level]}")
             return None
         for axis, degree in axes.items():
-            degrees[axis] *= whole[level] // known if degree == -1 else degree
+            degrees[axis] *= whole[level] // known[level] if degree == -1 else degree
     return degrees
 
 
-def _product(axes: Mapping[str, int]) -> int | None:
-    """Return how many devices the axes of a level have; None where one of them is -1."""
-    return None if -1 in axes.values() else math.prod(axes.values())
+def _levels(
+    known: Mapping[str, int], is_open: Mapping[str, bool], settings: Settings
+) -> dict[str, int]:
+    """Return the devices of a slice, and how many slices there are.
+
+    A slice is what the inner network joins: a pod of TPUs, a node of anything else. Where the
+    cluster is not named, it is the smallest with whole nodes that has room for all degrees.
+    """
+    size, slices, per_node = known["ici"], known["dcn"], settings.devices_per_node
+    if settings.devices is None:
+        return {"ici": math.lcm(size, per_node) if is_open["ici"] else size, "dcn": slices}
+    if is_open["ici"]:
+        is_pod = load_node(settings.given.node or "").device.kind == "tpu"
+        each = settings.devices // (1 if is_open["dcn"] else slices)
+        size = each if is_pod else min(settings.devices, per_node)
+    return {"ici": size, "dcn": max(1, settings.devices // size) if is_open["dcn"] else slices}
 
 
-def _strategy(spec: MaxTextSpec, degrees: Mapping[str, int], problems: Problems) -> dict[str, Any]:
+def _strategy(
+    spec: MaxTextSpec,
+    degrees: Mapping[str, int],
+    model: str | Mapping[str, Any],
+    problems: Problems,
+) -> dict[str, Any]:
     """Return the keys of the strategy."""
-    data, fsdp, experts = degrees["data"], degrees["fsdp"], degrees["expert"]
+    data, experts = degrees["data"], degrees["expert"]
+    fsdp = degrees["fsdp"] * degrees[TRANSPOSED]
     context = degrees["context"]
     if data > 1 and fsdp > 1:
         found: dict[str, Any] = {"sharding": "hybrid", "dp": data, "fsdp": fsdp}
@@ -229,7 +251,7 @@ def _strategy(spec: MaxTextSpec, degrees: Mapping[str, int], problems: Problems)
             "found copies of weights that lie over context or experts too, which no strategy here "
             "states; expected fsdp",
         )
-    found["recompute"] = _recompute(spec, problems)
+    found |= _recompute(spec, layers_of(model) // degrees["pipeline"], problems)
     tensor = degrees["tensor"] * degrees[SEQUENCE]
     if degrees["tensor"] > 1 and degrees[SEQUENCE] > 1:
         problems.add(
@@ -243,64 +265,37 @@ def _strategy(spec: MaxTextSpec, degrees: Mapping[str, int], problems: Problems)
         found["context_order"] = "zigzag" if spec.context_parallel_load_balance else "contiguous"
     if experts > 1:
         found["ep"] = experts
-    names = {word: name for name, word in facts()["models"].items()}
-    shape = shape_of(names.get(spec.model_name, ""))
+    shape = shape_of(model)
     if tensor > 1 and shape is not None and shape.experts > 0:
         found["expert_over_tensor"] = False
     if degrees["pipeline"] > 1:
-        found |= {"pp": degrees["pipeline"], **_pipeline(spec, degrees["pipeline"], problems)}
+        found |= {
+            "pp": degrees["pipeline"],
+            **_pipeline(spec, degrees["pipeline"], model, problems),
+        }
     return found
 
 
-def _recompute(spec: MaxTextSpec, problems: Problems) -> str:
-    kinds: Mapping[str, str] = facts()["remat"]
-    if spec.remat_policy not in kinds:
-        known = ", ".join(kinds)
-        problems.add("remat_policy", f"found '{spec.remat_policy}', expected one of {known}")
-    return kinds.get(spec.remat_policy, "full")
+def _recompute(spec: MaxTextSpec, layers: int, problems: Problems) -> dict[str, Any]:
+    """Return what is recomputed and what waits on the host, of a stage of so many layers."""
+    policy, kinds = spec.remat_policy, facts()["remat"]
+    if policy not in kinds:
+        problems.add("remat_policy", f"found '{policy}', expected one of {', '.join(kinds)}")
+        return {}
+    found = {"recompute": kinds[policy]}
+    if policy in facts()["offloaded"]:
+        found["offload"] = {"activations": {"layers": max(1, layers), "to": "host"}}
+    return found
 
 
-def _pipeline(spec: MaxTextSpec, stages: int, problems: Problems) -> dict[str, Any]:
+def _pipeline(
+    spec: MaxTextSpec, stages: int, model: str | Mapping[str, Any], problems: Problems
+) -> dict[str, Any]:
     repeats = spec.num_pipeline_repeats
     if repeats < 1:
-        layers = _layer_count(spec)
-        if layers is None:
+        layers = layers_of(model)
+        if not layers:
             problems.add("num_pipeline_repeats", f"is missing for {spec.model_name}")
             return {}
         repeats = max(1, layers // (stages * spec.num_layers_per_pipeline_stage))
     return {"schedule": "gpipe" if repeats == 1 else "breadth-first", "virtual_stages": repeats}
-
-
-def _layer_count(spec: MaxTextSpec) -> int | None:
-    """Return the layers of the model; None for one that the catalog does not have."""
-    if spec.base_num_decoder_layers is not None:
-        return spec.base_num_decoder_layers
-    if spec.model_name == "default":
-        return int(facts()["sizes"]["base_num_decoder_layers"])
-    names = {word: name for name, word in facts()["models"].items()}
-    return layers_of(names.get(spec.model_name, "")) or None
-
-
-def _model(spec: MaxTextSpec) -> tuple[str | dict[str, Any] | None, tuple[str, ...]]:
-    """Return the model, as a job has it, and what to say of it."""
-    ours = {word: name for name, word in facts()["models"].items()}
-    sizes = {key: getattr(spec, key) for key in facts()["sizes"]}
-    changed = [key for key, value in sizes.items() if value is not None]
-    if spec.model_name != "default":
-        if changed:
-            return None, (f"{spec.model_name} has other sizes here: {', '.join(changed)}",)
-        return ours.get(spec.model_name), ()
-    whole = {key: sizes[key] or usual for key, usual in facts()["sizes"].items()}
-    block = {
-        "layers": whole["base_num_decoder_layers"],
-        "hidden": whole["base_emb_dim"],
-        "heads": whole["base_num_query_heads"],
-        "kv_heads": whole["base_num_kv_heads"],
-        "head_dim": whole["head_dim"],
-        "ffn": whole["base_mlp_dim"],
-        "vocab": whole["vocab_size"],
-        "gated": True,
-        "norm": "rms",
-        "tied_embedding": spec.logits_via_embedding,
-    }
-    return named_by_sizes(block), ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from wattree.capture.mapping import shape_from_mapping
 from wattree.frameworks.settings import Settings
 
 #: What tuned versions of a model are called besides.
-_TUNED: Final = re.compile(r"(-(instruct|chat|hf|it|base))+$")
+_TUNED: Final = re.compile(r"(-(instruct|chat|hf|it|base|thinking|\d{4}))+$")
 _FOR_PEOPLE: Final = ("name", "architecture", "sources")
 #: Of which a file may say other than the model has.
 _DROPOUTS: Final = ("dropout", "attention_dropout")
@@ -78,20 +78,42 @@ def catalog_name(name: str, settings: Settings) -> str:
     return catalog_entry(found).name
 
 
-def with_overrides(name: str, overrides: Mapping[str, Any] | None) -> str | Mapping[str, Any]:
+def with_overrides(name: str, overrides: Mapping[str, Any] | None) -> str | dict[str, Any]:
     """Return a model of the catalog with other keys of its `config.json`, as a job has it."""
     config = catalog_entry(name).config if is_model_name(name) else None
     if config is None or not overrides:
         return name
     before = config_shape(config, name)
     after = config_shape({**config, **overrides}, name)
-    if before == after:
-        return name
+    return name if before == after else _block_of(after)
+
+
+def resized(model: str | Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a model with other sizes, as a job has it; None where its layers follow no pattern.
+
+    Args:
+        model: Name in the catalog, or the key `model` of a job.
+        sizes: Field of its shape → value.
+    """
+    shape = shape_of(model)
+    if shape is None:
+        return None
+    lists = {"moe_layers": shape.moe_layers, "window_layers": shape.window_layers}
+    chosen = {name: layers for name, layers in lists.items() if layers is not None}
+    layers = sizes.get("layers", shape.layers)
+    if chosen and layers > shape.layers:
+        return None
+    fewer = {name: tuple(i for i in kept if i < layers) for name, kept in chosen.items()}
+    return _block_of(replace(shape, **{**sizes, **fewer}))
+
+
+def _block_of(shape: TransformerShape) -> dict[str, Any]:
+    """Return a shape as the key `model` of a job has it."""
     usual = {each.name: each.default for each in fields(TransformerShape)}
     block = {
         key: list(value) if isinstance(value, tuple) else value
         for key, default in usual.items()
-        if (value := getattr(after, key)) != default and key not in _FOR_PEOPLE
+        if (value := getattr(shape, key)) != default and key not in _FOR_PEOPLE
     }
     return {"transformer": block}
 

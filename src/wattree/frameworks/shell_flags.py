@@ -1,4 +1,4 @@
-"""Flags of a command line in a shell script, without running it.
+"""Words and flags of the commands in a shell script, without running it.
 
 Every `--flag` of the script counts, wherever it stands: in arrays, in texts, in the command. Values
 of variables are filled in where the script sets them; what stands after `else` is left out.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 #: `NAME=value` at the start of a line, not an array.
 _ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?!\()(.*)$")
-#: `$NAME`, `${NAME}`, `${NAME:-value}`.
-_VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?[-=]([^{}]*))?\})")
+#: `$NAME`, `$1`, `${NAME}`, `${NAME:-value}`.
+_VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*|\d)|\{(\w+)(?::?[-=]([^{}]*))?\})")
 #: `$(( 8 * 2 ))` with whole numbers.
 _SUM: Final = re.compile(r"\$\(\(\s*(\d{1,9})\s*([*+/-])\s*(\d{1,9})\s*\)\)")
 _ARITHMETIC: Final = re.compile(r"\$\(\([^()]*\)\)")
@@ -32,11 +32,7 @@ def shell_flags(text: str) -> dict[str, Any]:
     Dashes within names become underscores. A flag that is given again replaces the first.
     """
     lines = list(_lines(text))
-    variables: dict[str, str] = {}
-    for line in lines:
-        if (found := _ASSIGNMENT.match(line)) is not None and not _FLAG.search(found[2]):
-            words = _words(found[2])
-            variables[found[1]] = _filled(words[0] if words else "", variables)
+    variables = _variables(lines)
     flags: dict[str, Any] = {}
     flag = ""
     for word in (word for line in lines for word in _flag_words(line, variables)):
@@ -50,6 +46,29 @@ def shell_flags(text: str) -> dict[str, Any]:
             before = flags[flag]
             flags[flag] = word if before is True else [*_listed(before), word]
     return flags
+
+
+def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]:
+    """Yield the words of each line of a script that assigns nothing.
+
+    Args:
+        text: Of the script.
+        arguments: That the script is called with: `$1` and the next.
+    """
+    lines = list(_lines(text))
+    variables = _variables(lines, arguments)
+    for line in lines:
+        if _ASSIGNMENT.match(line) is None:
+            yield [_filled(word, variables) for word in _words(line)]
+
+
+def _variables(lines: Iterable[str], arguments: Sequence[str] = ()) -> dict[str, str]:
+    variables = {str(place): value for place, value in enumerate(arguments, start=1)}
+    for line in lines:
+        if (found := _ASSIGNMENT.match(line)) is not None and not _FLAG.search(found[2]):
+            words = _words(found[2])
+            variables[found[1]] = _filled(words[0] if words else "", variables)
+    return variables
 
 
 def _listed(value: Any) -> list[Any]:

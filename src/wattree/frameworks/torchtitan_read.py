@@ -7,11 +7,10 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.capture import catalog_entry
 from wattree.capture.catalog_entries import is_model_name
 from wattree.files import read_yaml
 from wattree.frameworks.framework import Imported
-from wattree.frameworks.models import layers_of
+from wattree.frameworks.models import catalog_name, layers_of, shape_of, with_overrides
 from wattree.frameworks.settings import Settings
 from wattree.strategy import Offload, chunk_layers
 from wattree.units import whole_number
@@ -66,8 +65,14 @@ def _model(settings: Settings) -> str | dict[str, Any]:
         settings.text("model.name", "llama3"),
         settings.text("model.flavor", "debugmodel"),
     )
-    if (named := settings.text("hf_transformers.model")) and is_model_name(named):
-        return catalog_entry(named).name
+    if (given := settings.given.model) is not None:
+        return given
+    if name in FACTS["other_kinds"]:
+        what = FACTS["other_kinds"][name]
+        settings.problem("model.name", f"found {name}, {what}, which is not modeled; add --model")
+        return ""
+    if named := settings.text("hf_transformers.model"):
+        return _of_transformers(settings, catalog_name(named, settings), flavor)
     suffix = next((each for each in FACTS["suffixes"] if flavor.endswith(each)), "")
     plain = flavor.removesuffix(suffix)
     if plain in FACTS["models"].get(name, {}):
@@ -88,9 +93,21 @@ def _model(settings: Settings) -> str | dict[str, Any]:
     return ""
 
 
-def _has_experts(model: str | dict[str, Any]) -> bool:
-    from wattree.frameworks.models import shape_of
+def _of_transformers(settings: Settings, name: str, flavor: str) -> str | dict[str, Any]:
+    """Return a model of the transformers library, as a flavor of torchtitan changes it."""
+    flavors: dict[str, dict[str, Any]] = FACTS["transformers_modeling_backend"]
+    if not is_model_name(name) or flavor not in flavors:
+        settings.problem(
+            "hf_transformers.model",
+            f"found {name} with flavor {flavor}, expected a model of the catalog with "
+            f"{' or '.join(flavors)}; add --model",
+        )
+        return ""
+    settings.assume(f"sizes that flavor {flavor} sets, in place of those of {name}")
+    return with_overrides(name, flavors[flavor])
 
+
+def _has_experts(model: str | dict[str, Any]) -> bool:
     shape = shape_of(model)
     return shape is not None and bool(shape.experts)
 

@@ -18,10 +18,7 @@ from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
 from wattree.lowering.usual_model import usual_block
-from wattree.strategy import Strategy, StrategyOptions
-
-#: Recomputation modes that select matmuls by name.
-_OF_TRANSFORMERS = ("selective_matmul", "selective_operator", "selective_qkv")
+from wattree.strategy import OPERATOR_RECOMPUTATIONS, Strategy, StrategyOptions
 
 
 def model_of(job: Job) -> ModelGraph:
@@ -48,7 +45,7 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
     if not isinstance(strategy, StrategyOptions) or strategy.memory.recompute == "none":
         return
     layers, kind = model.layers, strategy.memory.recompute
-    if kind in _OF_TRANSFORMERS and not model.own_family:
+    if kind in OPERATOR_RECOMPUTATIONS and not model.own_family:
         raise StrategyError(
             {
                 "strategy.recompute": f"'{kind}' names operators of the catalog's transformers, "

@@ -10,7 +10,13 @@ from wattree.lowering.idle import has_experts
 from wattree.lowering.split_rules import has_attention
 from wattree.predict import Setting
 from wattree.search.limits import Limits
-from wattree.strategy import MPS, TIME_SLICED, ULYSSES, StrategyOptions
+from wattree.strategy import (
+    MPS,
+    OPERATOR_RECOMPUTATIONS,
+    TIME_SLICED,
+    ULYSSES,
+    StrategyOptions,
+)
 from wattree.strategy.parts import has_stack, has_whole_states
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
@@ -20,8 +26,6 @@ NO_CONTEXT = StrategyOptions().parallelism.context
 #: blocks needs a fused kernel.
 _CONTEXTS = ("ring", "gather", ULYSSES)
 _CONTEXTS_UNFUSED = ("gather", ULYSSES)
-#: Recomputation by operator, which few programs have: tried where the job's software does.
-_BY_OPERATOR = ("selective_matmul", "selective_operator", "selective_qkv")
 #: They differ only in virtual stages, so they share options.
 _WITHOUT_NAME = ("1f1b", "interleaved")
 
@@ -85,5 +89,5 @@ def recomputations(setting: Setting, limits: Limits) -> Sequence[str]:
     selective: tuple[str, ...] = ("selective",) if scores else ()
     if limits.offer is not None and setting.model.own_family:
         offered = limits.offer.choices.get("recompute", ())
-        selective += tuple(way for way in _BY_OPERATOR if way in offered)
+        selective += tuple(way for way in OPERATOR_RECOMPUTATIONS if way in offered)
     return ("none", *selective, "full") if setting.model.layers else ("none",)

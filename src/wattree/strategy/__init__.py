@@ -28,6 +28,7 @@ from wattree.strategy.roles import AxisRole, axis_roles
 from wattree.strategy.schedules import SlotWork, chunk_layers
 from wattree.strategy.specs import (
     CONTEXTS,
+    OPERATOR_RECOMPUTATIONS,
     RECOMPUTATIONS,
     SCHEDULES,
     SHARDINGS,
@@ -68,6 +69,7 @@ __all__ = [
     "IN_LINE",
     "KNOBS",
     "MPS",
+    "OPERATOR_RECOMPUTATIONS",
     "OWNER",
     "PAIR",
     "RANK",

@@ -19,16 +19,20 @@ from wattree.strategy.tree import ContextExchange, PositionOrder
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 #: `selective`: attention scores only; `selective_operator`: attention output and every other
 #: product kept; `selective_matmul`: every product kept, and nothing else (MaxText's `minimal`);
-#: `selective_qkv`: only the query, key and value products kept (MaxText's
-#: `save_qkv_proj`); `block_N`: every N-th layer whole; `full`: every layer whole.
+#: `selective_attention_matmul`: those of attention; `selective_qkv`: only the query, key and value
+#: products kept (MaxText's `save_dot_except_mlp`, `save_qkv_proj`); `block_N`: every N-th layer
+#: whole; `full`: every layer whole.
 RECOMPUTATIONS = (
     "none",
     "selective",
     "selective_matmul",
     "selective_operator",
+    "selective_attention_matmul",
     "selective_qkv",
     "full",
 )
+#: Those of them that select operators of a transformer's layers by name.
+OPERATOR_RECOMPUTATIONS = tuple(kind for kind in RECOMPUTATIONS if kind.startswith("selective_"))
 #: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
 ULYSSES = "ulysses"
 #: Rows of images instead of positions of sequences: edges are exchanged with neighbours.
@@ -186,8 +190,7 @@ class MemoryOptions:
     )
     recompute: str = knob(
         "none",
-        "none, selective, selective_matmul, selective_operator, selective_qkv, full or "
-        "block_N (every N-th layer), what backward recomputes",
+        f"{', '.join(RECOMPUTATIONS)} or block_N (every N-th layer), what backward recomputes",
         words="{} recomputation",
     )
 

@@ -4,7 +4,8 @@
 2016). `selective`: the attention core only (Korthikanti et al., 2022). `selective_operator`: all
 but attention and half of each product, as torchtitan's per-operator policy keeps every other
 product. `selective_matmul`: all but the products (JAX's `dots_with_no_batch_dims_saveable`,
-MaxText's `minimal`). `selective_qkv`: all but the query, key and value projections (MaxText's
+MaxText's `minimal`). `selective_attention_matmul`: all but the products of attention (MaxText's
+`save_dot_except_mlp`). `selective_qkv`: all but the query, key and value projections (MaxText's
 `save_qkv_proj`). `block_N`: every N-th layer in full.
 """
 
@@ -33,12 +34,14 @@ _MATMULS = (
     "moe.experts.up",
     "moe.experts.down",
 )
+#: Whose outputs no backward needs: only what the next operator saved.
+_LAST = ("mlp.down", "moe.experts.down")
 #: Recomputation of whole layers but for these operators.
 _OF_LAYERS: Final[Mapping[str, Mapping[str, TreeNode]]] = {
     "selective_matmul": dict.fromkeys(_MATMULS, _KEEP),
     "selective_operator": {"attention.core": _KEEP, **dict.fromkeys(_MATMULS, _HALF)},
-    # Backward needs neither product's output: only what the next operator saved.
-    "selective_qkv": dict.fromkeys(("attention.qkv", "mlp.down", "moe.experts.down"), _KEEP),
+    "selective_attention_matmul": dict.fromkeys((*_MATMULS[:2], *_LAST), _KEEP),
+    "selective_qkv": dict.fromkeys((_MATMULS[0], *_LAST), _KEEP),
 }
 
 

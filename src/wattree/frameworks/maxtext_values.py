@@ -1,0 +1,90 @@
+"""MaxText's settings in a file: YAML on its base, or `key=value` in the commands of a script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.files import read_text, read_yaml
+from wattree.frameworks.command import scalar
+from wattree.frameworks.shell_flags import shell_words
+
+#: What every configuration starts from.
+BASE: Final = "base.yml"
+#: `key=value` of a command.
+_OVERRIDE: Final = re.compile(r"[a-z][a-z0-9_]*=.*", re.DOTALL)
+_YAML: Final = (".yml", ".yaml")
+#: How many files may build on each other, and how many folders up one is looked for.
+_MOST_FILES: Final = 8
+_MOST_FOLDERS: Final = 4
+
+
+def maxtext_values(path: Path) -> Mapping[str, Any]:
+    """Return the settings that a file has over base.yml; see `maxtext_sources`."""
+    return maxtext_sources(path)[0]
+
+
+def maxtext_sources(path: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
+    """Return the settings that a file has over base.yml, and the other files that they are from.
+
+    A base that is not found stays as `base_config`.
+
+    Args:
+        path: YAML, or a script. A script may call another one beside it.
+    """
+    files: list[Path] = []
+    found = _from_yaml(path, files) if path.suffix in _YAML else _from_script(path, (), files)
+    return found, tuple(files)
+
+
+def _from_yaml(path: Path, files: list[Path]) -> dict[str, Any]:
+    values = dict(read_yaml(path))
+    base = path.parent / str(values.get("base_config", BASE))
+    if base.name == BASE or not base.is_file() or len(files) == _MOST_FILES:
+        return values
+    del values["base_config"]
+    files.append(base)
+    return {**_from_yaml(base, files), **values}
+
+
+def _from_script(path: Path, arguments: Sequence[str], files: list[Path]) -> dict[str, Any]:
+    """Return what commands override, over the YAML that they start from."""
+    found: dict[str, Any] = {}
+    base: dict[str, Any] = {}
+    for words in shell_words(read_text(path), arguments):
+        for place, word in enumerate(words):
+            if _OVERRIDE.fullmatch(word):
+                key, value = word.split("=", 1)
+                found[key] = scalar(value)
+            elif word.endswith(".sh") and not arguments:
+                script = path.parent / word.rsplit("/", 1)[-1]
+                if script.is_file() and script != path:
+                    files.append(script)
+                    found |= _from_script(script, words[place + 1 :], files)
+            elif word.endswith(_YAML) and Path(word).name != BASE:
+                file = _near(path, Path(word))
+                if file is None:
+                    base["base_config"] = word
+                elif len(files) < _MOST_FILES:
+                    files.append(file)
+                    base |= _from_yaml(file, files)
+    return {**base, **found}
+
+
+def _near(script: Path, named: Path) -> Path | None:
+    """Return a file that a script names by a folder that only its shell knows.
+
+    It is under a folder of the script, or one beside that; the one with the most of the folders
+    that it is named by.
+    """
+    parts = [part for part in named.parts if part not in {"/", ".."}]
+    folders = list(script.resolve().parents)[:_MOST_FOLDERS]
+    for start in range(len(parts)):
+        end = Path(*parts[start:])
+        for folder in folders:
+            for place in (folder / end, *sorted(folder.glob(f"*/{end.name}"))):
+                if place.is_file() and place.parts[-len(end.parts) :] == end.parts:
+                    return place
+    return None

@@ -1,0 +1,137 @@
+"""MaxText's recipes: scripts, bases, scales of the model, policies of recomputation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.errors import JobError
+from wattree.frameworks import import_recipe
+from wattree.frameworks.imports import ImportedRecipe
+from wattree.job import job_from_mapping
+from wattree.lowering.model import model_of
+
+TRAIN = 'python3 -m maxtext.trainers.pre_train.train "${CONFIGS:-$PWD/configs}"/base.yml'
+
+
+def imported(folder: Path, files: dict[str, str], name: str, **cluster: Any) -> ImportedRecipe:
+    """Return the job of the file called `name`."""
+    for each, text in files.items():
+        path = folder / each
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return import_recipe(folder / name, "maxtext", **cluster)
+
+
+def test_a_script_that_calls_another_gives_it_its_arguments(tmp_path: Path) -> None:
+    """Published recipes of one model at several scales are such scripts."""
+    base = (
+        "SIZE=${1:-${SIZE:-4}}\nREMAT=${2:-full}\nFSDP=${3:-${FSDP:-64}}\n"
+        f'{TRAIN} model_name=gpt3-175b per_device_batch_size="${{SIZE}}" '
+        'remat_policy="${REMAT}" ici_fsdp_parallelism="${FSDP}" ici_tensor_parallelism=8\n'
+    )
+    call = 'chmod +x "${CONFIGS}"/base.sh\n./maxtext/configs/base.sh 2 "minimal" 16 "${RUN}"\n'
+    found = imported(tmp_path, {"base.sh": base, "call.sh": call}, "call.sh")
+
+    assert found.job["strategy"]["dp"] == 16
+    assert found.job["strategy"]["recompute"] == "selective_matmul"
+    assert found.job["data"]["global_batch"] == 2 * 16 * 8
+
+
+def test_a_command_starts_from_the_yaml_that_it_names(tmp_path: Path) -> None:
+    """Its settings are in no override: without them the model would be another one."""
+    files = {
+        "gpu/models/small.yml": "base_config: base.yml\nmodel_name: llama2-7b\n"
+        "per_device_batch_size: 4\nmax_target_length: 4096\n",
+        "gpu/a3/run.sh": "train ${CONFIGS}/models/gpu/small.yml ici_fsdp_parallelism=8\n",
+    }
+    found = imported(tmp_path, files, "gpu/a3/run.sh")
+
+    assert found.job["model"] == "llama-2-7b"
+    assert found.job["data"] == {"sequence_length": 4096, "global_batch": 32}
+    assert any("small.yml" in note for note in found.assumed)
+
+
+def test_yaml_builds_on_its_base_config(tmp_path: Path) -> None:
+    """What it says itself counts."""
+    files = {
+        "common.yml": "model_name: llama3-8b\nremat_policy: full\nper_device_batch_size: 1\n",
+        "run.yml": "base_config: common.yml\nremat_policy: save_dot_except_mlpwi\n",
+    }
+    found = imported(tmp_path, files, "run.yml")
+
+    assert found.job["model"] == "llama-3-8b"
+    assert found.job["strategy"]["recompute"] == "selective_attention_matmul"
+
+
+def test_a_missing_base_config_is_refused(tmp_path: Path) -> None:
+    """Its settings are not known, so the job would be another one."""
+    with pytest.raises(JobError, match=r"base_config: found 'there.yml', expected base.yml or"):
+        imported(tmp_path, {"run.yml": "base_config: there.yml\nmodel_name: gemma-2b\n"}, "run.yml")
+
+
+@pytest.mark.parametrize(("scale", "billions"), [(16, 16), (32, 32), (64, 64), (128, 125)])
+def test_a_scale_of_parameters_scales_the_model(tmp_path: Path, scale: int, billions: int) -> None:
+    """Heads and feed-forward width, width, and layers double in turns; base.yml has 1 billion."""
+    text = f"global_parameter_scale: {scale}\nmax_target_length: 2048\nremat_policy: full\n"
+    found = imported(tmp_path, {"run.yml": text}, "run.yml")
+    parameters = model_of(job_from_mapping(found.job, "job")).parameters
+
+    assert parameters / 1e9 == pytest.approx(billions, rel=0.05)
+
+
+def test_sizes_change_those_of_a_named_model(tmp_path: Path) -> None:
+    """MaxText's own GPU recipes cut models to a few layers."""
+    text = "model_name: mixtral-8x7b\nbase_num_decoder_layers: 5\nper_device_batch_size: 1\n"
+    block = imported(tmp_path, {"run.yml": text}, "run.yml").job["model"]["transformer"]
+
+    assert block["layers"] == 5
+    assert block["experts"] == 8
+
+
+def test_offloaded_policies_offload(tmp_path: Path) -> None:
+    """What they keep is kept on the host, of every layer."""
+    text = (
+        f"{TRAIN} model_name=llama2-13b remat_policy=qkv_proj_offloaded per_device_batch_size=1\n"
+    )
+    strategy = imported(tmp_path, {"run.sh": text}, "run.sh").job["strategy"]
+
+    assert strategy["recompute"] == "selective_qkv"
+    assert strategy["offload"]["activations"]["layers"] == 40
+
+
+def test_degrees_beyond_a_node_ask_for_more_nodes(tmp_path: Path) -> None:
+    """A cluster that no one named is as large as the degrees need."""
+    text = (
+        f"{TRAIN} model_name=gpt3-175b per_device_batch_size=1 ici_tensor_parallelism=16 "
+        "ici_fsdp_transpose_parallelism=4 dcn_fsdp_parallelism=2 remat_policy=full\n"
+    )
+    found = imported(tmp_path, {"run.sh": text}, "run.sh")
+
+    assert found.job["cluster"]["nodes"] == 16
+    assert found.job["strategy"]["tp"] == 16
+    assert found.job["strategy"]["dp"] == 8
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("quantization: int8", "found 'int8', a format that is not modeled"),
+        ("model_name: lama2-7b", r"of which no sizes are known \(did you mean llama2-7b"),
+        ("global_parameter_scale: 3", "expected a power of 2"),
+        ("model_name: gemma2-9b\nbase_num_decoder_layers: 30", "expected at most 42"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(tmp_path: Path, setting: str, why: str) -> None:
+    """The message names the setting and what was found."""
+    with pytest.raises(JobError, match=why):
+        imported(tmp_path, {"run.yml": f"{setting}\nper_device_batch_size: 1\n"}, "run.yml")
+
+
+def test_a_script_s_unknown_settings_are_named(tmp_path: Path) -> None:
+    """They may change a step."""
+    text = f"{TRAIN} model_name=llama2-7b per_device_batch_size=1 num_vocab_tiling=4\n"
+
+    assert imported(tmp_path, {"run.sh": text}, "run.sh").not_understood == ("num_vocab_tiling",)
