@@ -239,12 +239,12 @@ def test_simulate_lists_what_is_alive_on_the_ranks_asked_for(
 
 
 def test_plan_passes_its_options_on(fake: Fake) -> None:
-    """Quantities arrive in SI, with or without a unit."""
+    """Quantities arrive in SI."""
     seen: dict[str, Any] = {}
     fake(plan=lambda _, **options: (seen.update(options), sample_plan())[1])
     code = run(
         ["plan", JOB, "--objective", "energy", "--pareto", "time,cost", "--max-devices", "4",
-         "--power-cap", "30 kW", "--deadline", "90", "--top", "3", "--allow-approximate"]
+         "--power-cap", "30 kW", "--deadline", "90 s", "--top", "3", "--allow-approximate"]
     )  # fmt: skip
     seen.pop("progress")
 
@@ -382,8 +382,13 @@ def test_wrong_usage_is_exit_code_2(words: list[str], capsys: pytest.CaptureFixt
             "wattree: --deadline: found 'soon', expected a number and a unit, such as '1 s'\n",
         ),
         (
-            ["--power-cap", "0"],
+            ["--power-cap", "0 W"],
             "wattree: --power-cap: found '0 W', expected a finite quantity above zero\n",
+        ),
+        (
+            ["--deadline", "30"],
+            "wattree: --deadline: found '30' without a unit, expected one of s, ms, us, µs, ns, "
+            "min, h, d, such as '30 s'\n",
         ),
         (
             ["--pareto", "time"],

@@ -17,7 +17,7 @@ from wattree.cli.request import option
 from wattree.errors import OutputError, UnitError
 from wattree.files import is_folder
 from wattree.printable import printable
-from wattree.units import parse_quantity
+from wattree.units import UNITS, parse_quantity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -215,25 +215,26 @@ def announce_compilation() -> None:
         tell("First run: compiling the executor's kernels, some 10 s; later runs load them.")
 
 
-def quantity_option(
-    option: str, text: str | None, dimension: str, *, may_be_bare: bool = False
-) -> float | None:
+def quantity_option(option: str, text: str | None, dimension: str) -> float | None:
     """Return the quantity given to an option, in SI.
 
     Args:
         option: Its name.
         text: What was given; None if nothing was.
         dimension: A key of `units.UNITS`.
-        may_be_bare: Whether its help says that a number without a unit is in SI.
 
     Raises:
-        UnitError: It is no positive quantity of that dimension.
+        UnitError: It is no positive quantity of that dimension, with its unit.
     """
     if text is None:
         return None
-    bare = may_be_bare and text.strip().replace(".", "", 1).isdigit()
-    unit = {"w": "W", "s": "s", "usd": "USD", "bytes": "B", "bytes_per_s": "B/s"}[dimension]
+    if text.strip().replace(".", "", 1).isdigit():
+        units = list(UNITS[dimension])
+        raise UnitError(
+            f"{option}: found '{text}' without a unit, expected one of {', '.join(units)}, such "
+            f"as '{text.strip()} {units[0]}'"
+        )
     try:
-        return parse_quantity(f"{text} {unit}" if bare else text, dimension)
+        return parse_quantity(text, dimension)
     except UnitError as error:
         raise UnitError(f"{option}: {error}") from error

@@ -61,14 +61,13 @@ MaxDevices = Annotated[
 ]
 PowerCap = Annotated[
     str | None,
-    option("W", "Upper limit on the power of the whole job, in W or with a unit: '30 kW'."),
+    option("'30 kW'", "Upper limit on the power of the whole job."),
 ]
 Deadline = Annotated[
     str | None,
     option(
-        "T",
-        "Upper limit on the time of the run (training.steps, or --tokens), in s or with a "
-        "unit: '36 h'.",
+        "'30 d'",
+        "Upper limit on the time of the run (training.steps, or --tokens).",
     ),
 ]
 Margin = Annotated[
@@ -111,9 +110,7 @@ Tokens = Annotated[
     str | None,
     option("COUNT", "Length of the run, such as 1T, in place of the job's training.steps."),
 ]
-Budget = Annotated[
-    str | None, option("COST", "Upper limit on the cost of the run, such as '2e6 USD'.")
-]
+Budget = Annotated[str | None, option("'2e6 USD'", "Upper limit on the cost of the run.")]
 Full = Annotated[
     bool,
     typer.Option("--full", help="Print the table, all comparisons and what was rejected."),
@@ -216,8 +213,8 @@ def _asked(request: PlanRequest) -> dict[str, Any]:
         "objective": request.objective.value,
         "pareto": _pair(request.pareto),
         "max_devices": request.max_devices,
-        "power_cap_w": quantity_option("--power-cap", request.power_cap, "w", may_be_bare=True),
-        "deadline_s": quantity_option("--deadline", request.deadline, "s", may_be_bare=True),
+        "power_cap_w": quantity_option("--power-cap", request.power_cap, "w"),
+        "deadline_s": quantity_option("--deadline", request.deadline, "s"),
         "margin": _share(request.margin),
         "top": request.top,
         "allow_approximate": request.allow_approximate,
@@ -267,7 +264,7 @@ def _size(job: Job, request: PlanRequest, nodes: range, asked: dict[str, Any]) -
     """Find the smallest cluster, and write its job if asked."""
     from wattree.job.written import mapping_of
 
-    budget_usd = quantity_option("--budget", request.budget, "usd", may_be_bare=True)
+    budget_usd = quantity_option("--budget", request.budget, "usd")
     smallest = size(job, nodes, asked, budget_usd=budget_usd, json_path=request.json_path).smallest
     if smallest is not None and smallest.plan is not None:
         cluster = mapping_of(request.job)["cluster"] | {"nodes": smallest.nodes}
