@@ -372,11 +372,16 @@ COUNTED = {
 
 
 def test_what_libraries_send_is_what_is_predicted(tmp_path: Path) -> None:
-    """To the byte: parameters, gradients, and what goes between stages."""
+    """To the byte: parameters, gradients, and what goes between stages and to experts."""
     even = {"transformer": {**DECODER["transformer"], "vocab": 28}}
     jobs = {name: _job(even, strategy) for name, strategy in COUNTED.items()}
+    # Each token visits each expert: as many go to each rank, whatever the router has learned.
+    visited = {"transformer": {**MIXTURE["transformer"], "vocab": 28, "top_k": 4}}
+    jobs["experts"] = _job(visited, {"preset": "ddp", "ep": 4, "micro_batch": 2})
     found = _trained(4, jobs, tmp_path)
 
+    # Two layers tell three ranks how many tokens come for an expert: whole numbers of 8 bytes.
+    found["experts"]["sent_by"]["experts"] -= 2 * 3 * 8
     sent = {name: sum(each["sent_by"].values()) / 2 for name, each in found.items()}  # of float64
     cluster = {"node": "2x-epyc-7742", "nodes": 2}
     expected = {}

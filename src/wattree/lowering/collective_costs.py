@@ -71,15 +71,15 @@ def collective_costs(
     cost = rates.collectives.cost(kind.value, size_bytes, group, rates.links, copies=copies)
     loads = cost.loads
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
-    # The loads shrink with the time: what is exchanged faster than alpha-beta is not sent twice.
-    sent = min(factor, 1.0)
+    # Loads of links shrink with the time, so that they do not bound it. What ranks send stays.
+    load = min(factor, 1.0)
     return CollectiveCosts(
         latency_s=cost.latency_s,
         work_s=cost.work_s * factor,
-        wire_bytes=volume_factor(kind.value, group.ranks) * size_bytes * sent,
-        scale_up_bytes=loads.scale_up * sent,
-        adapter_bytes=loads.adapter * sent,
-        uplink_bytes=loads.uplink * sent,
+        wire_bytes=volume_factor(kind.value, group.ranks) * size_bytes,
+        scale_up_bytes=loads.scale_up * load,
+        adapter_bytes=loads.adapter * load,
+        uplink_bytes=loads.uplink * load,
         in_turn=cost.in_turn.astype(np.float64),
     )
 

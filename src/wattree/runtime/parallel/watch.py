@@ -27,6 +27,7 @@ _SENT: Mapping[str, Callable[[int, int, int], float]] = {
     "all_to_all_single": lambda n, _, given: (n - 1) / n * given,
     "all_reduce": lambda n, made, _: 2 * (n - 1) / n * made,
 }
+_EXCHANGE = "all_to_all_single"
 #: Names of what collectives make, and of what they are given.
 _TENSORS = ("output", "output_tensor", "tensor", "input", "input_tensor")
 #: What waiting for other stages is called.
@@ -105,7 +106,11 @@ class LibraryWatch:
             named = (options[key] for key in _TENSORS if key in options)
             sizes = [each.nbytes for each in (*tensors, *named) if hasattr(each, "nbytes")]
             ranks = dist.get_world_size(options["group"])
-            self.sent(what, _SENT[name](ranks, sizes[0], sizes[-1]))
+            leaving = _leaving(tensors, options) if name == _EXCHANGE else None
+            if leaving is None:
+                self.sent(what, _SENT[name](ranks, sizes[0], sizes[-1]))
+            else:
+                self.sent(what, leaving * sizes[-1])
             begin = self.mark()
             self._is_inside = True  # older names call newer ones
             try:
@@ -133,6 +138,20 @@ class LibraryWatch:
             return [WatchedWork(each, group.others, begin, self) for each in function(operations)]
 
         return call
+
+
+def _leaving(arguments: Sequence[Any], options: Mapping[str, Any]) -> float | None:
+    """Return the share of its input that a rank sends to others, where parts are not equal.
+
+    Args:
+        arguments: Of an exchange; rows from and for each rank are its third and fourth.
+        options: Its named ones.
+    """
+    rows = arguments[3] if len(arguments) > 3 else options.get("input_split_sizes")
+    if rows is None:
+        return None
+    whole = sum(rows)
+    return (whole - rows[dist.get_rank(options["group"])]) / whole if whole else 0.0
 
 
 class WatchedWork(dist.Work):
