@@ -56,28 +56,6 @@ def test_json_has_points_constants_and_errors(
     assert found["measurements"] == found["measurements_of_all_rounds"]
 
 
-def test_constants_to_begin_with_need_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Measuring begins from nothing."""
-    code = run(["profile", "--calibration", "x.yaml", "--out", str(tmp_path / "cal.yaml")])
-
-    assert code == 2
-    assert "--calibration: has no effect without --from-run" in capsys.readouterr().err
-
-
-def test_a_folder_without_a_run_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By the file that is missing."""
-    out = tmp_path / "cal.yaml"
-    code = run(["profile", "--from-run", str(tmp_path), "--out", str(out)])
-
-    assert code == 2
-    assert "run.json: there is no such file" in capsys.readouterr().err
-    assert not out.exists()
-
-
 def test_plan_takes_a_calibration(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: Path
 ) -> None:

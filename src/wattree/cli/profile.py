@@ -9,16 +9,13 @@ from typing import Annotated
 import typer
 
 from wattree.cli.output import (
-    Calibration,
     JsonPath,
-    announce_compilation,
     check_outputs,
     deliver,
     progress_bars,
     tell,
 )
-from wattree.cli.request import option, request_command
-from wattree.errors import JobError
+from wattree.cli.request import request_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +60,6 @@ class ProfileRequest:
             show_default=False,
         ),
     ] = None
-    from_run: Annotated[
-        list[Path] | None,
-        option(
-            "DIR",
-            "Measure nothing: refit by a run of 'wattree train' in this folder (run.json, "
-            "job.yaml). May be repeated.",
-        ),
-    ] = None
-    calibration: Calibration = None
     json_path: JsonPath = None
 
 
@@ -81,17 +69,11 @@ def profile(request: ProfileRequest) -> None:
 
     Measures matmuls, memory-bound operators, framework calls, batches, and collectives between
     processes, each on all ranks at once. Needs PyTorch. The constants are used by --calibration of
-    simulate, plan, train and validate; a job names the machine as cluster.node.
+    simulate, plan, train and validate; a job names the machine as cluster.node. 'wattree calibrate'
+    corrects them by runs.
 
     Example: wattree profile --out calibration.yaml --ranks 2 --threads 1
     """
-    if request.from_run:
-        _refit(request, tuple(request.from_run))
-        return
-    if request.calibration is not None:
-        raise JobError(
-            "--calibration", ["has no effect without --from-run: measuring starts from nothing"]
-        )
     from wattree.measure.profile import profile_machine
     from wattree.report.profile_text import show_profile
 
@@ -107,15 +89,3 @@ def profile(request: ProfileRequest) -> None:
     for warning in found.warnings:
         tell(f"wattree: warning: {warning}")
     deliver(found.as_json, request.json_path, lambda console: show_profile(found, console))
-
-
-def _refit(request: ProfileRequest, folders: tuple[Path, ...]) -> None:
-    from wattree.report.profile_text import show_refit
-    from wattree.validation.refit import refit_from_runs
-
-    check_outputs(request.out, request.json_path, source=Path())
-    announce_compilation()
-    found = refit_from_runs(folders, out=request.out, calibration=request.calibration)
-    for warning in found.warnings:
-        tell(f"wattree: warning: {warning}")
-    deliver(found.as_json, request.json_path, lambda console: show_refit(found, console))

@@ -1,4 +1,4 @@
-"""A profile of a machine, and a refit by runs, as text."""
+"""A profile of a machine as text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wattree.measure.profile import MachineProfile
-from wattree.report.words import percent
 from wattree.units import format_quantity, format_time
-from wattree.validation.refit import Refit
 
 
 def show_profile(profile: MachineProfile, console: Console) -> None:
@@ -43,33 +41,6 @@ def show_profile(profile: MachineProfile, console: Console) -> None:
         f"'wattree simulate JOB --calibration {calibration}'.",
         soft_wrap=True,
     )
-
-
-def show_refit(refit: Refit, console: Console) -> None:
-    """Print the scales, and each run's times before and after."""
-    scales = _table("scale", "", "of")
-    for scale in refit.scales:
-        scales.add_row(scale.name, f"{scale.factor:.3f}", scale.what)
-    console.print(scales)
-    console.print()
-    table = _table("run", "time of a step", "measured", "before", "", "after", "")
-    for run in refit.runs:
-        for place, row in enumerate(run.rows):
-            table.add_row(
-                run.name if place == 0 else "",
-                row.what,
-                format_time(row.measured_s),
-                format_time(row.before_s),
-                percent(row.before_s / row.measured_s - 1.0) if row.measured_s else "",
-                format_time(row.after_s),
-                percent(row.after_s / row.measured_s - 1.0) if row.measured_s else "",
-            )
-    console.print(table)
-    console.print()
-    console.print(
-        f"Step time: mean error {refit.error_before:.1%} before, {refit.error_after:.1%} after."
-    )
-    console.print(f"wrote {refit.written}", soft_wrap=True)
 
 
 def _table(*heads: str) -> Table:
