@@ -275,10 +275,10 @@ def test_lengths_that_make_no_sense_are_refused_all_at_once() -> None:
             job_from_mapping({**mapping, "data": data, "strategy": "ddp"})
 
 
-def test_functions_for_training_refuse_generation() -> None:
-    """A plan ranks strategies by one step, which generation does not have."""
+def test_what_needs_a_single_step_refuses_generation() -> None:
+    """It would take the pass over the prompts for all of it by mistake."""
     with pytest.raises(JobError, match="generate, which has no single step"):
-        wattree.plan(job())
+        setting_of(job(), load_calibration())
 
 
 def test_what_does_not_fit_is_told_with_what_would_help(

@@ -53,7 +53,7 @@ class Errors:
     def broken(self) -> str:
         """Which bound is broken, and by what; empty if none is."""
         options = self.step.options
-        most = time_bound(options, self.step.setting.software)
+        most = time_bound(options, self.step.setting)
         families = (bound for is_one, bound in MEMORY_BOUNDS.values() if is_one(options))
         either = max(families, default=EQUAL)
         found = []

@@ -95,6 +95,7 @@ class Shared:
         kinds: Degrees by their id, instances, schedule, given cut → these degrees, and what the
             stages of all of them hold.
         tables: Costs of blocks.
+        steps: Of a job that generates: the same of each of its steps, by length of the cache.
     """
 
     programs: dict[tuple[StrategyOptions, frozenset[str]], ModelProgram] = field(
@@ -103,6 +104,7 @@ class Shared:
     contents: dict[tuple[object, ...], StageContents] = field(default_factory=dict)
     kinds: dict[tuple[object, ...], tuple[Degrees, StageKinds]] = field(default_factory=dict)
     tables: KeptTables = field(default_factory=KeptTables)
+    steps: dict[float | None, Shared] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from wattree.lowering.model import model_of
 from wattree.lowering.usual_model import usual_block
 from wattree.lowering.workload import (
     NO_STEP,
+    DecodeLength,
     GenerationPhase,
     with_inference_software,
     workload_model,
@@ -43,6 +44,8 @@ class Setting:
         precision: Number format of matrix work.
         calibration: Constants.
         pool_rates: What the devices of each pool reach.
+        decode: Of all of generation, whose first step this is: the settings of a decode step, by
+            length of the cache; None of a single step.
     """
 
     job: Job
@@ -51,7 +54,13 @@ class Setting:
     precision: Precision
     calibration: Calibration
     pool_rates: tuple[Rates, ...]
+    decode: tuple[tuple[DecodeLength, Setting], ...] | None = None
     _known: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+
+    def of_batches(self, times: int) -> Setting:
+        """Return the same of `times` as many samples, those of each micro-batch unchanged."""
+        data = replace(self.job.data, global_batch=times * self.job.data.global_batch)
+        return replace(self, job=replace(self.job, data=data), _known={})
 
     @property
     def rates(self) -> Rates:

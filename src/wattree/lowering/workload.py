@@ -15,8 +15,8 @@ from wattree.strategy import StrategyOptions
 
 #: Why a job that generates has no step that a command for training could take.
 NO_STEP: Final = (
-    "workload: found generate, which has no single step; use 'wattree simulate', 'check' or "
-    "'compare' (wattree.simulate and wattree.estimate in Python), or workload: train or forward"
+    "workload: found generate, which has no single step; use 'wattree simulate', 'plan', 'check' "
+    "or 'compare' (wattree.simulate, plan and estimate in Python), or workload: train or forward"
 )
 
 
@@ -30,6 +30,19 @@ class GenerationPhase:
     """
 
     cache_length: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeLength:
+    """A length of the cache at which a step is predicted.
+
+    Attributes:
+        cache_length: Positions that each token attends to, its own included.
+        count: Number of steps that it represents.
+    """
+
+    cache_length: float
+    count: float
 
 
 def workload_model(

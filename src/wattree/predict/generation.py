@@ -5,36 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
 
 from wattree.cost import Calibration
-from wattree.job import Job
+from wattree.graph import ModelGraph
+from wattree.job import Job, WorkloadKind
 from wattree.lowering.model import model_of
 from wattree.lowering.setting import Setting, setting_of
-from wattree.lowering.workload import GenerationPhase
+from wattree.lowering.workload import DecodeLength, GenerationPhase
 from wattree.strategy import Strategy, StrategyOptions
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Figures = float | NDArray[np.float64]
+
 _Step = TypeVar("_Step")
-
-#: Strategy of a generation job that states none.
-NO_STRATEGY: Final = (
-    "strategy: found 'auto', expected a strategy: 'plan' finds those of training and forward "
-    "passes; give one, such as 'strategy: {tp: 8, micro_batch: 16}', and compare several with "
-    "'wattree compare'"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeLength:
-    """A length of the cache at which a step is predicted.
-
-    Attributes:
-        cache_length: Positions that each token attends to, its own included.
-        count: Number of steps that it represents.
-    """
-
-    cache_length: float
-    count: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +35,33 @@ class Predicted(Generic[_Step]):
     """
 
     prefill: _Step
-    decode: tuple[tuple[DecodeLength, tuple[tuple[float, _Step], ...]], ...]
+    decode: tuple[tuple[DecodeLength, tuple[tuple[Figures, _Step], ...]], ...]
+
+
+def workload_setting(
+    job: Job, calibration: Calibration, *, model: ModelGraph | None = None
+) -> Setting:
+    """Return the setting of all that a job does: of its step, or of generation.
+
+    Args:
+        job: The job.
+        calibration: Constants.
+        model: The job's model graph, where it has been built before.
+
+    Raises:
+        WattreeError: As `setting_of`.
+    """
+    if job.workload is not WorkloadKind.GENERATE:
+        return setting_of(job, calibration, model=model)
+    model = model_of(job) if model is None else model
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    windows = [o.mask.window for o in operators if o.mask is not None and o.mask.window is not None]
+    prefill = setting_of(job, calibration, model=model, phase=GenerationPhase())
+    decode = []
+    for length in decode_lengths(job, windows):
+        phase = GenerationPhase(cache_length=length.cache_length)
+        decode.append((length, setting_of(job, calibration, model=model, phase=phase)))
+    return replace(prefill, decode=tuple(decode))
 
 
 def decode_lengths(job: Job, windows: Sequence[int]) -> tuple[DecodeLength, ...]:
@@ -80,83 +94,63 @@ def decode_lengths(job: Job, windows: Sequence[int]) -> tuple[DecodeLength, ...]
     )
 
 
+def of_batches(strategy: Strategy | StrategyOptions, times: int) -> Strategy | StrategyOptions:
+    """Return a strategy with `times` as many micro-batches; options leave these to the batch."""
+    if isinstance(strategy, StrategyOptions):
+        return strategy
+    schedule = strategy.schedule
+    many = replace(schedule, micro_batches=times * schedule.micro_batches)
+    return replace(strategy, schedule=many)
+
+
 def generation_steps(
-    job: Job,
-    calibration: Calibration,
-    step_of: Callable[[Setting], _Step],
-    time_s: Callable[[_Step], float],
+    setting: Setting,
+    step_of: Callable[[Setting, int], _Step],
+    time_s: Callable[[_Step], Figures],
+    *,
+    stages: int | NDArray[np.int64],
+    micro_batches: int | NDArray[np.int64],
 ) -> Predicted[_Step]:
-    """Return the steps that a job's generation is made of.
+    """Return the steps that generation is made of, of one strategy or of arrays of them.
 
     Args:
-        job: Generates tokens.
-        calibration: Constants.
-        step_of: Predicts the step of a setting.
+        setting: Of all of generation.
+        step_of: Predicts the step of a setting with so many times the micro-batches of the job.
         time_s: Of a step. [s]
-
-    Raises:
-        WattreeError: The job is impossible.
+        stages: Of the pipeline.
+        micro_batches: Of a step and replica.
     """
-    model = model_of(job)
-    operators = (o for block in model.blocks.values() for o in block.operators)
-    windows = [o.mask.window for o in operators if o.mask is not None and o.mask.window is not None]
-
-    def setting(phase: GenerationPhase, *, twice: bool = False) -> Setting:
-        of_job = _twice(job) if twice else job
-        return setting_of(of_job, calibration, model=model, phase=phase)
-
-    prefill = step_of(setting(GenerationPhase()))
+    assert setting.decode is not None
+    prefill = step_of(replace(setting, decode=None), 1)
     found = []
-    for length in decode_lengths(job, windows):
-        phase = GenerationPhase(cache_length=length.cache_length)
-        once = step_of(setting(phase))
-        parts: tuple[tuple[float, _Step], ...] = ((1.0, once),)
-        if stages_of(job) > 1:
-            twice = step_of(setting(phase, twice=True))
-            parts = _in_steady_state(once, twice, time_s, micro_batches_of(job))
+    for length, decode in setting.decode:
+        once = step_of(decode, 1)
+        parts: tuple[tuple[Figures, _Step], ...] = ((1.0, once),)
+        if np.any(np.asarray(stages) > 1):
+            twice = step_of(decode.of_batches(2), 2)
+            shares = _steady_state(time_s(once), time_s(twice), stages, micro_batches)
+            parts = tuple(zip(shares, (once, twice), strict=True))
         found.append((length, parts))
     return Predicted(prefill=prefill, decode=tuple(found))
 
 
-def stages_of(job: Job) -> int:
-    """Return the pipeline stages of a job whose strategy is given."""
-    strategy = job.strategy
-    assert not isinstance(strategy, str)
-    return strategy.stages if isinstance(strategy, Strategy) else strategy.pp
-
-
-def micro_batches_of(job: Job) -> int:
-    """Return the micro-batches of a step of a job whose strategy is given."""
-    strategy = job.strategy
-    if isinstance(strategy, Strategy):
-        return strategy.schedule.micro_batches
-    assert isinstance(strategy, StrategyOptions)
-    return max(job.data.global_batch // (strategy.replicas * strategy.pipeline.micro_batch), 1)
-
-
-def _twice(job: Job) -> Job:
-    """Return a job with twice the micro-batches, all else equal."""
-    data = replace(job.data, global_batch=2 * job.data.global_batch)
-    strategy = job.strategy
-    if isinstance(strategy, Strategy):
-        schedule = strategy.schedule
-        schedule = replace(schedule, micro_batches=2 * schedule.micro_batches)
-        strategy = replace(strategy, schedule=schedule)
-    return replace(job, data=data, strategy=strategy)
-
-
-def _in_steady_state(
-    once: _Step, twice: _Step, time_s: Callable[[_Step], float], micro_batches: int
-) -> tuple[tuple[float, _Step], ...]:
-    """Return a decode step of a pipeline that never drains, as parts of steps that do.
+def _steady_state(
+    once_s: Figures,
+    twice_s: Figures,
+    stages: int | NDArray[np.int64],
+    micro_batches: int | NDArray[np.int64],
+) -> tuple[Figures, Figures]:
+    """Return a decode step of a pipeline that never drains, as shares of steps that do.
 
     A micro-batch may begin its next token as soon as it has left the last stage, so stages idle
     only where there are fewer micro-batches than stages. With `m t` the time that `m` more
     micro-batches add, and `L` that of one through all stages, the period is `max(L, m t)`. The
-    parts add up to that time, and to the work of `m` micro-batches.
+    shares add up to that time, and to the work of `m` micro-batches.
     """
-    busy_s = time_s(twice) - time_s(once)  # m t
-    fill_s = time_s(once) - busy_s  # L - t
-    period_s = max(fill_s + busy_s / micro_batches, busy_s)
-    filled = 0.0 if fill_s <= 0 else min(max((period_s - busy_s) / fill_s, 0.0), 1.0)
-    return ((2.0 * filled - 1.0, once), (1.0 - filled, twice))
+    busy_s = twice_s - once_s  # m t
+    fill_s = once_s - busy_s  # L - t
+    period_s = np.maximum(fill_s + busy_s / micro_batches, busy_s)
+    is_filled = (fill_s > 0) & (np.asarray(stages) > 1)
+    share = np.clip((period_s - busy_s) / np.where(is_filled, fill_s, 1.0), 0.0, 1.0)
+    filled = np.where(np.asarray(stages) > 1, np.where(is_filled, share, 0.0), 1.0)
+    return 2.0 * filled - 1.0, 1.0 - filled

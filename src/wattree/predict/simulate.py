@@ -15,17 +15,17 @@ from wattree.accounts.memory_use import PeakMemory, peak_memory
 from wattree.accounts.neighbours import SharedFabricStep, shared_fabric_step, with_neighbours
 from wattree.accounts.result import result_of
 from wattree.compiler import MemoryLedger
-from wattree.cost import Calibration, load_calibration
+from wattree.cost import load_calibration
 from wattree.errors import JobError
-from wattree.job import Job, WorkloadKind, naming
+from wattree.job import Job, naming
 from wattree.lowering.changed import changed_line, changed_setting, copied_heads_lines
 from wattree.lowering.idle import idle_choices
 from wattree.lowering.loading import Loading
 from wattree.lowering.model import check_recomputation
-from wattree.lowering.setting import Setting, setting_of
+from wattree.lowering.setting import Setting
 from wattree.predict.example import missing_strategy
 from wattree.predict.execute import executed, written_out
-from wattree.predict.generation import NO_STRATEGY, generation_steps
+from wattree.predict.generation import generation_steps, of_batches, workload_setting
 from wattree.predict.left_open import decided
 from wattree.shown import Shown
 from wattree.strategy import Strategy, StrategyOptions
@@ -74,10 +74,10 @@ def simulate(
     power_limit_w: float | None = None,
     memory_of: str | None = None,
 ) -> Prediction:
-    """Predict time, memory, energy, money and carbon of one training step.
+    """Predict time, memory, energy, money and carbon of one step, or of generation of a batch.
 
     Args:
-        job: What to train, how, on what. Its strategy must be given, not `auto`.
+        job: What to run, how, on what. Its strategy must be given, not `auto`.
         calibration: File of constants; the shipped one if None.
         fold: Simulate one rank for all that do the same.
         sharing: What happens where flows meet on a link, as `wattree.sim.execute` knows it.
@@ -91,15 +91,12 @@ def simulate(
     """
     if power_limit_w is not None:
         job = job.capped(power_limit_w)
-    constants = load_calibration(calibration)
-    rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
-    if job.workload is WorkloadKind.GENERATE:
-        return _generated(job, constants, fold=fold, rules=rules, memory_of=memory_of)
-    setting = setting_of(job, constants)
+    setting = workload_setting(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "simulate")])
     with naming(job):
-        setting = decided(setting)
+        if setting.decode is None:
+            setting = decided(setting)
         chosen = setting.job.strategy
         assert not isinstance(chosen, str)
         check_recomputation(chosen, setting.model)
@@ -114,6 +111,7 @@ def simulate(
         )
         if job.neighbours:
             core_s, alone = core_times_s(prediction.loading), prediction.trace
+            rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
             there = shared_fabric_step(
                 setting, strategy, alone, fold=fold, rules=rules, core_s=core_s
             )
@@ -132,46 +130,6 @@ def _warnings(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
     return (changed_line(setting.model, trained), *warnings)
 
 
-def _generated(
-    job: Job, calibration: Calibration, *, fold: bool, rules: Rules, memory_of: str | None
-) -> Prediction:
-    """Return the prediction of a job that generates tokens.
-
-    Its trace, power and tensors are those of a step in the middle of generation.
-    """
-    if isinstance(job.strategy, str):
-        raise JobError(job.source, [NO_STRATEGY])
-    settings = []
-
-    def step_of(setting: Setting) -> Prediction:
-        settings.append(setting)
-        chosen = setting.job.strategy
-        assert not isinstance(chosen, str)
-        return predicted(
-            setting,
-            written_out(setting, chosen),
-            fold=fold,
-            sharing=rules.sharing,
-            mutual_slowdown=rules.mutual_slowdown,
-            memory_of=memory_of,
-        )
-
-    with naming(job):
-        found = generation_steps(job, calibration, step_of, lambda each: each.result.step_time_s)
-    decode = [
-        DecodeSteps(
-            cache_length=length.cache_length,
-            count=length.count,
-            steps=tuple(CountedStep(times=times, result=each.result) for times, each in parts),
-        )
-        for length, parts in found.decode
-    ]
-    result = generation_result(found.prefill.result, decode, job.data)
-    middle = found.decode[len(found.decode) // 2][1][0][1] if found.decode else found.prefill
-    warnings = (*idle_choices(settings[0].job, settings[0].model), *settings[0].warnings)
-    return replace(middle, result=result, warnings=warnings)
-
-
 def predicted(
     setting: Setting,
     strategy: Strategy | StrategyOptions,
@@ -182,7 +140,7 @@ def predicted(
     mutual_slowdown: bool = True,
     memory_of: str | None = None,
 ) -> Prediction:
-    """Return the prediction of one strategy of a job.
+    """Return the prediction of one strategy of a job: of its step, or of all of generation.
 
     Args:
         setting: What all strategies of the job share.
@@ -196,6 +154,9 @@ def predicted(
     Raises:
         StrategyError: It does not fit model or cluster.
     """
+    if setting.decode is not None:
+        how = {"sharing": sharing, "mutual_slowdown": mutual_slowdown, "memory_of": memory_of}
+        return _generated(setting, strategy, fold=fold, detail=detail, **how)
     rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
     detail = detail or sharing == "proteus"
     step = executed(setting, written_out(setting, strategy), fold=fold, detail=detail, rules=rules)
@@ -209,3 +170,35 @@ def predicted(
         loading=step.compilation.loading,
         curves=energy.curves(step.trace.graph.class_names) if detail else {},
     )
+
+
+def _generated(setting: Setting, strategy: Strategy | StrategyOptions, **how: Any) -> Prediction:
+    """Return the prediction of all of generation; arguments as of `predicted`.
+
+    Its trace, power and tensors are those of a step in the middle of generation.
+    """
+    data, whole = setting.job.data, written_out(setting, strategy)
+
+    def step_of(step: Setting, times: int) -> Prediction:
+        return predicted(step, of_batches(strategy, times), **how)
+
+    found = generation_steps(
+        setting,
+        step_of,
+        lambda each: each.result.step_time_s,
+        stages=whole.stages,
+        micro_batches=whole.schedule.micro_batches,
+    )
+    decode = [
+        DecodeSteps(
+            cache_length=length.cache_length,
+            count=length.count,
+            steps=tuple(
+                CountedStep(times=float(times), result=each.result) for times, each in parts
+            ),
+        )
+        for length, parts in found.decode
+    ]
+    result = generation_result(found.prefill.result, decode, data)
+    middle = found.decode[len(found.decode) // 2][1][0][1] if found.decode else found.prefill
+    return replace(middle, result=result)

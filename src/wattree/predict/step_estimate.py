@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wattree.accounts.bill import cost_usd, occupied_nodes
 from wattree.accounts.generation import DecodeFigures, StepFigures, generation_use
 from wattree.accounts.interval import estimated_intervals
@@ -15,15 +17,16 @@ from wattree.closed_form import strategies as closed_form
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
 from wattree.closed_form.strategies import Estimates
-from wattree.cost import Calibration, load_calibration
+from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Device
 from wattree.job import Job, WorkloadKind, naming
 from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
-from wattree.lowering.setting import Setting, setting_of
+from wattree.lowering.setting import Setting
 from wattree.predict.example import missing_strategy
-from wattree.predict.generation import NO_STRATEGY, generation_steps
+from wattree.predict.generation import workload_setting
+from wattree.predict.generation_estimate import estimated_steps, of_all_steps
 from wattree.predict.left_open import decided
 from wattree.predict.recent_jobs import recent
 from wattree.shown import Shown
@@ -94,7 +97,7 @@ class StepEstimate(Shown):
 
 
 def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
-    """Estimate time, memory, energy, money and carbon of one training step in closed form.
+    """Estimate time, memory, energy, money and carbon of a step, or of generation, in closed form.
 
     The formulas are those by which `plan` screens: `simulate` takes longer and knows more.
 
@@ -108,21 +111,33 @@ def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
             it; the message names the job.
         WattreeError: The job is impossible; the message says where and what to do.
     """
-    constants = load_calibration(calibration)
-    if job.workload is WorkloadKind.GENERATE:
-        return _generated(job, constants)
-    setting = setting_of(job, constants)
+    setting = workload_setting(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "estimate")])
     with naming(job):
-        return _estimated(decided(setting, recent(setting)))
+        if setting.decode is None:
+            setting = decided(setting, recent(setting))
+        return _estimated(setting)
 
 
 def _estimated(setting: Setting) -> StepEstimate:
-    """Return the figures of one step under the strategy of its job."""
-    job, model, data = setting.job, setting.model, setting.job.data
+    """Return the figures of the strategy of its job."""
+    job, data = setting.job, setting.job.data
     assert not isinstance(job.strategy, str)
     options = _known(job.strategy, job)
+    for step in (setting, *(decode for _, decode in setting.decode or ())):
+        _check(step, options)
+    degrees = Degrees.of([options], data.global_batch)
+    if setting.decode is not None:
+        return _generated(setting, options, degrees)
+    asked = recent(setting)
+    found = closed_form.estimate(asked.setting, options, degrees, shared=asked.shared)
+    return _told(setting, options, found)
+
+
+def _check(setting: Setting, options: StrategyOptions) -> None:
+    """Check that the closed form's strategy fits the model of a step and the cluster."""
+    job, model, data = setting.job, setting.model, setting.job.data
     check_recomputation(options, model)
     check_fits(
         model,
@@ -132,57 +147,33 @@ def _estimated(setting: Setting) -> StepEstimate:
         sequence=data.sequence_length,
         devices=None if job.devices is None else len(job.devices),
     )
-    degrees = Degrees.of([options], data.global_batch)
-    asked = recent(setting)
-    found = closed_form.estimate(asked.setting, options, degrees, shared=asked.shared)
-    return _told(setting, options, found)
 
 
-def _generated(job: Job, calibration: Calibration) -> StepEstimate:
+def _generated(setting: Setting, options: StrategyOptions, degrees: Degrees) -> StepEstimate:
     """Return the figures of generating the tokens of a batch."""
-    if isinstance(job.strategy, str):
-        raise JobError(job.source, [NO_STRATEGY])
-    flop: dict[int, tuple[StepEstimate, float]] = {}
+    job = setting.job
+    found = estimated_steps(setting, options, degrees, shared=closed_form.Shared())
+    peak = peak_flop_per_s(job.cluster, options.ranks, setting.precision)
 
-    def step_of(setting: Setting) -> StepEstimate:
-        step = _estimated(setting)
-        options = setting.job.strategy
-        assert isinstance(options, StrategyOptions)
-        peak = peak_flop_per_s(setting.job.cluster, options.ranks, setting.precision)
-        flop[id(step)] = step, setting.model_flop / peak
-        return step
-
-    def figures(parts: Sequence[tuple[float, StepEstimate]]) -> StepFigures:
-        time_s = sum(times * each.step_time_s for times, each in parts)
+    def figures(step: Setting, parts: Sequence[tuple[Any, Estimates]]) -> StepFigures:
+        time_s = sum(np.sum(times * each.step_time_s).item() for times, each in parts)
         return StepFigures(
             time_s=time_s,
-            energy_j=sum(times * each.energy_j.total for times, each in parts),
-            mfu=sum(times * flop[id(each)][1] for times, each in parts) / time_s,
+            energy_j=sum(np.sum(times * each.energy_j).item() for times, each in parts),
+            mfu=step.model_flop / peak / time_s,
         )
 
-    with naming(job):
-        found = generation_steps(job, calibration, step_of, lambda each: each.step_time_s)
+    assert setting.decode is not None
     decode = [
-        DecodeFigures(cache_length=at.cache_length, count=at.count, step=figures(parts))
-        for at, parts in found.decode
+        DecodeFigures(cache_length=at.cache_length, count=at.count, step=figures(step, parts))
+        for (_, step), (at, parts) in zip(setting.decode, found.decode, strict=True)
     ]
-    use = generation_use(figures([(1.0, found.prefill)]), decode, job.data, kv_cache_bytes=None)
-    steps = [found.prefill, *(parts[0][1] for _, parts in found.decode)]
-    time_s = job.data.global_batch * job.data.generate_length / use.output_tokens_per_s
-    energy_j = use.prefill.energy_j + (0.0 if use.decode is None else use.decode.energy_j)
-    site = job.cluster.site
-    options = job.strategy
-    assert isinstance(options, StrategyOptions)
-    return StepEstimate(
-        step_time_s=time_s,
-        samples_per_s=job.data.global_batch / time_s,
+    use = generation_use(
+        figures(setting, [(1.0, found.prefill)]), decode, job.data, kv_cache_bytes=None
+    )
+    return replace(
+        _told(setting, options, of_all_steps(found)),
         tokens_per_s=use.output_tokens_per_s,
-        memory=max((each.memory for each in steps), key=lambda memory: memory.peak_bytes),
-        energy_j=EstimatedEnergy(total=energy_j),
-        average_power_w=energy_j / site.pue / time_s,
-        peak_power_w=max(each.peak_power_w for each in steps),
-        cost_usd=cost_usd(job.cluster, occupied_nodes(job, options.ranks), time_s, energy_j),
-        carbon_gco2e=None if (g := site.carbon_gco2e_per_j) is None else g * energy_j,
         generation=use,
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.table import Table
 
 from wattree.report.parts import headed_table
-from wattree.report.words import count, percent, quantity
+from wattree.report.words import column, count, percent, quantity
 from wattree.trace import GenerationUse, PhaseUse, Result
 from wattree.units import format_bytes, format_time
 
@@ -48,6 +50,33 @@ def phase_table(use: GenerationUse) -> Table:
                 percent(phase.mfu),
             )
     return table
+
+
+def token_columns(results: Sequence[Result]) -> list[tuple[str, str, list[str]]]:
+    """Return columns on the times to tokens: name, unit, cells; none where some make no tokens."""
+    uses = [each.generation for each in results if each.generation is not None]
+    if not uses or len(uses) < len(results):
+        return []
+    return [
+        ("first", *column([use.time_to_first_token_s for use in uses], "s")),
+        ("token", *column([use.time_per_output_token_s for use in uses], "s")),
+    ]
+
+
+def energy_column(results: Sequence[Result]) -> tuple[str, list[str]]:
+    """Return the unit and cells of energy: of a step of training, otherwise of what is made.
+
+    That is a token of generation, and a sample of forward passes.
+    """
+    workloads = {each.workload for each in results}
+    total = [each.energy_j.total for each in results]
+    if workloads == {"generate"}:
+        made = [(each.tokens_per_s or 0.0) * each.step_time_s for each in results]
+        return column([j / count for j, count in zip(total, made, strict=True)], "J/tok")
+    if workloads == {"forward"}:
+        made = [each.samples_per_s * each.step_time_s for each in results]
+        return column([j / count for j, count in zip(total, made, strict=True)], "J/smp")
+    return column(total, "J")
 
 
 def inference_rows(result: Result) -> list[tuple[str, str]]:

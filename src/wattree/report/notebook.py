@@ -70,8 +70,8 @@ def _plan_line(value: Plan) -> str:
     found = f"{value.candidates:,} strategies screened, {value.feasible:,} feasible"
     if value.best is None:
         return f"nothing fits; {found}"
-    time = format_time(value.best.result.step_time_s)
-    return f"best by {value.objective}: {value.best.label}, {time} per step; {found}"
+    time = f"{format_time(value.best.result.step_time_s)} per {value.best.result.timed}"
+    return f"best by {value.objective}: {value.best.label}, {time}; {found}"
 
 
 def _comparison_line(value: RunComparison) -> str:

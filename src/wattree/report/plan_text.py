@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.report.energy_text import run_facts
+from wattree.report.generation_text import energy_column, token_columns
 from wattree.report.parts import INDENT, bullets, facts_table, headed_table, plain_table, section
 from wattree.report.result_text import summary_rows
 from wattree.report.words import NOT_APPLICABLE, changed_function, column, significant
@@ -177,13 +178,15 @@ def ranking_rows(entries: Sequence[RankedStrategy]) -> tuple[list[str], list[lis
 def _columns(entries: Sequence[RankedStrategy]) -> list[tuple[str, str, list[str]]]:
     """Return name, unit and cells of each figure of strategies."""
     results = [entry.result for entry in entries]
+    of_tokens = token_columns(results)
+    power = ("power", *column([r.average_power_w for r in results], "W"))
     columns = [
-        ("step", *column([r.step_time_s for r in results], "s")),
+        (results[0].timed, *column([r.step_time_s for r in results], "s")),
         (_counted(entries[0]), *column([_rate(entry) for entry in entries], "/s")),
-        ("MFU", "%", [f"{100 * r.mfu:.1f}" for r in results]),
+        *(of_tokens or [("MFU", "%", [f"{100 * r.mfu:.1f}" for r in results])]),
         ("memory", *column([r.memory.peak_bytes for r in results], "B", binary=True)),
-        ("power", *column([r.average_power_w for r in results], "W")),
-        ("energy", *column([r.energy_j.total for r in results], "J")),
+        *(() if of_tokens else (power,)),
+        ("energy", *energy_column(results)),
         ("cost", *_cents(results_cost(entries))),
     ]
     if any(r.interval for r in results):
@@ -266,7 +269,7 @@ def _legend(entries: Sequence[RankedStrategy], console: Console) -> None:
     rate = _counted(entries[0])
     console.print(
         Text(
-            f"\nPer step: {rate} of the whole job; memory of the fullest device (it has "
+            f"\nPer {result.timed}: {rate} of the whole job; memory of the fullest device (it has "
             f"{format_bytes(result.memory.capacity_bytes)}); power of all nodes; cost in dollars "
             f"or cents (¢).",
             style="dim",

@@ -152,7 +152,7 @@ def summary_rows(result: Result) -> list[tuple[str, Text | str]]:
         (
             "Energy",
             f"{quantity(result.energy_j.total, 'J')}"
-            f"{likely(result.interval.get('energy_j'), joules)} {_per(result)}, "
+            f"{likely(result.interval.get('energy_j'), joules)} per {result.timed}, "
             f"{quantity(result.average_power_w, 'W')} on average",
         ),
         *(inference_rows(result) if result.workload == "forward" else ()),
@@ -191,7 +191,7 @@ def _headline(result: Result, strategy: str, console: Console) -> None:
     facts.add_row(
         "Work",
         f"{count(result.parameters)} parameters, "
-        f"{quantity(result.model_flop_per_step, 'FLOP')} {_per(result)}",
+        f"{quantity(result.model_flop_per_step, 'FLOP')} per {result.timed}",
     )
     if result.dense_parameters is not None:
         facts.add_row("Function", changed_function(result.parameter_ratio))
@@ -300,11 +300,6 @@ def _energy_sections(result: Result, console: Console) -> None:
         section("What waiting costs (in the above; a rank on average)", waiting, console)
 
 
-def _per(result: Result) -> str:
-    """Return what sums are of: a step, or the batch that is generated."""
-    return "per step" if result.generation is None else "per batch"
-
-
 def _bill(result: Result, console: Console) -> Table:
     facts = facts_table()
     facts.add_row(
@@ -317,14 +312,14 @@ def _bill(result: Result, console: Console) -> Table:
         facts.add_row("", sparkline(result.power.total_w, console))
     facts.add_row("Efficiency", efficiency(result))
     if result.embodied_gco2e is not None:
-        facts.add_row("Embodied", f"{grams(result.embodied_gco2e)} {_per(result)}")
+        facts.add_row("Embodied", f"{grams(result.embodied_gco2e)} per {result.timed}")
     return facts
 
 
 def _bill_rows(result: Result) -> list[tuple[str, Text | str]]:
     span = likely(result.interval.get("cost_usd"), money)
-    cost = f"{money(result.cost_usd)}{span} {_per(result)}{_per_unit(result)}"
-    carbon = f"{grams(result.carbon_gco2e)} {_per(result)}"
+    cost = f"{money(result.cost_usd)}{span} per {result.timed}{_per_unit(result)}"
+    carbon = f"{grams(result.carbon_gco2e)} per {result.timed}"
     is_priced, is_located = result.cost_usd is not None, result.carbon_gco2e is not None
     return [
         ("Cost", cost if is_priced else "no price is known for these nodes"),

@@ -79,8 +79,9 @@ def _summary(winner: RankedStrategy) -> str:
     memory = result.memory
     category = max(memory.by_category, key=lambda name: memory.by_category[name])
     return (
-        f"{winner.label}: {format_time(step_s)} per step ({reasons}); the fullest device holds "
-        f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}, "
+        f"{winner.label}: {format_time(step_s)} per {result.timed} ({reasons}); "
+        f"the fullest device holds {format_bytes(memory.peak_bytes)} of "
+        f"{format_bytes(memory.capacity_bytes)}, "
         f"{format_bytes(memory.by_category[category])} of it {category}."
     )
 

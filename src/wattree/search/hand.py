@@ -1,4 +1,4 @@
-"""Common hand-made strategies: sharded data parallelism, the Megatron recipe."""
+"""Common hand-made strategies: data parallelism, the Megatron recipe."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from wattree.job.offers import Offer
 from wattree.predict import Setting
 from wattree.search.limits import Limits
+from wattree.search.passes import divisors
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
@@ -30,11 +31,15 @@ def hand_choices(
         offer: What the software can run; None for everything.
     """
     found = {}
-    if fsdp := _best_within(setting, ranks, replace(_fsdp_limits(), offer=offer)):
+    if setting.decode is not None:  # no engine gathers parameters for each token
+        alone = replace(_replica_limits(), offer=offer)
+        if replicas := _best_within(setting, ranks, alone, must_fit=True):
+            found["a replica on each device"] = replicas
+    elif fsdp := _best_within(setting, ranks, replace(_replica_limits("zero3"), offer=offer)):
         found["FSDP over all ranks"] = fsdp
     # Megatron's recipe: as much tensor parallelism as the node has devices, the shallowest
     # pipeline that fits, replicas with what is left.
-    for stages in _divisors(ranks):
+    for stages in divisors(ranks):
         limits = replace(_megatron_limits(setting, stages), offer=offer)
         recipe = _best_within(setting, ranks, limits, must_fit=True)
         if recipe is not None:
@@ -43,9 +48,9 @@ def hand_choices(
     return found
 
 
-def _fsdp_limits() -> Limits:
+def _replica_limits(sharding: str = "none") -> Limits:
     alone = dict.fromkeys(("fsdp", "tp", "cp", "pp", "ep"), (1,))
-    return Limits(axes=alone, shardings=("zero3",), cuts=False)
+    return Limits(axes=alone, shardings=(sharding,), cuts=False)
 
 
 def _megatron_limits(setting: Setting, stages: int) -> Limits:
@@ -70,7 +75,3 @@ def _best_within(
     if not fits.any():
         return None if must_fit else screened.options(int(np.argmin(screened.memory_bytes)))
     return screened.options(int(np.argmin(np.where(fits, screened.step_time_s, np.inf))))
-
-
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]

@@ -9,7 +9,8 @@ import numpy as np
 
 from wattree.errors import InfeasibleError
 from wattree.lowering.split_rules import has_split_positions
-from wattree.predict import Setting, setting_of
+from wattree.predict import Setting
+from wattree.predict.generation import workload_setting
 from wattree.search.limits import Limits
 from wattree.search.screen import (
     OUT_OF_MEMORY,
@@ -78,9 +79,10 @@ def _more_nodes(setting: Setting, constraints: Constraints) -> str:
     for doublings in range(1, _MOST_DOUBLINGS + 1):
         pools = tuple(replace(p, nodes=p.nodes * 2**doublings) for p in cluster.pools)
         more = replace(cluster, pools=pools, slowdown={}, slow_links={})
-        wider = setting_of(
-            replace(setting.job, cluster=more), setting.calibration, model=setting.model
-        )
+        # Graphs of a step after the first are made of the model's own.
+        model = setting.model if setting.decode is None else None
+        job = replace(setting.job, cluster=more)
+        wider = workload_setting(job, setting.calibration, model=model)
         screened = screen(wider, enumerate_space(wider, limits=lean))
         if screened.fits(constraints).any():
             return f"{more.nodes} nodes (by the closed form)"
@@ -147,4 +149,8 @@ def _nearest(
 def _less_memory(setting: Setting) -> str:
     """Return what makes the need for memory smaller, or meets it."""
     shorter = "a shorter data.sequence_length, " if has_split_positions(setting.model) else ""
+    if setting.decode is not None:
+        return "devices with more memory, shorter or fewer sequences"
+    if not setting.trains:
+        return f"devices with more memory, {shorter}or a smaller data.global_batch"
     return f"devices with more memory, {shorter}or an optimizer with less state (adamw8bit, lion)"

@@ -28,6 +28,8 @@ class Limits:
         placements: What lies in expanded memory that devices reach: `device` for nothing, or some
             of `placements.PLACED` joined by `+`; None for those that make sense on the cluster.
         offer: What the software can run; None for everything.
+        positions: Whether positions of a sample may be split, or handed from tensor rank to tensor
+            rank: by context and sequence parallelism, and to whole experts.
         refined: Whether `plan` also changes the most promising strategies (`search.refine`).
     """
 
@@ -44,6 +46,7 @@ class Limits:
     in_turn: bool = False
     placements: Sequence[str] | None = None
     offer: Offer | None = None
+    positions: bool = True
     refined: bool = True
 
 

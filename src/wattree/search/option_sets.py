@@ -30,22 +30,42 @@ _CONTEXTS_UNFUSED = ("gather", ULYSSES)
 _WITHOUT_NAME = ("1f1b", "interleaved")
 
 
-def forward_only(limits: Limits) -> Limits:
-    """Return limits without those that only matter for gradients and backward passes."""
-    return replace(
+def limits_of(setting: Setting, limits: Limits) -> Limits:
+    """Return limits without what has no meaning, or no meaning of its own, for a job's workload.
+
+    Without backward passes micro-batches pass in the order of GPipe under 1F1B too.
+    """
+    if setting.model.trainable_parameters:
+        return limits
+    useless = {"gpipe"} if "1f1b" in limits.schedules else set()
+    limits = replace(
         limits,
         shardings=tuple(each for each in limits.shardings if each not in {"zero1", "zero2"}),
         recomputations=("none",),
         schedules=tuple(
-            each for each in limits.schedules if not PIPELINE_SCHEDULES[each].splits_backward
+            each
+            for each in limits.schedules
+            if each not in useless and not PIPELINE_SCHEDULES[each].splits_backward
         ),
+    )
+    if setting.decode is None:
+        return limits
+    # A generated token is one position; stages have one chunk, and devices one process. Parameters
+    # that are gathered for each token take longer than any other way to hold as many.
+    return replace(
+        limits,
+        axes={**limits.axes, "cp": (1,)},
+        shardings=("none",) if "none" in limits.shardings else limits.shardings,
+        contexts=(),
+        virtual_stages=(),
+        positions=False,
     )
 
 
 def plain_options(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
     """Yield every combination of options; `1f1b` represents interleaved schedules too."""
     again = recomputations(setting, limits)
-    spread = (False, True) if has_whole_states(setting.model) else (False,)
+    spread = (False, True) if limits.positions and has_whole_states(setting.model) else (False,)
     spreads = (True, False) if setting.model.own_family and has_experts(setting.model) else (True,)
     usual = _CONTEXTS if setting.software.fused_attention else _CONTEXTS_UNFUSED
     wanted = usual if limits.contexts is None else limits.contexts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from wattree.lowering.stages import stage_misfits
@@ -17,16 +18,25 @@ _EVERY_DIVISOR_UP_TO = 16
 _POWERS_OF_TWO_UP_TO = 256
 
 
-def micro_batch_sizes(share: int, limits: Limits, *, has_tokens: bool) -> list[int]:
+def micro_batch_sizes(share: int, limits: Limits, setting: Setting) -> list[int]:
     """Return the sizes to try where each replica has `share` samples."""
     if limits.micro_batches is not None:
         return [size for size in limits.micro_batches if share % size == 0]
+    if setting.decode is not None:  # a token of each sequence takes little memory
+        return divisors(share)
+    has_tokens = setting.has_tokens
     every = [d for d in range(1, min(share, _EVERY_DIVISOR_UP_TO) + 1) if share % d == 0]
     size = 2 * _EVERY_DIVISOR_UP_TO
     while size <= (_POWERS_OF_TWO_UP_TO if has_tokens else share) and share % size == 0:
         every.append(size)
         size *= 2
     return every if has_tokens or share == every[-1] else [*every, share]
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, ascending."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
 
 
 def virtual_stages(stages: int, schedule: str, *, setting: Setting, limits: Limits) -> list[int]:

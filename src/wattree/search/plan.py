@@ -18,7 +18,8 @@ from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.job.offers import Offer, offer_of
 from wattree.lowering.legality import check_sequence
-from wattree.predict import Setting, predicted, setting_of
+from wattree.predict import Setting, predicted
+from wattree.predict.generation import workload_setting
 from wattree.search.colocation import sharing_limits
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
@@ -85,7 +86,7 @@ def plan(
     """
     _check_whole(job)
     began = time.perf_counter()
-    setting = setting_of(job, load_calibration(calibration))
+    setting = workload_setting(job, load_calibration(calibration))
     check_sequence(setting.model, setting.job.data.sequence_length, source=job.source)
     wanted = (objective, *(pareto or ()))
     check_objectives(setting, wanted)

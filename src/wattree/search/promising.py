@@ -110,7 +110,7 @@ def _simulate_best(
     known: set[StrategyOptions] = set()
     budget = simulated.tasks + _TASK_BUDGET
     most = min(max(_MOST, 2 * fewest), len(order))
-    software, most_behind = simulated.setting.software, max(TIME_BOUNDS.values())
+    most_behind = max(TIME_BOUNDS.values())
     while len(order) and count < most:
         index, order = int(order[0]), order[1:]
         behind = estimates[index] / best - 1.0  # below 0 while there is no best one
@@ -121,7 +121,7 @@ def _simulate_best(
         family = _family(options)
         # The closed form exceeds the simulation by no more than its bound: what is farther behind
         # cannot become the best.
-        if family in known or (good >= fewest and behind > time_bound(options, software)):
+        if family in known or (good >= fewest and behind > time_bound(options, simulated.setting)):
             continue
         count += 1
         if (result := simulated.result(index)) is not None:

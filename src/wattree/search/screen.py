@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.closed_form.degrees import Degrees
-from wattree.closed_form.strategies import Estimates, Shared, estimate
+from wattree.closed_form.strategies import Estimates, Shared
 from wattree.hardware import Cluster
 from wattree.predict import Setting
+from wattree.predict.generation_estimate import workload_estimates
 from wattree.search.space import Space
 from wattree.strategy import AXES, StrategyOptions
 
@@ -175,7 +176,7 @@ def screen(
                 ranks = np.prod([degrees.axes[axis] for axis in AXES], axis=0)
                 parts[key] = degrees, _rent(setting.job.cluster, ranks)
             degrees, rented = parts[key]
-            found.append(estimate(setting, group.common, degrees, shared=shared))
+            found.append(workload_estimates(setting, group.common, degrees, shared=shared))
             rent.append(rented)
             done += len(rented)
             if progress is not None:

@@ -11,7 +11,6 @@ scores, so nothing would be saved.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +26,12 @@ from wattree.search.balance import balanced_cuts
 from wattree.search.limits import Limits
 from wattree.search.option_sets import (
     NO_CONTEXT,
-    forward_only,
+    limits_of,
     plain_options,
     recomputations,
     sharing_options,
 )
-from wattree.search.passes import micro_batch_sizes, virtual_stages
+from wattree.search.passes import divisors, micro_batch_sizes, virtual_stages
 from wattree.search.phantom import phantom_options
 from wattree.search.placements import placements_of
 from wattree.strategy import (
@@ -115,9 +114,7 @@ def enumerate_space(
         ranks: Numbers of ranks to use; all devices if None.
         limits: Part of the space to list.
     """
-    limits = limits or Limits()
-    if not setting.model.trainable_parameters:
-        limits = forward_only(limits)
+    limits = limits_of(setting, limits or Limits())
     ranks = tuple(ranks or (setting.job.cluster.devices,))
     model = setting.model
     rejected: Counter[str] = Counter()
@@ -149,7 +146,7 @@ def enumerate_space(
     virtual = cache(partial(virtual_stages, setting=setting, limits=limits))
     expanded: dict[tuple[object, ...], Degrees] = {}  # options have many meshes in common
     for options in every_options:
-        chosen = _distinct(meshes[legal[_kind(options)]], options, limits)
+        chosen = _distinct(meshes[legal[_kind(options)]], options, setting, limits)
         chosen = _offered(chosen, options, limits)
         parts = options.colocation.shares_of_batch
         if parts > 1:
@@ -193,22 +190,17 @@ def _meshes(ranks: Sequence[int], allowed: Mapping[str, Sequence[int]]) -> Integ
         rows = np.zeros((1, 0), dtype=np.int64)
         for axis in AXES:
             last = axis == AXES[-1]
-            divisors = np.array(_divisors(total))
-            fits = left[:, None] % divisors[None, :] == 0
+            degrees = np.array(divisors(total))
+            fits = left[:, None] % degrees[None, :] == 0
             if last:
-                fits = left[:, None] == divisors[None, :]
+                fits = left[:, None] == degrees[None, :]
             if axis in allowed:
-                fits &= np.isin(divisors, np.array(allowed[axis]))[None, :]
+                fits &= np.isin(degrees, np.array(allowed[axis]))[None, :]
             row, column = np.nonzero(fits)
-            rows = np.concatenate([rows[row], divisors[column][:, None]], axis=1)
-            left = left[row] // divisors[column]
+            rows = np.concatenate([rows[row], degrees[column][:, None]], axis=1)
+            left = left[row] // degrees[column]
         found.append(rows)
     return np.concatenate(found)
-
-
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
 
 
 def _column(meshes: Integers, axis: str) -> Integers:
@@ -284,7 +276,9 @@ def _broken(
     yield "positions do not divide over twice cp", uneven
 
 
-def _distinct(meshes: Integers, options: StrategyOptions, limits: Limits) -> Integers:
+def _distinct(
+    meshes: Integers, options: StrategyOptions, setting: Setting, limits: Limits
+) -> Integers:
     """Return the meshes under which the options mean something of their own."""
     tensor, fsdp = _column(meshes, "tp"), _column(meshes, "fsdp")
     copies = _replicas(meshes) * _column(meshes, "cp")  # ranks that hold the same parameters
@@ -299,6 +293,8 @@ def _distinct(meshes: Integers, options: StrategyOptions, limits: Limits) -> Int
         or not options.parallelism.expert_over_tensor
     ):
         keep &= tensor > 1
+    if options.parallelism.expert_over_tensor and not limits.positions and setting.has_experts:
+        keep &= tensor == 1
     if options.phantoms.enabled:
         keep &= tensor == options.tp
     if options.colocation.processes > 1:
@@ -341,10 +337,7 @@ def _expanded(
     shares = batch // _replicas(meshes)
     row, micro_batch = _with_choices(
         shares,
-        {
-            int(s): micro_batch_sizes(int(s), limits, has_tokens=setting.has_tokens)
-            for s in np.unique(shares)
-        },
+        {int(s): micro_batch_sizes(int(s), limits, setting) for s in np.unique(shares)},
     )
     meshes, micro_batches = meshes[row], shares[row] // micro_batch
     stages = _column(meshes, "pp")

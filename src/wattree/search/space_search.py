@@ -89,8 +89,7 @@ class SpaceSearch:
         better = np.zeros(len(screened), dtype=bool)
         error = np.zeros(len(screened))
         if self.enough is not None:
-            software = self.setting.software
-            error[:] = [time_bound(options, software) for options in screened.space]
+            error[:] = [time_bound(options, self.setting) for options in screened.space]
         for name in self.objectives:
             least = min(objective_of(entry.result, name) for entry in than)
             better |= screened.objective(name, self.setting) < least * (1.0 + error)

@@ -271,6 +271,11 @@ class Result(Shown):
         del fields["provenance"]
         return [fields | {"strategy": strategy}]
 
+    @property
+    def timed(self) -> str:
+        """What its time, energy and money are of: a step, or the batch that is generated."""
+        return "step" if self.generation is None else "batch"
+
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON.
 

@@ -35,7 +35,7 @@ def step_answer(figures: Mapping[str, Any]) -> list[Card]:
     memory = figures["memory"]
     held = f"{format_bytes(memory['peak_bytes'])} of {format_bytes(memory['capacity_bytes'])}"
     if memory["fits"]:
-        value = f"{format_time(figures['step_time_s'])} per step"
+        value = f"{format_time(figures['step_time_s'])} per {_timed(figures)}"
         step = Card(name="Step time", value=value, note=f"fits in memory: {held}")
     else:
         step = Card(name="Memory", value="does not fit", note=f"needs {held} per device", bad=True)
@@ -71,7 +71,11 @@ def _cost(figures: Mapping[str, Any]) -> Card:
     if cost is not None and tokens:
         notes.append(f"{money(cost / (tokens * step_s) * _PER_TOKENS)} per billion tokens")
     value = joules(energy_j) if cost is None else money(cost)
-    return Card(name="What it costs", value=f"{value} per step", note=", ".join(notes))
+    return Card(name="What it costs", value=f"{value} per {_timed(figures)}", note=", ".join(notes))
+
+
+def _timed(figures: Mapping[str, Any]) -> str:
+    return "batch" if figures.get("generation") else "step"
 
 
 def _certainty(figures: Mapping[str, Any]) -> Card:
