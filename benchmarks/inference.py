@@ -9,9 +9,10 @@ the model has positions, which are refused (GPT-J with random weights).
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, pstdev
@@ -20,6 +21,13 @@ from typing import Any, Final
 import numpy as np
 
 import wattree
+from wattree.accounts.interval import (
+    DEVIATIONS,
+    INFERENCE_SPREAD,
+    PROBABILITY,
+    RESIDUAL,
+    deviation,
+)
 from wattree.errors import JobError
 from wattree.job import job_from_mapping
 
@@ -94,16 +102,29 @@ class InferenceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
-    """A row with its prediction."""
+    """A row with its prediction.
+
+    Attributes:
+        row: What was published.
+        predicted: The same as predicted.
+        constants: Spread that the constants leave to the time of the batch.
+        left_out: Why the row does not count; empty if it does.
+    """
 
     row: InferenceRow
     predicted: float = float("nan")
+    constants: float = 0.0
     left_out: str = ""
 
     @property
     def error(self) -> float:
         """Predicted over published, less 1."""
         return self.predicted / self.row.value - 1.0
+
+    def within(self, residual: float) -> bool:
+        """Return whether the published figure is in an 80 % interval with this residual."""
+        spread = math.hypot(self.constants, residual)
+        return abs(math.log(self.predicted / self.row.value)) <= DEVIATIONS * spread
 
 
 def rows() -> list[InferenceRow]:
@@ -121,10 +142,11 @@ def _row(fields: dict[str, str]) -> InferenceRow:
 def compared(
     chosen: Iterable[InferenceRow], calibration: Path | None = None
 ) -> Iterator[ComparedRow]:
-    """Yield the rows with what the closed form predicts."""
+    """Yield the rows with what is predicted."""
     for row in chosen:
         try:
-            found = wattree.estimate(job_from_mapping(row.mapping), calibration=calibration)
+            given = job_from_mapping(row.mapping)
+            found = wattree.simulate(given, calibration=calibration).result
         except JobError:
             yield ComparedRow(row=row, left_out="refused: more tokens than positions")
             continue
@@ -136,7 +158,8 @@ def compared(
             "first_token_ms": use.time_to_first_token_s * 1e3,
         }[row.metric]
         queued = "" if found.memory.fits else "does not fit, so requests queued"
-        yield ComparedRow(row=row, predicted=value, left_out=queued)
+        parts = {name: part for name, part in found.interval_parts.items() if name != RESIDUAL}
+        yield ComparedRow(row=row, predicted=value, constants=deviation(parts), left_out=queued)
 
 
 def main(words: Sequence[str]) -> None:
@@ -155,18 +178,42 @@ def main(words: Sequence[str]) -> None:
     for each in found:
         if not each.left_out:
             by_source[each.row.source].append(each)
-            by_source["all"].append(each)
-    for source, members in by_source.items():
+    every = [each for members in by_source.values() for each in members]
+    for source, members in {**by_source, "all": every}.items():
         sys.stdout.write(f"{source:22s}{summary(members)}\n")
+    sys.stdout.write(f"{covered(by_source)}\n")
+
+
+def residual_of(members: Sequence[ComparedRow]) -> float:
+    """Return the smallest residual, in steps of 0.005, with which 80 % are in their intervals."""
+    for thousandths in range(0, 1000, 5):
+        if fmean(each.within(thousandths / 1e3) for each in members) >= PROBABILITY:
+            return thousandths / 1e3
+    return 1.0
+
+
+def covered(by_source: Mapping[str, Sequence[ComparedRow]]) -> str:
+    """Return how many rows are in their intervals if the other sources set the residual."""
+    within = 0
+    for source, members in by_source.items():
+        others = [each for name, rest in by_source.items() if name != source for each in rest]
+        residual = residual_of(others)
+        within += sum(each.within(residual) for each in members)
+    every = [each for members in by_source.values() for each in members]
+    return (
+        f"residual of all rows {residual_of(every):.3f}; set by the other sources, {within} of "
+        f"{len(every)} rows are in their interval"
+    )
 
 
 def summary(members: Sequence[ComparedRow]) -> str:
     """Return the errors of some rows in words."""
     errors = [abs(each.error) for each in members]
     logs = [float(np.log(each.predicted / each.row.value)) for each in members]
+    within = sum(each.within(INFERENCE_SPREAD) for each in members)
     return (
-        f"{len(members):3d} rows, mean error {100 * fmean(errors):.1f} %, median "
-        f"{100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %, mean log "
+        f"{len(members):3d} rows, {within:3d} in their interval, mean error "
+        f"{100 * fmean(errors):.1f} %, median {100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %, mean log "
         f"{fmean(logs):+.3f}, spread of the logarithm {pstdev(logs):.3f}"
     )
 

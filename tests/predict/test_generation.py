@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import wattree
 from wattree.accounts.energy_use import standing_w
+from wattree.accounts.interval import deviation
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
@@ -196,6 +198,31 @@ def test_energies_and_times_of_a_generation_add_up() -> None:
         static_w = sum(standing_w(given.cluster, given.cluster.pool_nodes(found.ranks)))
         assert energy.total >= static_w * found.step_time_s
         assert use.output_tokens_per_s * found.step_time_s == pytest.approx(16 * 64)
+
+
+def test_the_interval_of_a_generation_is_that_of_its_steps() -> None:
+    """Steps rest on the same constants, so their errors do not cancel; rates are its inverse."""
+    for strategy in ({"tp": 8, "micro_batch": 16}, {"tp": 2, "pp": 4, "micro_batch": 4}):
+        given = job(strategy=strategy)
+        found, rough = wattree.simulate(given).result, wattree.estimate(given)
+        low, high = found.interval["step_time_s"]
+        assert low < found.step_time_s < high
+        assert found.interval["tokens_per_s"] == pytest.approx((16 * 64 / high, 16 * 64 / low))
+        for name, value in (
+            ("energy_j", found.energy_j.total),
+            ("average_power_w", found.average_power_w),
+            ("memory.peak_bytes", found.memory.peak_bytes),
+            ("cost_usd", found.cost_usd),
+        ):
+            least, most = found.interval[name]
+            assert value is not None
+            assert least < value < most, name
+        spread = math.log(high / found.step_time_s)
+        parts = found.interval_parts
+        assert parts["residual"].share == pytest.approx(1.0)
+        assert sum(part.share for part in parts.values()) == pytest.approx(2.0)
+        assert spread == pytest.approx(1.2816 * deviation(parts), rel=0.2)
+        assert math.log(rough.interval["step_time_s"][1] / rough.step_time_s) > spread
 
 
 def vars_of(result: wattree.Result) -> dict[str, float]:

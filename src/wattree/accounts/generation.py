@@ -14,6 +14,7 @@ from wattree.trace import (
     EnergyEntry,
     EnergyUse,
     GenerationUse,
+    IntervalPart,
     PhaseUse,
     PoolUse,
     Result,
@@ -167,7 +168,45 @@ def generation_result(prefill: Result, decode: Sequence[DecodeSteps], data: Data
         pools=tuple(_pool(every, pool, at) for at, pool in enumerate(fullest.pools)),
         power=None,
         generation=use,
+        interval=_intervals(every, fullest, data),
+        interval_parts=_interval_parts(every),
     )
+
+
+def _intervals(
+    steps: Sequence[CountedStep], fullest: Result, data: Data
+) -> dict[str, tuple[float, float]]:
+    """Return the intervals of all steps, which rest on the same constants and so err alike."""
+    span_s = _ends(steps, "step_time_s")
+    found = {"step_time_s": span_s, "memory.peak_bytes": fullest.interval["memory.peak_bytes"]}
+    for name, made in (
+        ("samples_per_s", data.global_batch),
+        ("tokens_per_s", data.global_batch * data.generate_length),
+    ):
+        found[name] = made / span_s[1], made / span_s[0]
+    for name in ("energy_j", "cost_usd", "carbon_gco2e"):
+        if all(name in each.result.interval for each in steps):
+            found[name] = _ends(steps, name)
+    weighted = [replace(each, times=each.times * each.result.step_time_s) for each in steps]
+    time_s = _total(steps, _time_s)
+    low, high = _ends(weighted, "average_power_w")
+    return {**found, "average_power_w": (low / time_s, high / time_s)}
+
+
+def _ends(steps: Sequence[CountedStep], name: str) -> tuple[float, float]:
+    """Return the sums of the ends of the steps' intervals of a figure."""
+    spans = [(each.times, each.result.interval[name]) for each in steps]
+    return sum(n * span[0] for n, span in spans), sum(n * span[1] for n, span in spans)
+
+
+def _interval_parts(steps: Sequence[CountedStep]) -> dict[str, IntervalPart]:
+    """Return what the interval of the time rests on: shares of the time of all steps."""
+    parts = {name: part for each in steps for name, part in each.result.interval_parts.items()}
+    time_s, shares = _total(steps, _time_s), dict.fromkeys(parts, 0.0)
+    for each in steps:
+        for name, part in each.result.interval_parts.items():
+            shares[name] += each.times * each.result.step_time_s * part.share / time_s
+    return {name: replace(part, share=shares[name]) for name, part in parts.items()}
 
 
 def _pool(steps: Sequence[CountedStep], pool: PoolUse, at: int) -> PoolUse:

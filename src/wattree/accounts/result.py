@@ -98,9 +98,9 @@ def result_of(
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
         provenance=provenance_of(step, sums, energy.use, peak),
-        # What is known of errors is known of training steps.
-        interval=intervals.of if trains else {},
-        interval_parts=intervals.parts if trains else {},
+        interval=intervals.of,
+        interval_parts=intervals.parts,
+        # Classes are those of measured training steps.
         evidence_class=intervals.known.label if trains else "",
         workload=job.workload.value,
         simulation=_size(step),

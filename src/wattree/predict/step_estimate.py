@@ -20,7 +20,7 @@ from wattree.closed_form.strategies import Estimates
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Device
-from wattree.job import Job, WorkloadKind, naming
+from wattree.job import Job, naming
 from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting
@@ -72,7 +72,7 @@ class StepEstimate(Shown):
         cost_usd: Of a step; None where no price is known. [USD]
         carbon_gco2e: Of a step; None where the site has no carbon intensity. [g]
         interval: Quantity → what it lies between with 80 % probability, as in `Result`; a little
-            wider, as the closed form tells no parts of a step; none where nothing is trained.
+            wider, as the closed form tells no parts of a step.
         generation: Of a job that generates tokens, whose step is all of it; None of others.
     """
 
@@ -171,11 +171,7 @@ def _generated(setting: Setting, options: StrategyOptions, degrees: Degrees) -> 
     use = generation_use(
         figures(setting, [(1.0, found.prefill)]), decode, job.data, kv_cache_bytes=None
     )
-    return replace(
-        _told(setting, options, of_all_steps(found)),
-        tokens_per_s=use.output_tokens_per_s,
-        generation=use,
-    )
+    return _told(setting, options, of_all_steps(found), generation=use)
 
 
 def _known(strategy: Strategy | StrategyOptions, job: Job) -> StrategyOptions:
@@ -194,7 +190,13 @@ def _known(strategy: Strategy | StrategyOptions, job: Job) -> StrategyOptions:
     )
 
 
-def _told(setting: Setting, options: StrategyOptions, found: Estimates) -> StepEstimate:
+def _told(
+    setting: Setting,
+    options: StrategyOptions,
+    found: Estimates,
+    *,
+    generation: GenerationUse | None = None,
+) -> StepEstimate:
     """Return the figures of one strategy."""
     job, cluster = setting.job, setting.job.cluster
     colocation = options.colocation
@@ -202,7 +204,10 @@ def _told(setting: Setting, options: StrategyOptions, found: Estimates) -> StepE
     batch = colocation.samples(job.data.global_batch)
     nodes = occupied_nodes(job, options.ranks)
     carbon = cluster.site.carbon_gco2e_per_j
-    tokens_per_s = batch * job.data.sequence_length / step_s
+    tokens_per_s, read_share = batch * job.data.sequence_length / step_s, 0.0
+    if generation is not None:
+        tokens_per_s = generation.output_tokens_per_s
+        read_share = 1.0 - generation.prefill.time_s / step_s
     device = cluster.pools[int(found.pool[0])].node.device
     told = StepEstimate(
         step_time_s=step_s,
@@ -214,12 +219,12 @@ def _told(setting: Setting, options: StrategyOptions, found: Estimates) -> StepE
         peak_power_w=float(found.peak_power_w[0]),
         cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
         carbon_gco2e=None if carbon is None else carbon * energy_j,
+        generation=generation,
     )
-    if job.workload is not WorkloadKind.TRAIN:  # errors are known of training steps
-        return told
-    return replace(
-        told, interval=estimated_intervals(setting, device, options.ranks, _figures(told))
+    intervals = estimated_intervals(
+        setting, device, options.ranks, _figures(told), read_share=read_share
     )
+    return replace(told, interval=intervals)
 
 
 def _figures(told: StepEstimate) -> dict[str, float | None]:
