@@ -214,7 +214,8 @@ def summary(members: Sequence[ComparedRow]) -> str:
     return (
         f"{len(members):3d} rows, {within:3d} in their interval, mean error "
         f"{100 * fmean(errors):.1f} %, median {100 * median(errors):.1f} %, "
-        f"largest {100 * max(errors):.1f} %, mean log {fmean(logs):+.3f}, spread of the logarithm {pstdev(logs):.3f}"
+        f"largest {100 * max(errors):.1f} %, mean log {fmean(logs):+.3f}, "
+        f"spread of the logarithm {pstdev(logs):.3f}"
     )
 
 
