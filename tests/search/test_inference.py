@@ -153,6 +153,7 @@ def test_the_table_has_times_to_tokens_and_energy_of_each() -> None:
         "#",
         "strategy",
         "batch",
+        "80 %",
         "tokens",
         "first",
         "token",
