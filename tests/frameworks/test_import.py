@@ -332,3 +332,10 @@ def test_models_of_other_kinds_are_named_as_such(tmp_path: Path) -> None:
 
     with pytest.raises(JobError, match="found flux, a diffusion model of images, which is not mod"):
         import_recipe(path, "torchtitan")
+
+
+def test_a_flag_of_very_many_values_is_read_at_once() -> None:
+    """A file of 400 kB took minutes."""
+    values = [str(number) for number in range(100_000)]
+
+    assert shell_flags("--stages " + " ".join(values)) == {"stages": values}

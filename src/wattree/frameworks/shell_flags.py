@@ -43,8 +43,7 @@ def shell_flags(text: str) -> dict[str, Any]:
         elif word in _ENDS or not word:
             flag = ""
         elif flag:
-            before = flags[flag]
-            flags[flag] = word if before is True else [*_listed(before), word]
+            _add(flags, flag, word)
     return flags
 
 
@@ -71,8 +70,12 @@ def _variables(lines: Iterable[str], arguments: Sequence[str] = ()) -> dict[str,
     return variables
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _add(flags: dict[str, Any], flag: str, word: str) -> None:
+    before = flags[flag]
+    if isinstance(before, list):
+        before.append(word)
+    else:
+        flags[flag] = word if before is True else [before, word]
 
 
 def _lines(text: str) -> Iterator[str]:
