@@ -26,12 +26,6 @@ F = TypeVar("F", bound=Callable[..., object])
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Without the runtime of numba, arrays are plain memory: nothing can be allocated, and nothing
-#: counts references, which took nine tenths of the time of an event. Without wrappers, machine
-#: code knows nothing of Python.
-_KERNEL = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-#: Parts are called from kernels only, and a call would cost more than most of them do.
-_PART = {**_KERNEL, "forceinline": True}
 #: What a kernel may return, as annotations say it.
 _RESULTS: dict[object, type | None] = {"None": None, "bool": bool, "int": int}
 #: Functions that are compiled into kernels → whether they write instructions themselves.
@@ -214,18 +208,13 @@ def _c_type(value: float | None) -> Any:
 
 def _compiled(function: FunctionType, args: tuple[object, ...]) -> bytes:
     """Return the name of a function's machine code, and the code."""
-    numba = _numba()
-    types = tuple(map(_type, args))
-    dispatcher = numba.njit(**_KERNEL)(_with_parts(function, {}, _inlined))
-    dispatcher.compile(types)
-    compiled = dispatcher.overloads[types]
-    library = compiled.library
-    functions = library._final_module.functions  # noqa: SLF001
-    wanted = {each.name for each in functions if each.is_declaration}
+    from wattree.machine_code import machine_code
+
+    own = _with_parts(function, {}, _inlined)
+    name, code, wanted = machine_code(own, tuple(map(_type, args)))
     missing = {each for each in wanted if not (each.startswith("llvm.") or _is_linked(each))}
     assert not missing, f"{function.__name__} needs {missing}, which only numba has"
-    code: bytes = library._get_compiled_object()  # noqa: SLF001 - what numba itself keeps
-    return bytes(compiled.fndesc.llvm_func_name.encode() + b"\n" + code)
+    return name.encode() + b"\n" + code
 
 
 def _plain(function: FunctionType, done: dict[object, object]) -> Any:
@@ -239,7 +228,9 @@ def _is_linked(name: str) -> bool:
 
 
 def _inlined(function: FunctionType, done: dict[object, object]) -> Any:
-    return _numba().njit(**_PART)(_with_parts(function, done, _inlined))
+    from wattree import machine_code
+
+    return machine_code.part(_with_parts(function, done, _inlined))
 
 
 def _with_parts(
@@ -274,7 +265,8 @@ def _sources_digest(function: FunctionType) -> str:
                 found[each] = None
                 left.append(each)
     digest = hashlib.sha256()
-    for path in sorted({each.__code__.co_filename for each in found} | {__file__}):
+    own = {__file__, str(Path(__file__).with_name("machine_code.py"))}
+    for path in sorted({each.__code__.co_filename for each in found} | own):
         digest.update(Path(path).read_bytes())
     for each in found:
         for name in each.__code__.co_names:
