@@ -115,11 +115,7 @@ def stage_contents(
     crossing, copies = _boundaries(program, chunks, placement)
     boundary_copies = _parts(copies[on_stage])
     # Stages on other pools are of other kinds, whatever they hold.
-    rows = [parts.reshape(stages, -1), boundary_copies.reshape(stages, -1), pools.T]
-    rows_by_stage = np.concatenate(rows, axis=1)
-    _, first, kind_of_stage, many = np.unique(
-        rows_by_stage, axis=0, return_index=True, return_inverse=True, return_counts=True
-    )
+    first, kind_of_stage, many = _kinds(parts, boundary_copies, pools.T)
     kinds = parts[first]
     mean = crossing.sum(axis=0) / max(len(crossing), 1)
     return StageContents(
@@ -135,7 +131,7 @@ def stage_contents(
         ),
         later=np.stack([_later(program, chunks[on_stage[-1, stage]]) for stage in first]),
         stages_of_kind=many.astype(np.float64),
-        kind_of_stage=kind_of_stage.ravel(),
+        kind_of_stage=kind_of_stage,
         first=first,
         pools=pools,
         crossings=np.concatenate([mean[None], np.unique(crossing, axis=0)]),
@@ -149,6 +145,19 @@ def _per_chunk(program: ModelProgram, chunks: Sequence[Sequence[int]]) -> Floats
     contents[np.arange(1, len(contents)), program.instances] = 1.0
     ends = np.cumsum([len(chunk) for chunk in chunks])
     return np.diff(np.cumsum(contents, axis=0)[np.concatenate(([0], ends))], axis=0)
+
+
+def _kinds(*rows: Floats) -> tuple[Integers, Integers, Integers]:
+    """Return the first stage of each kind, the kind of each stage, and how many a kind has.
+
+    Args:
+        rows: What a stage has, `(stages, ...)` each; stages of one kind have the same.
+    """
+    by_stage = np.concatenate([each.reshape(len(each), -1) for each in rows], axis=1)
+    _, first, kind_of_stage, many = np.unique(
+        by_stage, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    return first, kind_of_stage.ravel(), many
 
 
 def _parts(of_chunks: Floats) -> Floats:

@@ -27,52 +27,18 @@ def attention_costs(
 ) -> tuple[Floats, Floats, Floats]:
     """Return time, matrix FLOP and memory traffic of attention; `blocks` as in `compute_costs`."""
     assert instruction.mask is not None
-    backward = (
-        instruction.phase is not InstructionPhase.FORWARD
-        and instruction.phase is not InstructionPhase.RECOMPUTATION
-    )
     if instruction.cached is not None:
         return _cached_costs(instruction, scale, rates, software)
-    head_dim = (instruction.head_dim + instruction.value_head_dim) / 2
     full = (
         scale.value(instruction.batch)
         * scale.value(instruction.queries)
         * scale.value(instruction.heads)
     )
-    keys = float(scale.value(instruction.keys)[0])  # the same for all: no axis splits it
-    full = full * keys
-    matmuls = 5.0 if backward else 2.0
+    full = full * _keys(instruction, scale)
     if software.fused_attention:
-        scores = full * instruction.mask.visible_share(keys)
-        split = np.where(scale.degree(scale.context_axes) > 1, rates.context_attention_rate, 1.0)
-        time_s = fused_attention_time_s(
-            scores=scores,
-            head_dim=head_dim,
-            keys=keys if blocks is None else keys / blocks,
-            flop_per_s=rates.attention_flop_per_s * split,
-            ramp_tokens=rates.attention_ramp_tokens,
-            backward=backward,
-        )
-        traffic = sum(scale.value(size) for size in instruction.traffic) * rates.element_bytes
+        time_s, flop, traffic = _fused_costs(instruction, scale, rates, full, blocks)
     else:
-        scores, matmuls = full, (4.0 if backward else 2.0)
-        per_score = unfused_score_bytes(
-            backward=backward,
-            library_kernels=software.library_kernels,
-            autocast=software.autocast and rates.element_bytes < 4.0,
-            element_bytes=rates.element_bytes,
-        )
-        time_s = unfused_attention_time_s(
-            scores=full,
-            head_dim=head_dim,
-            peak_flop_per_s=rates.peak_flop_per_s,
-            memory_bytes_per_s=rates.memory_bytes_per_s,
-            misaligned_factor=rates.head_misalignment,
-            score_bytes=per_score,
-            backward=backward,
-        )
-        traffic = full * per_score
-    flop = 2.0 * matmuls * scores * head_dim
+        time_s, flop, traffic = _unfused_costs(instruction, rates, software, full)
     if instruction.skewed_axes:
         # The last of `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2` on average;
         # ranks that finish earlier wait for it at the next exchange.
@@ -80,8 +46,70 @@ def attention_costs(
     return (
         time_s * instruction.share,
         flop * instruction.share,
-        np.asarray(traffic) * instruction.share,
+        traffic * instruction.share,
     )
+
+
+def _keys(instruction: ComputeInstruction, scale: Scale) -> float:
+    return float(scale.value(instruction.keys)[0])  # the same for all: no axis splits it
+
+
+def _is_backward(instruction: ComputeInstruction) -> bool:
+    return instruction.phase not in {InstructionPhase.FORWARD, InstructionPhase.RECOMPUTATION}
+
+
+def _head_dim(instruction: ComputeInstruction) -> float:
+    return (instruction.head_dim + instruction.value_head_dim) / 2
+
+
+def _fused_costs(
+    instruction: ComputeInstruction,
+    scale: Scale,
+    rates: Rates,
+    full: Floats,
+    blocks: Floats | None,
+) -> tuple[Floats, Floats, Floats]:
+    """Return the costs of kernels that compute only visible scores and store none of them."""
+    assert instruction.mask is not None
+    backward, head_dim = _is_backward(instruction), _head_dim(instruction)
+    keys = _keys(instruction, scale)
+    scores = full * instruction.mask.visible_share(keys)
+    split = np.where(scale.degree(scale.context_axes) > 1, rates.context_attention_rate, 1.0)
+    time_s = fused_attention_time_s(
+        scores=scores,
+        head_dim=head_dim,
+        keys=keys if blocks is None else keys / blocks,
+        flop_per_s=rates.attention_flop_per_s * split,
+        ramp_tokens=rates.attention_ramp_tokens,
+        backward=backward,
+    )
+    traffic = sum(scale.value(size) for size in instruction.traffic) * rates.element_bytes
+    matmuls = 5.0 if backward else 2.0
+    return time_s, 2.0 * matmuls * scores * head_dim, np.asarray(traffic)
+
+
+def _unfused_costs(
+    instruction: ComputeInstruction, rates: Rates, software: Software, full: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return the costs of matmuls and a softmax that read and write all scores."""
+    backward, head_dim = _is_backward(instruction), _head_dim(instruction)
+    per_score = unfused_score_bytes(
+        backward=backward,
+        library_kernels=software.library_kernels,
+        autocast=software.autocast and rates.element_bytes < 4.0,
+        element_bytes=rates.element_bytes,
+    )
+    time_s = unfused_attention_time_s(
+        scores=full,
+        head_dim=head_dim,
+        peak_flop_per_s=rates.peak_flop_per_s,
+        memory_bytes_per_s=rates.memory_bytes_per_s,
+        misaligned_factor=rates.head_misalignment,
+        score_bytes=per_score,
+        backward=backward,
+    )
+    matmuls = 4.0 if backward else 2.0
+    return time_s, 2.0 * matmuls * full * head_dim, full * per_score
 
 
 def _cached_costs(

@@ -376,14 +376,14 @@ class BlockProgram:
     """
 
     block: str
-    forward: tuple[Instruction, ...]
-    recomputation: tuple[Instruction, ...]
-    backward: tuple[Instruction, ...]
-    saved: tuple[SavedTensor, ...]
-    parameters: tuple[ParameterGroup, ...]
+    forward: tuple[Instruction, ...] = ()
+    recomputation: tuple[Instruction, ...] = ()
+    backward: tuple[Instruction, ...] = ()
+    saved: tuple[SavedTensor, ...] = ()
+    parameters: tuple[ParameterGroup, ...] = ()
     boundary_tensors: tuple[tuple[str, LocalSize], ...]
-    forward_exit: int
-    backward_exit: int
+    forward_exit: int = -1
+    backward_exit: int = -1
     expert_places: tuple[ExpertPlace, ...] = ()
     window_parts: tuple[WindowPart, ...] = ()
     owned: tuple[OwnedOperator, ...] = ()
@@ -392,14 +392,4 @@ class BlockProgram:
     @property
     def boundary(self) -> BlockProgram:
         """Return only the outputs, for ranks that do not run the block."""
-        return BlockProgram(
-            block=self.block,
-            forward=(),
-            recomputation=(),
-            backward=(),
-            saved=(),
-            parameters=(),
-            boundary_tensors=self.boundary_tensors,
-            forward_exit=-1,
-            backward_exit=-1,
-        )
+        return BlockProgram(block=self.block, boundary_tensors=self.boundary_tensors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,22 +62,17 @@ def block_tasks(
     """
     program = costs.program
     saved = costs.saved_bytes[:, column] if program.backward else 0 * costs.saved_bytes[:, column]
-    number = _numbers(items, program.block)
-
-    def table(phase: PhaseCosts, exit_instruction: int = -1) -> _Phase:
-        return _table(
-            phase,
-            pipelining,
-            names,
-            axes_index,
-            column=column,
-            exit_instruction=exit_instruction,
-            number=number,
-        )
-
-    forward = table(costs.forward, program.forward_exit)
+    table = partial(
+        _table,
+        pipelining=pipelining,
+        names=names,
+        axes_index=axes_index,
+        column=column,
+        number=_numbers(items, program.block),
+    )
+    forward = table(costs.forward, exit_instruction=program.forward_exit)
     again = table(costs.recomputation)
-    backward = table(costs.backward, program.backward_exit)
+    backward = table(costs.backward, exit_instruction=program.backward_exit)
     _release_gathered(forward, forward)
     _release_gathered(again, backward)
     _release_gathered(backward, backward)
@@ -87,7 +83,7 @@ def block_tasks(
         return BlockTasks(forward=forward.closed, backward=whole)
     pieces = split_backward(costs.backward, program.backward_exit)
     again = table(costs.recomputation)
-    inputs = table(pieces.inputs, pieces.inputs_exit)
+    inputs = table(pieces.inputs, exit_instruction=pieces.inputs_exit)
     weights = table(pieces.weights)
     _hold_gradients(inputs, weights, pieces.contents)
     _release_gathered(again, inputs)
@@ -122,13 +118,13 @@ def _numbers(items: Items, block: str) -> _Number:
 
 def _table(
     costs: PhaseCosts,
+    *,
     pipelining: Pipelining,
     names: Names,
     axes_index: dict[tuple[str, ...], int],
-    *,
     column: int,
-    exit_instruction: int,
     number: _Number,
+    exit_instruction: int = -1,
 ) -> _Phase:
     recorder = Recorder()
     ranks = {at: int(costs.ring_ranks[at, column]) for at in rings_of(costs.instructions)}
@@ -150,26 +146,17 @@ def _table(
         if isinstance(instruction, CollectiveInstruction):
             task["axes"] = axes_index.setdefault(instruction.axes, len(axes_index))
             _set_collective(task, row, costs, at)
-            if not row.hidden:
-                task["alloc_bytes"] = costs.transient_bytes[at]
-                recorder.take(
-                    index, number("gathered", instruction.path), costs.transient_bytes[at]
-                )
+            kind, begins, ends = "gathered", not row.hidden, False
         else:
-            task["kind"] = TaskKind.COMPUTE
-            task["stage"] = StageLabel.COMPUTING
-            task["flop"] = row.share * costs.flop[at]
-            task["traffic_bytes"] = row.share * costs.traffic_bytes[at]
-            temporary, size = (
-                number("temporary", instruction.path),
-                float(costs.transient_bytes[at]),
-            )
-            if row.begins:
-                task["alloc_bytes"] = size
-                recorder.take(index, temporary, size)
-            if row.ends:
-                task["free_bytes"] = size
-                recorder.give(index, temporary, size)
+            _set_compute(task, row, costs, at)
+            kind, begins, ends = "temporary", row.begins, row.ends
+        size = float(costs.transient_bytes[at])
+        if begins:
+            task["alloc_bytes"] = size
+            recorder.take(index, number(kind, instruction.path), size)
+        if ends:
+            task["free_bytes"] = size
+            recorder.give(index, number(kind, instruction.path), size)
         waits = instruction.reads_block_input if row.entry is None else row.entry
         if waits and (row.stream != Stream.COMPUTE or first_compute):
             entries.append(index)
@@ -196,6 +183,13 @@ def _set_collective(task: np.void, row: Row, costs: PhaseCosts, at: tuple[int, i
     task["uplink_bytes"] = row.share * costs.uplink_bytes[at]
     task["in_turn"] = costs.in_turn[at] > 0
     task["wire_bytes"] = row.share * costs.wire_bytes[at]
+
+
+def _set_compute(task: np.void, row: Row, costs: PhaseCosts, at: tuple[int, int]) -> None:
+    task["kind"] = TaskKind.COMPUTE
+    task["stage"] = StageLabel.COMPUTING
+    task["flop"] = row.share * costs.flop[at]
+    task["traffic_bytes"] = row.share * costs.traffic_bytes[at]
 
 
 def _release_gathered(phase: _Phase, until: _Phase) -> None:
