@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.search.jobs import setting
-from wattree.closed_form.cost_table import KeptTables
+from wattree.closed_form.cost_table import TableCache
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Shared, estimate
 from wattree.lowering import ModelProgram, compile_model
@@ -59,7 +59,7 @@ def test_costs_of_a_pass_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None
         return phase_costs(instructions, *rest, **named)
 
     monkeypatch.setattr("wattree.lowering.costs.phase_costs", counting)
-    shared = Shared(tables=KeptTables())
+    shared = Shared(tables=TableCache())
     degrees = Degrees.of([_PLAIN], _SETTING.job.data.global_batch)
     estimate(_SETTING, _PLAIN, degrees, shared=shared)
     before = len(counted)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattree.cost.observations import Observation, moved, told, untold
+from wattree.cost.observations import Observation, error_weights, moved, remaining_uncertainty
 from wattree.trace import IntervalPart
 
 CLASSES = ("products", "memory", "links", "residual")
@@ -51,7 +51,7 @@ def test_a_run_like_another_is_as_sure_as_its_noise() -> None:
     """What both rest on alike drops out."""
     run = observation({"products": 0.8, "memory": 0.2}, noise=1e-6)
 
-    left, noise = untold([run], run.parts)
+    left, noise = remaining_uncertainty([run], run.parts)
 
     assert all(abs(part.share) < 1e-6 for part in left.values())
     assert noise < 1e-5
@@ -75,9 +75,9 @@ def test_it_is_the_posterior_of_a_normal_distribution(
     means = posterior @ rows.T @ np.array(errors[: len(seen)]) / noise**2
     target = {n: IntervalPart(share=s, spread=spread) for n, s in zip(CLASSES, asked, strict=True)}
 
-    left, of_runs = untold(runs, target)
+    left, of_runs = remaining_uncertainty(runs, target)
     variance = of_runs**2 + math.fsum(part.deviation**2 for part in left.values())
-    correction = float(told(runs, target) @ np.array([run.error for run in runs]))
+    correction = float(error_weights(runs, target) @ np.array([run.error for run in runs]))
 
     found = moved(runs)
     assert [found[name] for name in CLASSES] == pytest.approx(means.tolist(), abs=1e-9)

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from wattree.errors import JobError
 from wattree.validation import ROWS_FILE_LIMIT_BYTES, MeasuredRow, bundled_rows, read_rows, validate
-from wattree.validation.rows import told_apart
+from wattree.validation.rows import with_unique_ids
 
 HEADER = "row_id,source_id,source_ref,accelerator,n_accel,software,primary_metric,core"
 LINE = "A1,mine,notebook,H100-SXM,8,torchtitan,step_time_s,1"
@@ -159,7 +159,7 @@ def test_rows_of_one_id_are_told_apart(tmp_path: Path) -> None:
     """Files that number their rows from 1 share ids; results are reported by them."""
     rows = read_rows(written(tmp_path, HEADER, LINE, LINE, LINE.replace("A1", "A1 (2)"), LINE))
 
-    assert [row.row_id for row in told_apart(rows)] == ["A1", "A1 (2)", "A1 (2) (2)", "A1 (3)"]
+    assert [row.row_id for row in with_unique_ids(rows)] == ["A1", "A1 (2)", "A1 (2) (2)", "A1 (3)"]
 
 
 def test_columns_without_end_are_refused_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from wattree.accounts.breakdown import starved_span
 from wattree.accounts.energy_ledger import Drawn, account, standing_of
 from wattree.accounts.executed import ExecutedStep
-from wattree.accounts.materials import core_times_s
+from wattree.accounts.input_pipeline import core_times_s
 from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
 from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster

@@ -21,7 +21,7 @@ from wattree.accounts.known import LEVELS, EvidenceClass, JobFacts, KnownRows, m
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
-from wattree.cost.observations import Observation, untold
+from wattree.cost.observations import Observation, remaining_uncertainty
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device
 from wattree.job import WorkloadKind
@@ -167,7 +167,7 @@ def interval_parts(
     own = own_observations(setting, facts) if trains else ()
     if own:
         known = replace(known, observed=True)
-        told = told_parts(setting, found, constants, facts.device, measured)
+        told = training_parts(setting, found, constants, facts.device, measured)
         left = observed_parts(told, known, own, spreads)
         found = min(left, found, key=deviation)  # observations of runs never widen the interval
     if alternatives := left_open_spreads(setting.job.assumed):
@@ -181,7 +181,7 @@ def own_observations(setting: Setting, facts: JobFacts) -> tuple[Observation, ..
     return tuple(each for each in setting.calibration.observations if each.concerns(*alike))
 
 
-def told_parts(
+def training_parts(
     setting: Setting,
     parts: Mapping[str, IntervalPart],
     constants: Mapping[str, tuple[FoundConstant | None, ...]],
@@ -225,7 +225,7 @@ def observed_parts(
         spreads: Residuals by class.
     """
     alike = IntervalPart(share=1.0, spread=known.alike(spreads))
-    left, noise = untold(observations, {**parts, RESIDUAL: alike})
+    left, noise = remaining_uncertainty(observations, {**parts, RESIDUAL: alike})
     rest = left[RESIDUAL].deviation
     spread = math.hypot(rest, noise, known.noise(spreads))
     return {**left, RESIDUAL: IntervalPart(share=1.0, spread=spread)}

@@ -6,7 +6,7 @@ from wattree.accounts.colocation import colocation_notes
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import tier_notes
 from wattree.accounts.fabric import Rules
-from wattree.accounts.materials import notes_of_loading
+from wattree.accounts.input_pipeline import notes_of_loading
 from wattree.lowering.idle import has_experts
 
 

@@ -13,8 +13,8 @@ from wattree.accounts.evidence import provenance_of
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import tier_uses
 from wattree.accounts.fabric import Rules
+from wattree.accounts.input_pipeline import materials_use
 from wattree.accounts.interval import intervals_of
-from wattree.accounts.materials import materials_use
 from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.notes import assumptions_of
 from wattree.accounts.pool_use import peak_flop_per_s, pool_uses

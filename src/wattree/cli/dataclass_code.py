@@ -19,7 +19,7 @@ from wattree.cached import cached, store
 
 
 @contextlib.contextmanager
-def kept_dataclass_code(name: str) -> Iterator[None]:
+def cached_dataclass_code(name: str) -> Iterator[None]:
     """Use cached compiled code for dataclasses that are created in a block.
 
     Args:

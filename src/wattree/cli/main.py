@@ -21,7 +21,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from wattree.cli.dataclass_code import kept_dataclass_code, skip_plugins_of_pydantic
+from wattree.cli.dataclass_code import cached_dataclass_code, skip_plugins_of_pydantic
 from wattree.cli.output import NOTHING_FITS, tell
 from wattree.errors import InfeasibleError, WattreeError
 
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, TextIOWrapper):  # a terminal that has no "×" shows "?" instead
             stream.reconfigure(errors="replace")
     try:
-        with kept_dataclass_code(words[0]) if words and words[0] in _COMMANDS else nullcontext():
+        with cached_dataclass_code(words[0]) if words and words[0] in _COMMANDS else nullcontext():
             code = run(words)
     except KeyboardInterrupt:  # before or after the command itself
         code = _interrupted()

@@ -74,7 +74,7 @@ class BlockCostTable:
         *,
         pool: int,
         spilled: Floats | None = None,
-        saved_bytes: KeptTables | None = None,
+        saved_bytes: TableCache | None = None,
     ) -> None:
         self.setting, self.options, self.degrees = setting, options, degrees
         self.program = program
@@ -101,7 +101,7 @@ class BlockCostTable:
             or tier.tier2_offload.tiers
             or options.expert_load
         ):
-            saved_bytes = KeptTables()
+            saved_bytes = TableCache()
         same = id(setting), pool, colocation, program.batch_axes, program.context_axes
         self.blocks = self._blocks(values, filled, tier, saved_bytes, same)
         self.storages = self._storages(values, filled, tier, saved_bytes, same)
@@ -114,7 +114,7 @@ class BlockCostTable:
         values: Mapping[str, Floats],
         filled: Floats,
         tier: ExpandedTier,
-        saved_bytes: KeptTables,
+        saved_bytes: TableCache,
         same: tuple[Hashable, ...],
     ) -> list[BlockTable]:
         """Return the tables of blocks for distinct columns of `values`; all keys have `same`."""
@@ -179,7 +179,7 @@ class BlockCostTable:
         values: Mapping[str, Floats],
         filled: Floats,
         tier: ExpandedTier,
-        saved_bytes: KeptTables,
+        saved_bytes: TableCache,
         same: tuple[Hashable, ...],
     ) -> list[StorageTable]:
         """Return the tables of parameters in the same way; the micro-batch does not matter."""
@@ -283,7 +283,7 @@ def _block(
     return block_table(most, mean, of_phase)
 
 
-class KeptTables:
+class TableCache:
     """Cached tables of blocks by their dependencies, shared between sets of options."""
 
     def __init__(self) -> None:

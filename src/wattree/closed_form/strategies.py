@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wattree.accounts.expansion import spilled_share, tier_capacity
 from wattree.accounts.overhead import groups_bytes, process_bytes
-from wattree.closed_form.cost_table import BlockCostTable, KeptTables
+from wattree.closed_form.cost_table import BlockCostTable, TableCache
 from wattree.closed_form.degrees import MANY, Degrees
 from wattree.closed_form.pipeline import StageContents, known_schedule, stage_contents
 from wattree.closed_form.stage_kinds import StageKinds
@@ -103,7 +103,7 @@ class Shared:
     )
     contents: dict[tuple[object, ...], StageContents] = field(default_factory=dict)
     kinds: dict[tuple[object, ...], tuple[Degrees, StageKinds]] = field(default_factory=dict)
-    tables: KeptTables = field(default_factory=KeptTables)
+    tables: TableCache = field(default_factory=TableCache)
     steps: dict[float | None, Shared] = field(default_factory=dict)
 
 

@@ -69,13 +69,13 @@ def moved(observations: Sequence[Observation]) -> dict[str, float]:
     return found
 
 
-def told(observations: Sequence[Observation], parts: Mapping[str, IntervalPart]) -> Floats:
+def error_weights(observations: Sequence[Observation], parts: Mapping[str, IntervalPart]) -> Floats:
     """Return the weight of each observed error in correcting a time that depends on `parts`."""
     crossed = [_common(each.parts, parts) for each in observations]
     return np.asarray(np.linalg.solve(_covariance(observations), crossed))
 
 
-def untold(
+def remaining_uncertainty(
     observations: Sequence[Observation], parts: Mapping[str, IntervalPart]
 ) -> tuple[dict[str, IntervalPart], float]:
     """Return the uncertainty that observations leave in a time, and their noise in it.
@@ -87,7 +87,7 @@ def untold(
     Returns:
         Class → share that is left, negative where observations rested on it more; and a spread.
     """
-    weights = told(observations, parts).tolist()
+    weights = error_weights(observations, parts).tolist()
     left = {name: part.share for name, part in parts.items()}
     spreads = {name: part.spread for name, part in parts.items()}
     for each, weight in zip(observations, weights, strict=True):

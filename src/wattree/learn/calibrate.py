@@ -23,7 +23,7 @@ from wattree.cost import (
     residual_lines,
 )
 from wattree.cost.observation_file import observation_lines
-from wattree.cost.observations import Observation, moved, untold
+from wattree.cost.observations import Observation, moved, remaining_uncertainty
 from wattree.errors import RunError
 from wattree.files import schema_line, write_atomic
 from wattree.job.workload import refuse_workload
@@ -302,7 +302,7 @@ def _spreads(observations: Sequence[Observation]) -> dict[str, tuple[float, floa
     for each in observations:
         for name, part in each.parts.items():
             alone = {name: IntervalPart(share=1.0, spread=part.spread)}
-            left, noise = untold(observations, alone)
+            left, noise = remaining_uncertainty(observations, alone)
             found[name] = (part.spread, math.hypot(deviation(left), noise))
     return found
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wattree.accounts import shares as names
-from wattree.accounts.interval import RESIDUAL, constants_of, facts_of, told_parts
+from wattree.accounts.interval import RESIDUAL, constants_of, facts_of, training_parts
 from wattree.accounts.known import measured_of
 from wattree.cost.observations import Observation
 from wattree.cost.precisions import precision_class
@@ -52,7 +52,7 @@ def step_observation(setting: Setting, result: Result, measured_s: float) -> Obs
     parts = {name: part for name, part in result.interval_parts.items() if name in constants}
     shares = {name: part.share for name, part in parts.items()}
     known = facts.known(measured, shares, constants)
-    told = told_parts(setting, parts, constants, device.name, measured)
+    told = training_parts(setting, parts, constants, device.name, measured)
     return Observation(
         what=STEP,
         job=Path(setting.job.source).name,

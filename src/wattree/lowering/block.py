@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import Block, BlockDataflow, Made, ModelGraph
-from wattree.lowering.block_program import Asked, block_program, frozen
+from wattree.lowering.block_program import CachedComputation, block_program, frozen
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.propagate import operator_splits, required_layout
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
@@ -86,18 +86,18 @@ class ModelProgram:
 
 
 @lru_cache(maxsize=32)  # strategies often differ in degrees and micro-batches alone
-def _kept(asked: Asked[ModelProgram]) -> ModelProgram:
-    return asked.make()
+def _cached_program(computation: CachedComputation[ModelProgram]) -> ModelProgram:
+    return computation.make()
 
 
 @lru_cache(maxsize=8)
-def _dataflow(asked: Asked[BlockDataflow]) -> BlockDataflow:
-    return asked.make()
+def _dataflow(computation: CachedComputation[BlockDataflow]) -> BlockDataflow:
+    return computation.make()
 
 
 def dataflow_of(model: ModelGraph) -> BlockDataflow:
     """Return the dataflow between the blocks of a model, cached."""
-    return _dataflow(Asked((id(model),), lambda: BlockDataflow(model)))
+    return _dataflow(CachedComputation((id(model),), lambda: BlockDataflow(model)))
 
 
 def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
@@ -114,7 +114,7 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
         StrategyError: The tree does not fit the model.
     """
     key = (id(model), tuple(tree.nodes), tree, active)
-    return _kept(Asked(key, lambda: _compiled_model(model, tree, active)))
+    return _cached_program(CachedComputation(key, lambda: _compiled_model(model, tree, active)))
 
 
 def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:

@@ -75,7 +75,7 @@ class _Compiled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[_Made]):
+class CachedComputation(Generic[_Made]):
     """A cached computation and its key; `make` holds references to objects the key names by id.
 
     Attributes:
@@ -88,18 +88,18 @@ class Asked(Generic[_Made]):
 
 
 @lru_cache(maxsize=1024)  # what is recomputed changes neither forward nor backward
-def _passes(asked: Asked[_Passes]) -> _Passes:
-    return asked.make()
+def _passes(computation: CachedComputation[_Passes]) -> _Passes:
+    return computation.make()
 
 
 @lru_cache(maxsize=1024)  # strategies differ in what few of their blocks see
-def _compiled(asked: Asked[_Compiled]) -> _Compiled:
-    return asked.make()
+def _compiled(computation: CachedComputation[_Compiled]) -> _Compiled:
+    return computation.make()
 
 
 @lru_cache(maxsize=1024)
-def _with_parameters(asked: Asked[BlockProgram]) -> BlockProgram:
-    return asked.make()
+def _with_parameters(computation: CachedComputation[BlockProgram]) -> BlockProgram:
+    return computation.make()
 
 
 def block_program(
@@ -126,7 +126,7 @@ def block_program(
     own = tuple(told[id(c)] for c in choices)
     key = (id(block), own, active, known_roles, layouts)
     passes = _passes(
-        Asked(
+        CachedComputation(
             key,
             lambda: _block_passes(
                 block,
@@ -143,7 +143,7 @@ def block_program(
     again = tuple((c.recompute, c.inside_region) for c in choices)
     where = instance.path if passes.names_place else ""
     compiled = _compiled(
-        Asked(
+        CachedComputation(
             (id(passes), again, elsewhere, where),
             lambda: _block_instructions(block, choices, passes, elsewhere, where),
         )
@@ -151,7 +151,7 @@ def block_program(
     _, lies, splits = compiled
     stored = tuple((c.parameters, c.gradients, c.optimizer) for c in choices)
     program = _with_parameters(
-        Asked(
+        CachedComputation(
             (id(compiled), stored),
             lambda: replace(
                 compiled.program, parameters=parameter_groups(block, splits, choices, lies)

@@ -10,7 +10,7 @@ from typing import Any
 from wattree.accounts.energy_use import energy_of
 from wattree.accounts.fabric import Rules
 from wattree.accounts.generation import CountedStep, DecodeSteps, generation_result
-from wattree.accounts.materials import core_times_s
+from wattree.accounts.input_pipeline import core_times_s
 from wattree.accounts.memory_use import PeakMemory, peak_memory
 from wattree.accounts.neighbours import SharedFabricStep, shared_fabric_step, with_neighbours
 from wattree.accounts.result import result_of

@@ -11,7 +11,7 @@ from wattree.trace.energy import (
     WaitingUse,
 )
 from wattree.trace.generation import DecodePoint, GenerationUse, PhaseUse
-from wattree.trace.materials import PART_WORDS, MaterialsFix, MaterialsUse
+from wattree.trace.input_pipeline import PART_WORDS, MaterialsFix, MaterialsUse
 from wattree.trace.memory import AllocatorUse, LiveTensors, MemoryFix, MemoryUse, TierUse
 from wattree.trace.neighbours import (
     CrowdedLinks,

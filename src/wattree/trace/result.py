@@ -12,7 +12,7 @@ from wattree.trace.bill import RunBill, ScheduleShift
 from wattree.trace.colocation import ColocationUse
 from wattree.trace.energy import EnergyUse, PowerOverTime
 from wattree.trace.generation import GenerationUse
-from wattree.trace.materials import MaterialsUse
+from wattree.trace.input_pipeline import MaterialsUse
 from wattree.trace.memory import MemoryUse, TierUse
 from wattree.trace.neighbours import NeighbourEffect
 from wattree.trace.training import TrainingUse

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.accounts.interval import constant_parts, constants_of, told_parts
+from wattree.accounts.interval import constant_parts, constants_of, training_parts
 from wattree.accounts.known import EvidenceClass, JobFacts, KnownRows
 from wattree.cost import Calibration
 from wattree.trace import IntervalPart
@@ -27,7 +27,7 @@ class LeftOutError:
         group: Which one of the kind.
         error: Logarithm of predicted over measured step time.
         parts: What the interval of the prediction rests on, without residuals and levels.
-        told: The same with levels, as runs of a user's own see it (`told_parts`).
+        told: The same with levels, as runs of a user's own see it (`training_parts`).
         levels: Class of constants → level at which the look-up found them.
         known: Class of evidence.
     """
@@ -112,7 +112,7 @@ def _error(
         group=case[1],
         error=math.log(row.estimate_s(without) / row.measured_s),
         parts=parts,
-        told=told_parts(setting, levels, constants, facts.device, measured),
+        told=training_parts(setting, levels, constants, facts.device, measured),
         levels={
             name: measured.level(found[0], facts.device)
             for name in shares

@@ -15,7 +15,7 @@ import numpy as np
 
 from wattree.accounts.interval import DEVIATIONS, PROBABILITY, RESIDUAL, deviation, observed_parts
 from wattree.cost import matrix_precision
-from wattree.cost.observations import Observation, told
+from wattree.cost.observations import Observation, error_weights
 from wattree.cost.precisions import precision_class
 from wattree.trace import IntervalPart
 from wattree.validation.coverage import deviation_of
@@ -135,7 +135,7 @@ def _error(
         row=row.row.expressed.row.row_id,
         kind=row.facts.kind,
         before=row.error,
-        after=row.error + float(told(alike, mine.parts) @ errors),
+        after=row.error + float(error_weights(alike, mine.parts) @ errors),
         spread_before=without,
         spread=min(left, without),
     )

@@ -165,7 +165,7 @@ def bundled_rows() -> tuple[MeasuredRow, ...]:
     return read_rows(Path(__file__).parent / "data" / "rows.csv")
 
 
-def told_apart(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
+def with_unique_ids(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     """Return rows of one or more files, with numbers behind ids that occur more than once."""
     taken, repeats, found = set[str](), Counter[str](), []
     for row in rows:

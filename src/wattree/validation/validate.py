@@ -8,7 +8,7 @@ from pathlib import Path
 from wattree.cost import load_calibration
 from wattree.validation.fitting import fitted
 from wattree.validation.outcome import Validation
-from wattree.validation.rows import bundled_rows, read_rows, told_apart
+from wattree.validation.rows import bundled_rows, read_rows, with_unique_ids
 from wattree.validation.runner import Progress, Runner
 
 #: Written by a fit where no file is named.
@@ -38,7 +38,7 @@ def validate(
         JobError: A file cannot be read as rows or as a calibration.
     """
     read = [row for path in rows for row in read_rows(path)] if rows else bundled_rows()
-    measured = told_apart(read)
+    measured = with_unique_ids(read)
     # First, so that an unreadable file is reported before seconds of work.
     constants = None if fit else load_calibration(calibration)
     runner = Runner(

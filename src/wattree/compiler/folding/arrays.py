@@ -18,10 +18,10 @@ from wattree.compiler.folding.kernels import (
     expand,
     sort_edges,
 )
-from wattree.compiler.folding.played_tasks import PlayedTasks, starts
 from wattree.compiler.folding.receivers import HEADINGS, peers, peers_of, receivers
 from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.folding.task_costs import BY_CLASS, by_class, cost_rows, times
+from wattree.compiler.folding.task_instances import TaskInstances, starts
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.table import load_bytes
 from wattree.errors import StrategyError
@@ -71,7 +71,7 @@ def execution_graph(
     Raises:
         StrategyError: So many ranks differ that memory cannot hold what they do.
     """
-    tasks = PlayedTasks(programs, classes)
+    tasks = TaskInstances(programs, classes)
     _check_count(tasks)
     costs = cost_rows(tasks)
     latency_s, work_s, wire_bytes = times(tasks, costs)
@@ -117,7 +117,7 @@ def execution_graph(
     )
 
 
-def _check_count(tasks: PlayedTasks) -> None:
+def _check_count(tasks: TaskInstances) -> None:
     """Reject more tasks than memory can hold, before allocating arrays of that length."""
     if (count := tasks.instances) > _MOST_INSTANCES:
         differing = int(tasks.class_base[-1])
@@ -136,7 +136,7 @@ def _kinds_of_streams() -> list[StreamKind]:
 
 
 def _rows(
-    tasks: PlayedTasks,
+    tasks: TaskInstances,
     costs: Integers,
     directions: Sequence[tuple[LinkClasses, str]],
     work_s: Floats,
@@ -156,7 +156,7 @@ def _rows(
 
 
 def _members_of_copies(
-    tasks: PlayedTasks, directions: Sequence[tuple[LinkClasses, str]]
+    tasks: TaskInstances, directions: Sequence[tuple[LinkClasses, str]]
 ) -> Integers:
     """Return the ranks of one group on one link by direction and copy of a pattern."""
     kinds = list(dict.fromkeys(kind.name for kind, _ in directions))
@@ -183,7 +183,7 @@ def _class_names(classes: Sequence[StageClasses]) -> tuple[str, ...]:
 
 
 def _directions(
-    tasks: PlayedTasks, costs: Integers, links: Sequence[LinkClasses]
+    tasks: TaskInstances, costs: Integers, links: Sequence[LinkClasses]
 ) -> list[tuple[LinkClasses, str]]:
     """Return every kind of link with the directions to simulate."""
     transfers = tasks.records["kind"] == TaskKind.TRANSFER
@@ -219,7 +219,7 @@ def link_kind(name: str) -> str:
 
 
 def _expanded(
-    tasks: PlayedTasks,
+    tasks: TaskInstances,
     costs: Integers,
     directions: Sequence[tuple[LinkClasses, str]],
     loads: Loads,
@@ -287,7 +287,7 @@ def _added_up(rows: Rows) -> Rows:
     )
 
 
-def _edges(tasks: PlayedTasks) -> Edges:
+def _edges(tasks: TaskInstances) -> Edges:
     """Return the edges among tasks, each row in order: own class, merged, to other stages."""
     programs = [program.edges for program in tasks.programs]
     inside = np.concatenate(
@@ -305,7 +305,7 @@ def _edges(tasks: PlayedTasks) -> Edges:
     return edges
 
 
-def _transfers(tasks: PlayedTasks, by_heading: Sequence[Integers]) -> list[tuple[int, int, int]]:
+def _transfers(tasks: TaskInstances, by_heading: Sequence[Integers]) -> list[tuple[int, int, int]]:
     """Return transfers, the tasks of other stages that wait for each, and the row of `peers`."""
     first = tasks.first_task.tolist()
     row = dict(zip(HEADINGS, (1 + starts(list(map(len, by_heading)))).tolist(), strict=False))
@@ -318,7 +318,7 @@ def _transfers(tasks: PlayedTasks, by_heading: Sequence[Integers]) -> list[tuple
     ]
 
 
-def _sent(tasks: PlayedTasks, names: Sequence[str]) -> Floats:
+def _sent(tasks: TaskInstances, names: Sequence[str]) -> Floats:
     """Return the bytes of each level's records on each kind of link, `(V, R, D)`. [B]"""
     shape = len(tasks.by_level), len(tasks.records), len(names)
     sent = np.empty(shape)
@@ -329,7 +329,7 @@ def _sent(tasks: PlayedTasks, names: Sequence[str]) -> Floats:
 
 
 def _loads(
-    tasks: PlayedTasks,
+    tasks: TaskInstances,
     directions: Sequence[tuple[LinkClasses, str]],
     work_s: Floats,
     pipelines: Sequence[int],

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.folding.kernels import Receivers
-from wattree.compiler.folding.played_tasks import PlayedTasks
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.compiler.folding.task_costs import BY_CLASS
+from wattree.compiler.folding.task_instances import TaskInstances
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ def peers(classes: Sequence[StageClasses], heading: int) -> Integers:
 
 
 def receivers(
-    tasks: PlayedTasks,
+    tasks: TaskInstances,
     loads: Sequence[str],
     by_class: Floats,
     twins: Floats,

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.folding.kernels import FROM_TASK
-from wattree.compiler.folding.played_tasks import PlayedTasks
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
+from wattree.compiler.folding.task_instances import TaskInstances
 from wattree.graph import TaskKind
 from wattree.lowering.streams import Stream
 
@@ -20,7 +20,7 @@ BY_CLASS = ("to_next", "to_previous", "to_mirror")
 _TO_MIRROR = len(BY_CLASS) - 1
 
 
-def cost_rows(tasks: PlayedTasks) -> Integers:
+def cost_rows(tasks: TaskInstances) -> Integers:
     """Return the row of `BY_CLASS` with a record's cost, or `FROM_TASK` if the record has it."""
     stream, rows = tasks.records["stream"], np.full(len(tasks.records), FROM_TASK, dtype=np.int64)
     sends = tasks.records["kind"] == TaskKind.TRANSFER
@@ -33,7 +33,7 @@ def cost_rows(tasks: PlayedTasks) -> Integers:
     return rows
 
 
-def by_class(tasks: PlayedTasks, row: int, name: str) -> Floats:
+def by_class(tasks: TaskInstances, row: int, name: str) -> Floats:
     """Return a figure of the transfers of one row of `BY_CLASS`, for the classes of all stages."""
     parts = []
     for stage in tasks.classes:
@@ -43,7 +43,7 @@ def by_class(tasks: PlayedTasks, row: int, name: str) -> Floats:
     return np.concatenate(parts)
 
 
-def times(tasks: PlayedTasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
+def times(tasks: TaskInstances, costs: Integers) -> tuple[Floats, Floats, Floats]:
     """Return latency, work and bytes sent of all instances."""
     records = tasks.records
     alike = np.ones(len(records), dtype=bool)
@@ -85,7 +85,7 @@ def _sent(stage: StageClasses, row: int) -> Floats | None:
 
 
 def _slowest_member(
-    tasks: PlayedTasks, mixed: NDArray[np.bool_], latency_s: Floats, work_s: Floats
+    tasks: TaskInstances, mixed: NDArray[np.bool_], latency_s: Floats, work_s: Floats
 ) -> None:
     """Give tasks of several levels of ranks the time of their slowest member, in place."""
     instance, row, owner = tasks.members_of(mixed)

@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class PlayedTasks:
+class TaskInstances:
     """The tasks of all stages' programs in order, and how often each is executed.
 
     Attributes:
