@@ -63,7 +63,7 @@ __all__ = [
 
 
 class WattreeError(Exception):
-    """Base of every error that a user can cause and mend.
+    """Base of every error that a user can cause and correct.
 
     Names in its text may come from any file: as text it never steers the terminal that shows it.
     """

@@ -42,10 +42,10 @@ def capture_module(
     """Return the operators of a module, recorded without memory for its weights.
 
     Args:
-        model: `file.py:build` or `package.module:build`, which is run, or a function that returns
-            the `nn.Module`.
-        batch: Samples of the run in which sizes are exact; they scale from there.
-        sequence: Tokens per sample, where inputs have such a dim.
+        model: `file.py:build` or `package.module:build`, which is executed, or a function that
+            returns the `nn.Module`.
+        batch: Samples of the run in which sizes are exact; other sizes are scaled from it.
+        sequence: Tokens per sample, if inputs have such a dim.
         arguments: Keyword arguments of the function that builds the module.
         inputs: Tensors it takes, such as `["float32[batch, 3, 224, 224]"]`, by position or by
             name; by default `example_inputs` of the module of `build`. For a function as `model`
@@ -54,7 +54,7 @@ def capture_module(
         attention: See `record`.
 
     Raises:
-        ModelError: It cannot be captured; with operator, module path and what to do.
+        ModelError: It cannot be captured; with operator, module path and remedy.
         MissingExtraError: PyTorch is not installed.
     """
     read = None if inputs is None or callable(inputs) else _declared(inputs)

@@ -133,18 +133,18 @@ class Recording:
     """One module, recorded.
 
     Attributes:
-        name: Of the model, for messages.
-        operators: Of the forward pass, in order.
-        tensors: All tensors, parameters and inputs included (also those no operator reads).
+        name: Name of the model, for messages.
+        operators: Operators of the forward pass, in order.
+        tensors: All tensors, including parameters and inputs (also those that no operator reads).
         outputs: Indices of the module's outputs.
         modules: Path → class name, for every module of the tree that ran or holds parameters.
         tied: Parameter name → name of the parameter it is the same tensor as.
-        batch, sequence: At which the first run took place; extents are exact there.
-        recomputed_flop: Of the forward work that backward did again.
-        loss: Index of the scalar that backward started from; None where the sum of all
-            floating-point outputs was taken.
-        warnings: What is approximate, one line each.
-        how: How it was run, for people, such as `fake tensors`.
+        batch, sequence: Sizes of the first run; extents are exact there.
+        recomputed_flop: FLOP of the forward work that backward repeated.
+        loss: Index of the scalar from which backward started; None for the sum of all
+            floating-point outputs.
+        warnings: Approximations, one line each.
+        how: Kind of run, for messages, such as `fake tensors`.
     """
 
     name: str

@@ -29,7 +29,7 @@ def fit_energy(runs: Runs, *, node: str | None = None) -> EnergyCalibration:
 
     Args:
         runs: Runs, files of them, or folders of such files.
-        node: Kind of node to fit where the runs are of several.
+        node: Kind of node to fit if the runs have several.
 
     Raises:
         RunError: Runs that cannot be read or used, or too few; every fault is listed.
@@ -44,8 +44,8 @@ def compare_energy(
 
     Args:
         runs: Runs, files of them, or folders of such files.
-        fit_on: Which to fit on, such as `nodes<=8`; each is predicted from all others if None.
-        policy: How power series are forecast.
+        fit_on: Runs to fit on, such as `nodes<=8`; if None, each is predicted from all others.
+        policy: Method of forecasting power series.
 
     Raises:
         RunError: Runs that cannot be read or used, or none left to score; every fault is listed.
@@ -66,15 +66,15 @@ def predict_energy(
 
     Args:
         calibration: Or its file.
-        nodes: How many, each rank with the same work.
+        nodes: Numbers of nodes, each rank with the same work.
         model: A model of the calibration; or
-        run: A run, or its file, whose work in a step is taken: of any model, measured or
-            simulated. Its times and energy are not looked at.
-        samples_per_rank: Batch of one rank, of a `model`; the largest of its runs if None.
+        run: A run, or its file, whose work per step is used: of any model, measured or
+            simulated. Its times and energy are not used.
+        samples_per_rank: Batch of one rank, for a `model`; the largest of its runs if None.
         iterations: Steps.
 
     Raises:
-        RunError: A file cannot be used, or the runs do not tell what is needed.
+        RunError: A file cannot be used, or the runs do not determine a needed constant.
         UnknownNameError: The calibration has no such model.
     """
     if (model is None) == (run is None):

@@ -34,15 +34,15 @@ MOST_EXPORTED_NODES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What an export wrote.
+    """The files that an export wrote.
 
     Attributes:
-        folder: Where.
+        folder: Their folder.
         prefix: Files are `prefix.RANK.et`.
-        ranks: Files.
-        nodes: In all of them.
+        ranks: Number of ranks, each with one file.
+        nodes: Nodes in all files.
         groups: Process groups in the group file.
-        size_bytes: Of the traces together. [B]
+        size_bytes: Size of all traces. [B]
         warnings: Settings that have no effect on this model, and what is uncertain about it
             for certain; of the job's file alone: `Job.warnings`.
     """
@@ -72,9 +72,10 @@ def export_chakra(
 
     Args:
         job: What to train. Its strategy must be given, not `auto`.
-        folder: Where to; made if it does not exist.
-        prefix: Files are called `prefix.RANK.et`.
-        own_attributes: Also write what only Wattree reads, so that `replay` gives its very times.
+        folder: Target folder; created if it does not exist.
+        prefix: Files are named `prefix.RANK.et`.
+        own_attributes: Also write attributes that only Wattree reads, so that `replay` gives the
+            same times.
         calibration: File of constants; the shipped one if None.
 
     Raises:

@@ -55,7 +55,7 @@ class Platform:
         cluster: Rank r runs on device r.
         software: Family whose calibration applies.
         precision: Number format of matrix work, for the roofline.
-        roofline: Reckon compute from operations and bytes even where a time was recorded.
+        roofline: Compute times from operations and bytes even if a time was recorded.
         calibration: File of constants; the shipped one if None.
     """
 
@@ -66,7 +66,7 @@ class Platform:
     calibration: Path | None = None
 
     def timing(self) -> ClusterTiming:
-        """Return how long units take here.
+        """Return the rates of the platform.
 
         Raises:
             UnknownNameError: Unknown software family or precision.
@@ -88,17 +88,17 @@ class Replay:
     """Result of replaying a trace.
 
     Attributes:
-        source: Where it lay.
+        source: Path of the trace.
         times_from: `wattree` (attributes of our own), `recorded` or `cluster`.
         ranks, nodes: Files and nodes of the trace.
         step_time_s: End of the last task. [s]
-        time_s: Where it goes on the rank that computes longest.
+        time_s: Parts of the step on the rank with the most computation.
         slowest_rank: That rank.
         tasks, events: Of the simulation.
-        timeless_nodes: Computations without a time or anything to reckon it from: they take none.
-        trace: When everything happened.
-        read_s, run_s: Time to read the files and build the graph, and to play it. [s]
-        energy: On the cluster; None where no device is known.
+        timeless_nodes: Computations with neither a time nor operations: simulated as 0 s.
+        trace: Start and end of every task.
+        read_s, run_s: Time to read the files and build the graph, and to execute it. [s]
+        energy: Energy on the cluster; None without a cluster.
     """
 
     source: str
@@ -155,13 +155,13 @@ def replay(
 
     Args:
         place: Folder of the files `PREFIX.RANK.et`, or that folder with `/PREFIX` after it.
-        platform: What it is executed on. None: as Wattree wrote it, or with the recorded times.
+        platform: Hardware of the replay. None: as Wattree wrote it, or with the recorded times.
         groups: File of process groups; `comm_group.json` next to the traces if None.
         dims: Ranks along each network dimension, innermost first, for `involved_dim`.
-        sharing, mutual_slowdown: As `wattree.sim.execute` knows them.
+        sharing, mutual_slowdown: As for `wattree.sim.execute`.
 
     Raises:
-        JobError: The files are no whole Chakra trace, or contradict each other.
+        JobError: The files are not a complete Chakra trace, or contradict each other.
         SimulationError: The trace cannot be executed to its end.
         MissingExtraError: Protobuf is not installed.
     """

@@ -152,16 +152,16 @@ class Job:
         cluster: Hardware.
         strategy: A full strategy, options of the combined presets, or `AUTO`.
         software: Software family whose defaults and calibration apply.
-        training: For `train`.
-        source: File it was read from, for messages.
+        training: Options of `train`.
+        source: File of the job, for messages.
         traits: Overrides of the software family's defaults, by trait name.
-        collectives: Algorithms that collectives shall use, by kind.
+        collectives: Algorithms of collectives, by kind.
         warnings: Settings of its file that have no effect, one line each; commands print them.
         devices: Device of each rank; None puts rank r on device r.
         neighbours: Other jobs on the same cluster, on other devices.
-        terms: What it says of money and carbon; prices and intensity are in the cluster too.
+        terms: Its section on money and carbon; prices and intensity are in the cluster too.
         left_open: Keys of its strategy that it leaves to its software (`wattree.job.usual`).
-        assumed: What it did not say and was assumed, one sentence each.
+        assumed: Assumptions where the file states nothing, one sentence each.
         workload: Whether it trains, only runs forward passes, or generates tokens.
     """
 

@@ -75,10 +75,10 @@ def job_from_mapping(
     """Return the job that a mapping with the keys of a job file describes.
 
     Args:
-        mapping: What the YAML holds.
-        source: What messages call it.
-        folder: Where relative paths in it start; None for the current folder.
-        cluster: The hardware, in place of a section `cluster`, which is then not read.
+        mapping: Content of the YAML.
+        source: Name for messages.
+        folder: Start of its relative paths; None for the current folder.
+        cluster: The hardware, instead of the section `cluster`, which is then not read.
 
     Raises:
         JobError: It describes no possible job; all problems in one.

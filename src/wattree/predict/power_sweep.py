@@ -46,12 +46,12 @@ class PowerSweep(Shown):
     """Steps under falling limits.
 
     Attributes:
-        job: Where the job comes from.
-        steps: By falling limit.
-        least_energy_w: Limit under which a step takes least energy; the highest of equals. [W]
-        least_energy_delay_w: The same of energy times time. [W]
+        job: File of the job.
+        steps: Steps, by falling limit.
+        least_energy_w: Limit with the least energy per step; the highest of equals. [W]
+        least_energy_delay_w: Limit with the least energy times time. [W]
         fits: Whether the job fits in memory; limits do not change that.
-        warnings: Of the job.
+        warnings: Warnings of the job.
     """
 
     job: str
@@ -103,8 +103,8 @@ def power_sweep(
         calibration, fold, sharing, mutual_slowdown: As for `simulate`.
 
     Raises:
-        HardwareError: A limit is not above what a device draws at rest.
-        WattreeError: As `simulate` raises it.
+        HardwareError: A limit is not above the idle power of a device.
+        WattreeError: As for `simulate`.
     """
     chosen = sorted(set(limits_w or usual_limits_w(job.cluster)), reverse=True)
     capped = [job.capped(limit_w) for limit_w in chosen]  # all are checked before any is executed

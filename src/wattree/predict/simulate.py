@@ -38,15 +38,15 @@ class Prediction(Shown):
 
     Attributes:
         result: The figures.
-        trace: When everything happened.
+        trace: Start and end of every task.
         power: Power of the job over the step: (time, W) pairs. [s, W]
         peak: Peak memory as three tools would report it. [B]
-        warnings: Settings without effect on this model, and what is not certain of it; what the
-            job's file alone tells is in `Job.warnings`.
+        warnings: Settings without effect on this model, and its uncertain properties; those of
+            the job's file are in `Job.warnings`.
         ledger: The tensors in the memory of the trace's tasks; None if not recorded.
         shared_fabric_step: The step with the job's neighbors; None if it has none.
-        loading: What loading data is to the ranks of each pool; empty where nothing is known.
-        curves: The same of one device of each rank class, of nodes around them, and of all.
+        loading: The input pipeline of the ranks of each pool; empty without a loader.
+        curves: Power of one device of each rank class, of their nodes, and of all.
     """
 
     result: Result
@@ -77,12 +77,12 @@ def simulate(
     """Predict time, memory, energy, money and carbon of one step, or of generation of a batch.
 
     Args:
-        job: What to run, how, on what. Its strategy must be given, not `auto`.
+        job: Model, strategy and cluster. The strategy must be explicit, not `auto`.
         calibration: File of constants; the shipped one if None.
-        fold: Simulate one rank for all that do the same.
-        sharing: What happens where flows meet on a link, as `wattree.sim.execute` knows it.
+        fold: Simulate one rank for all ranks with the same work.
+        sharing: Rule by which flows share a link, as for `wattree.sim.execute`.
         mutual_slowdown: Computation and communication of a rank slow each other.
-        power_limit_w: Cap on each device, over what the job says. [W]
+        power_limit_w: Power limit of each device, instead of the job's. [W]
         memory_of: Ranks whose allocator is modeled: a class of the trace by name, or `fullest`.
 
     Raises:

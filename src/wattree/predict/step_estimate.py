@@ -59,21 +59,21 @@ class EstimatedEnergy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StepEstimate(Shown):
-    """A training step by the closed form; figures are called as those of `Result`.
+    """A training step in closed form; figures have the names of `Result`.
 
     Attributes:
         step_time_s: Time of one step. [s]
         samples_per_s: Throughput of the job.
-        tokens_per_s: The same in tokens; None where samples are no sequences.
+        tokens_per_s: The same in tokens; None if samples are not sequences.
         memory: Peak of the fullest device.
-        energy_j: Of a step.
+        energy_j: Energy of a step.
         average_power_w: Of the job's nodes, before PUE. [W]
-        peak_power_w: The same while every rank runs the layer that draws most. [W]
-        cost_usd: Of a step; None where no price is known. [USD]
-        carbon_gco2e: Of a step; None where the site has no carbon intensity. [g]
-        interval: Quantity → what it lies between with 80 % probability, as in `Result`; a little
-            wider, as the closed form tells no parts of a step.
-        generation: Of a job that generates tokens, whose step is all of it; None of others.
+        peak_power_w: The same while every rank runs the layer with the highest power. [W]
+        cost_usd: Cost of a step; None if no price is known. [USD]
+        carbon_gco2e: Carbon of a step; None if the site has no carbon intensity. [g]
+        interval: Quantity → its 80 % interval, as in `Result`; a little wider, because the closed
+            form does not give the parts of a step.
+        generation: Generated tokens of a job that generates, whose step is all of it; else None.
     """
 
     step_time_s: float
@@ -99,16 +99,16 @@ class StepEstimate(Shown):
 def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
     """Estimate time, memory, energy, money and carbon of a step, or of generation, in closed form.
 
-    The formulas are those by which `plan` screens: `simulate` takes longer and knows more.
+    `plan` screens by the same formulas. `simulate` takes longer and is more detailed.
 
     Args:
-        job: What to train, how, on what. Its strategy must be given, not `auto`. What runs
-            alongside it counts for nothing.
+        job: Model, strategy and cluster. The strategy must be explicit, not `auto`. Its
+            neighbors are ignored.
         calibration: File of constants; the shipped one if None.
 
     Raises:
-        StrategyError: The strategy does not fit model or cluster, or the closed form does not know
-            it; the message names the job.
+        StrategyError: The strategy does not fit model or cluster, or the closed form does not
+            support it; the message names the job.
         WattreeError: The job is impossible; the message says where and what to do.
     """
     setting = workload_setting(job, load_calibration(calibration))

@@ -80,7 +80,7 @@ class RunComparison(Shown):
     Attributes:
         runs: At least two, in the order given.
         differing: Fact → its words in each run, of those in which the runs differ.
-        reasons: Of each run but the first, a sentence on what its step has more and less of.
+        reasons: For each run but the first, a sentence on the differences of its step.
     """
 
     runs: tuple[ComparedRun, ...]

@@ -64,25 +64,25 @@ def plan(
     """Return the strategies that fit a job, best first, and why the first one wins.
 
     Args:
-        job: What to train on what; its own strategy is not read.
-        objective: What the best has least of, per step: `time`, `energy`, `cost` or `carbon`.
-        pareto: Two objectives whose front is wanted too.
+        job: Model and cluster; its own strategy is not read.
+        objective: The quantity to minimize per step: `time`, `energy`, `cost` or `carbon`.
+        pareto: Two objectives whose Pareto front is returned too.
         max_devices: Use no more devices.
         power_cap_w: Highest power of the job's nodes at any moment, before PUE. [W]
         deadline_s: Longest time for all of `training.steps`. [s]
-        margin: Share of each device's memory to keep free, for what a prediction of memory misses.
-        top: Ideas to return, each with its variants: strategies that differ in details alone.
+        margin: Share of each device's memory to leave free, for errors of predicted memory.
+        top: Ideas to return, each with its variants: strategies that differ only in details.
         allow_approximate: Also try strategies that train another function than the job's model:
             those with phantom layers. Each result says so (`Result.function`).
-        any_software: Also try what the software that the job names cannot run.
+        any_software: Also try strategies that the job's software cannot run.
         calibration: File of constants; the shipped one if None.
         limits: Part of the space to search; all of it if None.
         progress: Called with (stage, done, total).
 
     Raises:
-        InfeasibleError: No strategy meets the constraints; it says what comes nearest.
+        InfeasibleError: No strategy meets the constraints; it names the nearest.
         JobError: The objective needs a price or a carbon intensity that the job lacks, or the job
-            has but a part of its cluster.
+            has only a part of its cluster.
     """
     _check_whole(job)
     began = time.perf_counter()

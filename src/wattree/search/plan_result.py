@@ -42,17 +42,17 @@ class Plan(Shown):
         simulated: Of these, simulated.
         feasible: Of the candidates, those that meet every constraint.
         wall_s: Time the search took. [s]
-        objective: What `ranked` is ordered by: `time`, `energy`, `cost` or `carbon`.
+        objective: The order of `ranked`: `time`, `energy`, `cost` or `carbon`.
         best: First of `ranked`; None if nothing is feasible.
-        ranked: Best first: of each of the best ideas all that were simulated.
-        explanation: Why the winner wins, in sentences.
+        ranked: Strategies, best first: all simulated variants of each of the best ideas.
+        explanation: Why the first strategy is best, in sentences.
         rejected: Reason → candidates rejected for it.
-        pareto: The front of two objectives, if it was asked for.
-        exact: The best that trains the job's model itself, where `best` trains another function in
-            its place; None where `best` does, or where none was found.
-        warnings: What could not be determined of the model for certain; of the job's file alone:
-            `Job.warnings`.
-        not_offered: What was not tried because the software that the job names cannot run it.
+        pareto: The Pareto front of two objectives, if requested.
+        exact: The best strategy that trains the job's own model, if `best` trains another function;
+            None if `best` trains the model, or if no such strategy was found.
+        warnings: Uncertain properties of the model; `Job.warnings` has those of the
+            job's file.
+        not_offered: Strategies that were not tried because the job's software cannot run them.
     """
 
     candidates: int
@@ -71,7 +71,7 @@ class Plan(Shown):
 
     @property
     def ideas(self) -> tuple[tuple[RankedStrategy, ...], ...]:
-        """The ranked strategies by idea, each with its variants behind it."""
+        """The ranked strategies by idea, each followed by its variants."""
         return ideas(self.ranked, self.objective)
 
     def records(self) -> list[dict[str, Any]]:

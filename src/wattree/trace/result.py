@@ -142,53 +142,53 @@ class Result(Shown):
     """One training step of one job. Units as in the field names; None where it does not apply.
 
     Attributes:
-        model, cluster: What was simulated.
-        strategy: `mesh`, `schedule`, `tree` and what else was set; without `preset`, which is for
-            people, it can be pasted into a job file and gives the same figures.
+        model, cluster: Names of the model and the cluster.
+        strategy: `mesh`, `schedule`, `tree` and other set keys; without `preset`, which is a
+            name for readers, it can be pasted into a job file and gives the same figures.
         ranks: Ranks of the job.
-        step_time_s: Of one step, from its first task to its last. [s]
-        samples_per_s, tokens_per_s: Of the whole job.
+        step_time_s: Time of one step, from its first task to its last. [s]
+        samples_per_s, tokens_per_s: Throughput of the whole job.
         tokens_per_s_per_device: The same over the devices.
         mfu, hfu: Model FLOP, and executed FLOP, over time x dense peak of `mfu_precision`.
         mfu_precision: The job's precision.
-        model_flop_per_step: FLOP of matrices that the model needs: a multiply-add counts two,
-            attention counts visible scores only, nothing recomputed. [FLOP]
-        parameters: Of what is trained, tied ones once, frozen ones included.
-        memory: The fullest rank.
-        time_s: Where the step goes on the slowest rank.
-        energy_j: Of all nodes of the job, facility included.
-        average_power_w, peak_power_w: Of all devices and nodes of the job, before PUE; the peak is
-            over 256 equal parts of the step. [W]
-        cost_usd: Rent of the nodes for the step, or what `energy` of the job says; None where no
+        model_flop_per_step: FLOP of the model's matmuls: a multiply-add counts two,
+            attention counts only visible scores, without recomputation. [FLOP]
+        parameters: Parameters of the trained function, tied ones once, including frozen ones.
+        memory: Memory of the fullest rank.
+        time_s: Parts of the step on the slowest rank.
+        energy_j: Energy of all nodes of the job, including the facility.
+        average_power_w, peak_power_w: Power of all devices and nodes of the job, before PUE; the
+            peak is over 256 equal parts of the step. [W]
+        cost_usd: Rent of the nodes for the step, or the price in `energy` of the job; None if no
             price is known. Electricity is part of a catalog rent. [USD]
-        carbon_gco2e: Energy x intensity of the grid; None where none is known. [gCO2e]
-        embodied_gco2e: The step's part of what making the hardware emitted; None where the job does
-            not say. [gCO2e]
-        provenance: Quantity → what it rests on.
-        simulation: What it took to simulate.
+        carbon_gco2e: Energy x intensity of the grid; None if unknown. [gCO2e]
+        embodied_gco2e: The step's share of the emissions of making the hardware; None if the job
+            does not state them. [gCO2e]
+        provenance: Quantity → its evidence.
+        simulation: Size and duration of the simulation.
         power: Power over the step by component; not in results of `plan`.
-        run: A run to the tokens or samples that were asked for; None without.
-        shift: The same job at other hours; None where no one asked.
-        training: What was really trained; None of predictions.
-        interval: Quantity → what it lies between with 80 % probability; of those that are known.
-        interval_parts: What the interval of the step time rests on, by class of constants;
-            `residual` is what constants leave of the errors of such predictions, `left_open` what
-            the job did not say.
-        evidence_class: What is known of jobs like this one: kind, level of the device's constants,
+        run: A run to the requested tokens or samples; None if not requested.
+        shift: The same job at other hours; None if not requested.
+        training: Results of a real run; None for predictions.
+        interval: Quantity → its 80 % interval, for known quantities.
+        interval_parts: The parts of the interval of the step time, by class of constants;
+            `residual` is the error that constants do not explain, `left_open` the effect of open
+            options of the job.
+        evidence_class: The evidence for jobs of this kind: kind, level of the device's constants,
             and whether the software has measured rows.
         assumed: Assumptions where the job states nothing.
         neighbours: The same step with other jobs; None if the job has no neighbors. All other
             figures are of the job alone.
-        pools: The pools of a cluster that has several; empty where all nodes are alike.
-        materials: The input pipeline; None where the job says nothing of it.
+        pools: The pools of a cluster with several; empty if all nodes are equal.
+        materials: The input pipeline; None if the job does not describe it.
         tiers: Memory behind the devices that the strategy uses.
-        dense_parameters: Parameters of the job's model, where the strategy trains another function
-            in its place; None where it trains just that. JSON then also has `function`, `changed`,
-            and `parameter_ratio`; FLOP and MFU are those of what is trained.
-        colocation: Several processes on each device; None where there is one.
+        dense_parameters: Parameters of the job's model, if the strategy trains another function;
+            None if it trains the model. JSON then also has `function`, `changed`,
+            and `parameter_ratio`; FLOP and MFU are those of the trained function.
+        colocation: Several processes on each device; None for one.
         workload: `train`, `forward` or `generate`.
-        generation: Tokens generated, of which the whole is the step that the other figures are of;
-            None where none are.
+        generation: Generated tokens; the other figures are of the whole generation. None without
+            generation.
     """
 
     model: str
@@ -279,13 +279,12 @@ class Result(Shown):
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON.
 
-        `pools` is there where there are several, `tiers` where memory behind devices is used,
-        `materials` where the job has a loader, `power` where the play was detailed, `run` and
-        `shift` where they were asked for, `training` where it was measured, `colocation` where
-        processes share devices; `interval`, `interval_parts` and `evidence_class` of predictions,
-        which measured runs have none of; `function`, `dense_parameters` and `parameter_ratio`
-        where the function is changed; `workload` where it does not train, `generation` where it
-        makes tokens.
+        Optional keys: `pools` if there are several, `tiers` if memory behind devices is used,
+        `materials` if the job has a loader, `power` if the simulation was detailed, `run` and
+        `shift` if requested, `training` if measured, `colocation` if processes share
+        devices; `interval`, `interval_parts` and `evidence_class` for predictions;
+        `function`, `dense_parameters` and `parameter_ratio` if the function is changed;
+        `workload` if it does not train, `generation` if it generates tokens.
         """
         fields = asdict(self)
         fields |= {

@@ -46,9 +46,9 @@ class Validation(Shown):
 
     Attributes:
         scored: One entry per row and quantity, every row of the files present.
-        left_out: Quantity → source → mean absolute error on that source's rows when the fit never
-            saw them, as the calibration records it.
-        assumed: row_id → what had to be filled to express the row.
+        left_out: Quantity → source → mean absolute error on that source's rows when they are left
+            out of the fit, as stored in the calibration.
+        assumed: row_id → assumptions needed to write the row as a job.
     """
 
     scored: tuple[Scored, ...]

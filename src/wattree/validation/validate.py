@@ -31,7 +31,7 @@ def validate(
         calibration: File of constants; the shipped ones if None. With `fit`, the file that the
             new constants are written to (`calibration.yaml` if None).
         fit: Fit the constants to the core rows first, and leave each source out in turn.
-        sharing, mutual_slowdown: Rules of play, as `wattree.simulate` knows them.
+        sharing, mutual_slowdown: As for `wattree.simulate`.
         progress: Called with (stage, done, total).
 
     Raises:
