@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBill:
-    """A run to a number of tokens or samples, at the pace of the step that was simulated.
+    """A run to a number of tokens or samples, with the simulated step time.
 
     Attributes:
-        tokens, samples: What it takes in, whole steps; tokens None where samples have none.
-        steps: How many.
-        time_s: Without interruptions, checkpoints and evaluations. [s]
-        energy_j: PUE included. [J]
-        cost_usd: None where no price is known.
-        carbon_gco2e: Of the energy; None where no grid intensity is known.
-        embodied_gco2e: Of the hardware, by time; None where the job does not say.
+        tokens, samples: Input of the run, in whole steps; tokens is None if samples have none.
+        steps: Number of steps.
+        time_s: Time without interruptions, checkpoints and evaluations. [s]
+        energy_j: Energy, with PUE. [J]
+        cost_usd: Cost; None if no price is known.
+        carbon_gco2e: Carbon of the energy; None if no grid intensity is known.
+        embodied_gco2e: Carbon of the hardware, by time; None if the job does not state it.
         energy_delay_product_js: Energy times time. [J s]
     """
 
@@ -36,10 +36,10 @@ class ShiftedStart:
     """A run that starts with an hour of the series.
 
     Attributes:
-        start_hour: From the first hour of the series, 0.
-        hour: What the series calls it.
-        carbon_gco2e: Of the run's energy.
-        energy_cost_usd: None where the series has no prices.
+        start_hour: Hours after the first hour of the series.
+        hour: Its name in the series.
+        carbon_gco2e: Carbon of the run's energy.
+        energy_cost_usd: Price of the run's energy; None if the series has no prices.
     """
 
     start_hour: int
@@ -50,16 +50,16 @@ class ShiftedStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleShift:
-    """What it would change to start a run at another hour.
+    """Effect of starting a run at another hour.
 
     Attributes:
-        series: Where the hours are from.
-        hours: Of the series.
+        series: Source of the hours.
+        hours: Number of hours in the series.
         run_s: Length of the run. [s]
-        energy_j: Of the run at steady power, PUE included. [J]
-        now: It starts with the first hour.
+        energy_j: Energy of the run at steady power, with PUE. [J]
+        now: A start at the first hour.
         least_carbon, most_carbon: The best and the worst start for carbon, the first of equals.
-        least_cost, most_cost: For the price of energy; None where the series has no prices.
+        least_cost, most_cost: The same for the price of energy; None if the series has no prices.
     """
 
     series: str

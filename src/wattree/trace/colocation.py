@@ -10,20 +10,20 @@ class ColocationUse:
     """Several processes on each device, as terms of a closed queue.
 
     Attributes:
-        processes_per_device: How many.
+        processes_per_device: Processes on each device.
         batch_rule: `fixed-global` (they share the batch of one) or `fixed-per-process`.
-        device_sharing: `mps` (kernels run at once where they leave room) or `time-sliced`.
-        samples_per_process: Of a step.
-        utilization: Share of what the device can do at once that is used over the step: kernels
-            of all processes, weighted with what they fill unless they take turns, and updates.
-        host_s: Host time of a process that none of its kernels hides: think time. [s]
-        device_s: Its kernels, if it were alone: demand. [s]
-        waits_s: What it waits for kernels of the others, and they for it. [s]
-        barrier_s: What the average process waits for the last one at the end of the step. [s]
-        update_s: Averaging gradients on the device, and the updates of all processes. [s]
+        device_sharing: `mps` (kernels run at once if the device has capacity) or `time-sliced`.
+        samples_per_process: Samples per step.
+        utilization: Share of the device's capacity used over the step: kernels of all processes,
+            weighted with the share that they fill unless time-sliced, and updates.
+        host_s: Host time of a process that its kernels do not hide: think time. [s]
+        device_s: Time of its kernels on an unshared device: demand. [s]
+        waits_s: Time that it waits for kernels of the others. [s]
+        barrier_s: Time that the average process waits for the last one at the step's end. [s]
+        update_s: Time of averaging gradients on the device, and of all updates. [s]
         fill: Share of the device's compute units that kernels fill, on average.
-        contention: Slowdown that each further process at the device brings.
-        memory_bytes_per_process: On the fullest device. [B]
+        contention: Slowdown by each further process on the device.
+        memory_bytes_per_process: Memory of a process on the fullest device. [B]
     """
 
     processes_per_device: int

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: What draws energy, in the order of reports. A host whose node tells it apart has its parts;
-#: another what it draws at rest, and what training adds however much is loaded. Then what loading
-#: adds, and what follows all of the node's power: fans, and the loss of power supplies.
+#: Components, in the order of reports. A host whose node file names its parts has these parts;
+#: another has idle power and the power that training adds at any load. Then the power of loading,
+#: and the shares of the node's power: fans, and the loss of power supplies.
 COMPONENTS = (
     "device_static",
     "device_dynamic",
@@ -28,13 +28,13 @@ COMPONENTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyEntry:
-    """One entry of the ledger: what one component drew for one class of work of one stage.
+    """One entry of the ledger: energy of one component for one class of work of one stage.
 
     Attributes:
         stage: One of MC²'s three.
         operator_class: Class of work.
         component: One of `COMPONENTS`.
-        energy_j: What it drew, static and dynamic. [J]
+        energy_j: Energy, static and dynamic. [J]
     """
 
     stage: str
@@ -48,10 +48,10 @@ class DeviceEnergy:
     """Energy of equal devices, with their parts of node, switches and facility.
 
     Attributes:
-        name: Rank class as in the trace, or what else the devices are.
+        name: Rank class as in the trace, or another name of the devices.
         device: Their type.
-        devices: How many.
-        energy_j: Of all of them. [J]
+        devices: Number of devices.
+        energy_j: Energy of all of them. [J]
     """
 
     name: str
@@ -65,10 +65,10 @@ class WaitingUse:
     """Energy cost of waiting devices.
 
     Attributes:
-        time_s: In a step, of a rank on average. [s]
-        energy_j: Of waiting ranks, at rest and spinning, with node and facility. [J]
-        cost_usd: Rent of the time and price of the energy; None where no price is known.
-        carbon_gco2e: Of the energy; None where no grid intensity is known.
+        time_s: Waiting time per step, average over ranks. [s]
+        energy_j: Energy of waiting ranks, idle and spinning, with node and facility. [J]
+        cost_usd: Rent of the time and price of the energy; None if no price is known.
+        carbon_gco2e: Carbon of the energy; None if no grid intensity is known.
     """
 
     time_s: float
@@ -82,8 +82,8 @@ class PowerOverTime:
     """Power in equal parts of a step, before PUE.
 
     Attributes:
-        width_s: Of one part. [s]
-        by_component: One of `COMPONENTS` → power in each part. [W]
+        width_s: Length of one part. [s]
+        by_component: Component of `COMPONENTS` → power in each part. [W]
     """
 
     width_s: float
@@ -97,18 +97,18 @@ class PowerOverTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyUse:
-    """Energy of one step of the whole cluster, node overheads and PUE included. [J]
+    """Energy of one step of the whole cluster, including node overheads and PUE. [J]
 
     Attributes:
-        total: All of it.
-        by_stage: MC²'s stages → energy; adds up to the total, as all that follows but `waiting`.
-        static: What flows whatever runs: devices at rest, hosts, switches.
+        total: Total energy.
+        by_stage: MC²'s stages → energy; adds up to the total, as do all others except `waiting`.
+        static: Energy that does not depend on work: idle devices, hosts, switches.
         dynamic: The rest.
         by_class: Class of work → energy.
-        by_component: One of `COMPONENTS` → energy.
-        by_device: The devices of each rank class; of each pool where there are many classes.
-        ledger: Every (stage, class, component) that drew any.
-        waiting: Why ranks wait → what it costs; already in the total.
+        by_component: Component of `COMPONENTS` → energy.
+        by_device: The devices of each rank class, or of each pool if there are many classes.
+        ledger: Every (stage, class, component) with energy.
+        waiting: Cause of waiting → its cost; already in the total.
         unsplit_hosts: Nodes whose host is one component, because their file names no parts of it.
     """
 

@@ -11,11 +11,11 @@ class PhaseUse:
 
     Attributes:
         time_s: Its length. [s]
-        tokens: Of all sequences, that it reads (prefill) or makes (decode).
-        tokens_per_s: These over the time. [1/s]
-        energy_j: Of the job's nodes, PUE included. [J]
-        energy_per_token_j: The same over its tokens. [J]
-        mfu: FLOP that the model needs over time x dense peak.
+        tokens: Tokens of all sequences that it reads (prefill) or generates (decode).
+        tokens_per_s: Tokens over time. [1/s]
+        energy_j: Energy of the job's nodes, with PUE. [J]
+        energy_per_token_j: Energy over tokens. [J]
+        mfu: Model FLOP over time x dense peak.
     """
 
     time_s: float
@@ -31,9 +31,9 @@ class DecodePoint:
     """A step of one token of each sequence, at one length of the cache.
 
     Attributes:
-        cache_length: Positions that each token attends to, its own included.
-        step_time_s: Of the step. [s]
-        energy_j: Of the step, PUE included. [J]
+        cache_length: Positions that each token attends to, including its own.
+        step_time_s: Time of the step. [s]
+        energy_j: Energy of the step, with PUE. [J]
     """
 
     cache_length: float
@@ -46,17 +46,17 @@ class GenerationUse:
     """Generation of one batch of sequences.
 
     Attributes:
-        sequences: Over all replicas.
-        prompt_length, generate_length: Tokens of each.
+        sequences: Sequences of all replicas.
+        prompt_length, generate_length: Tokens per sequence.
         time_to_first_token_s: From the first prompt until each sequence has a token. [s]
-        time_per_output_token_s: Mean time between tokens of a sequence after its first; None where
-            there is but one. [s]
-        output_tokens_per_s: Tokens generated over the whole time, prompts included. [1/s]
-        kv_cache_bytes: KV cache of the fullest rank, with room for all tokens; None where closed
-            forms tell memory as a whole. [B]
-        prefill: Of the prompts; it makes the first token.
-        decode: Of the other tokens; None where there is but one.
-        points: Steps that were predicted; the time of the others is interpolated.
+        time_per_output_token_s: Mean time between tokens of a sequence after its first; None for
+            a single token. [s]
+        output_tokens_per_s: Generated tokens over the whole time, including prompts. [1/s]
+        kv_cache_bytes: KV cache of the fullest rank, for all tokens; None in closed form,
+            which gives only the total memory. [B]
+        prefill: The phase of the prompts; it generates the first token.
+        decode: The phase of the other tokens; None for a single token.
+        points: Predicted steps; the time of the others is interpolated.
     """
 
     sequences: int

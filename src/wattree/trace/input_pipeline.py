@@ -20,13 +20,13 @@ PART_WORDS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterialsFix:
-    """What one part would need for the step not to wait for it.
+    """The need of one part if the step is not to wait for it.
 
     Attributes:
-        part: Of the input pipeline.
-        change: In words.
-        needed: How much of it: workers per device, cores per node, bytes or samples per second.
-        found: What there is.
+        part: Part of the input pipeline.
+        change: Description of the change.
+        needed: Required amount: workers per device, cores per node, bytes or samples per second.
+        found: Available amount.
     """
 
     part: str
@@ -40,15 +40,15 @@ class MaterialsUse:
     """The input pipeline of a job in steady state.
 
     Attributes:
-        samples_per_s: Part → what the whole job could be given by it alone: `storage`, `workers`,
-            `cores`, `copies` and `decoder`, as far as the job uses them; and `step`, what the
-            step would take if it waited for none.
+        samples_per_s: Part → its rate for the whole job: `storage`, `workers`,
+            `cores`, `copies` and `decoder`, if the job uses them; and `step`, the rate of
+            a step that does not wait.
         bound: The slowest part.
         is_input_bound: Whether the step waits for it.
-        exposed_s: What of a step the job waits for its data. [s]
-        first_batch_s: What the first micro-batch of the job takes, before any is made ahead. [s]
-        host_memory_bytes: Of batches made ahead on the fullest node. [B]
-        fixes: What each part that is too slow would need.
+        exposed_s: Time of a step that the job waits for its data. [s]
+        first_batch_s: Time of the job's first micro-batch, before any is prefetched. [s]
+        host_memory_bytes: Memory of prefetched batches on the fullest node. [B]
+        fixes: The needs of all parts that are too slow.
     """
 
     samples_per_s: Mapping[str, float]

@@ -11,7 +11,7 @@ class MemoryFix:
     """A change that would make the job fit (or fit better).
 
     Attributes:
-        change: In words.
+        change: Description of the change.
         peak_bytes: Memory with it. [B]
         step_time_s: Step with it. [s]
     """
@@ -26,14 +26,14 @@ class LiveTensors:
     """Equal tensors of one rank that are live at its peak.
 
     Attributes:
-        category: One of those of `MemoryUse.by_category`.
+        category: A category of `MemoryUse.by_category`.
         kind: `stored` for the whole step, `saved` from forward to backward, `gathered` from other
-            ranks, `deferred` until a weight's gradient is made, `temporary`, or a `buffer`.
+            ranks, `deferred` until a weight's gradient is computed, `temporary`, or a `buffer`.
         block: Block of the model that they belong to; empty if none.
         name: Tensor in the block, or the operator whose temporary result it is.
-        tensors: How many there are: blocks of that kind x micro-batches.
-        micro_batches: Of how many micro-batches; None if they belong to the whole step.
-        bytes: Of all. [B]
+        tensors: Number of tensors: blocks of that kind x micro-batches.
+        micro_batches: Number of micro-batches; None if they belong to the whole step.
+        bytes: Size of all of them. [B]
     """
 
     category: str
@@ -47,17 +47,17 @@ class LiveTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorUse:
-    """What a model of an allocator holds for the tensors of one rank. [B]
+    """Memory of a modeled allocator for the tensors of one rank. [B]
 
     Attributes:
         name: `caching`, `expandable` or `bfc`.
         tensor_bytes: Peak of live tensors in the part of the step that was executed.
         allocated_bytes: The same, each tensor rounded up to the allocator's blocks.
-        reserved_bytes: What it takes from the device.
-        fragmentation_bytes: What it takes beyond the tensors.
-        retries: Tensors for which it had to give back cached memory first.
-        events: Tensors taken and given back that were executed.
-        complete: Whether they are all of the step's.
+        reserved_bytes: Memory that it reserves on the device.
+        fragmentation_bytes: Reserved memory without the tensors.
+        retries: Tensors for which it first had to free cached memory.
+        events: Allocations and frees that were executed.
+        complete: Whether these are all of the step's.
     """
 
     name: str
@@ -76,15 +76,15 @@ class MemoryUse:
 
     Attributes:
         peak_bytes: Peak, with the framework's overhead.
-        capacity_bytes: What the device has.
+        capacity_bytes: Memory of the device.
         fits: Whether the peak is within the capacity.
         by_category: Parts of the peak; add up to it.
         fixes: The cheapest changes that help, cheapest in step time first.
-        live: The live tensors at the peak of the ranks `live_on`, largest first; empty where
-            plays are not detailed.
-        live_on: The fullest ranks, or those that were asked for.
+        live: The live tensors at the peak of the ranks `live_on`, largest first; empty if the
+            simulation is not detailed.
+        live_on: The fullest ranks, or the requested ones.
         live_bytes: Sum of `live`: the peak of their live tensors.
-        allocator: What an allocator would hold for them; None unless asked for.
+        allocator: Memory of an allocator for them; None unless requested.
     """
 
     peak_bytes: float
@@ -104,11 +104,11 @@ class TierUse:
 
     Attributes:
         name: `host` or `cxl`.
-        rank_bytes: What the rank with most there has there. [B]
-        used_bytes, capacity_bytes: Of one `capacity_of`. [B]
+        rank_bytes: Bytes of the rank with the most. [B]
+        used_bytes, capacity_bytes: Use and capacity of one `capacity_of`. [B]
         capacity_of: `device`, `node` or `pool`.
-        fits: Whether what is used is within the capacity.
-        traffic_bytes: Read and written there by all ranks in a step. [B]
+        fits: Whether the use is within the capacity.
+        traffic_bytes: Bytes read and written by all ranks in a step. [B]
     """
 
     name: str

@@ -11,10 +11,10 @@ class NeighbourExecution:
     """One step executed concurrently with the neighbors.
 
     Attributes:
-        offsets_s: How long before the job's step each neighbour's began. [s]
-        step_time_s: Of the job. [s]
-        exposed_communication_s: Of its slowest rank. [s]
-        energy_j: Of the job's nodes, with PUE. [J]
+        offsets_s: Time by which each neighbor's step begins before the job's. [s]
+        step_time_s: Step of the job. [s]
+        exposed_communication_s: Exposed communication of its slowest rank. [s]
+        energy_j: Energy of the job's nodes, with PUE. [J]
     """
 
     offsets_s: tuple[float, ...]
@@ -30,7 +30,7 @@ class NeighbourJob:
     Attributes:
         job: Its file.
         ranks: Its ranks.
-        place: Their nodes, where these are whole, else their devices: `nodes 1-15:2`.
+        place: Their nodes if these are whole, else their devices: `nodes 1-15:2`.
         alone_s: Its step without any other job. [s]
         concurrent_s: Mean of its steps that lie wholly within the job's; None if none does. [s]
     """
@@ -44,15 +44,15 @@ class NeighbourJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrowdedLinks:
-    """Links of one kind that the job shares with neighbours.
+    """Links of one kind that the job shares with neighbors.
 
     Attributes:
         kind: `scale-up`, `network` or `uplink`.
-        shared: Whether the job and a neighbour use one such link at all.
-        crowded_s: Time of the job's step in which both are on it and ask for more than it carries,
-            on the link where that is longest, in the mean over the plays. Where something else
-            holds them back more, it delays no one. [s]
-        delay_s: By how much the step would be shorter if every job had such links to itself. [s]
+        shared: Whether the job and a neighbor use a common link of this kind.
+        crowded_s: Time of the job's step in which both use a link and demand more than its
+            bandwidth, on the link with the longest such time, mean over the phases. It causes no
+            delay if another bottleneck limits both. [s]
+        delay_s: Time by which the step would be shorter if every job had such links alone. [s]
     """
 
     kind: str
@@ -68,13 +68,13 @@ class NeighbourEffect:
     Attributes:
         alone_s, mean_s, least_s, most_s: Step alone; with neighbors, over all simulated phases. [s]
         exposed_alone_s, exposed_mean_s: Exposed communication of the slowest rank. [s]
-        energy_alone_j, energy_mean_j: Of the job's nodes, with PUE. [J]
-        executions: One for each phase that was tried.
-        links: By kind.
-        longer_s: Communication by name → how much longer it takes on the slowest rank, all its
-            calls together, in the mean over the plays; longest first. [s]
-        jobs: The neighbours.
-        phases_given: Whether the job file fixes when every neighbour's step begins.
+        energy_alone_j, energy_mean_j: Energy of the job's nodes, with PUE. [J]
+        executions: One for each simulated phase.
+        links: Shared links by kind.
+        longer_s: Communication by name → its additional time on the slowest rank, sum of all
+            calls, mean over the phases; longest first. [s]
+        jobs: The neighbors.
+        phases_given: Whether the job file fixes the start of every neighbor's step.
     """
 
     alone_s: float

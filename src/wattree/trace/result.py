@@ -20,12 +20,12 @@ from wattree.trace.training import TrainingUse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a number rests on.
+    """The evidence of a figure.
 
     Attributes:
-        evidence: `measured`, `fitted`, `pooled` or `datasheet`: the weakest that matters.
-        share: Evidence → share of the quantity that rests on it; adds up to 1.
-        note: What was assumed, for people.
+        evidence: `measured`, `fitted`, `pooled` or `datasheet`: the weakest relevant kind.
+        share: Evidence → share of the quantity based on it; adds up to 1.
+        note: Assumptions, in words.
     """
 
     evidence: str
@@ -35,7 +35,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalPart:
-    """What one class of constants adds to the interval of the step time.
+    """Contribution of one class of constants to the interval of the step time.
 
     Attributes:
         share: Share of the step time that the constants set. If the user's runs determine some of
@@ -54,17 +54,17 @@ class IntervalPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolUse:
-    """What one of several pools of different nodes does in a step.
+    """The work of one of several pools in a step.
 
     Attributes:
-        node, device: What its nodes are, and what they hold.
-        nodes, ranks: How many of the job's; 0 where the job leaves the pool idle.
+        node, device: Types of its nodes and devices.
+        nodes, ranks: Nodes and ranks of the job in the pool; 0 if the job does not use it.
         rank_classes: Names of the rank classes on its devices, as in the trace.
-        fullest: The rank class with the least room in memory; None where there is none.
-        peak_memory_bytes, memory_capacity_bytes: Of that class. [B]
+        fullest: The rank class with the least free memory; None without ranks.
+        peak_memory_bytes, memory_capacity_bytes: Peak and capacity of that class. [B]
         memory_fits: Whether the peak is within the capacity.
         computing: Share of the step in which its ranks compute, on average.
-        energy_j: Its part of the step's energy, PUE included. [J]
+        energy_j: Its part of the step's energy, with PUE. [J]
         cost_usd: Its part of the step's cost; None if its nodes have no price. [USD]
     """
 
@@ -98,16 +98,16 @@ STEP_PART_WORDS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
-    """Where the step of the slowest rank goes; the parts add up to the step time. [s]
+    """Parts of the step of the slowest rank; they add up to the step time. [s]
 
-    Every instant is put under one heading, the first that applies.
+    Every instant counts for the first part that applies.
 
     Attributes:
         compute, recomputation, optimizer: A computation of that phase runs.
         exposed_communication: None runs, and communication of this rank is in flight.
-        exposed_materials: Neither, and the input is being read or copied; or nothing else is left
-            to do on any rank, and data of later steps is not there yet.
-        other: Neither, and the host works: overhead of the step that belongs to no operator.
+        exposed_materials: Neither, and the input is being read or copied; or all other work of all
+            ranks is done, and data of later steps is not ready.
+        other: Neither, and the host works: overhead of the step outside operators.
         bubble: Nothing of this rank runs.
     """
 
@@ -122,12 +122,12 @@ class TimeParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSize:
-    """What it took to find out.
+    """Size and duration of a simulation.
 
     Attributes:
-        tasks, events: Of the graph that was simulated.
-        rank_classes: Of equal ranks, of which each is simulated once.
-        compile_s, run_s: Time to make the graph, and to simulate it. [s]
+        tasks, events: Tasks and events of the simulated graph.
+        rank_classes: Classes of equal ranks, each simulated once.
+        compile_s, run_s: Time to compile the graph, and to simulate it. [s]
     """
 
     tasks: int

@@ -19,7 +19,7 @@ TOTAL = "total"
 
 
 class RunOrigin(StrEnum):
-    """Where the figures of a run come from; never mixed silently."""
+    """Origin of the figures of a run; origins are never mixed silently."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"
@@ -28,7 +28,7 @@ class RunOrigin(StrEnum):
 
 
 class Activity(StrEnum):
-    """What a run did: each step of the fitting protocol isolates a part."""
+    """Kind of a run: each step of the fitting protocol isolates a part."""
 
     IDLE = "idle"
     LOADER = "loader"
@@ -39,17 +39,17 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one iteration does on all nodes together; None where it is not known.
+    """The work of one iteration on all nodes; None if unknown.
 
     Attributes:
         samples: Samples trained on.
         flop: Forward and backward, multiply-adds counted twice. [FLOP]
         memory_bytes: Traffic of device memory. [B]
-        read_bytes: From storage. [B]
+        read_bytes: Bytes read from storage. [B]
         core_s: Core time of reading, decoding and augmenting. [s]
-        copied_bytes: Host to device. [B]
-        network_bytes: Sent by all nodes. [B]
-        gradient_bytes: Of one replica's gradients. [B]
+        copied_bytes: Bytes copied from host to device. [B]
+        network_bytes: Bytes sent by all nodes. [B]
+        gradient_bytes: Size of one replica's gradients. [B]
     """
 
     samples: float | None = None
@@ -67,9 +67,9 @@ class StageUse:
     """Time and energy of one stage over the whole run.
 
     Attributes:
-        busy_s: How long the stage's work ran on a rank, on average; may overlap other stages. [s]
-        exposed_s: How long it was what the step waited for; adds up to the run's time. [s]
-        energy_j: Of all nodes; None where no meter could tell stages apart. [J]
+        busy_s: Time of the stage's work on a rank, on average; may overlap other stages. [s]
+        exposed_s: Time that the step waited for it; adds up to the run's time. [s]
+        energy_j: Energy of all nodes; None if no meter could separate stages. [J]
     """
 
     busy_s: float
@@ -79,16 +79,16 @@ class StageUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterReading:
-    """Energy of one domain over the run, read once however many ranks share it.
+    """Energy of one domain over the run, read once for all ranks that share it.
 
     Attributes:
         domain: `node0/gpu0`, `node0/cpu0`, `node0/dram0`, `node0/board`, ….
         meter: Kind of the meter: `nvml`, `rapl`, `csv`, `replay`, `estimate`, `simulation`, ….
-        energy_j: Over the run. [J]
-        resolution_j: Smallest step that the counter was seen to make; None if unknown. [J]
-        period_s: How often the counter was seen to change; None if unknown. [s]
-        is_estimate: No counter read this.
-        note: What happened to it: a reset, a wrap, a gap.
+        energy_j: Energy over the run. [J]
+        resolution_j: Smallest observed step of the counter; None if unknown. [J]
+        period_s: Observed time between changes of the counter; None if unknown. [s]
+        is_estimate: The figure is not from a counter.
+        note: Events of the counter: a reset, a wrap, a gap.
     """
 
     domain: str
@@ -120,29 +120,29 @@ class Run:
     """One run.
 
     Attributes:
-        name: For people; file name without its ending where the file says nothing.
-        origin: Measured, estimated or simulated; unread where nothing read any energy.
-        activity: What it did.
-        model: What was trained; empty for idle and collective runs.
-        node: Kind of the nodes, for people and for grouping.
-        nodes, devices_per_node: How many; devices 0 for nodes without accelerators.
+        name: Name in reports; by default the file name without its ending.
+        origin: Measured, estimated or simulated; unread if no meter was read.
+        activity: Kind of the run.
+        model: Name of the trained model; empty for idle and collective runs.
+        node: Kind of the nodes, for reports and for grouping.
+        nodes, devices_per_node: Nodes, and devices of each; 0 for nodes without accelerators.
         ranks_per_node: Processes that train together on a node; None for one per device, and one
             on a node without devices.
         wall_s: Length. [s]
         iterations: Steps done; 0 for idle runs.
-        work: Of one iteration, all nodes.
-        stages: `materials`, `computing`, `communicating`; empty where nothing labeled them.
-        meters: What was read.
-        missing: Domains that the machine has and nothing read.
-        power: Series, where they were recorded.
+        work: Work of one iteration on all nodes.
+        stages: `materials`, `computing`, `communicating`; empty if they were not labeled.
+        meters: Readings of the meters.
+        missing: Domains of the machine that no meter read.
+        power: Power series, if recorded.
         utilization: Average share busy by component: `cpu`, `memory`, `accelerator`, `network`,
             `storage`; 0 to 1.
         rated_w: Sum of the rated power of all devices and processors; None if unknown. [W]
         prefetch: Whether samples are prepared while a step computes, as workers do; False for a
             loader within the process, which the step waits for; None if unknown, taken as True.
-        exit_code: Of the command; None if it was interrupted.
-        command: As it was called.
-        notes: What a reader must know.
+        exit_code: Exit code of the command; None if it was interrupted.
+        command: The command line.
+        notes: Remarks for readers.
     """
 
     name: str

@@ -13,25 +13,25 @@ class TrainingUse:
     """A run of `train`.
 
     Attributes:
-        steps: Done since the first one, those before it was resumed included.
-        first_step: Step from which this process went on; 0 if it began anew.
-        measured_steps: Of this process, without those of its warm-up, which are not measured.
-        losses: Of every step, over the whole batch and all ranks.
-        loss: Mean of the last ten.
-        target_loss: What was to be reached; None if nothing was.
-        target_step: Step after which it was; None if it was not.
+        steps: Steps since the first one, including those before the run was resumed.
+        first_step: Step from which this process continued; 0 for a new run.
+        measured_steps: Measured steps of this process, without its warm-up.
+        losses: Loss of every step, over the whole batch and all ranks.
+        loss: Mean of the last ten losses.
+        target_loss: The loss to reach; None without one.
+        target_step: Step at which it was reached; None if it was not.
         interrupted: Whether the run was asked to stop.
         stages: Stage → time and energy of a step, the mean over ranks. [s, J]
         sent_bytes: Payload that a rank sends in a step, the mean over ranks. [B]
-        sent_by: Kind of collective → its part of that. [B]
+        sent_by: Kind of collective → its part of `sent_bytes`. [B]
         collectives: Calls of a rank in a step.
-        parameters_per_rank: Elements that a rank holds, the mean over ranks.
-        launcher: Who started the ranks.
+        parameters_per_rank: Elements on a rank, the mean over ranks.
+        launcher: The launcher of the ranks.
         processes_per_device: Ranks that share a device.
         batch_rule: Whether they divide its batch (`fixed-global`) or have one each
             (`fixed-per-process`).
-        samples: Of a step of all ranks; 0 where nothing was set.
-        learning_rate_scale: What the job's learning rate was multiplied by.
+        samples: Samples per step of all ranks; 0 if not set.
+        learning_rate_scale: Factor on the job's learning rate.
     """
 
     steps: int
