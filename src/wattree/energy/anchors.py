@@ -38,7 +38,7 @@ class Mixture:
         rest_w: Power while it waits. [W]
         most_w: Demand of the busiest runs while busy, at full clock. [W]
         steadiness: 1 where less power means less demand, 0 where it means waiting.
-        memory_power_share: Of the demand above leakage, what memory draws.
+        memory_power_share: Share of memory in the demand above leakage.
         math_share: Time of arithmetic over the whole; its square and memory's add up to 1.
         held_share: Share of its limit that the board settles at.
         curve: Of its clock.

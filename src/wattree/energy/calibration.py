@@ -30,7 +30,7 @@ class StageConstant:
         lower, upper: Interval of 95 %; None where there is none.
         status: How far the runs determine it.
         runs: Runs that exercise it.
-        note: What a reader must know.
+        note: Remark for readers.
     """
 
     value: float | None
@@ -92,14 +92,14 @@ class WorkLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTraits:
-    """What the runs determine about one model.
+    """The results of the runs for one model.
 
     Attributes:
         work: Of `SCALING_WORK` → one rank's step, by samples on the rank.
         gradient_bytes: Of one replica; None if unknown. [B]
         least_samples, most_samples: On a rank in the runs.
-        time_ratio: Computing time over what the constants of all models say.
-        energy_ratio: Its energy of arithmetic and memory over what they say.
+        time_ratio: Computing time over that of the constants of all models.
+        energy_ratio: Energy of arithmetic and memory over that of these constants.
         overlap: Its own `φ`; None to use that of all models.
         prefetch: As in `Run`; None if its runs do not say, or differ.
         runs: Training runs of it.
@@ -137,15 +137,15 @@ class EnergyCalibration:
         node, origin: Kind of the nodes, and where the runs' figures come from.
         devices_per_node: Ranks of a node: devices, or processes on nodes without any.
         domains: Kinds of meter domain that the energy holds.
-        constants: Name as in `CONSTANTS` → what the runs say; every name is there.
+        constants: Name as in `CONSTANTS` → result of the runs; every name is there.
         correlated: Names of energy constants, in the order of `covariance`.
         covariance: `(k, k)` of those constants.
-        scatter: What is left between model and runs.
-        algorithms: `within` and `between` → how all-reduces were done, as far as times tell.
-        models: What the runs say of each model.
+        scatter: Residual errors of the fit.
+        algorithms: `within` and `between` → algorithm of all-reduces, as far as times show it.
+        models: Results of the runs for each model.
         most_nodes: Largest number of nodes in the fit.
         runs: Activity → names of runs.
-        warnings: What could not be determined, in sentences.
+        warnings: Undetermined quantities, in sentences.
         version: Of Wattree.
     """
 

@@ -45,7 +45,7 @@ _OWN_OVERLAP = 3
 
 
 def fit_runs(runs: Sequence[Run], *, node: str | None = None) -> EnergyCalibration:
-    """Return the constants that the runs determine, with intervals, and what they do not determine.
+    """Return the constants that the runs determine, with intervals, and undetermined ones.
 
     Args:
         runs: Of all activities there are; the more are isolated, the more can be distinguished.

@@ -17,8 +17,8 @@ class HourlySeries:
     """Grid intensity and, if known, price of consecutive hours.
 
     Attributes:
-        name: Where it is from, for people.
-        hours: What each hour is called, `(H,)`.
+        name: Source, for reports.
+        hours: Name of each hour, `(H,)`.
         carbon_gco2e_per_j: `(H,)`. [gCO2e/J]
         price_usd_per_j: `(H,)`; None where the series has no prices. [USD/J]
     """

@@ -17,11 +17,11 @@ def with_network(
 
     Args:
         calibration: Of runs on single nodes.
-        bytes_per_s: β, what a rank sends. [B/s]
+        bytes_per_s: β, the rate at which a rank sends. [B/s]
         latency_s: α, of one message. [s]
 
     Raises:
-        RunError: The runs tell them, which is worth more.
+        RunError: The runs determine them, which is more accurate.
     """
     name = "time.network.between"
     if calibration.constants[f"{name}.bytes_per_s"].value is not None:

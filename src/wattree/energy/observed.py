@@ -37,7 +37,7 @@ class Observations:
 
     Attributes:
         runs: Those that can be used.
-        warnings: Which were left out and why, and what no meter read.
+        warnings: Rejected runs with the reason, and domains that no meter read.
     """
 
     runs: tuple[Run, ...]

@@ -51,12 +51,12 @@ class DevicePower:
         rated_w, idle_w: Rated power and power at rest. [W]
         limit_w: Enforced limit, at most the rated power. [W]
         held_share: Share of its limit that a board settles at.
-        active_share: Of the range from rest to rated, that running kernels draw besides work.
-        math_share: Of the range, that matrix work draws at peak rate and full voltage.
-        memory_share: Of the range, that device memory draws at full bandwidth.
+        active_share: Share of the range from idle to rated of running kernels, without work.
+        math_share: Share of the range of matmuls at peak rate and full voltage.
+        memory_share: Share of the range of device memory at full bandwidth.
         vector_share: Of the range, that cores draw at full bandwidth for what training does with
             bytes besides moving them.
-        spin_share: Of the range, that waiting in a collective draws.
+        spin_share: Share of the range of waiting in a collective.
         peak_flop_per_s: Dense peak at the job's precision. [FLOP/s]
         memory_bytes_per_s: Peak bandwidth. [B/s]
         curve: Of its clock.

@@ -36,13 +36,13 @@ class EnergyForecast:
     """Predicted time and energy of a hypothetical run.
 
     Attributes:
-        model, node, nodes, ranks, iterations, samples: What was asked for; samples in a step.
+        model, node, nodes, ranks, iterations, samples: The requested run; samples per step.
         step_s: Time of a step. [s]
-        exposed_s: Stage → what of a step is that stage's; adds up to its time. [s]
+        exposed_s: Stage → its exposed time in a step; adds up to the step time. [s]
         energy_j: Of all nodes over all iterations. [J]
         by_stage: Stage → energy; the values add up to that of `energy_j`. [J]
-        static_j: Of the energy, what follows time alone. [J]
-        warnings: What the calibration does not tell of such a run.
+        static_j: Energy that depends only on time. [J]
+        warnings: Quantities of such a run that the calibration does not determine.
     """
 
     model: str
@@ -111,7 +111,7 @@ def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
 
     Args:
         calibration: Of the kind of node.
-        run: What it does: nodes, iterations, work. Its times and energy are not looked at.
+        run: Nodes, iterations and work. Its times and energy are not used.
 
     Raises:
         RunError: The run lacks work, or the calibration a constant, without which nothing can be

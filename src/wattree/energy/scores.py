@@ -64,7 +64,7 @@ class MethodScores:
         by_stage: Energy of each stage that holds, or is said to hold, 1 % of its run or more; empty
             where none does.
         left_out: Model → score where runs of that model were left out of the fit.
-        reason: Why it cannot be used, or what was left out.
+        reason: Why it cannot be used, or the rows left out.
     """
 
     method: str
@@ -105,7 +105,7 @@ class GroupComparison:
         methods: In the order of the table; the stage model first.
         cells: Pairs of model and number of nodes among the scored runs.
         behind: Where the stage model is not ahead.
-        warnings: What the fit of the stage model says.
+        warnings: Warnings of the fit of the stage model.
     """
 
     node: str

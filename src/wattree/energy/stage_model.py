@@ -31,7 +31,7 @@ def step_times(
 
     Args:
         values: Constants by name.
-        run: What it does; its times are not looked at.
+        run: Its work; its times are not used.
         algorithms: Of all-reduces, within and between nodes.
         traits: Of its model, where it is known.
     """

@@ -47,7 +47,7 @@ class EnergyTerms:
 
 
 def energy_terms(value: object, *, folder: Path, problems: Problems) -> EnergyTerms:
-    """Return the section `energy` of a job, or no terms after noting what is wrong with it."""
+    """Return the section `energy` of a job, or no terms after recording its problems."""
     spec = problems.read(EnergySpec, value, "energy")
     if spec is None:
         return EnergyTerms()

@@ -23,7 +23,7 @@ INFERENCE = "inference"
 
 
 class WorkloadKind(StrEnum):
-    """What a job does with its model."""
+    """The use of the model in a job."""
 
     TRAIN = "train"  # steps of an optimizer
     FORWARD = "forward"  # forward passes alone: evaluation, embedding
@@ -87,14 +87,14 @@ class SampleSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What one step consumes.
+    """The samples of one step.
 
     Attributes:
         sequence_length: Tokens per sample; 1 where samples have none.
         global_batch: Samples per step over all replicas.
         has_sequence: The job gives a sequence length. Models of tokens need one.
         loader: How samples get to the devices; None where the job does not say.
-        source: What `train` trains on; no prediction depends on it.
+        source: The data of `train`; no prediction depends on it.
         generate_length: Tokens that are generated of each sample, whose `sequence_length` is then
             that of its prompt; 0 where nothing is generated.
     """
@@ -112,7 +112,7 @@ class CheckpointOptions:
     """When and where `train` saves.
 
     Attributes:
-        folder: Where checkpoints lie.
+        folder: Folder of checkpoints.
         every: Steps between them.
     """
 

@@ -19,7 +19,7 @@ _KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
 
 
 def wrong_kind(mapping: object, expected: str) -> str | None:
-    """Return which other kind of file a mapping is, and what to do with it; None if no other.
+    """Return the message about a file of another kind, with the command for it; else None.
 
     Args:
         mapping: As read.

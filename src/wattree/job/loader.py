@@ -20,7 +20,7 @@ _PLACE = "data.loader"
 def loader_of(
     spec: LoaderSpec, *, sequence_length: int | None, problems: Problems
 ) -> Loader | None:
-    """Return how data is loaded; None after noting what is wrong with it.
+    """Return how data is loaded; None after recording problems.
 
     Args:
         spec: The section; of a bare name, that of the preset.

@@ -22,12 +22,12 @@ _OF_MODULES = ("inputs", "loss")
 def model_source(
     value: object, *, folder: Path, is_guest: bool, problems: Problems
 ) -> ModelSource | None:
-    """Return where the model comes from; None after noting what is wrong with it.
+    """Return the source of the model; None after recording problems.
 
     Args:
         value: Of the key `model`.
         folder: Where relative paths start.
-        is_guest: The job is another one's neighbour, whose file no one named to be run.
+        is_guest: The job is another one's neighbor, so Python in its file is not run.
         problems: Where faults are noted.
     """
     if value is None:

@@ -60,7 +60,7 @@ def names_module(text: str) -> bool:
 
 
 def module_source(text: str, folder: Path = Path(), **rest: Any) -> ModuleSource:
-    """Return what `file.py:build` or `package.module:build` names.
+    """Return the function that `file.py:build` or `package.module:build` names.
 
     Args:
         text: As the user wrote it.

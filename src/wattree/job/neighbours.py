@@ -46,7 +46,7 @@ def neighbours_of(
     problems: Problems,
     read: Callable[[Mapping[Any, Any], str, Path, Guest], Job],
 ) -> tuple[Neighbour, ...]:
-    """Return the jobs that a list names, each on devices of its own; note what is wrong with it.
+    """Return the jobs of a list, each on separate devices; record problems.
 
     Args:
         value: As read from the file.

@@ -20,7 +20,7 @@ _PIECE = "a piece such as F0, B0, I0 or W0, with @1 behind it on the stage's sec
 def orders_from(
     value: object, place: str, *, folder: Path, problems: Problems
 ) -> tuple[Order, ...] | None:
-    """Return the order of every stage, or None after noting what is wrong with it.
+    """Return the order of every stage, or None after recording problems.
 
     Args:
         value: A list with an item for each stage (text or list of pieces), or the path of a YAML

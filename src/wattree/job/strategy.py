@@ -41,7 +41,7 @@ from wattree.strategy import (
 def chosen_strategy(
     value: object, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems
 ) -> Strategy | StrategyOptions | str | None:
-    """Return the strategy that `value` asks for, or None after noting what is wrong with it.
+    """Return the strategy that `value` describes, or None after recording problems.
 
     Args:
         value: As read from the file.

@@ -12,7 +12,7 @@ from wattree.strategy import BATCH_RULES, FIXED_GLOBAL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """One step of a process alone on the device, by where its time goes.
+    """One step of a process on an unshared device, by part.
 
     The step takes `waiting_s + host_s + gaps_s + device_s`, or `loader_s / workers` if that is
     longer.
@@ -111,7 +111,7 @@ def predicted_gain(
     kernels fall into them: a closed queue (`wattree.cost.colocation`).
 
     Args:
-        alone: The measured step of one process.
+        alone: The measured step of one process on an unshared device.
         processes: How many there will be.
         rule: `fixed-global`: they share the samples of the measured step; `fixed-per-process`: each
             has as many.

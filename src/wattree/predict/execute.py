@@ -58,7 +58,7 @@ def compilation_of(
     """Return the compiled step of one strategy of a job.
 
     Args:
-        setting: What all strategies of the job share.
+        setting: Inputs shared by all strategies of the job.
         strategy: The one to compile.
         fold: One rank class for all ranks that do the same.
         detail: A task per operator; otherwise undisturbed runs are one task.

@@ -48,7 +48,7 @@ def forecast_job(
 
     Raises:
         JobError: The job is not data-parallel, or has no strategy.
-        RunError: The calibration does not tell what is needed.
+        RunError: The calibration does not determine a needed constant.
         WattreeError: The job is impossible; the message says where and what to do.
     """
     _check_replicas(job)

@@ -11,7 +11,7 @@ from wattree.lowering.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class RecentJob:
-    """A job that was asked about, whatever its strategy, and what its estimates share."""
+    """A recent job, for any strategy, and the cache that its estimates share."""
 
     setting: Setting
     shared: Shared = field(default_factory=Shared)
@@ -31,7 +31,7 @@ _RECENT: deque[RecentJob] = deque(maxlen=4)
 
 
 def recent(setting: Setting) -> RecentJob:
-    """Return what is known of a job."""
+    """Return the cached values of a job."""
     for job in _RECENT:
         if job.is_for(setting):
             return job

@@ -132,7 +132,7 @@ def idle_run_of(job: Job, *, seconds: float, name: str, nodes: int = 1) -> Run:
 
 
 def loader_run_of(job: Job, prediction: Prediction, *, steps: int, name: str) -> Run:
-    """Return a run of a job's input pipeline alone, at the rate of its slowest part.
+    """Return a run of only a job's input pipeline, at the rate of its slowest part.
 
     Args:
         job: What was simulated, with a loader.

@@ -41,7 +41,7 @@ class EstimatedMemory:
 
     Attributes:
         peak_bytes: Peak, with the framework's overhead.
-        capacity_bytes: What the device has.
+        capacity_bytes: Memory of the device.
         fits: Whether the peak is within the capacity.
     """
 

@@ -35,7 +35,7 @@ _FEWEST = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A strategy by the closed form alone.
+    """A strategy with its estimate in closed form.
 
     Attributes:
         options: Degrees and options.
@@ -55,7 +55,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         ranked: The best that was simulated; None where nothing was.
@@ -149,12 +149,12 @@ def best_strategy(
     Args:
         setting: The job.
         objective: `time`, `energy`, `cost` or `carbon`, per step.
-        constraints: What it must keep to.
+        constraints: Constraints that strategies must meet.
         ranks: Numbers of ranks to try.
         limits: Part of the space to search.
         simulate: How many strategies that fit are simulated at most, as long as the closed form's
             error leaves any that may be better; with 0 the closed form decides.
-        known: Kept from call to call for the same model, software and batch.
+        known: Cache between calls for the same model, software and batch.
     """
     known = known or Known()
     screened = known.estimates(setting, ranks, limits)

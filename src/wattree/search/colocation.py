@@ -24,7 +24,7 @@ def sharing_limits(
     Args:
         setting: The job.
         best: The best strategy with one process on each device.
-        limits: What was searched.
+        limits: The searched part of the space.
         simulated_s: Step time of the best. [s]
     """
     job = setting.job

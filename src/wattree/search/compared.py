@@ -61,7 +61,7 @@ class ComparedRun:
         figures: Fields of its result, as `Result.as_json` has them.
         setting: Of a job: what all its strategies share.
         ranked: Of a job whose strategy is given by options: these, with the result.
-        warnings: What a reader of its figures must know.
+        warnings: Warnings about its figures.
     """
 
     name: str
@@ -128,7 +128,7 @@ def compare(paths: Sequence[Path], *, calibration: Path | None = None) -> RunCom
 
 
 def compared(runs: Sequence[ComparedRun]) -> RunComparison:
-    """Return runs side by side, with what they differ in."""
+    """Return runs side by side, with their differences."""
     shared = [name for name in runs[0].facts if all(name in run.facts for run in runs)]
     words = {name: tuple(run.facts[name] for run in runs) for name in shared}
     differing = {name: each for name, each in words.items() if len(set(each)) > 1}

@@ -46,10 +46,10 @@ def infeasible(
     Args:
         setting: The job.
         screened: Estimates of every strategy.
-        constraints: What was asked.
+        constraints: The requested constraints.
         rejected: Reason → strategies rejected.
         missed: Of these, reason → strategies that only their simulation rejected.
-        max_devices: Highest number of devices that was asked for.
+        max_devices: The requested maximum of devices.
     """
     counted = ", ".join(
         f"{reason} ({count:,})" for reason, count in sorted(rejected.items(), key=lambda r: -r[1])

@@ -27,9 +27,9 @@ class Limits:
         in_turn: Processes of a device take turns there (time slicing) instead of sharing it (MPS).
         placements: What lies in expanded memory that devices reach: `device` for nothing, or some
             of `placements.PLACED` joined by `+`; None for those that make sense on the cluster.
-        offer: What the software can run; None for everything.
-        positions: Whether positions of a sample may be split, or handed from tensor rank to tensor
-            rank: by context and sequence parallelism, and to whole experts.
+        offer: Features that the software can run; None for all.
+        positions: Whether the positions of a sample may be split: by context and sequence
+            parallelism, and among experts that are whole on a rank.
         refined: Whether `plan` also changes the most promising strategies (`search.refine`).
     """
 

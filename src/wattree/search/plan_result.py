@@ -20,7 +20,7 @@ class RankedStrategy:
     Attributes:
         options: Degrees and options.
         label: The same in a few words.
-        result: What it would do.
+        result: Its prediction.
     """
 
     options: StrategyOptions
@@ -112,7 +112,7 @@ def nothing_found(error: InfeasibleError, *, objective: str, source: str, wall_s
 
     Args:
         error: Why.
-        objective: What was sought.
+        objective: The quantity that was minimized.
         source: The job's file, which is left out of the lines.
         wall_s: Time the search took. [s]
     """

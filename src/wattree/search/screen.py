@@ -35,7 +35,7 @@ class Constraints:
     """Limits that a strategy must meet.
 
     Attributes:
-        memory_bytes: Of one device; None for what each device has. [B]
+        memory_bytes: Memory of one device; None for the capacity of each device. [B]
         power_cap_w: Highest power of the job's nodes, before PUE; None for no cap. [W]
         step_time_s: Longest step; None for no deadline. [s]
         cost_usd: Most that a step may cost; None for no budget. [USD]
@@ -60,13 +60,13 @@ class ScreenedSpace:
     """Estimates of every strategy of a space, in its order; shape `(n,)` each.
 
     Attributes:
-        space: What was screened.
+        space: The screened space.
         step_time_s, memory_bytes, energy_j: Estimates. [s, B, J]
         average_power_w, peak_power_w: Of the job's nodes, before PUE. [W]
         rent_usd_per_s: Of the nodes that each strategy uses; 1 where no price is known. [USD/s]
         usd_per_j: Price of energy that is paid in addition to rent. [USD/J]
         capacity_bytes: Memory of the device that is the fullest. [B]
-        tier_fits: Whether what lies in expanded memory has room there.
+        tier_fits: Whether the expanded-memory tier has enough capacity.
     """
 
     space: Space
@@ -118,11 +118,11 @@ class ScreenedSpace:
 
     @property
     def cost_usd(self) -> Floats:
-        """Return what a step costs, `(n,)`; in steps' seconds where no price is known. [USD]"""
+        """Return the cost of a step, `(n,)`; its time in seconds if no price is known. [USD]"""
         return self.step_time_s * self.rent_usd_per_s + self.usd_per_j * self.energy_j
 
     def fits(self, constraints: Constraints) -> NDArray[np.bool_]:
-        """Return which strategies the devices, or less memory than theirs, have room for."""
+        """Return which strategies fit in the devices' memory, or in a smaller given one."""
         if constraints.any_memory:
             return np.ones(len(self), dtype=bool)
         most = constraints.memory_bytes

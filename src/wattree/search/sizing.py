@@ -24,8 +24,8 @@ class SizedCluster:
     Attributes:
         nodes: How many.
         plan: Its strategies, whatever the run takes; None where none fits.
-        run: What the run takes with the best of them; None where none fits.
-        misses: What it does not meet, in words; none where it meets everything.
+        run: The run with the best of them; None if none fits.
+        misses: The unmet constraints, in words; empty if it meets all.
     """
 
     nodes: int
@@ -69,7 +69,7 @@ class Sizing:
 
 
 def run_of(job: Job, best: RankedStrategy) -> RunBill:
-    """Return what all of `training.steps` take with a strategy."""
+    """Return time, energy and cost of all `training.steps` with a strategy."""
     steps = max(job.training.steps, 1)
     return run_bill(best.result, samples=float(steps * job.data.global_batch))
 
@@ -89,7 +89,7 @@ def smallest_cluster(
     deadline are not tried.
 
     Args:
-        job: What to train on nodes of one kind; its own number of nodes and strategy are not read.
+        job: Model and one kind of nodes; its number of nodes and its strategy are not read.
         nodes: Numbers that may be tried, ascending.
         deadline_s: Longest time of the run; None for any. [s]
         budget_usd: Highest cost of the run; None for any. [USD]

@@ -22,11 +22,11 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedSpace:
-    """What was found in a space.
+    """The result of a search of one space.
 
     Attributes:
         screened: Its estimates.
-        found: What was simulated.
+        found: The simulated strategies.
         candidates: How many strategies it has, illegal ones included.
         meets: Which of the estimates meet every constraint.
         feasible: How many strategies do.
