@@ -139,7 +139,7 @@ class Screened:
     def under_spill(self, setting: Setting, spilled: Floats | None) -> Estimates:
         """Return estimates with a share of device data in expanded memory.
 
-        None stands for nothing; how much would have to is told all the same.
+        None means no overflow; the share that would have to overflow is returned anyway.
         """
         degrees, cluster = self.degrees, setting.job.cluster
         tables = [
