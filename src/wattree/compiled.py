@@ -228,9 +228,9 @@ def _is_linked(name: str) -> bool:
 
 
 def _inlined(function: FunctionType, done: dict[object, object]) -> Any:
-    from wattree import machine_code
+    from wattree.machine_code import part
 
-    return machine_code.part(_with_parts(function, done, _inlined))
+    return part(_with_parts(function, done, _inlined))
 
 
 def _with_parts(
