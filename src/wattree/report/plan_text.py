@@ -267,11 +267,11 @@ def _headline(plan: Plan, console: Console) -> None:
 def _legend(entries: Sequence[RankedStrategy], console: Console) -> None:
     result = entries[0].result
     rate = _counted(entries[0])
+    power = "" if token_columns([result]) else "power of all nodes; "
     console.print(
         Text(
             f"\nPer {result.timed}: {rate} of the whole job; memory of the fullest device (it has "
-            f"{format_bytes(result.memory.capacity_bytes)}); power of all nodes; cost in dollars "
-            f"or cents (¢).",
+            f"{format_bytes(result.memory.capacity_bytes)}); {power}cost in dollars or cents (¢).",
             style="dim",
         )
     )
