@@ -207,7 +207,7 @@ def test_the_first_failure_is_told_and_others_end() -> None:
         "if rank == 0:\n"
         "    leave_failure(0, code=2, message='lost a peer', is_echo=True); sys.exit(2)\n"
         "if rank == 1:\n"
-        "    time.sleep(0.1)\n"
+        "    time.sleep(1.0)\n"
         "    leave_failure(1, code=2, message='rank 1: the cause', is_echo=False)\n"
         "    sys.exit(2)\n"
         "time.sleep(60)"

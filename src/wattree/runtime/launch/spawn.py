@@ -32,6 +32,8 @@ FAILURES = "WATTREE_TRAIN_FAILURES"
 _PARENT = "WATTREE_TRAIN_PARENT"
 #: Once a rank has failed, others may be about to say why, too; the earliest counts. [s]
 _SETTLE_S = 0.3
+#: Longest wait for the rank that failed by itself, where others say that they lost one. [s]
+_CAUSE_S = 5.0
 #: Ranks that were asked to stop have so long to write a checkpoint. [s]
 GRACE_S = 60.0
 #: Between two looks at the ranks: often at first, when most goes wrong, then at little cost. [s]
@@ -235,9 +237,7 @@ def _watched(
             return Finished(code=INTERRUPTED, interrupted=True)
         noticed = [found for watch in watches if (found := watch.check()) is not None]
         if noticed or any(code not in {None, 0, INTERRUPTED} for code in codes):
-            time.sleep(_SETTLE_S)
-            noticed = [found for watch in watches if (found := watch.check()) is not None]
-            failure = _first_failure(children, folder, noticed)
+            failure = _settled(children, folder, watches)
             end_children(children)
             return Finished(code=failure.code, failure=failure)
         if None not in codes:
@@ -249,6 +249,19 @@ def _watched(
             return Finished(code=INTERRUPTED, interrupted=True)
         is_young = time.monotonic() - begin_s < _FIRST_S
         time.sleep(_LOOK_EVERY_S if is_young or grace.is_asked else _LOOK_LATER_S)
+
+
+def _settled(children: Sequence[Child], folder: Path, watches: Sequence[LaunchWatch]) -> Failure:
+    """Return the failure that came first; a rank that only noticed one may be quicker to say so."""
+    time.sleep(_SETTLE_S)
+    until_s = time.monotonic() + _CAUSE_S
+    while True:
+        all_ended = all(child.code() is not None for child in children)
+        noticed = [found for watch in watches if (found := watch.check()) is not None]
+        failure = _first_failure(children, folder, noticed)
+        if not failure.is_echo or all_ended or time.monotonic() > until_s:
+            return failure
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _first_failure(children: Sequence[Child], folder: Path, noticed: Sequence[Failure]) -> Failure:
