@@ -1,9 +1,8 @@
 """Compute 80 % intervals of figures from the uncertainty of their constants.
 
-The logarithm of the step time varies with the constants that it rests on: by the share of the step
-that a constant sets times the constant's spread, which is wider the farther from the device the
-look-up found it. To that comes what the constants leave of the errors in such a class of evidence,
-and what the job left open. Energy, power and money follow time by the part of them that does.
+The variance of the logarithm of the step time is a sum: for each constant, the share of the step
+that it sets times its spread, which grows with the distance of the look-up; the residual of the
+class of evidence; and what the job left open. Energy, power and money follow time in part.
 
 How wide the classes are is fitted to rows left out (`validation/coverage.py`).
 """
@@ -36,12 +35,10 @@ DEVIATIONS = 1.2815515655446004
 _UNSTATED = {"measured": 0.05, "fitted": 0.05, "pooled": 0.2, "chosen": 0.2}
 #: The same of rates that no calibration has: figures of the job or of a datasheet.
 _DATASHEET = 0.2
-#: Spreads of the step time by what is usual but was not stated (chosen; recomputation costs up to a
-#: third of the step and is left out in part of the runs).
+#: Spreads of the step time by options left open (chosen; recomputation costs some a third).
 _LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02}
-#: What constants leave of the step times of inference: with it 80 % of the published rows of
-#: generation are in their intervals, and 79 % where it is set by the other sources (`python -m
-#: benchmarks.inference`). Forward passes, of which there are no rows, have the same.
+#: Residual of step times of inference: 80 % of the published rows of generation are inside, 79 %
+#: with their source left out (`python -m benchmarks.inference`). Forward passes have no rows.
 INFERENCE_SPREAD = 0.115
 #: Part of `interval_parts` that no constant has.
 RESIDUAL, LEFT_OPEN = "residual", "left_open"
