@@ -54,7 +54,9 @@ def of_all_steps(found: Predicted[Estimates]) -> Estimates:
     fullest = np.argmax([step.process_bytes for step in own], axis=0)
 
     def at_fullest(name: str) -> NDArray[Any]:
-        return np.asarray(np.choose(fullest, [getattr(step, name) for step in own]))
+        every = np.array([getattr(step, name) for step in own])
+        found: NDArray[Any] = np.take_along_axis(every, fullest[np.newaxis], axis=0)[0]
+        return found
 
     return Estimates(
         step_time_s=found.prefill.step_time_s + sum(n * step.step_time_s for n, step in counted),
