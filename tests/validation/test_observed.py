@@ -15,6 +15,7 @@ from wattree.validation.observed import (
     coverage,
     fitted_noise,
     groups_of,
+    mean_square,
     observed_errors,
     several_errors,
 )
@@ -107,6 +108,18 @@ def test_fitted_noise_covers_and_finds_what_was_drawn() -> None:
 
     assert spreads["step_time_s.observed.language"] == pytest.approx(0.04, rel=0.25)
     assert coverage(list(observed_errors(rows, spreads))) == pytest.approx(0.8, abs=0.02)
+
+
+def test_anchors_do_not_worsen_rows_that_have_nothing_in_common() -> None:
+    """Priors of 0.15 say that errors are alike; the fit finds that they are not."""
+    rows = drawn(40, 5, alike=0.0, noise=0.1)
+
+    spreads = {**SPREADS, **fitted_noise(rows, SPREADS)}
+
+    found = list(observed_errors(rows, spreads))
+    least = mean_square(found)
+    assert least < mean_square(list(observed_errors(rows, SPREADS)))
+    assert least == pytest.approx(np.mean([each.before**2 for each in found]), rel=0.12)
 
 
 def test_several_runs_tell_more_than_one() -> None:

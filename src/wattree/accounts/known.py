@@ -65,6 +65,14 @@ class EvidenceClass:
         whole = spreads.get(f"step_time_s.kind.{self.kind}", _LEAST_NOISE)
         return max(spreads.get(f"step_time_s.observed.{self.kind}", whole), _LEAST_NOISE)
 
+    def observation_noise(self, spreads: Mapping[str, float]) -> float:
+        """Return the part of one run's error that does not correct other runs.
+
+        It is larger than `noise`: priors overstate how much errors of one group have in common.
+        """
+        fitted = spreads.get(f"step_time_s.observation.{self.kind}", 0.0)
+        return max(fitted, self.noise(spreads))
+
     def alike(self, spreads: Mapping[str, float]) -> float:
         """Return the part of the residual by which such predictions err alike."""
         whole, noise = self.residual(spreads), self.noise(spreads)

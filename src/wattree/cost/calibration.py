@@ -62,7 +62,11 @@ RESIDUAL_NAMES = (
     *(f"step_time_s.software.{known}" for known in ("measured", "generic")),
     *(f"step_time_s.model.{known}" for known in ("known", "new")),
     *(f"step_time_s.size.{known}" for known in ("within", "beyond")),
-    *(f"step_time_s.observed.{kind}" for kind in ("language", "experts", "network")),
+    *(
+        f"step_time_s.{role}.{kind}"
+        for role in ("observed", "observation")
+        for kind in ("language", "experts", "network")
+    ),
     "step_time_s.pair",
     *(f"memory.peak_bytes.{kind}" for kind in ("allocated", "reserved", "process")),
     *(f"memory.peak_bytes.software.{known}" for known in ("measured", "generic")),

@@ -63,7 +63,7 @@ def step_observation(setting: Setting, result: Result, measured_s: float) -> Obs
         measured_s=measured_s,
         predicted_s=result.step_time_s,
         parts={**told, RESIDUAL: IntervalPart(share=1.0, spread=known.alike(spreads))},
-        noise=known.noise(spreads),
+        noise=known.observation_noise(spreads),
     )
 
 

@@ -23,11 +23,12 @@ from wattree.validation.left_out import LeftOutError
 
 #: Rows that a group needs: one anchors, and two show how far others lie apart.
 LEAST_ROWS = 3
-_KEY = "step_time_s.observed"
+_OBSERVED = "step_time_s.observed"
+_OBSERVATION = "step_time_s.observation"
 #: Of the anchors that are drawn.
 _SEED = 19
 #: Where the spread of a kind of models is sought, and how finely: to a hundredth of itself.
-_LEAST, _MOST, _HALVINGS = 0.01, 0.5, 9
+_LEAST, _MOST, _HALVINGS, _TRIALS = 0.01, 0.5, 9, 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def observation_of(
         measured_s=each.row.measured_s,
         predicted_s=each.row.measured_s * math.exp(each.error),
         parts={**parts, RESIDUAL: IntervalPart(share=1.0, spread=known.alike(spreads))},
-        noise=known.noise(spreads),
+        noise=known.observation_noise(spreads),
     )
 
 
@@ -148,18 +149,29 @@ def _of_another_kind(run: Observation) -> Observation:
 
 
 def fitted_noise(errors: Sequence[LeftOutError], spreads: Mapping[str, float]) -> dict[str, float]:
-    """Return the noise of one run as an observation of others, by kind of model.
+    """Return the noise of one run by kind of model, as a prediction and as an observation.
 
-    With them 80 % of the rows lie inside their intervals where another row of their group and kind
-    anchors them; all hold-outs count alike.
+    With the first, as both, 80 % of the rows lie inside their intervals where another row of their
+    group and kind anchors them. The second makes the mean squared error of anchored rows least. All
+    hold-outs count alike.
     """
-    kinds = sorted({each.facts.kind for each in errors})
-    return {
-        f"{_KEY}.{kind}": _noise(
-            [each for each in errors if each.facts.kind == kind], spreads, f"{_KEY}.{kind}"
-        )
-        for kind in kinds
-    }
+    found = {}
+    for kind in sorted({each.facts.kind for each in errors}):
+        own = [each for each in errors if each.facts.kind == kind]
+        observed, observation = f"{_OBSERVED}.{kind}", f"{_OBSERVATION}.{kind}"
+        found[observed] = _noise(own, {**spreads, observation: 0.0}, observed)
+        found[observation] = _noise_of_least_error(own, {**spreads, **found}, observation)
+    return found
+
+
+def _noise_of_least_error(
+    errors: Sequence[LeftOutError], spreads: Mapping[str, float], name: str
+) -> float:
+    trials: list[float] = np.geomspace(_LEAST, _MOST, _TRIALS).round(4).tolist()
+    return min(
+        trials,
+        key=lambda trial: mean_square(list(observed_errors(errors, {**spreads, name: trial}))),
+    )
 
 
 def _noise(errors: Sequence[LeftOutError], spreads: Mapping[str, float], name: str) -> float:
@@ -180,3 +192,11 @@ def coverage(rows: Sequence[ObservedError]) -> float:
     for each in rows:
         by[each.hold_out].append(each.inside)
     return float(np.mean([np.mean(inside) for inside in by.values()])) if by else 1.0
+
+
+def mean_square(rows: Sequence[ObservedError]) -> float:
+    """Return the mean squared error of anchored rows, all hold-outs alike; 0 without rows."""
+    by: dict[str, list[float]] = defaultdict(list)
+    for each in rows:
+        by[each.hold_out].append(each.after**2)
+    return float(np.mean([np.mean(squares) for squares in by.values()])) if by else 0.0
