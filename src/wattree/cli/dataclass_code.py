@@ -23,7 +23,7 @@ def cached_dataclass_code(name: str) -> Iterator[None]:
     """Use cached compiled code for dataclasses that are created in a block.
 
     Args:
-        name: Goes into that of the file that keeps the code.
+        name: Part of the name of the file with the cached code.
     """
     source, file, version = Path(__file__), f"{name}.dataclasses", sys.version
     known: dict[str, CodeType] = {}

@@ -120,11 +120,11 @@ def _checked(
     """Return a value and its problems from `check`; rejected values are asked for again.
 
     Args:
-        problems: Gets what is wrong with the value of an option.
+        problems: List to which problems of an option's value are added.
         question: What to ask.
-        given: What an option says.
+        given: Value of an option.
         usual: Otherwise.
-        check: Raises what is wrong.
+        check: Raises an error for a wrong value.
     """
     while True:
         value = _asked(question, given, usual)

@@ -223,7 +223,7 @@ def mps_option(*, with_mps: bool, without_mps: bool) -> bool | None:
     """Return whether processes are to share devices by MPS; None where nothing was set.
 
     Raises:
-        RunError: Both were said.
+        RunError: Both options were given.
     """
     if with_mps and without_mps:
         raise RunError("--with-mps", ["found --without-mps as well, expected one of them"])

@@ -39,7 +39,7 @@ def plots_asked(texts: Sequence[str] | None, names: Sequence[str]) -> dict[str, 
 
     Raises:
         JobError: There is no such picture.
-        WattreeError: It cannot be drawn here, or not into such a file.
+        WattreeError: Plotting is not installed, or the file format is not supported.
     """
     if not texts:
         return {}

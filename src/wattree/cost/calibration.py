@@ -4,7 +4,7 @@ Names are dotted paths. `device.<name>.…` belongs to one device type, `die.<na
 of one die, `architecture.<name>.…` to all devices of one, `family.<name>.…` to one software family,
 `pooled.…` stands in for devices and families without their own, `general.…` holds for all. A device
 without an entry falls back to that of its die, its architecture, and all, in this order, and the
-evidence says so.
+the evidence states it.
 
 What products of matrices reach is a share of peak that depends on how much power a board has for
 each FLOP of its peak. The entries of a die, an architecture and all therefore come with the

@@ -1,10 +1,10 @@
 """Cost of every collective of a job: closed form, node-link execution, or a requested algorithm.
 
-Three ways to the same figures, for arrays of groups at once:
+Three methods for the same figures, for arrays of groups at once:
 
 - *closed form* (`collective.port_loads`): `auto` on nodes with a switch, where any pair of devices
   has its ports to itself. One latency and bandwidth for each kind of device, calibrated.
-- *closed form, links played*: `auto` on any other node. What goes through a port is stretched by
+- *closed form, links simulated*: `auto` on any other node. What goes through a port is stretched by
   how much longer the busiest link of the node takes, all groups of the axes at work.
 - *messages*: an algorithm that the job names, or NCCL's choice by size and shape. Loads and steps
   are those of its messages; ports and adapters reach the share of their rate that is calibrated.
@@ -80,7 +80,7 @@ class CollectiveModel:
 
     Attributes:
         cluster: Where its groups are.
-        requests: What the job asks for.
+        requests: Settings of the job's collectives.
         refuses: Whether a group that an algorithm cannot serve is an error; otherwise it costs
             more than anything else.
     """

@@ -197,7 +197,7 @@ def convolution_time_s(
     kernel. Products take the smooth maximum `(math**p + memory**p)**(1/p)` of their two roofs.
 
     Args:
-        shape: What is convolved.
+        shape: Shape of the convolution.
         which: Forward or one of its gradients.
         rates: What the device reaches.
         traffic_bytes: Operands read and written once. [B]
@@ -243,7 +243,7 @@ def implicit_matmul_time_s(
         groups: Independent products.
         rates: What the device reaches.
         row: Elements of the result that lie in a row of memory; None: its columns.
-        is_stored: The result is a gradient, kept until the update: see `fresh_s`.
+        is_stored: The result is a gradient, stored until the update: see `fresh_s`.
     """
     shape = Convolution(
         positions=m,
@@ -286,8 +286,8 @@ def fresh_s(result_bytes: Floats, s_per_byte: float, *, is_stored: bool = False)
 
     Args:
         result_bytes: Of one result. [B]
-        s_per_byte: Of clearing pages; 0 where a framework keeps its memory. [s/B]
-        is_stored: Results of several operators are kept, and then freed together.
+        s_per_byte: Of clearing pages; 0 if the framework reuses its memory. [s/B]
+        is_stored: Results of several operators are stored, and then freed together.
     """
     least = _LEAST_MAPPED_BYTES if is_stored else _MAPPED_BYTES
     return np.asarray(np.where(result_bytes >= least, result_bytes * s_per_byte, 0.0))

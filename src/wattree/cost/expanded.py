@@ -30,7 +30,7 @@ class ExpandedMemory:
         concurrent: Both memories stream at once; otherwise one access follows another.
         spilled: Share of all that has no tier of its own below and does not fit on the device,
             `(n,)` or a scalar; accesses are uniform over it.
-        saved: Share of the activations kept for backward that lies there, `(n,)` or a scalar.
+        saved: Share of the activations saved for backward that is stored there, `(n,)` or a scalar.
         parameters, optimizer: They lie there.
         table_misses: Share of the lookups in tables that go there.
     """

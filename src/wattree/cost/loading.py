@@ -4,7 +4,7 @@ A pipeline reads stored samples, decodes and augments them on cores of the host 
 the device), and copies the tensors to the device. Its parts work at the same time on different
 batches, so in steady state it makes a step's samples in the time of its slowest part; the step
 takes that long or longer. That holds where batches made ahead suffice to keep all parts busy:
-`batches_ahead` tells how many there are.
+`batches_ahead` is their number.
 
 The bounds are those of a closed queueing network (Denning and Buzen, ACM Computing Surveys 10(3),
 1978): customers over their whole way, and each server alone.
@@ -40,7 +40,7 @@ class Loader:
         sample_bytes: What storage holds of a sample. [B]
         tensor_bytes: What the device gets of it. [B]
         prefetch: Batches that each worker makes ahead, the one in the making included.
-        storage_bytes_per_s: What storage delivers; None for what the node says. [B/s]
+        storage_bytes_per_s: Read rate of the storage; None: that of the node. [B/s]
         storage_shared: One storage for the whole cluster, not one in each node.
         storage_latency_s: A worker waits so long for each sample besides. [s]
         pinned: Copies run alongside the computation, out of page-locked memory.
@@ -139,7 +139,7 @@ def part_times_s(
         samples: Of one loader and step. `(n,)`
         on_node: Loaders of a node, those of one process on each device. `(n,)`
         everywhere: Loaders of the job, likewise. `(n,)`
-        serves: Ranks that one loader hands its data to, itself included. `(n,)`
+        serves: Ranks that get their data from one loader, its own included. `(n,)`
     """
     on_node, everywhere = on_node * loader.processes, everywhere * loader.processes
     storage = storage_bytes_per_s(loader, node)

@@ -28,7 +28,7 @@ class Observation:
     Attributes:
         what: The time that was measured: `step`, or a class of constants.
         job: File of the job, for people.
-        device, software, kind, precision: Of the job: which others it says something of.
+        device, software, kind, precision: Of the job: to which other jobs it applies.
         measured_s, predicted_s: With the run, and before it. [s]
         parts: Class of constants → share of the time that it sets, and its spread before the run.
             What all predictions for such runs err by alike has the share 1.

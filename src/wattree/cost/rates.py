@@ -77,10 +77,10 @@ class Rates:
         update_rates: State of an optimizer [B] → bandwidth of its updates as their traffic is
             counted, where that was measured. [B/s]
         power: What a device draws; under a limit below the rated one, operators slow by it.
-        sharing: What the device is to several processes; as long as no one says more, one has it.
+        sharing: How processes share the device; by default there is one.
         ungrouped_reads: Where each query head reads the KV cache for itself, the share of what all
             but the first read that comes from memory.
-        expanded: Memory behind the device that it reads and writes as it works; None: none.
+        expanded: Expanded memory that kernels read and write; None: there is none.
     """
 
     compute_units: int

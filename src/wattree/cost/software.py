@@ -39,7 +39,7 @@ class Software:
         context_kernels: The same where context parallelism splits sequences.
         compiled: Elementwise chains fused by a compiler.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
-        master_bytes: fp32 copy kept by the optimizer in mixed precision, per element.
+        master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.
         gradient_bytes: Accumulated gradient, per element.
         gather_bytes: Parameter on the wire when gathered, per element.
         reduce_bytes: Gradient on the wire when reduced, per element.
@@ -73,7 +73,7 @@ class Software:
             (`expandable`), or the one of TensorFlow and JAX (`bfc`).
         channels_last: Activations of convolutions lie as matrix units read them (NHWC); otherwise
             (NCHW) they are converted before and after.
-        tuned_convolutions: The library tries its algorithms and keeps the fastest
+        tuned_convolutions: The library tries its algorithms and uses the fastest
             (`torch.backends.cudnn.benchmark`); otherwise it goes by heuristics.
         fused_convolutions: Kernels of convolutions sum up what batch norms need, normalize what
             they load, and do element-wise work before they store (cuDNN's fused operations); in
@@ -84,7 +84,7 @@ class Software:
         fused_optimizer: An update reads and writes all it needs once; otherwise each of its
             operations passes over memory.
         sparse_gradients: Embedding tables get gradients for the rows that were looked up only.
-        autocast: Parameters are kept in fp32 and cast to 16 bits where products need them, in
+        autocast: Parameters are stored in fp32 and cast to 16 bits where products need them, in
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
         loss_scaling: Gradients are scaled back before the update, in a pass of their own, as fp16
             needs.

@@ -33,7 +33,7 @@ def name_fault(name: str) -> str | None:
 
 
 def axis_of(name: str, value: object, *, problems: Problems) -> Axis | None:
-    """Return an axis of the file, or None after noting what is wrong with it."""
+    """Return an axis of the file, or None after adding its problems to the list."""
     where, before = f"axes.{name}", len(problems.lines)
     if fault := name_fault(name):
         problems.add("axes", fault)

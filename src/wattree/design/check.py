@@ -49,7 +49,7 @@ def check_fields(study: Study) -> dict[str, Description]:
 
 
 def _check_base(study: Study, hardware: dict[str, Description], problems: Problems) -> None:
-    """Refuse a study of which no single value gives a cluster: then its base has a fault."""
+    """Refuse a study in which no value gives a cluster: its base is wrong then."""
     first: dict[str, Value] = {axis.name: axis.values[0] for axis in study.axes}
     points = [first, *({**first, a.name: v} for a in study.axes for v in _checked(a)[1:])]
     refused: list[str] = []

@@ -30,7 +30,7 @@ def digest_of(study: Study) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return plain lists and dictionaries that tell studies apart, in any process alike."""
+    """Return plain lists and dictionaries that identify a study, equal in every process."""
     if isinstance(value, Formula):
         return value.text
     if isinstance(value, Description):  # where it lies does not matter

@@ -68,7 +68,7 @@ class Capital:
 
 
 def check_path(path: str) -> str | None:
-    """Return what is wrong with the first words of a path; None where fields decide the rest."""
+    """Return the problem of a path's first words; None if the fields check the rest."""
     root, *rest = path.split(".")
     if root not in ROOTS:
         guess = nearest(root, ROOTS)

@@ -161,7 +161,7 @@ class Evaluator:
         return found if missed is None else failed(workload, missed, notes)
 
     def _known_of(self, workload: Workload, draft: Draft) -> Known:
-        """Return what is known of a workload's strategies, whatever the cluster is like."""
+        """Return the parts of a workload's strategies that do not depend on the cluster."""
         key = _model_key(workload, job_mapping(workload, draft))
         return self._known.setdefault(key, Known())
 
@@ -203,7 +203,7 @@ def steps_of(workload: Workload, job: Job) -> float:
 
 
 def limits_of(asked: SearchSpec) -> tuple[Limits, ...]:
-    """Return the parts of the space of strategies that a study asks for."""
+    """Return the part of the strategy space that a study requests."""
     axes = {axis: tuple(given) for axis in AXES if (given := getattr(asked, axis)) is not None}
     named: dict[str, Any] = {
         "micro_batches": asked.micro_batch,

@@ -29,7 +29,7 @@ def written(value: float, unit: str | None, factor: float) -> str | float:
 
 
 def value_at(mapping: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """Return what a file says at a path, without its source; None where it says nothing."""
+    """Return the value of a file at a path, without its source; None if it has none."""
     found: Any = mapping
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None

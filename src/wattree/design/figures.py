@@ -78,7 +78,7 @@ def _intervals(
 def of_estimate(
     workload: Workload, best: Estimate, setting: Setting, steps: float, notes: Sequence[str]
 ) -> WorkloadOutcome:
-    """Return the figures of the closed form, which tells no parts of a step."""
+    """Return the figures of the closed form, which has no parts of a step."""
     options, site = best.options, setting.job.cluster.site
     priced = setting.job.cluster.node.price_usd_per_s is not None
     carbon = site.carbon_gco2e_per_j

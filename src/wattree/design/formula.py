@@ -54,7 +54,7 @@ class Formula:
         """Return the value for these numbers.
 
         Raises:
-            UnitError: It is not finite: a division by zero, a root of what is below zero.
+            UnitError: It is not finite: a division by zero, a root of a negative number.
         """
         tree = self._tree or ast.parse(self.text, mode="eval").body
         try:
@@ -80,7 +80,7 @@ def formula_of(text: object, known: frozenset[str]) -> Formula:
         known: Names that it may take.
 
     Raises:
-        UnitError: It is no arithmetic, or takes what is not known.
+        UnitError: It is no arithmetic expression, or uses an unknown name.
     """
     if isinstance(text, int | float) and not isinstance(text, bool):
         text = repr(text)

@@ -81,7 +81,7 @@ class Guide:
                 return batch
 
     def _batch(self, by_key: Mapping[str, Outcome]) -> list[DesignPoint]:
-        """Return new points, after telling at once what is known of others that were proposed."""
+        """Return new points, after reporting the known results of other proposed points."""
         sampler = self.study.sampler
         left = min(
             float(sampler.points or 0) - len(self._known),

@@ -18,7 +18,7 @@ from wattree.units import UNITS, any_quantity
 def links_of(
     value: Mapping[str, Any], axes: Sequence[Axis], *, problems: Problems
 ) -> tuple[AxisLink, ...]:
-    """Return the links of a file, in its order, after noting what is wrong with others.
+    """Return the links of a file, in its order, after adding the problems of others to the list.
 
     A formula may take axes that have numbers, links before it, and `base`.
     """

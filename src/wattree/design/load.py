@@ -59,7 +59,7 @@ def study_from_mapping(
         mapping: What the YAML holds.
         source: What messages call it.
         folder: Where relative paths in it start; None for the current folder.
-        name: What it is called where it does not say.
+        name: Name to use if the file states none.
 
     Raises:
         JobError: It describes no possible study; all problems in one.

@@ -77,7 +77,7 @@ class Outcome:
         reason: Why not; None where they are.
         workloads: In the order of the study; fewer where the cluster itself cannot be.
         totals: Some of `TOTALS` → figure.
-        seconds: How long it took to find out; no part of what is compared. [s]
+        seconds: Time of the evaluation; not part of comparisons. [s]
     """
 
     point: DesignPoint

@@ -29,12 +29,12 @@ OBJECTIVE_TOTALS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Results(Shown):
-    """What is known of a study.
+    """The results of a study.
 
     Attributes:
         study: The study.
         outcomes: Of the points that are finished, in the order of the study.
-        points: How many the study has; None while a search has not said yet.
+        points: Number of the study's points; None while a search has not determined it.
         out_of_time: The run ended because its minutes (`sampler.minutes`) were over.
     """
 

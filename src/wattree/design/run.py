@@ -49,7 +49,7 @@ def run_study(
         progress: Called whenever a point has finished.
 
     Raises:
-        OutputError: The file cannot be used or written; what is in it stays.
+        OutputError: The file cannot be used or written; its content does not change.
         WattreeError: A model cannot be built, or the backend cannot be used.
     """
     path, in_time, until = store or default_store(study), True, math.inf

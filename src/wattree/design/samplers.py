@@ -21,7 +21,7 @@ _MOST_DRAWS = 200
 
 
 def sampler_of(value: Mapping[str, Any], axes: Sequence[Axis], *, problems: Problems) -> Sampler:
-    """Return the sampler of a file, after noting what is wrong with it or too large for it."""
+    """Return the sampler of a file, after adding its problems to the list."""
     spec = problems.read(SamplerSpec, value, "sampler")
     if spec is None:
         return Sampler()
@@ -93,7 +93,7 @@ def _grid(axes: Sequence[Axis]) -> Iterator[DesignPoint]:
 
 
 def _random(axes: Sequence[Axis], sampler: Sampler) -> Iterator[DesignPoint]:
-    """Yield different points, drawn alike whatever was drawn before."""
+    """Yield different points, independent of earlier draws."""
     known: set[str] = set()
     for number in range(sampler.points or 0):
         draw = np.random.default_rng([sampler.seed, number])

@@ -68,7 +68,7 @@ class TargetSpec(_Section):
 
 
 class SearchSpec(_Section):
-    """Which strategies are tried; all that are legal where nothing is said."""
+    """Strategies to try; by default all legal ones."""
 
     dp: _Degrees | None = Field(None, description="a whole number, or a list of them")
     fsdp: _Degrees | None = Field(None, description="a whole number, or a list of them")

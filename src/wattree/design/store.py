@@ -204,7 +204,7 @@ class Store:
         """Return what rows hold.
 
         Raises:
-            OutputError: Some are damaged; tells how many, and of which point the first is.
+            OutputError: Some are damaged; states their number and the point of the first.
         """
         found, damaged = [], []
         for row in rows:
@@ -307,7 +307,7 @@ class Store:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Tell what the file's trouble is in words."""
+        """Return a sentence on the problem of the file."""
         try:
             yield
         except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""A study as typed values: what the file says, checked, with nothing computed from it."""
+"""A study as typed values: the checked content of the file, with nothing computed."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Sampler:
         kind: `grid` (every combination), `list`, `random` or `guided`.
         points: How many; None of a grid and a list.
         minutes: After which a run begins no more points; None for no limit.
-        seed: Of what is drawn.
+        seed: Seed of random draws.
         batch: Points of a guided search that are chosen at once, before any of them is known.
         listed: The points of a list: axis → value each.
     """
@@ -164,13 +164,13 @@ class Study:
 
     Attributes:
         name, title: For files; for people.
-        workloads: What is trained.
+        workloads: Models to train, with their jobs.
         cluster: The base: keys of the `cluster` section of a job file.
         changes: What of it is not as the catalog has it.
-        axes: What is varied, slowest first.
+        axes: Variables of the study, slowest first.
         links: What follows from axes, in the order in which they are computed.
         constraints: What every point must keep to.
-        objectives: What is wanted least; the first ranks strategies and points.
+        objectives: Measures to minimize; the first ranks strategies and points.
         sampler: Which points are tried.
         notes: For people: what the study rests on, such as that it is a reconstruction.
         source: File it was read from, for messages.

@@ -33,7 +33,7 @@ def concrete_job(job: Job, *, calibration: Path | None = None) -> ConcreteJob:
 
     Args:
         job: Its strategy is given by options, not `auto` and not as a tree.
-        calibration: Constants by which what is left to memory and time is decided.
+        calibration: Constants of predictions that decide what the job leaves open.
 
     Raises:
         JobError: Its strategy is to be planned, or is a tree.
@@ -83,7 +83,7 @@ def normal_options(
     Args:
         options: Any strategy.
         software: Whose defaults hold where nothing is chosen.
-        model: What is trained.
+        model: Model to train.
     """
     if not has_experts(model):
         whole = options.dp * options.ep

@@ -42,7 +42,7 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
 
     Args:
         concrete: The job.
-        options: Its strategy, or what is left of it for the engine.
+        options: Its strategy, or the part that the engine has to implement.
     """
     yield from causal_misfits(concrete)
     yield from recompute_misfits(options)

@@ -110,7 +110,7 @@ def zipped_recipe(job: Job, name: str) -> bytes:
 
 
 def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str, str], Written]:
-    """Return name → text of all files of an export, and what the writer says of them.
+    """Return name → text of all files of an export, and the writer's notes.
 
     Raises:
         JobError: The framework cannot express the job; every misfit is listed.

@@ -56,7 +56,7 @@ def reader(
     """Return the reader of a framework.
 
     Args:
-        find: Says what a configuration says; what is wrong with it goes to the problems.
+        find: Reads a configuration and adds its problems to the list.
         parse: Of the framework.
     """
 
@@ -78,7 +78,7 @@ def reader(
 
 
 def completed(found: Found, settings: Settings) -> Imported:
-    """Return the job, after noting what is missing or contradicts itself."""
+    """Return the job, after listing missing and contradictory values."""
     whole = _with_ranks(_merged(found, settings), settings)
     strategy = dict(whole.strategy)
     _spread(whole, strategy, settings)
@@ -101,7 +101,7 @@ def completed(found: Found, settings: Settings) -> Imported:
 
 
 def _merged(found: Found, settings: Settings) -> Found:
-    """Return it with what is given added; two values that differ are a problem.
+    """Return it with the given values added; two different values are a problem.
 
     A model that is given replaces one: files name repositories and folders of others.
     """
@@ -118,7 +118,7 @@ def _merged(found: Found, settings: Settings) -> Found:
 
 
 def _with_ranks(found: Found, settings: Settings) -> Found:
-    """Return it with the ranks that a batch asks for, where neither file nor user says how many."""
+    """Return it with the ranks that follow from the batch, if neither file nor user gives them."""
     batch, micro = found.global_batch, found.micro_batch
     if found.devices is not None or settings.devices is not None or None in {batch, micro}:
         return found
@@ -154,7 +154,7 @@ def _spread(found: Found, strategy: dict[str, Any], settings: Settings) -> None:
 
 
 def _batch(found: Found, strategy: dict[str, Any], settings: Settings) -> int | None:
-    """Return samples per step, of which two of micro-batch, accumulation and step say the third."""
+    """Return samples per step; two of micro-batch, accumulation and step determine the third."""
     micro, steps, batch = found.micro_batch, found.accumulation, found.global_batch
     replicas = math.prod(strategy.get(axis, 1) for axis in ("dp", "fsdp", "ep"))
     if micro is None and batch is None:

@@ -72,8 +72,8 @@ def import_recipe(
         path: File of the configuration.
         name: Of the framework.
         node: Node of the cluster, as `cluster.node` of a job; none: one is assumed.
-        nodes: How many; none: as many as the degrees ask for.
-        given: What else the user says where the file does not.
+        nodes: Their number; None: as many as the degrees need.
+        given: Values of the user for keys that the file lacks.
 
     Raises:
         UnknownNameError: There is no such framework or node.

@@ -62,7 +62,7 @@ def on_cpus(concrete: ConcreteJob) -> bool:
 
 
 def model_files(concrete: ConcreteJob) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the model's configuration as the transformers library reads it, or what is missing."""
+    """Return the model's configuration for the transformers library, or what it lacks."""
     if concrete.config:
         return {CONFIG: as_json(concrete.config)}, ()
     return {}, (f"`{CONFIG}`: the model, as the transformers library describes it.",)

@@ -77,7 +77,7 @@ def _at(whole: Mapping[str, Any], key: str) -> Any:
 
 
 def read(settings: Settings) -> Imported:
-    """Return what the YAML says."""
+    """Return the settings of the YAML file."""
     for key in ("model", "global_train_batch_size"):
         if key not in settings:
             settings.problem(key, "is missing: this is no configuration of llm-foundry's trainer")
@@ -110,7 +110,7 @@ def _micro_batch(settings: Settings) -> int | None:
 
 
 def _strategy(settings: Settings) -> dict[str, Any]:
-    """Return the keys of a strategy that sharding says; without it, replicas are whole."""
+    """Return the keys of a strategy that follow from sharding; without it, replicas are whole."""
     if "fsdp_config" not in settings:
         return {"sharding": "none"}
     word = settings.choice(

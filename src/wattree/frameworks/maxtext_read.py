@@ -173,7 +173,7 @@ def _found(
 
 
 def _assumed(spec: MaxTextSpec, degrees: Mapping[str, int]) -> tuple[str, ...]:
-    """Return what a job says otherwise, one sentence each."""
+    """Return the differences from a job, one sentence each."""
     found = []
     if degrees[TRANSPOSED] > 1:
         found.append(f"{TRANSPOSED} is a second part of fsdp: it shards other dims of weights")

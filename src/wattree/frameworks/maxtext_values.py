@@ -32,7 +32,7 @@ def maxtext_sources(path: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
     A base that is not found stays as `base_config`.
 
     Args:
-        path: YAML, or a script. A script may call another one beside it.
+        path: YAML, or a script. A script may call another one in its folder.
     """
     files: list[Path] = []
     found = _from_yaml(path, files) if path.suffix in _YAML else _from_script(path, (), files)

@@ -151,7 +151,7 @@ def parse(path: Path) -> dict[str, Any]:
 
 
 def read(settings: Settings) -> Imported:
-    """Return what a configuration of Megatron-Bridge says."""
+    """Return the settings of a configuration of Megatron-Bridge."""
     model = _model(settings)
     settings.check()
     shape = shape_of(model)

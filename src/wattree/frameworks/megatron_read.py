@@ -28,7 +28,7 @@ def read_strategy(
         settings: Arguments by the name of their destination.
         layers: Of the model.
         has_experts: The model has layers of experts.
-        defaults: Of switches that one of the programs has on.
+        defaults: Options that are on by default in one of the programs.
     """
     tp, pp, cp = (
         settings.count(f"{kind}_parallel_size", 1)

@@ -29,9 +29,9 @@ class Settings:
         path: Of the file.
         devices: Of the cluster that the user named; None if none was named.
         devices_per_node: Of its nodes, or of those that are assumed.
-        given: What the user says where the file does not.
+        given: Values of the user for keys that the file lacks.
         notes: What was assumed, one sentence each.
-        problems: What is wrong, one `key: what` each.
+        problems: Problems, one `key: problem` each.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ def torchrun(concrete: ConcreteJob, program: str) -> str:
     """Return a command that starts a program on all devices of a host, one rank each.
 
     Args:
-        concrete: The job; it says how many hosts and ranks there are.
+        concrete: The job, with its numbers of hosts and ranks.
         program: Program and its arguments, as `torchrun` takes them.
     """
     lines = [f"torchrun --nnodes={concrete.nodes} --nproc_per_node={concrete.devices_per_node}"]

@@ -213,7 +213,7 @@ def _batch(
 
 
 def _sharding(settings: Settings, strategy: dict[str, Any], micro_batches: int) -> dict[str, Any]:
-    """Return what of the model's state is kept whole, and what waits on the host."""
+    """Return which part of the model's state is replicated, and which is on the host."""
     policy = settings.choice(
         "parallelism.fsdp_reshard_after_forward",
         "default",
@@ -277,7 +277,7 @@ def _is_list_of_texts(parts: object) -> bool:
 
 
 def _inferred_layers(settings: Settings, pp: int, layers: int, *, chunks: int) -> tuple[int, ...]:
-    """Return layers by chunk where no list of modules says which.
+    """Return the layers of each chunk if no list of modules gives them.
 
     First and last chunk count for more layers than they have; the first ones take what is left
     over (`generate_llm_fqn_per_model_part` in torchtitan/distributed/pipeline_parallel.py).

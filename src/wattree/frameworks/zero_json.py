@@ -47,7 +47,7 @@ CPU: Final = "DS_ACCELERATOR=cpu"
 
 
 def zero_json(options: StrategyOptions, precision: str) -> dict[str, Any]:
-    """Return what DeepSpeed's JSON says of a strategy; `zero_misfits` found none.
+    """Return the keys of a strategy in DeepSpeed's JSON; `zero_misfits` found none.
 
     Args:
         options: The strategy.

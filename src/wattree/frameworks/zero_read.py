@@ -139,7 +139,7 @@ class ZeroJson(Section):
 
 
 def strategy_keys(found: ZeroJson, precision: str) -> dict[str, Any]:
-    """Return the keys of a job's strategy that a JSON says, `dp` left out.
+    """Return the keys of a job's strategy in a JSON, without `dp`.
 
     Args:
         found: As read.
@@ -201,7 +201,7 @@ def precision_of(found: ZeroJson) -> str:
 
 
 def optimizer_of(found: OptimizerSpec) -> str | None:
-    """Return the optimizer that a JSON names, as a job says it; None for one that none here is."""
+    """Return the job's name of a JSON's optimizer; None if no optimizer here matches."""
     kind, params = found.type.lower(), found.params
     if kind == "adam" and params.get("adam_w_mode", True):
         return "adamw"  # DeepSpeed's Adam decouples weight decay by default
@@ -215,7 +215,7 @@ def optimizer_of(found: OptimizerSpec) -> str | None:
 def read_zero_json(
     values: Mapping[str, Any], problems: Problems, *, place: str = ""
 ) -> Found | None:
-    """Return what DeepSpeed's JSON says.
+    """Return the settings of DeepSpeed's JSON.
 
     Args:
         values: As read from a file.

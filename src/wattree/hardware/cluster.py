@@ -216,7 +216,7 @@ class Cluster:
 
 
 def _pools(pools: tuple[Pool, ...], node: Node | None, nodes: int | None) -> tuple[Pool, ...]:
-    """Return the pools, of which a single one may be given, or changed, by node and number."""
+    """Return the pools; node and number give a single one, or change it."""
     if len(pools) > 1 and (node is not None or nodes is not None):
         raise HardwareError(
             f"{len(pools)} pools have no node and number of nodes in common; give pools only"

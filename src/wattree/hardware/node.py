@@ -33,7 +33,7 @@ class ScaleUp:
         in_network_reduction: Switches add (NVLS).
         shape: Torus: lengths of the axes of the whole; None elsewhere.
         wrap_unit: Torus: axes wrap around where their length is a multiple of this.
-        devices_per_switch: Neighbours behind one PCIe switch.
+        devices_per_switch: Neighbours under one PCIe switch.
         sockets: Host bridges that the devices are spread over.
         socket_bandwidth_bytes_per_s: Between two sockets, one direction; None for that of a host
             link. [B/s]
@@ -219,7 +219,7 @@ class Node:
 
 
 def _host_misfits(host: Host) -> dict[str, str]:
-    """Return what is wrong with the parts of a host, by key."""
+    """Return the problems of a host's parts, by key."""
     misfits = {}
     rest = host.rest
     for key, left_w, whole_w in (

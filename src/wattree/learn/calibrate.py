@@ -118,7 +118,7 @@ class _Case:
         measured_s: The step. [s]
         base, now: Predicted with the constants before, and with those of the last round.
         times_s: What was observed → as it is predicted now. [s]
-        observations: Of the step, or of its classes where a trace tells them.
+        observations: Of the step, or of its classes if there is a trace.
     """
 
     setting: Callable[[Calibration], Setting]

@@ -51,7 +51,7 @@ class StepFault:
         fault: A class, `slow_rank` or `small_buckets`.
         title: In words.
         lost_s: Of each step. [s]
-        evidence: What says so.
+        evidence: Observations that support it.
         causes: What it usually is, likeliest first.
     """
 
@@ -70,13 +70,13 @@ class Explanation:
         predicted_s, measured_s: The step; measured on average over the ranks. [s]
         interval_s: Between which the prediction has it with 80 % probability. [s]
         classes: Largest difference first.
-        hidden_s: Communication behind work, predicted and measured. [s]
+        hidden_s: Overlapped communication, predicted and measured. [s]
         collectives: In a step, predicted and measured.
         faults: Most time first.
         ranks: Each rank's own step.
         notes: What the traces do not show.
         tensor_bytes: Most that tensors take of a device, predicted and measured; None where no
-            trace says it. [B]
+            trace has it. [B]
     """
 
     predicted_s: float

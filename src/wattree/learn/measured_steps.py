@@ -41,7 +41,7 @@ class MeasuredRank:
         rank: Its number; its place among the files where the trace does not say.
         step_s: Measured. [s]
         classes_s: Class → its time; they add up to the step. [s]
-        hidden_s: Communication behind work. [s]
+        hidden_s: Overlapped communication. [s]
         collectives: In a step.
         sizes_bytes: Mean of those that say their size; None where none does. [B]
     """
@@ -100,7 +100,7 @@ def _in_steps(at_s: float, spans: Sequence[tuple[float, float]]) -> bool:
 def _account(
     rows: Mapping[str, Floats], waiting: Floats, step_s: float
 ) -> tuple[dict[str, float], float]:
-    """Return class → its time in one step, and communication hidden behind work. [s]"""
+    """Return class → its time in one step, and the overlapped communication. [s]"""
     # Host operators run the framework: what a device or a collective does meanwhile comes first.
     layers = [*(rows[name] for name in WORK), waiting, rows[COMMUNICATION], rows[DATA]]
     reached = covered_s(layers)

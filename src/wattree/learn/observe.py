@@ -78,7 +78,7 @@ def class_observations(
     Each has the uncertainty of a step.
 
     Args:
-        step: What the step as a whole says.
+        step: Observation of the whole step.
         result: Its prediction.
         measured_s, predicted_s: Class → its time. [s]
     """

@@ -43,7 +43,7 @@ class OwnStep:
         source: Where the figure is from, for messages.
         run: File of the run; None where only a time was given.
         classes_s: Class of a trace → its time of the step; None where no trace was given. [s]
-        world: Ranks that a trace says the run had; None where it does not say.
+        world: Number of the run's ranks in the trace; None if the trace lacks it.
     """
 
     job: Job

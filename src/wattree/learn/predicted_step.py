@@ -53,7 +53,7 @@ class PredictedStep:
         interval_s: Between which the step lies with 80 % probability. [s]
         ranks: Of the job.
         classes_s: Class → its time; they add up to the step. [s]
-        hidden_s: Communication behind work. [s]
+        hidden_s: Overlapped communication. [s]
         collectives: In a step.
         tensor_bytes: Most that tensors take of a device. [B]
     """

@@ -1,7 +1,7 @@
 """The scheduling problem: tasks, the ways to run each, and shared resources. Pure.
 
-Time is cut into slots. A task starts at the beginning of a slot and keeps its nodes until the end
-of its last one.
+Time is cut into slots. A task starts at the beginning of a slot and occupies its nodes until
+the end of its last one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class QueuedTask:
 
     Attributes:
         name: Of the job.
-        ways: To run it; at least one.
+        ways: Combinations of nodes and power limit that can run it; at least one.
         release_s: It cannot start before. [s]
         deadline_s: It should have ended by then; None: whenever. [s]
         priority: Weight of its lateness and of its completion.
@@ -152,7 +152,7 @@ class Problem:
 
     @cached_property
     def choices(self) -> tuple[StartTable, ...]:
-        """All ways that fit, with all start times within the horizon."""
+        """All options that fit, with all start times within the horizon."""
         found = [
             self._choice(number, index)
             for number, task in enumerate(self.tasks)

@@ -105,7 +105,7 @@ def _check(
     """Reject jobs that cannot run even alone.
 
     Raises:
-        InfeasibleError: With every such job and what is in its way.
+        InfeasibleError: With every such job and the reason.
     """
     cap_w, nodes = queue.power_cap_w, queue.cluster.nodes
     lines = []

@@ -62,7 +62,7 @@ def solve(problem: Problem, *, limit_s: float = 45.0) -> Solution | None:
     """Return the best schedule found, with bounds; None if none fits in the horizon.
 
     Args:
-        problem: What is to be scheduled.
+        problem: Tasks and resources to schedule.
         limit_s: Time that the solver may take. [s]
     """
     began = time.monotonic()

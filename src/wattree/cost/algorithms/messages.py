@@ -38,7 +38,7 @@ class Round:
         shift: By how much they move with each repeat.
         repeats: How often.
         hop: Place of each message in the order within the round, ascending. Shape `(k,)`.
-        reduces: The receiver adds what arrives to what it has; otherwise it keeps what arrives.
+        reduces: The receiver adds what arrives to what it has; otherwise it stores what arrives.
     """
 
     sender: Integers

@@ -32,7 +32,7 @@ class BreakEven:
     """Two alternatives along an axis.
 
     Attributes:
-        measure: What is compared, smaller being better.
+        measure: Measure to compare; smaller is better.
         alternative: Axis whose values are compared.
         first, second: The two values.
         along: Axis along which they are.
@@ -69,7 +69,7 @@ def break_even(
 
     Args:
         sweep: The points.
-        measure: What is compared.
+        measure: Measure to compare.
         alternative: Axis with the two values.
         first: One of them.
         second: The other.

@@ -32,8 +32,8 @@ class Budgets:
     """The best cluster per budget, as steps of rising budget.
 
     Attributes:
-        measure: What is to be small.
-        budget: What is limited (`capital_usd`, `cost_usd`, `power_w`, `energy_j`, …).
+        measure: Measure to minimize.
+        budget: Measure with a limit (`capital_usd`, `cost_usd`, `power_w`, `energy_j`, …).
         steps: Rising in `spent`, falling in `value`. Below the first nothing fits.
     """
 

@@ -44,7 +44,7 @@ class Spending:
     """What a sum buys from a point on.
 
     Attributes:
-        measure: What is to be small.
+        measure: Measure to minimize.
         base: The point.
         sum_usd: The sum.
         steps: The best step of each axis, those that the sum pays for first, then by gain for the
@@ -72,7 +72,7 @@ def spend(
 
     Args:
         sweep: The points; `capital_usd` must be among the measures.
-        measure: What is to be small.
+        measure: Measure to minimize.
         base: Where one stands. None is the cheapest feasible point, and of those the best.
         sum_usd: The sum [USD].
     """

@@ -42,7 +42,7 @@ class ValueComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySummary:
-    """What is known of a study.
+    """The answers of a study.
 
     Attributes:
         sweep: Its points as columns.

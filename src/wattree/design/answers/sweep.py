@@ -177,7 +177,7 @@ def sweep_of(results: Results) -> Sweep:
 def answered_by_axis(
     sweep: Sweep, answer: Callable[[AxisColumn], _Answer | NoAnswer]
 ) -> tuple[tuple[_Answer, ...], dict[str, str]]:
-    """Return what is answered of each axis, and of which there is no answer, with the reason."""
+    """Return the answers for each axis, and the reason for each axis without one."""
     found, without = [], {}
     for axis in sweep.axes:
         one = answer(axis)

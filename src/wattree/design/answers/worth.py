@@ -62,7 +62,7 @@ def worth(
     Args:
         sweep: The points.
         axis_name: Which axis.
-        measure: What is to be small.
+        measure: Measure to minimize.
         base: Keep all other axes as at this point. None lets each value have what suits it best.
     """
     values, axis = sweep.measure(measure), sweep.axis(axis_name)

@@ -38,7 +38,7 @@ class Backend(Protocol):
         """Number of points that it can accept now."""
 
     def submit(self, points: Sequence[DesignPoint]) -> None:
-        """Take points, at most as many as there is room for."""
+        """Accept points, at most as many as there is capacity for."""
 
     def completed(self, timeout_s: float) -> list[Outcome]:
         """Return outcomes that were not returned yet, after waiting so long for the first."""

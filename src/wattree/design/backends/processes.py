@@ -73,7 +73,7 @@ class Processes:
         return self._size - sum(worker.point is not None for worker in self._workers)
 
     def submit(self, points: Sequence[DesignPoint]) -> None:
-        """Take points, at most as many as there is room for."""
+        """Accept points, at most as many as there is capacity for."""
         for point in points:
             worker = next((w for w in self._workers if w.point is None), None)
             if worker is None:

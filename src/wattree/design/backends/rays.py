@@ -41,7 +41,7 @@ _EVALUATORS: dict[str, Evaluator] = {}
 
 
 def _evaluate(work: StudyWork, version: str, point: DesignPoint) -> Outcome:
-    """Evaluate a point on a worker, which keeps what it learns of a study from point to point."""
+    """Evaluate a point on a worker, which caches its results for the study's next points."""
     if wattree.__version__ != version:
         raise OutputError(
             f"the cluster has Wattree {wattree.__version__}, expected {version} as here; install "
@@ -102,7 +102,7 @@ class Rays:
         return self._most - len(self._points)
 
     def submit(self, points: Sequence[DesignPoint]) -> None:
-        """Take points, at most as many as there is room for."""
+        """Accept points, at most as many as there is capacity for."""
         with self._errors("is gone"):
             for point in points:
                 self._points[self._task.remote(self._work, wattree.__version__, point)] = point
@@ -126,7 +126,7 @@ class Rays:
         return found
 
     def close(self) -> None:
-        """Drop what is in flight and let the cluster go."""
+        """Discard running evaluations and disconnect from the cluster."""
         with contextlib.suppress(Exception):
             for task in self._points:
                 self._ray.cancel(task, force=True)
@@ -152,7 +152,7 @@ class Rays:
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Tell what became of the cluster in words."""
+        """Return a sentence on the state of the cluster."""
         failures = self._ray.exceptions
         try:
             yield

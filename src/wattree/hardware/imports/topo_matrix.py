@@ -1,7 +1,7 @@
 """The table that `nvidia-smi topo -m` prints.
 
-Every cell says how two devices or adapters are joined: `NV#` over that many NVLinks, `PIX` through
-one PCIe bridge, `PXB` through several, `PHB` through the host bridge, `NODE` through the
+Every cell states the connection of two devices or adapters: `NV#` over that many NVLinks, `PIX`
+through one PCIe bridge, `PXB` through several, `PHB` through the host bridge, `NODE` through the
 interconnect of one NUMA node, `SYS` through that of the sockets (legend of the table itself).
 """
 

@@ -52,7 +52,7 @@ class TopoTable:
 def read_topo_table(path: str | Path, *, links_per_device: int) -> TopoTable:
     """Return the table in a file, if it can be that of a machine.
 
-    A row may be missing where its column says the same. Anything else has to fit: every row as
+    A row may be missing if its column has the same cells. Anything else has to fit: every row as
     long as the head, both cells of a pair equal, no more NVLinks than a device can have.
 
     Args:

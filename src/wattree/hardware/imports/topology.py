@@ -16,7 +16,7 @@ class ImportedTopology:
         network: Between devices `d0`, …, adapters `nic0`, …, switches, and sockets `cpu0`, ….
         devices: How many devices.
         titles: Vertex → what the file calls it: a bus id, the name of an adapter.
-        adapter_bytes_per_s: Adapter → its line rate, where the file says; one direction. [B/s]
+        adapter_bytes_per_s: Adapter → its line rate, if the file has it; one direction. [B/s]
     """
 
     network: Network

@@ -16,7 +16,7 @@ def with_memory_tier(
     latency_s: float,
     pooled: bool,
 ) -> Network:
-    """Return the network with memory behind its hosts.
+    """Return the network with expanded memory attached to its hosts.
 
     Args:
         network: Holds the hosts.

@@ -47,7 +47,7 @@ def cabled(
         bandwidth_bytes_per_s: Pair of positions in `devices` → rate of one direction. [B/s]
         latency_s: Of one cable. [s]
         kind: Of the links.
-        forwards: Devices pass on what is meant for others.
+        forwards: Devices forward traffic of others.
     """
     links = [
         link
