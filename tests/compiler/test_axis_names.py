@@ -32,7 +32,8 @@ from wattree.strategy import (
 from wattree.strategy.described import describe
 from wattree.strategy.presets import strategy_of
 
-CASES = 200
+#: How many strategies are drawn, and how many under `make soak`.
+CASES, SOAKED = 30, 200
 
 
 def graph(setting: Setting, strategy: Strategy) -> ExecutionGraph:
@@ -59,11 +60,12 @@ def strategy_in_a_file(written: Any, setting: Setting) -> Strategy:
     return read
 
 
-@pytest.mark.slow
-def test_maps_written_by_hand_with_other_names_compile_to_the_graphs_of_presets() -> None:
-    """200 drawn strategies through a job file, each axis called otherwise, some as another is."""
+def test_maps_written_by_hand_with_other_names_compile_to_the_graphs_of_presets(
+    *, soaking: bool
+) -> None:
+    """Drawn strategies through a job file, each axis called otherwise, some as another is."""
     random, different = Random(7), []
-    for _ in range(CASES):
+    for _ in range(SOAKED if soaking else CASES):
         drawn = drawn_step(random)
         setting = drawn.setting
         batch = setting.job.data.global_batch

@@ -27,7 +27,10 @@ from unittest import mock
 
 from tests.distributed.ranks import _PRELOADED, _VARIABLES, ROOT, _as_python
 
-__all__ = ["warm_python"]
+__all__ = ["warm_path", "warm_python"]
+
+#: Programs that users start → the words after the path of a Python that does the same.
+_PROGRAMS = {"python": "", "wattree": " -m wattree", "torchrun": " -m torch.distributed.run"}
 
 #: What is called in place of Python: small, as it is started for every process.
 _CLIENT = """#!{python} -IS
@@ -35,7 +38,9 @@ import _socket, array, os, signal, sys
 words = sys.argv[1:]
 while words and words[0] in ("-u", "-B"):
     del words[0]
-if not words or (words[0].startswith("-") and words[0] not in ("-c", "-m")):
+# The workers of multiprocessing, too, are those of Python itself: they inherit further files.
+is_warm = words and (words[0] in ("-c", "-m") or not words[0].startswith("-"))
+if not is_warm or (words[0] == "-c" and "multiprocessing" in words[1]):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 import json
 told = json.dumps([words, dict(os.environ), os.getcwd(), sorted(os.sched_getaffinity(0))]).encode()
@@ -86,6 +91,15 @@ def warm_python() -> str:
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
     return str(program)
+
+
+def warm_path(folder: Path) -> str:
+    """Return a `PATH` that begins with `folder`, in which the programs of users are warm."""
+    for name, words in _PROGRAMS.items():
+        program = folder / name
+        program.write_text(f'#!/bin/sh\nexec "{warm_python()}"{words} "$@"\n')
+        program.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def serve(place: str, program: str) -> None:

@@ -32,6 +32,7 @@ import pytest
 import typer
 
 import wattree
+from tests.distributed.warm import warm_path
 from tests.each import each
 from wattree.capture import model_names
 from wattree.cli.main import app, run
@@ -235,20 +236,10 @@ def test_python_snippets_run(block: Block, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("block", marked("shell"))
 def test_shell_snippets_succeed(block: Block, tmp_path: Path) -> None:
     """Commands are copied whole."""
-    for name, arguments in (("wattree", " -m wattree"), ("python", "")):
-        program = tmp_path / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
-        program.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "src"),
-    }
-
     done = subprocess.run(
         ["/bin/sh", "-euc", block.body],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "PATH": warm_path(tmp_path), "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
         check=False,

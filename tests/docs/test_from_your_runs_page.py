@@ -6,14 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.distributed.warm import warm_path
+
 JOURNEY = re.compile(r"<!-- journey -->\n```sh\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
-#: Programs of the page → modules of this Python.
-PROGRAMS = {"wattree": "wattree", "torchrun": "torch.distributed.run"}
 
 
 @pytest.mark.slow
@@ -23,17 +22,13 @@ def test_the_whole_way_ends_with_what_is_wrong(root: Path, tmp_path: Path) -> No
     found = JOURNEY.search((root / "docs" / "from-your-runs.md").read_text(encoding="utf-8"))
     assert found is not None
     shutil.copytree(root / "examples" / "from-your-runs", tmp_path / "examples" / "from-your-runs")
-    for name, module in PROGRAMS.items():
-        program = tmp_path / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
-        program.chmod(0o755)
 
     done = subprocess.run(
         ["/bin/sh", "-euc", found["body"]],
         cwd=tmp_path,
         env={
             **os.environ,
-            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "PATH": warm_path(tmp_path),
             "PYTHONPATH": str(root / "src"),
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "80",

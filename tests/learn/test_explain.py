@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 import wattree
+from tests.distributed.warm import warm_python
 from wattree.cli.main import run
 from wattree.job.written import yaml_text
 from wattree.kineto.ranks import read_ranks
@@ -59,7 +59,7 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with ended(children):
         children += [
             subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(rank), *words],
+                [warm_python(), str(SCRIPT), str(rank), *words],
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 stderr=subprocess.PIPE,
             )
