@@ -54,7 +54,7 @@ def resumed(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
         place.mkdir(exist_ok=True)
         training = dict(mapping["training"])
         saved = {**training, "checkpoint": {"dir": str(place / "saved"), "every": 2}}
-        goes = {"whole": training, "half": {**saved, "steps": 3}, "rest": saved}
+        goes = {"whole": training, "half": {**saved, "steps": 2}, "rest": saved}
         ends = {
             each: _train(job_of({**mapping, "training": told}), place, each)
             for each, told in goes.items()

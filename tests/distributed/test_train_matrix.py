@@ -104,9 +104,9 @@ def _space(ranks: int, model: Mapping[str, Any], software: str) -> list[Strategy
     return found
 
 
-def _covering(space: Sequence[StrategyOptions]) -> list[StrategyOptions]:
-    """Return few strategies in which every two choices of the space meet that meet in any."""
-    meetings = [_meetings(options) for options in space]
+def _covering(space: Sequence[StrategyOptions], choices: int) -> list[StrategyOptions]:
+    """Return few strategies in which so many choices of the space meet that meet in any."""
+    meetings = [_meetings(options, choices) for options in space]
     left, chosen = set().union(*meetings), []
     while left:
         best = max(range(len(space)), key=lambda index: len(meetings[index] & left))
@@ -115,8 +115,8 @@ def _covering(space: Sequence[StrategyOptions]) -> list[StrategyOptions]:
     return chosen
 
 
-def _meetings(options: StrategyOptions) -> set[Any]:
-    return set(itertools.combinations(sorted(map(str, options.chosen().items())), 2))
+def _meetings(options: StrategyOptions, choices: int) -> set[Any]:
+    return set(itertools.combinations(sorted(map(str, options.chosen().items())), choices))
 
 
 #: What `plan` leaves to those who know that they want it.
@@ -127,26 +127,55 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
             DECODER,
             {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "selective_operator"},
         ),
-        "qkv": (DECODER, {"preset": "zero2", "dp": 2, "recompute": "selective_qkv"}),
+        "qkv": (
+            DECODER,
+            {"preset": "zero2", "dp": 2, "micro_batch": 2, "recompute": "selective_qkv"},
+        ),
         "attention-matmul": (
             DECODER,
-            {"preset": "zero2", "dp": 2, "recompute": "selective_attention_matmul"},
+            {
+                "preset": "zero2",
+                "dp": 2,
+                "micro_batch": 2,
+                "recompute": "selective_attention_matmul",
+            },
         ),
-        "qkv-in-parts": (DECODER, {"preset": "megatron", "tp": 2, "recompute": "selective_qkv"}),
+        "qkv-in-parts": (
+            DECODER,
+            {"preset": "megatron", "tp": 2, "micro_batch": 4, "recompute": "selective_qkv"},
+        ),
         "operators-in-parts": (
             MIXTURE,
-            {"preset": "tensor", "tp": 2, "recompute": "selective_operator"},
+            {"preset": "tensor", "tp": 2, "micro_batch": 4, "recompute": "selective_operator"},
         ),
-        "matmuls": (DECODER, {"preset": "tensor", "tp": 2, "recompute": "selective_matmul"}),
-        "every-second": (DECODER, {"preset": "ddp", "dp": 2, "recompute": "block_2"}),
-        "ulysses": (DECODER, {"preset": "zero1", "cp": 2, "context": "ulysses"}),
+        "matmuls": (
+            DECODER,
+            {"preset": "tensor", "tp": 2, "micro_batch": 4, "recompute": "selective_matmul"},
+        ),
+        "every-second": (
+            DECODER,
+            {"preset": "ddp", "dp": 2, "micro_batch": 2, "recompute": "block_2"},
+        ),
+        "ulysses": (DECODER, {"preset": "zero1", "cp": 2, "micro_batch": 4, "context": "ulysses"}),
         "gathered-in-row": (
             DECODER,
-            {"preset": "ddp", "cp": 2, "context": "gather", "context_order": "contiguous"},
+            {
+                "preset": "ddp",
+                "cp": 2,
+                "micro_batch": 4,
+                "context": "gather",
+                "context_order": "contiguous",
+            },
         ),
         "ring-in-row": (
             GROUPED,
-            {"preset": "fsdp", "cp": 2, "context": "ring", "context_order": "contiguous"},
+            {
+                "preset": "fsdp",
+                "cp": 2,
+                "micro_batch": 4,
+                "context": "ring",
+                "context_order": "contiguous",
+            },
         ),
         "zb-h1": (DECODER, {"pp": 2, "schedule": "zb-h1", "micro_batch": 2}),
         "zb-h2": (DECODER, {"pp": 2, "schedule": "zb-h2", "recompute": "full"}),
@@ -155,8 +184,14 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
             {"pp": 2, "micro_batch": 4, "schedule": "custom", "order": ["F0 F1 B1 B0"] * 2},
         ),
         "uneven": (DECODER, {"pp": 2, "stage_layers": [1, 3], "micro_batch": 2}),
-        "grouped": (GROUPED, {"preset": "megatron", "tp": 2, "recompute": "selective"}),
-        "grouped-sharded": (GROUPED, {"preset": "fsdp", "dp": 2, "recompute": "full"}),
+        "grouped": (
+            GROUPED,
+            {"preset": "megatron", "tp": 2, "micro_batch": 4, "recompute": "selective"},
+        ),
+        "grouped-sharded": (
+            GROUPED,
+            {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "full"},
+        ),
         "tied-stages": (GROUPED, {"pp": 2, "micro_batch": 2, "schedule": "zb-h1"}),
         "tied-folded": (
             {"transformer": GROUPED["transformer"] | {"layers": 4}},
@@ -164,11 +199,14 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
         ),
         "stack": (STACK, {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "full"}),
         "experts": (MIXTURE, {"preset": "ddp", "ep": 2, "micro_batch": 2}),
-        "experts-sharded": (MIXTURE, {"preset": "fsdp", "ep": 2, "recompute": "full"}),
+        "experts-sharded": (
+            MIXTURE,
+            {"preset": "fsdp", "ep": 2, "micro_batch": 2, "recompute": "full"},
+        ),
         "experts-whole": (MIXTURE, {"preset": "megatron", "tp": 2, "micro_batch": 2}),
         "experts-everywhere": (
             MIXTURE,
-            {"preset": "megatron", "tp": 2, "expert_over_tensor": True, "ep": 1},
+            {"preset": "megatron", "tp": 2, "micro_batch": 4, "expert_over_tensor": True, "ep": 1},
         ),
         "both-ways": (DECODER, {"pp": 2, "schedule": "dualpipe", "micro_batch": 2}),
         "tied-both-ways": (
@@ -177,7 +215,7 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
         ),
         "stack-in-stages": (STACK, {"pp": 2, "micro_batch": 2, "schedule": "zb-h1"}),
         "own": (OWN, {"preset": "fsdp", "dp": 2, "micro_batch": 2}),
-        "own-zero1": (OWN, {"preset": "zero1", "dp": 2, "recompute": "full"}),
+        "own-zero1": (OWN, {"preset": "zero1", "dp": 2, "micro_batch": 2, "recompute": "full"}),
     },
     4: {
         "hsdp": (DECODER, {"preset": "hsdp", "fsdp": 2, "dp": 2, "micro_batch": 2}),
@@ -195,7 +233,14 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
         ),
         "ulysses-heads": (
             DECODER,
-            {"preset": "fsdp", "tp": 2, "cp": 2, "context": "ulysses", "sequence_parallel": True},
+            {
+                "preset": "fsdp",
+                "tp": 2,
+                "cp": 2,
+                "micro_batch": 4,
+                "context": "ulysses",
+                "sequence_parallel": True,
+            },
         ),
         "tied-sharded": (GROUPED, {"preset": "fsdp", "dp": 2, "pp": 2, "micro_batch": 2}),
         "tied-shared": (GROUPED, {"preset": "megatron", "tp": 2, "pp": 2, "micro_batch": 2}),
@@ -204,7 +249,7 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
         "experts-cut": (MIXTURE, {"preset": "megatron", "tp": 2, "ep": 2, "micro_batch": 2}),
         "experts-spread": (
             MIXTURE,
-            {"preset": "megatron", "tp": 2, "ep": 2, "expert_over_tensor": True},
+            {"preset": "megatron", "tp": 2, "ep": 2, "micro_batch": 4, "expert_over_tensor": True},
         ),
         "experts-of-tensor": (
             MIXTURE,
@@ -235,8 +280,11 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
 }
 
 
-def _jobs(ranks: int) -> dict[str, dict[str, Any]]:
-    """Return the jobs of so many ranks by name."""
+def _jobs(ranks: int, *, soaking: bool) -> dict[str, dict[str, Any]]:
+    """Return the jobs of so many ranks by name.
+
+    Every two choices meet on two ranks; on four, where there are more, only under `make soak`.
+    """
     spread = [each for each in _space(ranks, MIXTURE, "torchtitan") if each.ep == ranks]
     found = {
         f"plan {software} {number}": _job(model, describe_options(options))
@@ -246,7 +294,10 @@ def _jobs(ranks: int) -> dict[str, dict[str, Any]]:
         )
         # One size: others differ in how often the same is done.
         for number, options in enumerate(
-            _covering([each for each in space if each.pipeline.micro_batch == MICRO_BATCH])
+            _covering(
+                [each for each in space if each.pipeline.micro_batch == MICRO_BATCH],
+                choices=2 if soaking or ranks == min(PICKED) else 1,
+            )
         )
     }
     picked = PICKED[ranks].items()
@@ -277,18 +328,19 @@ def _trained(ranks: int, jobs: Mapping[str, Any], folder: Path) -> dict[str, Any
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def alone(tmp_path_factory: pytest.TempPathFactory, *, soaking: bool) -> dict[str, Any]:
     """What one process makes of every model and micro-batch."""
-    jobs = dict(_alone(job) for ranks in PICKED for job in _jobs(ranks).values())
+    every = (_jobs(ranks, soaking=soaking) for ranks in PICKED)
+    jobs = dict(_alone(job) for jobs in every for job in jobs.values())
     return _trained(1, jobs, tmp_path_factory.mktemp("alone"))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_losses_are_those_of_one_process(
-    alone: Mapping[str, Any], tmp_path: Path, ranks: int
+    alone: Mapping[str, Any], tmp_path: Path, ranks: int, *, soaking: bool
 ) -> None:
     """Every two choices that `plan` combines, and schedules and presets that it does not."""
-    jobs = _jobs(ranks)
+    jobs = _jobs(ranks, soaking=soaking)
     found = _trained(ranks, jobs, tmp_path)
     far = {
         f"{name} {jobs[name]['strategy']}": (losses, expected)
@@ -330,14 +382,14 @@ def test_sharded_runs_go_on_to_the_bit(tmp_path: Path) -> None:
     few = {"ffn": {"width": 3, "depth": 2}}  # fewer rows than ranks: some hold nothing of them
     jobs["few"] = _job(few, {"preset": "fsdp", "dp": 4})
     for job in jobs.values():
-        job["training"] = {"steps": 5, "learning_rate": 0.01}
+        job["training"] = {"steps": 4, "learning_rate": 0.01}
     given = {"folder": str(tmp_path), "jobs": jobs}
     found = run_ranks(4, f"{CASES}:resumed", given, start=False, limit_s=200.0)[0]
 
     assert set(found) == set(jobs)
     for whole, parts, first_step, folders in found.values():
         assert parts == whole
-        assert (first_step, folders) == (3, ["step-4", "step-5"])
+        assert (first_step, folders) == (2, ["step-2", "step-4"])
 
 
 def test_a_loss_that_is_no_number_is_told_of_shards_and_stages(tmp_path: Path) -> None:

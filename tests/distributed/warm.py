@@ -38,9 +38,14 @@ import _socket, array, os, signal, sys
 words = sys.argv[1:]
 while words and words[0] in ("-u", "-B"):
     del words[0]
-# The workers of multiprocessing, too, are those of Python itself: they inherit further files.
+def inherits(number):
+    try:
+        return os.fstat(number).st_mode > 0
+    except OSError:
+        return False
 is_warm = words and (words[0] in ("-c", "-m") or not words[0].startswith("-"))
-if not is_warm or (words[0] == "-c" and "multiprocessing" in words[1]):
+# A worker that is given a pipe is one of Python itself.
+if not is_warm or (words[0] == "-c" and any(map(inherits, range(3, 64)))):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 import json
 told = json.dumps([words, dict(os.environ), os.getcwd(), sorted(os.sched_getaffinity(0))]).encode()
