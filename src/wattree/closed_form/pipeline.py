@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.distinct import distinct
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.costs import (
     BlockCosts,
@@ -134,7 +135,7 @@ def stage_contents(
         kind_of_stage=kind_of_stage,
         first=first,
         pools=pools,
-        crossings=np.concatenate([mean[None], np.unique(crossing, axis=0)]),
+        crossings=np.concatenate([mean[None], distinct(crossing, axis=0)]),
         boundary_copies=np.ascontiguousarray(boundary_copies[first].transpose(1, 0, 2)),
     )
 
@@ -251,11 +252,11 @@ def _in_flight_by_order(
     found = np.zeros((3, len(stages)))
     enough = np.minimum(micro_batches, 2 * stages + 2)
     alike = np.stack([stages, virtual, enough]).astype(np.int64)
-    for shape in np.unique(alike, axis=1).T:
+    for shape in distinct(alike, axis=1).T:
         count, chunks, several = (int(each) for each in shape)
         own = (alike == shape[:, None]).all(axis=0)
         orders = stage_orders(schedule, stages=count, chunks=chunks, micro_batches=several)
-        for at in np.unique(stage[own]):
+        for at in distinct(stage[own]):
             live = live_by_chunk(orders[at], chunks)
             rows = own & (stage == at)
             found[0, rows] = live[0] if chunks > 1 else 0.0

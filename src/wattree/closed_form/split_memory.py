@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from wattree.closed_form.block_memory import SplitMemory
 from wattree.closed_form.pipeline import StageContents
+from wattree.distinct import distinct
 from wattree.strategy.schedules import Order, SlotWork, stage_orders
 
 Floats = NDArray[np.float64]
@@ -41,7 +42,7 @@ def split_live_bytes(
     """
     enough = np.minimum(micro_batches, 2 * contents.stages + 2)
     live = np.zeros((len(contents.first), len(block)))
-    for count in np.unique(enough):
+    for count in distinct(enough):
         orders = stage_orders(
             contents.schedule,
             stages=contents.stages,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Software
+from wattree.distinct import distinct
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.hardware import Node
@@ -33,10 +34,10 @@ def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) 
     if not used or len(topologies) < 2:
         return
     node = topologies[0].cluster.node
-    hosts = [np.unique(t.device_of(np.arange(t.mesh.ranks)) // node.devices) for t in topologies]
+    hosts = [distinct(t.device_of(np.arange(t.mesh.ranks)) // node.devices) for t in topologies]
     every = np.concatenate(hosts)
     pooled = "cxl" in used and node.cxl is not None and node.cxl.pooled
-    if pooled or len(np.unique(every)) < len(every):
+    if pooled or len(distinct(every)) < len(every):
         where = "one pool of CXL memory" if pooled else "a host"
         raise StrategyError(
             {

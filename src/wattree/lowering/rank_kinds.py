@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import GroupShape, LinkRates
+from wattree.distinct import distinct
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.links import capacities, rates_of_ranks, share_of_one_group
 from wattree.lowering.program import CollectiveInstruction, Scale
@@ -128,7 +129,7 @@ def _are_alike(topology: MeshTopology, axes: Axes) -> bool:
         return True
     groups = topology.mesh.groups(axes)
     spreads = [topology.domain_of(groups), topology.leaf_of(groups)]
-    return all(len(np.unique(_spread(places), axis=0)) == 1 for places in spreads)
+    return all(len(distinct(_spread(places), axis=0)) == 1 for places in spreads)
 
 
 def _spread(places: Integers) -> Integers:

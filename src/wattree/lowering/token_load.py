@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.distinct import distinct
 from wattree.errors import StrategyError
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.program import TokenLoad
@@ -110,7 +111,7 @@ def tokens_of(
     most, mean = one.copy(), one.copy()
     for place in program.expert_places:
         ranks = np.prod([one, *(mesh[axis] for axis in place.axes)], axis=0)
-        for count in np.unique(ranks):
+        for count in distinct(ranks):
             tokens = load.taken(experts=place.experts, ranks=int(count), dropless=dropless)
             most = np.where(ranks == count, tokens.max(), most)
             mean = np.where(ranks == count, tokens.mean(), mean)

@@ -18,6 +18,7 @@ from wattree.accounts.breakdown import (
     time_parts,
 )
 from wattree.accounts.energy_use import standing_w
+from wattree.distinct import distinct
 from wattree.energy import loading_energy_j
 from wattree.graph import StageLabel, StreamKind, TaskKind
 from wattree.job import Job
@@ -199,7 +200,7 @@ def _work(job: Job, prediction: Prediction) -> Work:
     graph = trace.graph
     task, owner = membership_class(trace)
     # A task on several streams of a class is one.
-    first = np.unique(np.stack([task, owner]), axis=1)
+    first = distinct(np.stack([task, owner]), axis=1)
     task, owner = first[0], first[1]
     ranks = graph.class_ranks[owner]
     stage, kind = graph.stage[task], graph.kind[task]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.strategies import Shared, screened, stage_pools
+from wattree.distinct import distinct
 from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
 from wattree.strategy import AXES, Schedule, StrategyOptions
@@ -55,7 +56,7 @@ def balanced_cuts(
     ranks = np.prod([chosen.axes[axis] for axis in AXES], axis=0)
     stages = chosen.axes["pp"]
     layers = setting.model.layers
-    for count, depth in np.unique(np.stack([ranks, stages], axis=1), axis=0).tolist():
+    for count, depth in distinct(np.stack([ranks, stages], axis=1), axis=0).tolist():
         mine = np.flatnonzero((ranks == count) & (stages == depth))
         pools = stage_pools(setting.job.cluster, count, depth) > 0
         if not alike and (pools == pools[:, :1]).all():

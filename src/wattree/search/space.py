@@ -19,6 +19,7 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.distinct import distinct
 from wattree.graph import ModelGraph
 from wattree.lowering.split_rules import has_split_positions, illegal_by_rule, split_rules
 from wattree.predict import Degrees, Setting, Shared
@@ -125,7 +126,7 @@ def enumerate_space(
         every_options = list(
             phantom_options(
                 model,
-                np.unique(_column(meshes, "tp")).tolist(),
+                distinct(_column(meshes, "tp")).tolist(),
                 limits.shardings,
                 recomputations(setting, limits),
             )
@@ -337,13 +338,13 @@ def _expanded(
     shares = batch // _replicas(meshes)
     row, micro_batch = _with_choices(
         shares,
-        {int(s): micro_batch_sizes(int(s), limits, setting) for s in np.unique(shares)},
+        {int(s): micro_batch_sizes(int(s), limits, setting) for s in distinct(shares)},
     )
     meshes, micro_batches = meshes[row], shares[row] // micro_batch
     stages = _column(meshes, "pp")
     row, virtual = _with_choices(
         stages,
-        {int(p): virtual_stages(int(p), options.pipeline.schedule) for p in np.unique(stages)},
+        {int(p): virtual_stages(int(p), options.pipeline.schedule) for p in distinct(stages)},
     )
     return Degrees(
         axes={axis: _column(meshes, axis)[row] for axis in AXES},

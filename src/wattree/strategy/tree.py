@@ -233,7 +233,8 @@ def _matching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2**16)
 def _reaching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
-    return tuple(pattern for pattern in patterns if _reaches(pattern, path))
+    depth = path.count(".") + 1
+    return tuple(pattern for pattern in patterns if _applies(_head(pattern, depth), path))
 
 
 @lru_cache(maxsize=2**16)  # trees differ in few of their patterns
@@ -241,10 +242,9 @@ def _applies(pattern: str, path: str) -> bool:
     return _fit(_segments(pattern), path.split("."))
 
 
-@lru_cache(maxsize=2**16)
-def _reaches(pattern: str, path: str) -> bool:
-    segments = path.split(".")
-    return _fit(_segments(pattern)[: len(segments)], segments)
+@lru_cache(maxsize=2**16)  # many patterns begin alike
+def _head(pattern: str, depth: int) -> str:
+    return ".".join(_segments(pattern)[:depth])
 
 
 @cache

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.compiler.folding.transfer_costs import RankLinks, transfer_costs
 from wattree.cost.rates import Rates
+from wattree.distinct import distinct
 from wattree.hardware import Cluster
 from wattree.lowering.mesh_borders import BorderMessages
 from wattree.lowering.topology import LinkUse, MeshTopology
@@ -174,7 +175,7 @@ def _brought(
 
     of_link, on_link = added_up(sender, link)
     of_pair, on_pair = added_up(sender, receiver, link)
-    ranks = np.unique(np.stack([of_link[carried], crossing.senders[carried]], axis=1), axis=0)
+    ranks = distinct(np.stack([of_link[carried], crossing.senders[carried]], axis=1), axis=0)
     senders = np.bincount(ranks[:, 0], minlength=len(on_link))
 
     def brought(messages: Integers) -> tuple[Floats, Floats]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from wattree.compiler.folding.kernels import FROM_TASK
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.compiler.folding.task_instances import TaskInstances
+from wattree.distinct import distinct
 from wattree.graph import TaskKind
 from wattree.lowering.streams import Stream
 
@@ -63,7 +64,7 @@ def times(tasks: TaskInstances, costs: Integers) -> tuple[Floats, Floats, Floats
         work_s[instance] *= np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
     if len(tasks.by_level) > 1:
         _slowest_member(tasks, tasks.mixed(), latency_s, work_s)
-    for row in np.unique(costs[costs != FROM_TASK]).tolist():
+    for row in distinct(costs[costs != FROM_TASK]).tolist():
         instance, record, owner = tasks.instances_of(costs == row)
         latency_s[instance] = by_class(tasks, row, "latency_s")[owner]
         work_s[instance] = by_class(tasks, row, "work_s")[owner] * records["wire_bytes"][record]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.tasks.table import TaskTable
+from wattree.distinct import distinct
 from wattree.graph import OperatorClass, TaskKind
 from wattree.lowering.streams import Stream
 
@@ -36,7 +37,7 @@ def merged(table: TaskTable) -> TaskTable:
     result["operator_class"][mixed] = OperatorClass.OPERATORS
     worst = _merge_memory(tasks, number, result)
     edges = number[table.edges]
-    edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
+    edges = distinct(edges[edges[:, 0] != edges[:, 1]], axis=0)
     return TaskTable(
         tasks=result,
         edges=edges,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.algorithms.cycles import disjoint_cycles
+from wattree.distinct import distinct
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Network, Node
 from wattree.hardware.topologies import (
@@ -63,7 +64,7 @@ class RankGroup:
     @property
     def nodes(self) -> int:
         """Number of domains."""
-        return len(np.unique(self.node))
+        return len(distinct(self.node))
 
     def members(self) -> list[Integers]:
         """Return the ranks in each domain, domains ascending."""
@@ -134,7 +135,7 @@ def _switches(cluster: Cluster, domain: Integers) -> tuple[str, ...]:
         return ()
     own_node = cluster.domain_devices == cluster.node.devices
     pattern = "nvswitch0@{}" if own_node else "nvswitch{}"
-    return tuple(pattern.format(each) for each in np.unique(domain).tolist())
+    return tuple(pattern.format(each) for each in distinct(domain).tolist())
 
 
 def has_cycles(size: int) -> bool:

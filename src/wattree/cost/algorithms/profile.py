@@ -20,6 +20,7 @@ from wattree.cost.algorithms.layout import GroupLayout
 from wattree.cost.algorithms.messages import MessageSchedule, Round
 from wattree.cost.algorithms.registry import Call
 from wattree.cost.algorithms.wiring import LinkTraffic, Wiring, busiest_s, crossing_of
+from wattree.distinct import distinct
 from wattree.errors import CostError
 
 Floats = NDArray[np.float64]
@@ -79,7 +80,7 @@ def profile_of(kind: str, algorithm: str, layout: GroupLayout, wiring: Wiring) -
     }
     bases = layout.bases().tolist()
     # Where degrees and domains do not divide each other, the most spread group holds all up.
-    bases.sort(key=lambda base: -len(np.unique((layout.offsets + base) // layout.domain)))
+    bases.sort(key=lambda base: -len(distinct((layout.offsets + base) // layout.domain)))
     if exchange:
         profile = _exchange(kind, algorithm, layout, bases[0])
     else:
@@ -153,7 +154,7 @@ def _schedule(
         node=domain,
         cycles=cycles,
         shape=None if wiring.torus is None else layout.torus_axes(wiring.torus),
-        switches=tuple(f"switch{each}" for each in np.unique(domain).tolist())
+        switches=tuple(f"switch{each}" for each in distinct(domain).tolist())
         if wiring.scale_up.in_network_reduction and wiring.scale_up.kind == "switch"
         else (),
     )
@@ -184,7 +185,7 @@ def _counted(schedule: MessageSchedule, layout: GroupLayout) -> CollectiveProfil
     domain = _places(schedule, layout.domain)
     leaf = _places(schedule, layout.leaf)
     if schedule.helpers and schedule.algorithm == "sharp":
-        beneath = np.unique(leaf[:-1])
+        beneath = distinct(leaf[:-1])
         leaf[-1] = beneath[0] if len(beneath) == 1 else -1  # sums are made where all meet
     loads, mixed = np.zeros(3), False
     steps = np.zeros(2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattree import __version__
 from wattree.errors import OutputError, check_packages
 from wattree.files import write_atomic
 from wattree.report.html.templates import rendered, style
@@ -119,6 +118,8 @@ def write_validation_report(path: Path, found: Validation) -> None:
 
 def _write(path: Path, *, body: str, **words: Any) -> None:
     from markupsafe import Markup
+
+    from wattree import __version__  # reads what is installed, for which others need not wait
 
     text = rendered(
         "document.html.j2",
