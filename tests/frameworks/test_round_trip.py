@@ -24,10 +24,10 @@ from wattree.job import Job, job_from_mapping
 from wattree.strategy import AXES
 from wattree.strategy.described import describe_options
 
-#: Strategies for each framework.
-COUNT: Final = 200
+#: Strategies for each framework, and under `make soak`.
+COUNT, SOAKED = 40, 200
 #: Drawn at most for one that can be exported.
-MOST_DRAWN: Final = 200 * COUNT
+MOST_DRAWN: Final = 200 * SOAKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +251,10 @@ def _sound(strategy: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted(DRAWN))
 def test_an_exported_strategy_comes_back(
-    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None], *, soaking: bool
 ) -> None:
     """A user who exports, edits a path and imports must not plan something else."""
-    done, different = 0, []
+    done, wanted, different = 0, SOAKED if soaking else COUNT, []
     for job in random_jobs(name, seed=19):
         try:
             concrete = concrete_job(job)
@@ -264,12 +264,12 @@ def test_an_exported_strategy_comes_back(
         back = _imported(files, name, concrete, tmp_path)
         before, after = _facts(concrete), _facts(back)
         different += [(key, before[key], after[key]) for key in before if before[key] != after[key]]
-        if (done := done + 1) == COUNT:
+        if (done := done + 1) == wanted:
             break
     record_property("exported", done)
 
     assert different[:1] == []
-    assert done == COUNT
+    assert done == wanted
 
 
 def _imported(files: dict[str, str], name: str, concrete: ConcreteJob, folder: Path) -> ConcreteJob:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -229,7 +228,7 @@ def test_trials_cannot_change_what_mpi_starts() -> None:
 def test_launchers_of_mpirun_try_together(tmp_path: Path, words: list[str]) -> None:
     """All draw up the same rows, of the processes of all; what one cannot do none can."""
     pytest.importorskip("torch")
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", warm_python()]
     done = subprocess.run(
         [*command, str(SCRIPT.with_name("tries.py")), str(tmp_path / "ended"), *words],
         env=os.environ
