@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wattree.accounts.bill import cost_usd, embodied_gco2e, with_bill
 from wattree.accounts.breakdown import time_parts
-from wattree.accounts.class_sums import class_sums
+from wattree.accounts.class_sums import ClassSums, class_sums
 from wattree.accounts.colocation import colocation_use
 from wattree.accounts.energy_use import StepEnergy
 from wattree.accounts.evidence import provenance_of
@@ -47,34 +48,11 @@ def result_of(
     step_s, ranks, nodes, batch = step.step_s, step.ranks, step.nodes, step.batch
     tokens_per_s = batch * job.data.sequence_length / step_s if setting.has_tokens else None
     needed = trained.model_flop * (batch / job.data.global_batch)
-    available = step_s * peak_flop_per_s(cluster, ranks, setting.precision)
-    carbon = cluster.site.carbon_gco2e_per_j
-    trains = job.workload is WorkloadKind.TRAIN
     sums = class_sums(step.trace)
     parts = time_parts(step.trace, sums.slowest)
-    # Of all ranks: what the model needs, recomputation and redundant work.
-    executed_flop = float((sums.flop * step.trace.graph.class_ranks).sum())
+    mfu, hfu = _utilization(step, sums, needed)
     tiers = tier_uses(step)
-    memory = memory_use(step, peak, tiers, memory_of=memory_of)
-    cost = cost_usd(cluster, nodes, step_s, energy.use.total)
-    intervals = intervals_of(
-        step,
-        energy.use,
-        peak,
-        {
-            "step_time_s": step_s,
-            "samples_per_s": batch / step_s,
-            "tokens_per_s": tokens_per_s,
-            "memory.peak_bytes": memory.peak_bytes,
-            "average_power_w": energy.average_w,
-            "energy_j": energy.use.total,
-            "cost_usd": cost,
-            "carbon_gco2e": None if carbon is None else carbon * energy.use.total,
-        },
-        parts=parts,
-        slowest=sums.slowest,
-    )
-    return Result(
+    result = Result(
         model=setting.model.name,
         cluster=_used(cluster, nodes),
         strategy=describe(step.strategy, setting.model),
@@ -83,25 +61,21 @@ def result_of(
         samples_per_s=batch / step_s,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / ranks,
-        mfu=needed / available,
-        hfu=max(executed_flop, needed) / available,
+        mfu=mfu,
+        hfu=hfu,
         mfu_precision=setting.precision.value,
         model_flop_per_step=needed,
         parameters=trained.model.parameters,
         dense_parameters=None if trained is setting else setting.model.parameters,
-        memory=memory,
+        memory=memory_use(step, peak, tiers, memory_of=memory_of),
         time_s=parts,
         energy_j=with_bill(energy.use, cluster, nodes, step_s),
         average_power_w=energy.average_w,
         peak_power_w=energy.peak_w,
-        cost_usd=cost,
+        cost_usd=cost_usd(cluster, nodes, step_s, energy.use.total),
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
-        carbon_gco2e=None if carbon is None else carbon * energy.use.total,
+        carbon_gco2e=cluster.site.carbon_gco2e(energy.use.total),
         provenance=provenance_of(step, sums, energy.use, peak),
-        interval=intervals.of,
-        interval_parts=intervals.parts,
-        # Classes are those of measured training steps.
-        evidence_class=intervals.known.label if trains else "",
         workload=job.workload.value,
         simulation=_size(step),
         assumed=assumptions_of(step, rules),
@@ -110,6 +84,47 @@ def result_of(
         materials=materials_use(step, parts.exposed_materials),
         tiers=tiers,
         colocation=colocation_use(step, peak, parts.optimizer),
+    )
+    return _with_intervals(result, step, energy, peak, sums)
+
+
+def _utilization(step: ExecutedStep, sums: ClassSums, needed_flop: float) -> tuple[float, float]:
+    """Return MFU and HFU."""
+    cluster, precision = step.job.cluster, step.setting.precision
+    available = step.step_s * peak_flop_per_s(cluster, step.ranks, precision)
+    # Of all ranks: what the model needs, recomputation and redundant work.
+    executed = float((sums.flop * step.trace.graph.class_ranks).sum())
+    return needed_flop / available, max(executed, needed_flop) / available
+
+
+def _with_intervals(
+    result: Result, step: ExecutedStep, energy: StepEnergy, peak: PeakMemory, sums: ClassSums
+) -> Result:
+    """Return the result with the intervals of its figures."""
+    intervals = intervals_of(
+        step,
+        energy.use,
+        peak,
+        {
+            "step_time_s": result.step_time_s,
+            "samples_per_s": result.samples_per_s,
+            "tokens_per_s": result.tokens_per_s,
+            "memory.peak_bytes": result.memory.peak_bytes,
+            "average_power_w": result.average_power_w,
+            "energy_j": energy.use.total,
+            "cost_usd": result.cost_usd,
+            "carbon_gco2e": result.carbon_gco2e,
+        },
+        parts=result.time_s,
+        slowest=sums.slowest,
+    )
+    trains = step.setting.job.workload is WorkloadKind.TRAIN
+    return replace(
+        result,
+        interval=intervals.of,
+        interval_parts=intervals.parts,
+        # Classes are those of measured training steps.
+        evidence_class=intervals.known.label if trains else "",
     )
 
 

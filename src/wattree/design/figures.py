@@ -81,7 +81,6 @@ def of_estimate(
     """Return the figures of the closed form, which has no parts of a step."""
     options, site = best.options, setting.job.cluster.site
     priced = setting.job.cluster.node.price_usd_per_s is not None
-    carbon = site.carbon_gco2e_per_j
     return WorkloadOutcome(
         workload=workload.name,
         feasible=True,
@@ -98,7 +97,7 @@ def of_estimate(
         time_s=best.step_time_s * steps,
         energy_j=best.energy_j * steps,
         cost_usd=best.cost_usd * steps if priced or site.energy_price_usd_per_j else None,
-        carbon_gco2e=_times(None if carbon is None else carbon * best.energy_j, steps),
+        carbon_gco2e=_times(site.carbon_gco2e(best.energy_j), steps),
         average_power_w=best.average_power_w,
         peak_power_w=best.peak_power_w,
         memory_bytes=best.memory_bytes,

@@ -87,6 +87,11 @@ class Site:
                 {"pue": f"found {self.pue:g} for site {self.name}, expected 1 or more"}
             )
 
+    def carbon_gco2e(self, energy_j: float) -> float | None:
+        """Return what making so much energy emits; None if unknown. [gCO2e]"""
+        intensity = self.carbon_gco2e_per_j
+        return None if intensity is None else intensity * energy_j
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Cluster:

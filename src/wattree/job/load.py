@@ -110,17 +110,10 @@ def _job(
     if data is not None and data.loader is not None and cluster is not None:
         warn_of_loader(data.loader, cluster, problems=problems)
     chosen = mapping.get("strategy", AUTO)
-    strategy = chosen_strategy(
-        chosen,
-        cluster=cluster if place is None or cluster is None else place.allotment(cluster),
-        folder=folder,
-        problems=problems,
-    )
-    named = mesh_devices(chosen, cluster, place, problems=problems)
-    _check_order(place, strategy, problems)
+    strategy, named = _strategy(chosen, cluster, place, folder=folder, problems=problems)
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data, workload)
-    habits = _software_defaults(mapping, strategy, cluster, problems=problems)
+    defaults = _software_defaults(mapping, strategy, cluster, problems=problems)
     left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
     _warn_of_lacking(strategy, mapping.get("software"), left, problems=problems)
     check_strategy(strategy, workload, mapping, problems=problems)
@@ -143,7 +136,7 @@ def _job(
         devices=named or (None if place is None else _devices(place, strategy)),
         left_open=left,
         workload=workload,
-        **habits,
+        **defaults,
     )
     if guest is not None:
         refuse_auto(job, guest.host)
@@ -289,6 +282,22 @@ def _mesh_axes(strategy: Strategy | StrategyOptions | str) -> dict[str, int] | N
         one = len(strategy.meshes) == 1
         return dict(strategy.mesh.axes) if one else {"ranks": strategy.ranks}
     return {axis: strategy.value(axis) for axis in AXES}
+
+
+def _strategy(
+    chosen: object,
+    cluster: Cluster | None,
+    place: JobPlace | None,
+    *,
+    folder: Path,
+    problems: Problems,
+) -> tuple[Strategy | StrategyOptions | str | None, tuple[int, ...] | None]:
+    """Return the strategy, and the devices that its meshes name, if they do."""
+    own = cluster if place is None or cluster is None else place.allotment(cluster)
+    strategy = chosen_strategy(chosen, cluster=own, folder=folder, problems=problems)
+    named = mesh_devices(chosen, cluster, place, problems=problems)
+    _check_order(place, strategy, problems)
+    return strategy, named
 
 
 def _check_order(

@@ -203,7 +203,6 @@ def _told(
     step_s, energy_j = float(found.step_time_s[0]), float(found.energy_j[0])
     batch = colocation.samples(job.data.global_batch)
     nodes = occupied_nodes(job, options.ranks)
-    carbon = cluster.site.carbon_gco2e_per_j
     tokens_per_s, read_share = batch * job.data.sequence_length / step_s, 0.0
     if generation is not None:
         tokens_per_s = generation.output_tokens_per_s
@@ -218,7 +217,7 @@ def _told(
         average_power_w=energy_j / cluster.site.pue / step_s,
         peak_power_w=float(found.peak_power_w[0]),
         cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
-        carbon_gco2e=None if carbon is None else carbon * energy_j,
+        carbon_gco2e=cluster.site.carbon_gco2e(energy_j),
         generation=generation,
     )
     intervals = estimated_intervals(

@@ -192,7 +192,6 @@ def _result(
     nodes = [ranks / node.devices]
     energy = _energy(job, run)
     known_j = None if math.isnan(energy.total) else energy.total
-    carbon = job.cluster.site.carbon_gco2e_per_j
     peak = max(account.peak_bytes for account in accounts)
     return Result(
         model=setting.model.name,
@@ -220,7 +219,7 @@ def _result(
         peak_power_w=_peak_w(run),
         cost_usd=None if known_j is None else cost_usd(job.cluster, nodes, step_s, known_j),
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
-        carbon_gco2e=None if carbon is None or known_j is None else carbon * known_j,
+        carbon_gco2e=None if known_j is None else job.cluster.site.carbon_gco2e(known_j),
         provenance=_provenance(run),
         simulation=SimulationSize(
             tasks=0, events=0, rank_classes=len(accounts), compile_s=0.0, run_s=0.0
