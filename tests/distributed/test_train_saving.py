@@ -19,7 +19,7 @@ from wattree.errors import OutputError, RunError
 from wattree.runtime.checkpoint import (
     MOST_CHECKPOINTS,
     load_tensors,
-    read_facts,
+    read_manifest,
     save_checkpoint,
     tensor_shapes,
 )
@@ -185,7 +185,7 @@ def test_the_last_checkpoints_are_kept(tmp_path: Path, alone: Any) -> None:
         assert place == tmp_path / f"step-{step}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-3", "step-4"]
     assert MOST_CHECKPOINTS == 2
-    assert read_facts(tmp_path, 4) == {"step": 4}
+    assert read_manifest(tmp_path, 4).facts == {"step": 4}
 
 
 def test_a_kill_at_any_time_leaves_a_whole_checkpoint(tmp_path: Path) -> None:

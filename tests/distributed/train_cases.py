@@ -337,14 +337,14 @@ def _read_back(folder: Path, said: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from wattree.runtime.checkpoint import latest_step, load_tensors, read_facts, save_checkpoint
+    from wattree.runtime.checkpoint import latest_step, load_tensors, read_manifest, save_checkpoint
 
     step = latest_step(folder)
     assert step is not None
     into = {name: torch.zeros_like(tensor) for name, tensor in _tensors(0).items()}
     load_tensors(folder, step, into, dist.group.WORLD)
     values = sorted({float(value) for tensor in into.values() for value in tensor.tolist()})
-    facts = read_facts(folder, step)
+    facts = read_manifest(folder, step).facts
     save_checkpoint(folder, step + 1, _tensors(step + 1), {}, dist.group.WORLD)
     left = sorted(path.name for path in folder.iterdir())
     said.write_text(json.dumps([step, values, facts, left]))

@@ -13,7 +13,7 @@ from wattree.strategy.schedules import (
     Slot,
     SlotWork,
     most_live,
-    stage_order,
+    stage_orders,
 )
 
 __all__ = ["Played", "execute", "orders_of", "play_orders"]
@@ -44,10 +44,7 @@ class Played:
 
 def orders_of(name: str, stages: int, chunks: int, micro_batches: int) -> list[Order]:
     """Return the order of every stage."""
-    return [
-        stage_order(name, stage=s, stages=stages, chunks=chunks, micro_batches=micro_batches)
-        for s in range(stages)
-    ]
+    return list(stage_orders(name, stages=stages, chunks=chunks, micro_batches=micro_batches))
 
 
 def play_orders(

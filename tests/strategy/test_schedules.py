@@ -18,7 +18,7 @@ from wattree.strategy.schedules import (
     order_problems,
     read_slot,
     schedule_misfits,
-    stage_order,
+    stage_orders,
 )
 
 NAMES = tuple(PIPELINE_SCHEDULES)
@@ -297,7 +297,7 @@ def test_stages_of_dualpipe_mirror_each_other() -> None:
 
 def test_one_order_written_out() -> None:
     """Second of three stages, four micro-batches: one forward to warm up, then pairs."""
-    order = stage_order("1f1b", stage=1, stages=3, chunks=1, micro_batches=4)
+    order = stage_orders("1f1b", stages=3, chunks=1, micro_batches=4)[1]
 
     shown = "".join(str(slot) for slot in order)
 
@@ -306,7 +306,7 @@ def test_one_order_written_out() -> None:
 
 def test_a_split_order_written_out() -> None:
     """Last of three stages under ZB-H1: two weight gradients wait for the end."""
-    order = stage_order("zb-h1", stage=2, stages=3, chunks=1, micro_batches=4)
+    order = stage_orders("zb-h1", stages=3, chunks=1, micro_batches=4)[2]
 
     shown = " ".join(str(slot) for slot in order)
 
@@ -434,7 +434,7 @@ def test_what_a_schedule_cannot_run_on_is_said(
 def test_an_unknown_schedule_is_refused_with_the_nearest_one() -> None:
     """A spelling mistake is mended by the message."""
     with pytest.raises(UnknownNameError) as caught:
-        stage_order("interleave", stage=0, stages=1, chunks=1, micro_batches=1)
+        stage_orders("interleave", stages=1, chunks=1, micro_batches=1)
 
     assert str(caught.value) == (
         "unknown pipeline schedule 'interleave'; did you mean 'interleaved'? "

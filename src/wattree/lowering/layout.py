@@ -17,7 +17,6 @@ Layout = Mapping[str, int]
 PARTIAL = SUMMANDS
 #: Whole on one rank of the axis, given by the operator's owner.
 OWNED = -2
-REPLICATED: Layout = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,11 +80,6 @@ class Recorder:
         """Record that `task` frees a tensor at its end."""
         self.lines.append((task, True, item, 0, -1, -size_bytes))
 
-    def pass_by(self, task: int, item: int, size_bytes: float) -> None:
-        """Record that `task` allocates a tensor and frees it."""
-        self.take(task, item, size_bytes)
-        self.give(task, item, size_bytes)
-
     def drop(self, task: int, item: int) -> None:
         """Remove the records of `item` at `task`."""
         self.lines = [line for line in self.lines if line[0] != task or line[2] != item]

@@ -13,7 +13,7 @@ from wattree.runtime.checkpoint.folder import (
     set_damaged_aside,
     set_run_aside,
 )
-from wattree.runtime.checkpoint.manifest import Manifest, read_facts, read_manifest
+from wattree.runtime.checkpoint.manifest import Manifest, read_manifest
 from wattree.runtime.checkpoint.owner import PATIENCE_S, FolderOwner
 from wattree.runtime.checkpoint.resume import Resumed, newest_whole
 from wattree.runtime.checkpoint.tensors import (
@@ -34,7 +34,6 @@ __all__ = [
     "latest_step",
     "load_tensors",
     "newest_whole",
-    "read_facts",
     "read_manifest",
     "save_checkpoint",
     "set_damaged_aside",

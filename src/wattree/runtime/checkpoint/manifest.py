@@ -120,14 +120,5 @@ def read_manifest(folder: Path, step: int) -> Manifest:
     return manifest
 
 
-def read_facts(folder: Path, step: int) -> dict[str, Any]:
-    """Return the facts in a checkpoint's manifest.
-
-    Raises:
-        RunError: It is none of ours, or damaged.
-    """
-    return dict(read_manifest(folder, step).facts)
-
-
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

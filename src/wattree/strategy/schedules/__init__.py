@@ -6,7 +6,6 @@ from wattree.strategy.schedules.orders import (
     check_orders,
     pipeline_schedule,
     schedule_misfits,
-    stage_order,
     stage_orders,
 )
 from wattree.strategy.schedules.placement import (
@@ -37,6 +36,5 @@ __all__ = [
     "pipeline_schedule",
     "read_slot",
     "schedule_misfits",
-    "stage_order",
     "stage_orders",
 ]

@@ -23,17 +23,6 @@ def pipeline_schedule(name: str) -> PipelineSchedule:
     return PIPELINE_SCHEDULES[name]
 
 
-def stage_order(name: str, *, stage: int, stages: int, chunks: int, micro_batches: int) -> Order:
-    """Return the slots of `stage`, in order.
-
-    Raises:
-        UnknownNameError: There is no such schedule.
-    """
-    return pipeline_schedule(name).order(
-        stage=stage, stages=stages, chunks=chunks, micro_batches=micro_batches
-    )
-
-
 @lru_cache(maxsize=64)  # a search asks for few shapes again and again
 def stage_orders(name: str, *, stages: int, chunks: int, micro_batches: int) -> tuple[Order, ...]:
     """Return the orders of all stages; built-in schedules satisfy `check_orders`.
