@@ -45,11 +45,23 @@ def is_alive(process: Process) -> bool:
     return _start_of(process.pid) == process.start
 
 
+def boot_id() -> str:
+    """Return the identifier of this boot of the machine; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def host() -> str:
+    """Return the name of this host, and a key that distinguishes hosts of that name."""
+    return f"{socket.gethostname()} {boot_id()}"
+
+
 def numbering() -> str:
     """Return what numbers of processes are unique in: a boot of a machine, and a name space."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+        return f"{boot_id()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return socket.gethostname()
 

@@ -28,13 +28,13 @@ from wattree.measure.stages.surroundings import (
     device_index,
     device_uuid,
     gradient_bytes,
-    host,
     prefetches,
     rank_and_world,
 )
 from wattree.measure.stages.timeline import CpuClock, DeviceClock, StageClock, Timeline
 from wattree.measure.stages.work import uncounted, work_of
 from wattree.measure.window import Window, WindowReading
+from wattree.process import host
 from wattree.trace import Activity, Run, StageUse, Work, write_run
 
 

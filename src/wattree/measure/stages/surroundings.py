@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,15 +53,6 @@ def rank_and_world() -> tuple[int, int]:
     if not (distributed.is_available() and distributed.is_initialized()):
         return 0, 1
     return int(distributed.get_rank()), int(distributed.get_world_size())
-
-
-def host() -> str:
-    """Return the name of this node, the same in all its processes."""
-    try:
-        started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        started = ""
-    return f"{socket.gethostname()} {started}"
 
 
 def activity_of(name: Activity | str) -> Activity:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.errors import RunError, WattreeError
+from wattree.process import host
 from wattree.runtime.colocation.clean import clear, clear_orphans
 from wattree.runtime.colocation.environment import PROCESSES_PER_DEVICE
 from wattree.runtime.colocation.keeper import Keeper
@@ -298,7 +298,7 @@ def _all_but_ranks(state: JobState) -> frozenset[int]:
 
 def _facts(tools: Equipment, options: LaunchOptions) -> Facts:
     return Facts(
-        host=_host(),
+        host=host(),
         version=_version(),
         processes=options.processes,
         device=tools.kind,
@@ -315,12 +315,3 @@ def _version() -> str:
         return version("wattree")
     except PackageNotFoundError:  # run from a folder that was never installed
         return ""
-
-
-def _host() -> str:
-    """Return the name of this host, and a key that distinguishes hosts of that name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()} {boot}"

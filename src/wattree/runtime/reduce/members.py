@@ -6,12 +6,12 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from wattree.errors import CommunicationError, RunError
+from wattree.process import boot_id
 from wattree.runtime.colocation.environment import ColocatedProcess
 
 
@@ -102,14 +102,12 @@ def agree(process_group: Any, mine: Any) -> list[Any]:
 
 def host_name() -> str:
     """Return a key of this host, of its boot and of its container."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    known = boot.read_text(encoding="ascii").strip() if boot.exists() else ""
     # Containers of one host do not see each other's processes: they count as hosts of their own.
     try:
         space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no path that exists
     except OSError:
         space = ""
-    return f"{socket.gethostname()} {known[:8]} {space}".strip()
+    return f"{socket.gethostname()} {boot_id()[:8]} {space}".strip()
 
 
 def _listed(ranks: Sequence[int]) -> str:
