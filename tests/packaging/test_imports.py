@@ -16,11 +16,8 @@ HEAVY = ("torch", "transformers", "numba", "scipy", "amdsmi", "zeus", "ray")
 
 
 def loaded_after(program: str) -> set[str]:
-    """Return the top-level packages in memory after `program` ran in a process of its own."""
-    report = (
-        "import json, sys; "
-        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
-    )
+    """Return the modules in memory after `program` ran in a process of its own."""
+    report = "import json, sys; print(json.dumps(sorted(sys.modules)))"
     finished = subprocess.run(
         [sys.executable, "-c", f"{program}\n{report}"],
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
@@ -52,3 +49,14 @@ def test_help_loads_nothing_heavy() -> None:
 def test_descriptions_load_without_the_engine(package: str) -> None:
     """Reading a file or a catalog is no reason to load a compiler or a driver."""
     assert loaded_after(f"import wattree.{package}").isdisjoint(HEAVY)
+
+
+def test_distinct_values_and_names_of_reports_load_nothing_that_no_command_needs() -> None:
+    """`simulate` and `plan` would spend a twentieth of their start on both."""
+    program = (
+        "import numpy, wattree.report.html.documents\n"
+        "from wattree.distinct import distinct\n"
+        "assert distinct(numpy.array([2, 1, 2])).tolist() == [1, 2]"
+    )
+
+    assert loaded_after(program).isdisjoint({"numpy.ma", "importlib.metadata"})

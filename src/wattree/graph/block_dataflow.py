@@ -6,6 +6,7 @@ carried past those in between: every cut before its last reader transfers it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -65,11 +66,14 @@ class BlockDataflow:
         return dict(sorted(found.items()))
 
     def live_at(self, starts: Sequence[int]) -> list[tuple[Made, ...]]:
-        """Return what is made before each of some instances and read by it or behind it."""
-        return [
-            tuple(m for m, last in self.last_reader.items() if 0 <= m.instance < start <= last)
-            for start in starts
-        ]
+        """Return what is made before each of some ascending instances and read by it or behind."""
+        found: list[list[Made]] = [[] for _ in starts]
+        for made, last in self.last_reader.items():
+            if made.instance >= 0:
+                first = bisect_right(starts, made.instance)
+                for live in found[first : bisect_right(starts, last)]:
+                    live.append(made)
+        return list(map(tuple, found))
 
 
 def _named(model: ModelGraph, number_of: dict[str, int], path: str, read: str) -> Made:

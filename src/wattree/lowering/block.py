@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import Block, BlockDataflow, Made, ModelGraph
-from wattree.lowering.block_program import CachedComputation, block_program, frozen
+from wattree.lowering.block_program import CachedComputation, block_program, compute_key, frozen
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.propagate import operator_splits, required_layout
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
@@ -85,7 +85,7 @@ class ModelProgram:
         return tuple(dict.fromkeys(at for p in self.programs for at in p.expert_places))
 
 
-@lru_cache(maxsize=32)  # strategies often differ in degrees and micro-batches alone
+@lru_cache(maxsize=256)  # strategies often differ in degrees and micro-batches alone
 def _cached_program(computation: CachedComputation[ModelProgram]) -> ModelProgram:
     return computation.make()
 
@@ -127,7 +127,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
     compiled: list[BlockProgram] = []
     made_in: list[Mapping[str, Layout]] = []
     instances = []
-    trained_before = False
+    first_trained = trained_from(model)
     for index, instance in enumerate(model.instances):
         block = model.blocks[instance.block]
         sources = dict(zip((t.name for t in block.inputs), dataflow.sources[index], strict=True))
@@ -141,7 +141,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
         elsewhere = frozenset(
             n for n, m in sources.items() if m in saved_names and m.instance < index - 1
         )
-        seen = frozen(given), frozen(boundary_layouts), elsewhere, trained_before
+        seen = frozen(given), frozen(boundary_layouts), elsewhere, index > first_trained
         key = (instance.block, id(choices[index]), seen)
         if key not in programs:
             program, made = block_program(
@@ -152,7 +152,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
                 boundary_layouts=boundary_layouts,
                 elsewhere=elsewhere,
                 instance=instance,
-                input_gradient=trained_before,
+                input_gradient=index > first_trained,
                 roles=roles,
             )
             # Choices that match other patterns may give the same program.
@@ -165,7 +165,6 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
         sources |= makes
         saved = compiled[programs[key]].saved
         saved_names |= {sources[t.name] for t in saved if t.name in sources and not t.recomputed}
-        trained_before = trained_before or is_trained(block)
     root = tree.choices("")
     return ModelProgram(
         model=model,
@@ -179,9 +178,11 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
     )
 
 
-def is_trained(block: Block) -> bool:
-    """Whether a block has parameters that are updated."""
-    return any(p.trainable for operator in block.operators for p in operator.parameters)
+def trained_from(model: ModelGraph) -> int:
+    """Return the number of the first block instance with parameters that are updated."""
+    blocks = (model.blocks[instance.block] for instance in model.instances)
+    trained = (any(p.trainable for o in block.operators for p in o.parameters) for block in blocks)
+    return next((number for number, own in enumerate(trained) if own), len(model.instances))
 
 
 def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Choices, ...]]:
@@ -225,11 +226,27 @@ def _layouts(
         block = model.blocks[instance.block]
         key = (instance.block, id(chosen))
         if key not in known:
-            splits = (
-                operator_splits(block, chosen, {}, active, instance.path) if block.inputs else ()
-            )
-            known[key] = tuple(required_layout(block, splits, t.name) for t in block.inputs)
+            known[key] = _required(block, chosen, active, instance.path)
         for made, layout in zip(sources, known[key], strict=True):
             is_next = made.instance in {number - 1, -1}
             layouts.setdefault(made, layout if is_next else None)
     return layouts
+
+
+@lru_cache(maxsize=1024)  # strategies that differ in what they store need the same
+def _cached_layouts(computation: CachedComputation[tuple[Layout, ...]]) -> tuple[Layout, ...]:
+    return computation.make()
+
+
+def _required(
+    block: Block, choices: Sequence[Choices], active: frozenset[str], where: str
+) -> tuple[Layout, ...]:
+    """Return the layouts that a block needs of its inputs."""
+
+    def layouts() -> tuple[Layout, ...]:
+        splits = operator_splits(block, choices, {}, active, where)
+        return tuple(required_layout(block, splits, tensor.name) for tensor in block.inputs)
+
+    if not block.inputs:
+        return ()
+    return _cached_layouts(CachedComputation((id(block), compute_key(choices), active), layouts))

@@ -119,12 +119,10 @@ def block_program(
     Neither axes that no loop is split over nor where parameters are stored change its instructions;
     recomputation changes neither forward nor backward.
     """
-    told = {id(choice): _told(choice) for choice in choices}
     active = frozenset(a for c in choices for axes in c.compute.values() for a in axes) & active
     layouts = frozen(given), frozen(boundary_layouts), input_gradient
     known_roles = tuple((axis, roles.get(axis)) for axis in sorted(active))
-    own = tuple(told[id(c)] for c in choices)
-    key = (id(block), own, active, known_roles, layouts)
+    key = (id(block), compute_key(choices), active, known_roles, layouts)
     passes = _passes(
         CachedComputation(
             key,
@@ -161,8 +159,13 @@ def block_program(
     return program, lies
 
 
-def _told(choice: Choices) -> tuple[object, ...]:
-    """Return the part of a cache key that forward and backward of an operator depend on."""
+def compute_key(choices: Sequence[Choices]) -> tuple[object, ...]:
+    """Return the part of a cache key that forward and backward of operators depend on."""
+    keys = {id(each): _compute_key(each) for each in choices}
+    return tuple(keys[id(each)] for each in choices)
+
+
+def _compute_key(choice: Choices) -> tuple[object, ...]:
     return (
         tuple(choice.compute.items()),
         choice.context,

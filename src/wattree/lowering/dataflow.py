@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 from wattree.graph import BlockDataflow, Made
-from wattree.lowering.block import ModelProgram, dataflow_of, is_trained
+from wattree.lowering.block import ModelProgram, dataflow_of, trained_from
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.program import BlockProgram, SavedTensor
 from wattree.strategy.schedules import ChunkPlacement
@@ -55,15 +54,15 @@ def entering(
     model = program.model
     dataflow = dataflow_of(model)
     live = dataflow.live_at([chunk[0] for chunk in chunks[1:]])
-    trained = list(accumulate((is_trained(model.blocks[i.block]) for i in model.instances), max))
+    first_trained = trained_from(model)
     return tuple(
         Entering(
             forward=given,
-            backward=tuple(made for made in given if trained[made.instance]),
+            backward=tuple(made for made in given if made.instance >= first_trained),
             copied=()
             if stages[number] == stages[number - 1]
             else _copied(
-                program, dataflow, chunks[number], [m for m in given if trained[m.instance]]
+                program, dataflow, chunks[number], [m for m in given if m.instance >= first_trained]
             ),
         )
         for number, given in enumerate(live, start=1)

@@ -297,8 +297,8 @@ def _edges(tasks: TaskInstances) -> Edges:
     across = np.array(_transfers(tasks, by_heading), dtype=np.int64).reshape(-1, 3)
     edges = Edges(
         offsets=np.zeros(len(tasks.row) + 1, dtype=np.int64),
-        after=np.empty(len(inside) + len(across), dtype=np.int64),
-        via=np.empty(len(inside) + len(across), dtype=np.int64),
+        after=np.empty(len(inside) + len(across), dtype=np.int32),
+        via=np.empty(len(inside) + len(across), dtype=np.int32),
         peers=np.concatenate(by_heading),
     )
     sort_edges(inside, across, tasks.row, tasks.copies < tasks.width, edges)

@@ -78,8 +78,8 @@ class Edges(NamedTuple):
     """
 
     offsets: Integers
-    after: Integers
-    via: Integers
+    after: NDArray[np.int32]
+    via: NDArray[np.int32]
     peers: Integers
 
 
@@ -152,7 +152,11 @@ class Rows(NamedTuple):
 
 @kernel
 def sort_edges(
-    inside: Integers, across: Integers, record: Integers, shared: NDArray[np.bool_], edges: Edges
+    inside: NDArray[np.int32],
+    across: Integers,
+    record: Integers,
+    shared: NDArray[np.bool_],
+    edges: Edges,
 ) -> None:
     """Sort edges by the task before: inside stages, then merged ones, then across stages.
 

@@ -76,7 +76,7 @@ class TaskInstances:
         """Return a field for every instance, times a factor of its record."""
         if len(self.by_level) == 1:
             values = self.records[name] if factor is None else self.records[name] * factor
-            values = np.ascontiguousarray(values)[self.row]
+            values = np.ascontiguousarray(values).take(self.row)  # faster than by an index
             return values if self.is_single else np.repeat(values, self.copies[self.row])
         if self._played is None:
             _, record, owner = self.instances_of(np.ones(len(self.records), dtype=bool))

@@ -74,7 +74,7 @@ class TableSequence:
         found = RepeatedTables(
             rows=np.empty(self.count, dtype=np.int64),
             micro_batches=np.empty(self.count, dtype=np.int32),
-            edges=np.empty((int(np.diff(tables.edge_offsets)[order].sum()), 2), dtype=np.int64),
+            edges=np.empty((int(np.diff(tables.edge_offsets)[order].sum()), 2), dtype=np.int32),
         )
         _repeat(tables, order, np.array(self._micro_batches, dtype=np.int64), found)
         for item in placed:
@@ -94,7 +94,7 @@ class RepeatedTables(NamedTuple):
 
     rows: Integers
     micro_batches: NDArray[np.int32]
-    edges: Integers
+    edges: NDArray[np.int32]
 
 
 class _Tables(NamedTuple):

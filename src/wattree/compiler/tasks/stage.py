@@ -121,7 +121,7 @@ def stage_program(
         records=records,
         rows=repeated.rows,
         micro_batches=repeated.micro_batches,
-        edges=np.concatenate([repeated.edges, np.array(extra, dtype=np.int64).reshape(-1, 2)]),
+        edges=np.concatenate([repeated.edges, np.array(extra, dtype=np.int32).reshape(-1, 2)]),
         sends=tuple(sends),
         receives=receives,
         pieces=(*(item.piece for item in placed), Piece(ends[-1], None, 0, 0, last.ledger)),
@@ -229,10 +229,9 @@ def _tail_edges(before: NDArray[np.int8]) -> Pairs:
     Not for what later steps need, which may go on until the end of all tasks: the next step begins
     when all of them are done: those have -1 for their stream.
     """
-    behind = before[::-1]
-    tail, streams = len(before), range(before.max(initial=-1) + 1)
-    back = {stream: int(np.argmax(behind == stream)) for stream in streams}
-    return [(tail - 1 - at, tail) for stream, at in back.items() if behind[at] == stream]
+    last = np.full(int(before.max(initial=-1)) + 2, -1)  # by stream; one more for those without
+    last[before] = np.arange(len(before))  # of equal places, the last value stays
+    return [(task, len(before)) for task in last[:-1].tolist() if task >= 0]
 
 
 def _blocking_edges(streams: NDArray[np.int8], sends: Sequence[Send]) -> Pairs:

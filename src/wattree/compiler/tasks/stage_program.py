@@ -59,7 +59,7 @@ class StageProgram:
     records: NDArray[np.void]
     rows: NDArray[np.int64]
     micro_batches: NDArray[np.int32]
-    edges: NDArray[np.int64]
+    edges: NDArray[np.int32]
     sends: tuple[Send, ...]
     receives: Mapping[StageTransfer, tuple[int, ...]]
     pieces: tuple[Piece, ...] = ()
