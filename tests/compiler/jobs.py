@@ -232,7 +232,7 @@ class Job:
         """Return the parameter and gradient traffic of one block."""
         program = self.program()
         (found,) = (p for p in program.programs if p.block == block)
-        state = optimizer_state_bytes(self.optimizer)
+        state = optimizer_state_bytes(self.optimizer, self.software)
         return list(block_storage(found, self.scale(program), self.software, state).sync)
 
 

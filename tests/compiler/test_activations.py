@@ -5,6 +5,8 @@ s, b, h, a are sequence, micro-batch, hidden size and heads; t is the tensor-par
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.compiler.jobs import HEADS, HIDDEN, SEQUENCE, WIDTH, Job, dense, mixture
@@ -100,3 +102,21 @@ def test_experts_keep_routed_copies_of_every_token(top_k: int) -> None:
     )
 
     assert found == WIDTH * (8 * SBH + router + routed)
+
+
+def test_steps_written_out_keep_their_results_unless_compiled() -> None:
+    """Beyond fused kernels: 4 bytes of each RMS norm's input, a gate's activation, copies of heads.
+
+    A checkpointed layer still keeps its input alone.
+    """
+    model = dense(norm="rms", gated=True, activation="silu", ffn=WIDTH, kv_heads=HEADS // 2)
+    job = Job.of(model, StrategyOptions())
+    traits = ({}, {"written_out": True}, {"written_out": True, "compiled": True})
+    checkpointed = Job.of(model, StrategyOptions(recompute="full"), traits=traits[1])
+
+    fused, written, compiled = (saved_bytes(replace(job, traits=each)) for each in traits)
+
+    norms, gate, heads = 2 * 4, 2 * WIDTH / HIDDEN, 2  # heads: half of two 16-bit tensors again
+    assert written - fused == pytest.approx((norms + gate + heads) * SBH, rel=1e-12)
+    assert compiled == fused
+    assert saved_bytes(checkpointed) == pytest.approx(2 * SBH, rel=1e-12)

@@ -588,7 +588,16 @@ def test_no_message_has_words_of_the_library_that_checks_types() -> None:
 
 def test_optimizers_are_named_in_one_place() -> None:
     """Every name that a job may give has its bytes of state."""
-    assert all(optimizer_state_bytes(name) >= 0 for name in OPTIMIZERS)
+    assert all(optimizer_state_bytes(name, Software(name="", title="")) >= 0 for name in OPTIMIZERS)
+
+
+def test_moments_are_as_wide_as_the_parameters_that_have_no_copy() -> None:
+    """`torch.optim` makes its state like the parameter; blocks of 8 bits stay blocks of 8 bits."""
+    pure = Software(name="", title="", parameter_bytes=2.0, master_bytes=0.0)
+
+    found = [optimizer_state_bytes(name, pure) for name in ("adamw", "momentum", "adamw8bit")]
+
+    assert found == [4.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,8 @@ _UNSTATED = {"measured": 0.05, "fitted": 0.05, "pooled": 0.2, "chosen": 0.2}
 _DATASHEET = 0.2
 #: Spreads of the step time by options left open (chosen; recomputation costs some a third).
 _LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02}
-#: Residual of step times of inference: 80 % of the published rows of generation are inside, 79 %
-#: with their source left out (`python -m benchmarks.inference`). Forward passes have no rows.
-INFERENCE_SPREAD = 0.115
+#: Residual of inference by whether an engine runs it (80 % of its rows are inside); else chosen.
+_UNTRAINED = {True: (INFERENCE_SPREAD := 0.115), False: 0.3}
 #: Part of `interval_parts` that no constant has.
 RESIDUAL, LEFT_OPEN = "residual", "left_open"
 
@@ -159,7 +158,7 @@ def interval_parts(
     known = facts.known(measured, shares, constants)
     found = constant_parts(shares, constants, facts.device, measured, spreads)
     trains = setting.job.workload is WorkloadKind.TRAIN
-    residual = known.residual(spreads) if trains else INFERENCE_SPREAD
+    residual = known.residual(spreads) if trains else _UNTRAINED[setting.software.inference_kernels]
     found[RESIDUAL] = IntervalPart(share=1.0, spread=residual)
     own = own_observations(setting, facts) if trains else ()
     if own:
@@ -239,8 +238,9 @@ def interval(value: float, spread: float) -> tuple[float, float]:
     return value / factor, value * factor
 
 
-#: Spread of what a process holds besides tensors.
-OVERHEAD_SPREAD = 0.25
+#: Spread of what a process holds besides tensors; of peaks of modules written out in Python (ten
+#: published ones err by 0 to 29 %).
+OVERHEAD_SPREAD, _WRITTEN_OUT_SPREAD = 0.25, 0.13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,12 +356,12 @@ def has_memory_rows(setting: Setting) -> bool:
 
 def memory_spread(setting: Setting, tensor_share: float, kind: str = "process") -> float:
     """Return the spread of a peak of memory of which `tensor_share` is tensors."""
-    residuals = setting.calibration.residuals
-    known = "measured" if has_memory_rows(setting) else "generic"
-    software = f"memory.peak_bytes.software.{known}"
+    spreads = setting.calibration.residuals.spreads
+    other = spreads.get("memory.peak_bytes.software.generic", 0.0)
+    other = max(other, _WRITTEN_OUT_SPREAD if setting.software.written_out else 0.0)
     return math.hypot(
-        residuals.spreads.get(f"memory.peak_bytes.{kind}", 0.0),
-        residuals.spreads.get(software, 0.0),
+        spreads.get(f"memory.peak_bytes.{kind}", 0.0),
+        0.0 if has_memory_rows(setting) else other,
         max(1.0 - tensor_share, 0.0) * OVERHEAD_SPREAD,
     )
 

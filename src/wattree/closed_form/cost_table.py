@@ -92,7 +92,7 @@ class BlockCostTable:
         if self.rates.collectives.looks_at_any():
             filled = np.minimum(self.ranks, float(self.pool.domain_devices))
         tier = ExpandedTier.of(setting.job.cluster, options, spilled)
-        self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
+        self.state_bytes = optimizer_state_bytes(setting.job.optimizer, software)
         self.overlap = resolved_overlap(options, software)
         # Degrees determine neither the overflow nor the experts' load.
         if (

@@ -38,6 +38,8 @@ class Software:
         attention_kernels: Generation of the fused kernels: `ampere` (FlashAttention 2), `native`.
         context_kernels: The same where context parallelism splits sequences.
         compiled: Elementwise chains fused by a compiler.
+        written_out: Norms without means, gates and shared key-value heads are steps in Python that
+            each keep their result for backward; with `compiled` they do not.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
         master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.
         gradient_bytes: Accumulated gradient, per element.
@@ -106,6 +108,7 @@ class Software:
     attention_kernels: str = "native"
     context_kernels: str = "native"
     compiled: bool = False
+    written_out: bool = False
     parameter_bytes: float = 2.0
     master_bytes: float = 4.0
     gradient_bytes: float = 4.0
@@ -175,6 +178,7 @@ _FSDP: dict[str, Any] = {
 #: fp32 parameters and gradients, also in mixed precision: there, autocast makes 16-bit copies.
 _EAGER: dict[str, Any] = {
     "fused_attention": False,
+    "written_out": True,
     "parameter_bytes": 4.0,
     "master_bytes": 0.0,
     "gather_bytes": 4.0,
@@ -183,6 +187,9 @@ _EAGER: dict[str, Any] = {
     "fused_optimizer": False,
     "autocast": True,
 }
+
+#: Models of the transformers library: `modeling_llama.py`, and a loss of logits in fp32.
+_TRANSFORMERS: dict[str, Any] = {"written_out": True, "loss_bytes_per_logit": 12.0}
 
 #: What a compiler of the whole step makes of it.
 _FUSING: dict[str, Any] = {
@@ -214,6 +221,8 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="generic",
             title="Any other training software of language models",
+            # Most of it is PyTorch without fused norms, gates and losses.
+            **_TRANSFORMERS,
         ),
         Software(
             name="megatron-lm-2021",
@@ -290,23 +299,20 @@ SOFTWARE: Mapping[str, Software] = {
             master_gradient_bytes=4.0,
             # `reduce_bucket_size` and `allgather_bucket_size`, 5e8 16-bit values each.
             zero_buffer_bytes=2 * 5e8 * 2,
-            # The transformers library computes its loss of logits in fp32.
-            loss_bytes_per_logit=12.0,
+            **_TRANSFORMERS,
         ),
         Software(
             name="accelerate",
             title="Accelerate (DDP, FSDP2, DeepSpeed) with models of the transformers library",
             # `reduce_dtype` is that of mixed precision (accelerate, MixedPrecisionPolicy).
             reduce_bytes=2.0,
-            loss_bytes_per_logit=12.0,
-            **_FSDP,
+            **_FSDP | _TRANSFORMERS,
         ),
         Software(
             name="hf-trainer",
             title="Trainer of the transformers library (DDP, FSDP2, DeepSpeed)",
             reduce_bytes=2.0,
-            loss_bytes_per_logit=12.0,
-            **_FSDP,
+            **_FSDP | _TRANSFORMERS,
         ),
         Software(
             name="maxtext",

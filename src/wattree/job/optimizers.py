@@ -20,5 +20,8 @@ OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
     }
 )
 
+#: Those whose state has a width of its own.
+QUANTIZED_OPTIMIZERS = frozenset({"adamw8bit"})
+
 #: Their names, as a job file may give them.
 OPTIMIZERS = tuple(OPTIMIZER_STATE_BYTES)

@@ -154,6 +154,8 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
         elif tensor.kind == "scores":
             # Softmax, dropout mask and output: 2 + 1 + 2 bytes (Korthikanti 2022, eq. 1).
             width = 0.0 if software.fused_attention else 5.0
+        elif tensor.kind == "steps" and (software.compiled or not software.written_out):
+            width = 0.0
         elif tensor.mask_bytes > 0:
             width = tensor.mask_bytes
         elif software.weighs_activations and tensor.name == _WEIGHED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE, fused
 from wattree.cost import (
@@ -118,6 +119,8 @@ class Setting:
         return self._known["flop"]
 
 
+#: Generation loads weights at the 16 bits of its job: nothing is updated.
+_LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
 #: Precisions that training software runs matrix work at; fp64 is none.
 _TRAINED_AT = (*(str(name) for name in Precision if name is not Precision.FP64), AUTOCAST)
 
@@ -149,7 +152,12 @@ def setting_of(
         job = _with_usual(job, model)
     else:
         job = with_inference_software(job)
-    software = software_family(job.software, own_family=model.own_family).with_traits(job.traits)
+    software = software_family(job.software, own_family=model.own_family)
+    if job.workload is WorkloadKind.GENERATE:
+        software = replace(software, **_LOADED)
+    if not model.own_family:  # a recording has the steps of its own
+        software = replace(software, written_out=False)
+    software = software.with_traits(job.traits)
     if job.precision not in _TRAINED_AT:
         raise UnknownNameError(
             kind="training precision", name=job.precision, known=_TRAINED_AT, where=job.source

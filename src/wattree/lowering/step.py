@@ -171,7 +171,7 @@ def _finished(
                 rates=rates,
                 software=software,
                 moves=_moves(job, scale, rates, behind, tier2_offload),
-                state_bytes=optimizer_state_bytes(job.optimizer),
+                state_bytes=optimizer_state_bytes(job.optimizer, software),
                 input_bytes=input_bytes(job.model, scale),
                 loading=loading[kind.pool] if loading else None,
                 levels=levels,
@@ -208,7 +208,7 @@ def _storages(job: PlacedJob, program: ModelProgram, scale: Scale) -> tuple[Stor
             each,
             scale,
             job.software,
-            optimizer_state_bytes(job.optimizer),
+            optimizer_state_bytes(job.optimizer, job.software),
             reduce_every_micro_batch=traffic.reduce_every_micro_batch,
             samples=float(job.global_batch),
             offload=traffic.offload,
@@ -230,7 +230,7 @@ def _moves(
         tier2_offload: What kernels reach where it waits.
     """
     strategy, software = job.strategy, job.software
-    state = optimizer_state_bytes(job.optimizer)
+    state = optimizer_state_bytes(job.optimizer, software)
     return movement_of(
         strategy,
         software,

@@ -11,18 +11,24 @@ from numpy.typing import NDArray
 
 from wattree.cost import Software
 from wattree.errors import UnknownNameError
-from wattree.job.optimizers import OPTIMIZER_STATE_BYTES
+from wattree.job.optimizers import OPTIMIZER_STATE_BYTES, QUANTIZED_OPTIMIZERS
 from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
 from wattree.strategy import Offload
 
 Floats = NDArray[np.float64]
 
 
-def optimizer_state_bytes(optimizer: str) -> float:
-    """Return the state of `optimizer` per trained parameter. [B]"""
+def optimizer_state_bytes(optimizer: str, software: Software) -> float:
+    """Return the state of `optimizer` per trained parameter. [B]
+
+    PyTorch keeps moments at the width of what it updates: of stored parameters without a copy.
+    """
     if optimizer not in OPTIMIZER_STATE_BYTES:
         raise UnknownNameError(kind="optimizer", name=optimizer, known=OPTIMIZER_STATE_BYTES)
-    return OPTIMIZER_STATE_BYTES[optimizer]
+    state = OPTIMIZER_STATE_BYTES[optimizer]
+    if software.master_bytes > 0 or optimizer in QUANTIZED_OPTIMIZERS:
+        return state
+    return state * min(1.0, software.parameter_bytes / 4.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

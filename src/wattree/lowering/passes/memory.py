@@ -21,6 +21,8 @@ from wattree.strategy import OWNER, Choices
 from wattree.strategy.parts import is_sample_table, looked_up
 
 _GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.RING_GATHER)
+#: `LlamaRMSNorm` of the transformers library: 4 + 2 for the 2 of 16-bit inputs, 4 + 4 for 4.
+_RMS_NORM_BYTES = 4.0
 
 
 def saved_tensors(
@@ -81,6 +83,11 @@ def saved_tensors(
         _scores(operator, split_of[operator.path], forward, share_of[operator.path])
         for operator in block.operators
         if operator.kind is OperatorKind.ATTENTION
+    ]
+    found += [
+        step
+        for operator in block.operators
+        for step in _steps(operator, forward, inputs, share_of[operator.path])
     ]
     return tuple(found)
 
@@ -220,6 +227,39 @@ def _scores(
         recomputed=share > 0,
         kind="scores",
     )
+
+
+def _steps(
+    operator: Operator, forward: InstructionList, inputs: Mapping[str, Placed], share: float
+) -> list[SavedTensor]:
+    """Return what an operator written out in Python keeps; if it is not, costs drop it.
+
+    A norm without means keeps an fp32 copy of its input, and its result before the weight, in place
+    of the input. A gate keeps its activation. Keys and values are repeated for every query head.
+    """
+    index, times, width = 0, 0.0, 0.0
+    if operator.function == "rms_norm":
+        times, width = 1.0, _RMS_NORM_BYTES
+    elif operator.function.endswith("_gate"):
+        times = 0.5  # of activation and gate, which it reads as one
+    elif operator.kind is OperatorKind.ATTENTION:
+        index, times = 1, operator.query_heads / operator.kv_heads - 1
+    if times <= 0 or operator.inputs[index].tensor not in operator.saved:
+        return []
+    name = operator.inputs[index].tensor
+    size = (forward.tensors.get(name) or inputs[name]).size
+    return [
+        SavedTensor(
+            name=f"{operator.path}.steps",
+            size=size.scaled(times),
+            producer=forward.tensors[operator.outputs[0].tensor].instruction,
+            consumer=operator.path,
+            mask_bytes=width,
+            recomputed=share > 0,
+            share=share or 1.0,
+            kind="steps",
+        )
+    ]
 
 
 def parameter_groups(
