@@ -2,13 +2,15 @@
 
     python -m benchmarks.reports [FILE] [--json P]
 
-FILE is `validation/reports.yaml` unless another is named.
+FILE is `validation/reports.yaml` unless another is named. A report may have a step time, a peak of
+allocated memory (compared with what is predicted without driver, communicators and what the
+allocator holds besides tensors), or say that it ran out of memory.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from benchmarks.frame import plain_table, report_parser, show_report
 from wattree import job_from_mapping, simulate
 from wattree.errors import WattreeError
 from wattree.files import read_yaml
-from wattree.units import format_time, parse_quantity
+from wattree.units import format_bytes, format_time, parse_quantity
 
 _FILE = Path(__file__).parents[1] / "validation" / "reports.yaml"
+_NOT_ALLOCATED = ("allocator", "context", "communication")
 _HEAD = ("report", "published", "predicted", "80 %", "error", "inside", "fits")
 
 
@@ -27,43 +30,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = report_parser(__doc__)
     parser.add_argument("file", nargs="?", type=Path, default=_FILE, help="reports as YAML")
     options = parser.parse_args(arguments)
-    found = [_predicted(report) for report in read_yaml(options.file)["reports"]]
+    found = [each for one in read_yaml(options.file)["reports"] for each in _predicted(one)]
     table = plain_table("Published reports", _HEAD, [_line(each) for each in found], left=1)
     show_report({"reports": found}, options.json_path, table, width=120)
     return 0
 
 
-def _predicted(report: Mapping[str, Any]) -> dict[str, Any]:
-    published_s = parse_quantity(report["step_time"], "s")
-    known: dict[str, Any] = {"name": report["name"], "published_s": published_s}
+def _predicted(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a comparison for each published quantity of a report."""
+    name = report["name"]
     try:
-        result = simulate(job_from_mapping(report["job"], source=report["name"])).result
+        result = simulate(job_from_mapping(report["job"], source=name)).result
     except WattreeError as error:
-        return known | {"refused": str(error)}
-    low, high = result.interval["step_time_s"]
-    return known | {
-        "predicted_s": result.step_time_s,
+        yield {"name": name, "refused": str(error)}
+        return
+    fits = result.memory.fits
+    if "step_time" in report:
+        published = parse_quantity(report["step_time"], "s")
+        found = _compared(published, result.step_time_s, result.interval["step_time_s"])
+        yield {"name": name, "quantity": "step_time_s", **found, "fits": fits}
+    if "allocated" in report:
+        held = sum(result.memory.by_category.get(each, 0.0) for each in _NOT_ALLOCATED)
+        peak, bounds = result.memory.peak_bytes, result.interval["memory.peak_bytes"]
+        found = _compared(
+            parse_quantity(report["allocated"], "bytes"), peak - held, [b - held for b in bounds]
+        )
+        yield {"name": name, "quantity": "allocated_bytes", **found, "fits": fits}
+    if report.get("out_of_memory"):
+        yield {"name": name, "quantity": "out_of_memory", "inside": not fits, "fits": fits}
+
+
+def _compared(published: float, predicted: float, bounds: Sequence[float]) -> dict[str, Any]:
+    low, high = bounds
+    return {
+        "published": published,
+        "predicted": predicted,
         "interval": [low, high],
-        "error": result.step_time_s / published_s - 1.0,
-        "inside": low <= published_s <= high,
-        "fits": result.memory.fits,
+        "error": predicted / published - 1.0,
+        "inside": low <= published <= high,
     }
 
 
 def _line(each: Mapping[str, Any]) -> tuple[str, ...]:
-    name, published = each["name"], format_time(each["published_s"])
     if "refused" in each:
-        return (name, published, "refused", "", "", "", "")
-    low, high = map(format_time, each["interval"])
-    return (
-        name,
-        published,
-        format_time(each["predicted_s"]),
-        f"{low} to {high}",
-        f"{100 * each['error']:+.1f} %",
-        "yes" if each["inside"] else "no",
-        "yes" if each["fits"] else "no",
+        return (each["name"], "", "refused", "", "", "", "")
+    fits, inside = ("yes" if each[key] else "no" for key in ("fits", "inside"))
+    if "published" not in each:
+        return (each["name"], "no memory", "", "", "", inside, fits)
+    written = format_time if each["quantity"] == "step_time_s" else format_bytes
+    published, predicted, low, high = map(
+        written, (each["published"], each["predicted"], *each["interval"])
     )
+    error = f"{100 * each['error']:+.1f} %"
+    return (each["name"], published, predicted, f"{low} to {high}", error, inside, fits)
 
 
 if __name__ == "__main__":
