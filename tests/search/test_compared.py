@@ -55,6 +55,26 @@ def test_two_strategies_differ_in_what_they_choose_and_the_reason_names_it(
     assert "% faster than B" in comparison.reasons[0]
 
 
+def test_what_does_not_fit_comes_first_and_is_no_choice(
+    job_file: Written, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A run that cannot run is never the best, however fast; with no other, the exit code is 3."""
+    small = job_file("small.yaml", strategy={"dp": 8, "micro_batch": 8})
+    large = job_file("large.yaml", strategy={"dp": 8}, model="llama-3.1-70b")
+    report = tmp_path / "report.html"
+    codes = [run(["compare", str(a), str(b), "--report", str(report)]) for a, b in (
+        (large, large), (large, small)
+    )]  # fmt: skip
+    printed = capsys.readouterr().out
+    text = re.sub(r"<[^>]+>", " ", report.read_text(encoding="utf-8"))
+
+    assert codes == [3, 0]
+    assert re.match(
+        r"A does not fit in memory: it needs [\d.]+ TiB of 80\.00 GiB per device", printed
+    )
+    assert re.search(r"B: [\d,]+ tokens/s\s+A [\d,]+ tokens/s; A does not fit", text)
+
+
 def test_other_hardware_is_compared_by_the_parts_of_the_step(job_file: Written) -> None:
     """Parts of two steps may differ for other reasons."""
     options = {"dp": 8, "micro_batch": 8}

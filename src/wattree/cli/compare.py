@@ -10,6 +10,7 @@ import typer
 
 from wattree.cli.job_file import print_warnings
 from wattree.cli.output import (
+    NOTHING_FITS,
     Calibration,
     JsonPath,
     ReportPath,
@@ -82,3 +83,5 @@ def compare(request: CompareFilesRequest) -> None:
         request.json_path,
         lambda console: show_comparison(comparison, console),
     )
+    if not any(run.fits for run in comparison.runs):
+        raise typer.Exit(NOTHING_FITS)

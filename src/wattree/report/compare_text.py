@@ -63,6 +63,8 @@ _ROWS = (
 
 def show_comparison(comparison: RunComparison, console: Console) -> None:
     """Print the differing settings of runs, their figures in columns, and the reasons."""
+    for sentence in comparison.shortages:
+        console.print(Text(sentence), soft_wrap=True)
     for run in comparison.runs:
         console.print(Text.assemble((run.name, "bold"), f"  {run.source}"), soft_wrap=True)
     console.print()

@@ -72,6 +72,11 @@ class ComparedRun:
     ranked: RankedStrategy | None = None
     warnings: tuple[str, ...] = ()
 
+    @property
+    def fits(self) -> bool:
+        """Whether it fits in memory, as far as its result states it."""
+        return self.figures["memory"].get("fits") is not False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunComparison(Shown):
@@ -86,6 +91,17 @@ class RunComparison(Shown):
     runs: tuple[ComparedRun, ...]
     differing: Mapping[str, tuple[str, ...]]
     reasons: tuple[str, ...]
+
+    @property
+    def shortages(self) -> tuple[str, ...]:
+        """Sentences on the runs that do not fit in memory."""
+        return tuple(
+            f"{run.name} does not fit in memory: it needs "
+            f"{format_bytes(run.figures['memory']['peak_bytes'])} of "
+            f"{format_bytes(run.figures['memory']['capacity_bytes'])} per device"
+            for run in self.runs
+            if not run.fits
+        )
 
     def records(self) -> list[dict[str, Any]]:
         """Return the figures of each run, with its name and source."""

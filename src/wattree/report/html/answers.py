@@ -43,17 +43,21 @@ def step_answer(figures: Mapping[str, Any]) -> list[Card]:
 
 
 def comparison_answer(comparison: RunComparison) -> list[Card]:
-    """Return the run with the highest throughput, its cost, and the certainty."""
+    """Return the run with the highest throughput of those that fit, its cost, and the certainty."""
     runs = {run.name: run for run in comparison.runs}
     rate = "tokens_per_s"
     if any(not run.figures.get(rate) for run in comparison.runs):
         rate = "samples_per_s"
     rates = {name: run.figures.get(rate) or 0.0 for name, run in runs.items()}
-    best = max(rates, key=lambda name: rates[name])
+    best = max(rates, key=lambda name: (runs[name].fits, rates[name]))
     others = ", ".join(f"{name} {count(rates[name])}" for name in rates if name != best)
     what = rate.removesuffix("_per_s")
     value = f"{best}: {count(rates[best])} {what}/s"
-    first = Card(name="Highest throughput", value=value, note=f"{others} {what}/s")
+    note = f"{others} {what}/s"
+    if comparison.shortages:
+        note += f"; {', '.join(name for name in rates if not runs[name].fits)} does not fit"
+    bad = not runs[best].fits
+    first = Card(name="Highest throughput", value=value, note=note, bad=bad)
     figures = runs[best].figures
     return [first, _cost(figures), _certainty(figures)]
 

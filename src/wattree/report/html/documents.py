@@ -75,7 +75,7 @@ def write_comparison_report(path: Path, comparison: RunComparison) -> None:
 
     body = rendered("compare.html.j2", comparison=comparison_view(comparison))
     names = ", ".join(Path(run.source).name for run in comparison.runs)
-    subtitle = "All are related to the first, A."
+    subtitle = ". ".join((*comparison.shortages, "All are related to the first, A."))
     _write(path, kind="Comparison", title=names, subtitle=subtitle, body=body)
 
 

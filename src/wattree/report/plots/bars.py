@@ -16,8 +16,10 @@ from wattree.trace import Trace
 _LINKS: Final = 10
 #: Parts below this share of the longest step are not drawn.
 _SHOWN_SHARE: Final = 1e-3
-#: Share of a limit from which a bar's label would meet its line.
-_NEAR: Final = 0.78
+#: Share of the longest bar that a label takes: closer to the line of the limit it would meet it.
+_LABEL: Final = 0.18
+#: Totals from here on are written as whole numbers.
+_LONG: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +59,8 @@ def draw_bars(axes: Any, bars: Bars) -> None:
     limit = (bars.limit or 0.0) / bars.scale
     for row, total in enumerate(left):
         # Beyond the line of the limit where it would be written across that.
-        at = limit if _NEAR * limit < total < limit else total
-        label_end(axes, at, row, f"{total:.3g} {bars.unit}")
+        at = limit if 0.0 < limit - total < _LABEL * longest else total
+        label_end(axes, at, row, f"{total:{'.3g' if total < _LONG else ',.0f'}} {bars.unit}")
     if bars.limit is not None:
         axes.axvline(limit, color=INK, linewidth=1.0, linestyle="--")
     room = 0.5 if len(names) == 1 else 0.0  # else a single bar would fill the picture
