@@ -123,10 +123,20 @@ def test_the_command_says_so(traced: Path, capsys: pytest.CaptureFixture[str]) -
     assert "a step: the step waits for its input" in said
     assert "num_workers of the DataLoader" in said
 
-    report = traced / "report.html"
-    words = ["--trace", *files, "--report", str(report), "--json", "-"]
+    report, picture = traced / "report.html", traced / "ranks.svg"
+    words = [
+        "--trace",
+        *files,
+        "--report",
+        str(report),
+        "--plot",
+        f"ranks={picture}",
+        "--json",
+        "-",
+    ]
     assert run(["explain", str(traced / "job.yaml"), *words]) == 0
     assert "the step waits for its input" in report.read_text(encoding="utf-8")
+    assert picture.read_text(encoding="utf-8").startswith("<?xml")
     found = json.loads(capsys.readouterr().out)
     assert found["faults"][0]["fault"] == "data"
 

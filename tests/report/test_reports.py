@@ -288,8 +288,11 @@ def test_commands_write_reports_and_pictures(
     assert "Side by side" in report.read_text()
     rows = tmp_path / "rows.csv"
     rows.write_text("".join(Path("validation/rows.csv").read_text().splitlines(True)[:6]))
-    assert run(["validate", "--rows", str(rows), "--report", str(report)]) == 0
+    picture.unlink()
+    words = ["--report", str(report), "--plot", f"rows-step-time-s={picture}"]
+    assert run(["validate", "--rows", str(rows), *words]) == 0
     assert "predicted against measured" in report.read_text()
+    assert picture.read_text().startswith("<?xml")
     assert run(["simulate", path, "--report", str(tmp_path / "none" / "a.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err
 

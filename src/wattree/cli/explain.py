@@ -19,6 +19,7 @@ from wattree.cli.output import (
     deliver,
     tell,
 )
+from wattree.cli.pictures import EXPLAINED_PLOTS, plot_option, plots_asked, write_plots
 from wattree.cli.request import option, request_command
 
 
@@ -42,6 +43,7 @@ class ExplainRequest:
     calibration: Calibration = None
     json_path: JsonPath = None
     report: ReportPath = None
+    plot: Annotated[list[str] | None, plot_option(EXPLAINED_PLOTS)] = None
 
 
 @request_command
@@ -61,8 +63,9 @@ def explain(request: ExplainRequest) -> None:
     from wattree.report.html.documents import check_report, write_explanation_report
 
     paths = list(trace_paths(request.trace or (), request.more or ()))
+    plots = plots_asked(request.plot, EXPLAINED_PLOTS)
     for path in (request.job, *paths):
-        check_outputs(request.json_path, request.report, source=path)
+        check_outputs(request.json_path, request.report, *plots.values(), source=path)
     check_report(request.report)
     job = read_job(request.job)
     traced = read_ranks(paths)
@@ -72,4 +75,8 @@ def explain(request: ExplainRequest) -> None:
         tell(f"wattree: {note}")
     if request.report is not None:
         write_explanation_report(request.report, found, request.job.name)
+    if plots:
+        from wattree.report.plots.of_explained import explained_plots
+
+        write_plots(plots, explained_plots(found))
     deliver(found.as_json, request.json_path, lambda console: show_explanation(found, console))

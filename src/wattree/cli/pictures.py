@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 STEP_PLOTS = ("step", "timeline", "memory", "power", "links")
 RUN_PLOTS = ("step", "memory", "energy")
 PLAN_PLOTS = ("front", *RUN_PLOTS)
+EXPLAINED_PLOTS = ("step", "differences", "ranks")
+VALIDATION_PLOTS = (
+    *(
+        f"{kind}-{quantity}"
+        for quantity in ("step-time-s", "peak-memory-bytes", "average-power-w", "energy-j")
+        for kind in ("rows", "sources")
+    ),
+    "intervals",
+)
 
 
 def plot_option(names: Sequence[str]) -> Any:

@@ -20,6 +20,7 @@ from wattree.cli.output import (
     deliver,
     progress_bars,
 )
+from wattree.cli.pictures import VALIDATION_PLOTS, plot_option, plots_asked, write_plots
 from wattree.cli.request import option, request_command
 
 
@@ -38,6 +39,7 @@ class ValidateRequest:
     ] = False
     json_path: JsonPath = None
     report: ReportPath = None
+    plot: Annotated[list[str] | None, plot_option(VALIDATION_PLOTS)] = None
     sharing: SharingOption = Sharing.MAX_MIN
     mutual_slowdown: MutualSlowdown = True
 
@@ -55,8 +57,9 @@ def validate(request: ValidateRequest) -> None:
     import wattree
     from wattree.report.html.documents import check_report, write_validation_report
 
+    plots = plots_asked(request.plot, VALIDATION_PLOTS)
     for path in request.rows or [Path()]:
-        check_outputs(request.json_path, request.report, source=path)
+        check_outputs(request.json_path, request.report, *plots.values(), source=path)
     check_report(request.report)
     announce_compilation()
     with progress_bars() as progress:
@@ -70,6 +73,10 @@ def validate(request: ValidateRequest) -> None:
         )
     if request.report is not None:
         write_validation_report(request.report, validation)
+    if plots:
+        from wattree.report.plots.of_validation import validation_plots
+
+        write_plots(plots, validation_plots(validation))
     deliver(
         validation.as_json, request.json_path, lambda console: console.print(validation.table())
     )
