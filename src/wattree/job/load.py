@@ -110,7 +110,7 @@ def _job(
     if data is not None and data.loader is not None and cluster is not None:
         warn_of_loader(data.loader, cluster, problems=problems)
     chosen = mapping.get("strategy", AUTO)
-    strategy, named = _strategy(chosen, cluster, place, folder=folder, problems=problems)
+    strategy, named = _strategy(chosen, cluster, place, folder, problems)
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data, workload)
     defaults = _software_defaults(mapping, strategy, cluster, problems=problems)
@@ -288,16 +288,14 @@ def _strategy(
     chosen: object,
     cluster: Cluster | None,
     place: JobPlace | None,
-    *,
     folder: Path,
     problems: Problems,
 ) -> tuple[Strategy | StrategyOptions | str | None, tuple[int, ...] | None]:
     """Return the strategy, and the devices that its meshes name, if they do."""
     own = cluster if place is None or cluster is None else place.allotment(cluster)
     strategy = chosen_strategy(chosen, cluster=own, folder=folder, problems=problems)
-    named = mesh_devices(chosen, cluster, place, problems=problems)
     _check_order(place, strategy, problems)
-    return strategy, named
+    return strategy, mesh_devices(chosen, cluster, place, problems=problems)
 
 
 def _check_order(

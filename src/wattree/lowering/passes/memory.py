@@ -74,21 +74,13 @@ def saved_tensors(
         )
     found += _own_copies(block, found, forward, share_of)
     found += _edges(block, found, forward)
-    found += [
-        _mask(operator, forward, share_of[operator.path])
-        for operator in block.operators
-        if operator.saved_mask_bytes > 0
-    ]
-    found += [
-        _scores(operator, split_of[operator.path], forward, share_of[operator.path])
-        for operator in block.operators
-        if operator.kind is OperatorKind.ATTENTION
-    ]
-    found += [
-        step
-        for operator in block.operators
-        for step in _steps(operator, forward, inputs, share_of[operator.path])
-    ]
+    for operator in block.operators:
+        share = share_of[operator.path]
+        if operator.saved_mask_bytes > 0:
+            found.append(_mask(operator, forward, share))
+        if operator.kind is OperatorKind.ATTENTION:
+            found.append(_scores(operator, split_of[operator.path], forward, share))
+        found += _steps(operator, forward, inputs, share)
     return tuple(found)
 
 
