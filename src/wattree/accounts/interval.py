@@ -17,6 +17,7 @@ from wattree.accounts import shares as names
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.known import LEVELS, EvidenceClass, JobFacts, KnownRows, measured_of
+from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
@@ -37,8 +38,9 @@ _UNSTATED = {"measured": 0.05, "fitted": 0.05, "pooled": 0.2, "chosen": 0.2}
 _DATASHEET = 0.2
 #: Spreads of the step time by options left open (chosen; recomputation costs some a third).
 _LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02}
-#: Residual of inference by whether an engine runs it (80 % of its rows are inside); else chosen.
-_UNTRAINED = {True: (INFERENCE_SPREAD := 0.115), False: 0.3}
+#: Residual of inference in an engine (80 % of its rows are inside), and elsewhere (chosen).
+INFERENCE_SPREAD = 0.115
+_EAGER_INFERENCE_SPREAD = 0.3
 #: Part of `interval_parts` that no constant has.
 RESIDUAL, LEFT_OPEN = "residual", "left_open"
 
@@ -158,7 +160,11 @@ def interval_parts(
     known = facts.known(measured, shares, constants)
     found = constant_parts(shares, constants, facts.device, measured, spreads)
     trains = setting.job.workload is WorkloadKind.TRAIN
-    residual = known.residual(spreads) if trains else _UNTRAINED[setting.software.inference_kernels]
+    if trains:
+        residual = known.residual(spreads)
+    else:
+        in_engine = setting.software.inference_kernels
+        residual = INFERENCE_SPREAD if in_engine else _EAGER_INFERENCE_SPREAD
     found[RESIDUAL] = IntervalPart(share=1.0, spread=residual)
     own = own_observations(setting, facts) if trains else ()
     if own:
@@ -236,11 +242,6 @@ def interval(value: float, spread: float) -> tuple[float, float]:
     """Return the 80 % interval of a figure."""
     factor = math.exp(DEVIATIONS * spread)
     return value / factor, value * factor
-
-
-#: Spread of what a process holds besides tensors; of peaks of modules written out in Python (ten
-#: published ones err by 0 to 29 %).
-OVERHEAD_SPREAD, _WRITTEN_OUT_SPREAD = 0.25, 0.13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,23 +348,6 @@ def power_spread(setting: Setting, device: Device) -> float:
     own = any(each is not None and each.level == "device" for each in found)
     level = "device" if own else "pooled"
     return setting.calibration.residuals.spreads.get(f"average_power_w.{level}", _DATASHEET)
-
-
-def has_memory_rows(setting: Setting) -> bool:
-    """Return whether memory was measured with the job's software."""
-    return setting.software.name in setting.calibration.residuals.rows.get("memory_software", ())
-
-
-def memory_spread(setting: Setting, tensor_share: float, kind: str = "process") -> float:
-    """Return the spread of a peak of memory of which `tensor_share` is tensors."""
-    spreads = setting.calibration.residuals.spreads
-    other = spreads.get("memory.peak_bytes.software.generic", 0.0)
-    other = max(other, _WRITTEN_OUT_SPREAD if setting.software.written_out else 0.0)
-    return math.hypot(
-        spreads.get(f"memory.peak_bytes.{kind}", 0.0),
-        0.0 if has_memory_rows(setting) else other,
-        max(1.0 - tensor_share, 0.0) * OVERHEAD_SPREAD,
-    )
 
 
 def estimated_intervals(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.accounts.interval import DEVIATIONS, OVERHEAD_SPREAD
+from wattree.accounts.interval import DEVIATIONS
+from wattree.accounts.memory_spread import OVERHEAD_SPREAD
 from wattree.cost import Calibration
 from wattree.validation.coverage import Coverage, fitting_spread
 from wattree.validation.memory_fit import MemoryRow, fit_memory, memory_bytes

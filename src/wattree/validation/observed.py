@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -188,15 +188,17 @@ def _noise(errors: Sequence[LeftOutError], spreads: Mapping[str, float], name: s
 
 def coverage(rows: Sequence[ObservedError]) -> float:
     """Return how many rows lie inside their intervals, all hold-outs alike; 1 without rows."""
-    by: dict[str, list[bool]] = defaultdict(list)
-    for each in rows:
-        by[each.hold_out].append(each.inside)
-    return float(np.mean([np.mean(inside) for inside in by.values()])) if by else 1.0
+    return _mean(rows, lambda each: each.inside) if rows else 1.0
 
 
 def mean_square(rows: Sequence[ObservedError]) -> float:
     """Return the mean squared error of anchored rows, all hold-outs alike; 0 without rows."""
+    return _mean(rows, lambda each: each.after**2) if rows else 0.0
+
+
+def _mean(rows: Sequence[ObservedError], value: Callable[[ObservedError], float]) -> float:
+    """Return the mean over hold-outs of their mean values."""
     by: dict[str, list[float]] = defaultdict(list)
     for each in rows:
-        by[each.hold_out].append(each.after**2)
-    return float(np.mean([np.mean(squares) for squares in by.values()])) if by else 0.0
+        by[each.hold_out].append(value(each))
+    return float(np.mean([np.mean(values) for values in by.values()]))

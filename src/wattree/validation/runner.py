@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wattree.accounts.interval import has_memory_rows, interval, memory_spread
+from wattree.accounts.interval import interval
+from wattree.accounts.memory_spread import has_memory_rows, memory_spread
 from wattree.cost import Calibration, load_calibration, software_family
 from wattree.cost.communicator import communicator_bytes
 from wattree.errors import WattreeError

@@ -1,0 +1,31 @@
+"""Spread of a predicted peak of memory, by the tool that reads it and by what is known."""
+
+from __future__ import annotations
+
+import math
+
+from wattree.lowering.setting import Setting
+
+#: Spread of what a process holds besides tensors.
+OVERHEAD_SPREAD = 0.25
+#: Spread of peaks of modules written out in Python (ten published ones err by 0 to 29 %).
+_WRITTEN_OUT_SPREAD = 0.13
+
+
+def has_memory_rows(setting: Setting) -> bool:
+    """Return whether memory was measured with the job's software."""
+    return setting.software.name in setting.calibration.residuals.rows.get("memory_software", ())
+
+
+def memory_spread(setting: Setting, tensor_share: float, kind: str = "process") -> float:
+    """Return the spread of a peak of memory of which `tensor_share` is tensors."""
+    spreads, measured = setting.calibration.residuals.spreads, has_memory_rows(setting)
+    known = "measured" if measured else "generic"
+    software = spreads.get(f"memory.peak_bytes.software.{known}", 0.0)
+    if setting.software.written_out and not measured:
+        software = max(software, _WRITTEN_OUT_SPREAD)
+    return math.hypot(
+        spreads.get(f"memory.peak_bytes.{kind}", 0.0),
+        software,
+        max(1.0 - tensor_share, 0.0) * OVERHEAD_SPREAD,
+    )
