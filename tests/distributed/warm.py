@@ -179,7 +179,8 @@ def _answer(end: socket.socket, program: str) -> None:
 
     def told_and_gone(code: int) -> None:
         if os.getpid() == number:  # its forks, such as workers of loaders, leave for themselves
-            signal.signal(signal.SIGIO, signal.SIG_IGN)
+            with contextlib.suppress(ValueError):  # from a thread, which may not
+                signal.signal(signal.SIGIO, signal.SIG_IGN)
             end.sendall(b"%12d" % code)
         leave(code)
 

@@ -285,6 +285,7 @@ def _is_alive(number: int) -> bool:
 _SAY = (
     "import os, pathlib, signal, sys, time\n"
     "from wattree.runtime.launch import watch_parent\n"
+    "sys.platform = 'elsewhere'\n"
     "watch_parent()\n"
 )
 _HERE = "pathlib.Path(os.environ['PLACE'], f'rank{os.getpid()}').touch()\n"

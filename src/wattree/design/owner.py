@@ -6,6 +6,7 @@ import platform
 import uuid
 
 from wattree.process import Process, is_alive, this_process
+from wattree.units import whole_number
 
 
 def own_name() -> str:
@@ -17,6 +18,5 @@ def own_name() -> str:
 def is_gone(name: str) -> bool:
     """Return whether a process of this machine has ended; False for other machines."""
     parts = name.split("/")
-    if len(parts) != 4 or parts[0] != platform.node() or not parts[1].isdigit():
-        return False
-    return not is_alive(Process(int(parts[1]), parts[2]))
+    number = whole_number(parts[1]) if len(parts) == 4 and parts[0] == platform.node() else None
+    return number is not None and not is_alive(Process(number, parts[2]))

@@ -19,6 +19,7 @@ from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
 from wattree.job.values import Degree, Samples
 from wattree.strategy import ULYSSES
+from wattree.units import whole_number
 
 _LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("accelerate.yaml"))
 #: Settings without effect on a step.
@@ -237,8 +238,9 @@ def _sharding(spec: FsdpSpec, problems: Problems) -> tuple[str, bool]:
         return "zero3", drops is not False
     word = spec.fsdp_sharding_strategy or reshard or "full_shard"
     names = list(FSDP1)
-    if str(word).isdigit() and 1 <= int(word) <= len(names):
-        word = names[int(word) - 1]
+    number = whole_number(str(word))
+    if number is not None and 1 <= number <= len(names):
+        word = names[number - 1]
     if str(word).lower() not in FSDP1:
         problems.add(
             "fsdp_config.fsdp_sharding_strategy",

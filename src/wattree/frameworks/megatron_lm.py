@@ -23,6 +23,7 @@ from wattree.frameworks.models import catalog_vocabularies, named_by_sizes
 from wattree.frameworks.settings import Settings, flattened
 from wattree.frameworks.shell_flags import shell_flags
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
+from wattree.units import whole_number
 
 #: Precision of a job → flags.
 _PRECISIONS: Final[dict[str, dict[str, Any]]] = {
@@ -216,9 +217,10 @@ def read(settings: Settings) -> Imported:
 
 def _take_devices(settings: Settings) -> None:
     """Take the number of devices from the launcher's arguments, where they say it."""
-    per_node, nodes = settings.value("gpus_per_node"), settings.value("nnodes")
-    if settings.devices is None and str(per_node).isdigit() and str(nodes).isdigit():
-        devices = int(str(per_node)) * int(str(nodes))
+    told = (settings.value(key) for key in ("gpus_per_node", "nnodes"))
+    per_node, nodes = (whole_number(str(value)) for value in told)
+    if settings.devices is None and per_node is not None and nodes is not None:
+        devices = per_node * nodes
         kinds = ("tensor_model", "pipeline_model", "context")
         others = math.prod(settings.count(f"{kind}_parallel_size", 1) for kind in kinds)
         wide = settings.count("expert_model_parallel_size", 1)

@@ -10,6 +10,7 @@ from wattree.capture import TransformerShape
 from wattree.capture.mapping import shape_from_mapping
 from wattree.errors import ModelError
 from wattree.frameworks.settings import Settings
+from wattree.units import whole_number
 
 #: Argument → field of the same meaning, where nothing has to be computed.
 _SAME: Final = {
@@ -240,8 +241,8 @@ def _layers_of(settings: Settings, key: str, layers: int, *, every: Any) -> list
     if value is None:
         return None
     text = str(value).replace(" ", "").strip("'\"")
-    if text.isdigit() and int(text) > 0:
-        return [layer for layer in range(layers) if every(layer, int(text))]
+    if number := whole_number(text):
+        return [layer for layer in range(layers) if every(layer, number)]
     chosen = expanded(text)
     if chosen is None or len(chosen) != layers:
         settings.problem(key, f"found {text[:80]!r}, expected a number or a 0 or 1 for each layer")

@@ -29,8 +29,7 @@ def follow(environment: Mapping[str, str]) -> bool:
     if FAILURES not in environment or _FOLLOWS in environment or not rank.isdigit():
         return False
     os.environ[_FOLLOWS] = "1"
-    if sys.platform != "linux":
-        watch_parent()  # Linux ends ranks itself when their launcher ends
+    watch_parent()
     before, process = sys.excepthook, os.getpid()
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -331,18 +331,22 @@ def end_soon(code: int) -> None:
 
 
 def watch_parent() -> None:
-    """End this process when the process that started its ranks ends."""
+    """End this process when the process that started its ranks ends; Linux does that itself.
+
+    A process that was started with fewer open files than the environment names would read another
+    file here, such as the one through which the ranks meet.
+    """
     text = os.environ.get(_PARENT)
-    if text is None:
-        return
-    descriptor = int(text)
+    if text is not None and sys.platform != "linux":
+        threading.Thread(
+            target=_end_after, args=(int(text),), name="wattree-parent", daemon=True
+        ).start()
 
-    def wait() -> None:
-        with contextlib.suppress(OSError):
-            os.read(descriptor, 1)  # returns when no process holds the other end
-        os._exit(1)
 
-    threading.Thread(target=wait, name="wattree-parent", daemon=True).start()
+def _end_after(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.read(descriptor, 1)  # returns when no process holds the other end
+    os._exit(1)
 
 
 @contextlib.contextmanager
