@@ -12,7 +12,7 @@ PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help lock plan test frameworks soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs docs-serve figures gpu gpu-ready gpu-tests gpu-phantom gpu-energy gpu-colocation clean
+.PHONY: help lock plan test frameworks soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs docs-serve figures gpu gpu-ready gpu-tests gpu-phantom gpu-energy gpu-colocation gpu-steps clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
@@ -32,7 +32,7 @@ help:
 	@echo 'make docs-serve  build it and serve it on http://127.0.0.1:8000'
 	@echo 'make figures  remake every table and picture of the documentation'
 	@echo 'make gpu      on an accelerator, in parts that can run alone: gpu-tests, gpu-phantom (kernels),'
-	@echo '              gpu-energy (by stage), gpu-colocation (two processes on a device)'
+	@echo '              gpu-energy (by stage), gpu-colocation (two processes on a device), gpu-steps (plain steps)'
 	@echo 'make clean    remove what make and the tools wrote'
 
 # The versions of constraints.txt with the hashes of their files, for every platform.
@@ -125,7 +125,7 @@ figures: $(VENV)/.dev-installed
 # installed for them, as such machines often have no network and a torch of their own:
 # `make gpu GPU_PYTHON=python3` takes another interpreter.
 GPU_PYTHON ?= $(BIN)/python
-GPU_PARTS := gpu-tests gpu-phantom gpu-energy gpu-colocation
+GPU_PARTS := gpu-tests gpu-phantom gpu-energy gpu-colocation gpu-steps
 ON_GPU = PYTHONPATH=src timeout 540 $(GPU_PYTHON)
 
 gpu: $(GPU_PARTS)
@@ -136,7 +136,7 @@ gpu-ready:
 gpu-tests: gpu-ready
 	$(ON_GPU) -m pytest -m gpu $(PYTEST_ARGS) || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
 
-gpu-phantom gpu-energy gpu-colocation: gpu-ready
+gpu-phantom gpu-energy gpu-colocation gpu-steps: gpu-ready
 	$(ON_GPU) -m benchmarks.$(subst -,_,$@)
 
 clean:
