@@ -66,11 +66,16 @@ def constants_of(
     math_factor = () if own is None else (own,)
     by_library = setting.software.library_kernels
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
+    steps = (of_family("written_out"), calibration.found("general.written_out_rate"))
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor),
         names.ATTENTION: (of_device("attention"),),
         names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
-        names.MEMORY: (bandwidth, of_family("elementwise")),
+        names.MEMORY: (
+            bandwidth,
+            of_family("elementwise"),
+            *(steps if setting.software.runs_steps else ()),
+        ),
         names.LINKS: (of_device("bus_efficiency"),),
         names.NETWORK: (learned("network_efficiency"),),
         names.EXPERTS: (learned("moe_exchange_factor"),),

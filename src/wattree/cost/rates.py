@@ -48,6 +48,10 @@ class Rates:
             measured one. [B]
         cached_bytes_per_s: Bandwidth of such a kernel. [B/s]
         elementwise_factor: Memory traffic of elementwise work over its operands, as launched.
+        written_out: Share of what models write out in Python that runs step by step
+            (`cost.written_out`).
+        casts: Matmuls cast what they read, in kernels of their own.
+        written_out_rate: Bandwidth of such steps, over that of kernels made for training.
         launch_s: Host time per kernel.
         replicate_s: Host time to hand one tensor of a module to a replica of it.
         kernel_s: Device time of the shortest kernel.
@@ -95,6 +99,9 @@ class Rates:
     cached_bytes: float
     cached_bytes_per_s: float
     elementwise_factor: float
+    written_out: float
+    casts: bool
+    written_out_rate: float
     launch_s: float
     replicate_s: float
     kernel_s: float
@@ -183,8 +190,12 @@ def pool_rates(
     calibration: Calibration,
     *,
     collectives: CollectiveRequests | None = None,
+    trains: bool = True,
 ) -> tuple[Rates, ...]:
     """Return the rates of each pool's devices; arguments as for `rates_of`.
+
+    Without gradients (`trains` is false) a launch takes the host less, and no optimizer and no log
+    stand between steps.
 
     Raises:
         CostError: The devices of a pool have no matrix unit for `precision`.
@@ -192,7 +203,9 @@ def pool_rates(
     found, asked = [], collectives or CollectiveRequests()
     for number, pool in enumerate(cluster.pools, start=1):
         try:
-            found.append(_rates(cluster, pool, software, precision, calibration, asked))
+            found.append(
+                _rates(cluster, pool, software, precision, calibration, asked, trains=trains)
+            )
         except CostError as error:
             if not cluster.is_mixed:
                 raise
@@ -207,6 +220,8 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     precision: Precision,
     calibration: Calibration,
     collectives: CollectiveRequests,
+    *,
+    trains: bool = True,
 ) -> Rates:
     device = pool.node.device
     math = calibration.math(software.name, compiled=software.compiled)
@@ -217,7 +232,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     graphed = software.cuda_graphs == "full"
     bandwidth = device.memory_bandwidth_bytes_per_s
     stream = bandwidth * calibration.device(device, "library_bandwidth")
-    launch, blocking = _launches(device, software, calibration)
+    launch, blocking = _launches(device, software, calibration, trains=trains)
     links = _links(cluster, pool, calibration)
     beside = _beside(cluster, device, links, calibration)
     return Rates(
@@ -229,6 +244,9 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         cached_bytes=calibration.own(device, "cached_bytes", 0.0),
         cached_bytes_per_s=calibration.own(device, "cached_bandwidth", 0.0) * bandwidth or stream,
         elementwise_factor=elementwise,
+        written_out=calibration.family(software.name, "written_out") * software.runs_steps,
+        casts=software.runs_steps and software.casts and plain is Precision.BF16,
+        written_out_rate=calibration.general("written_out_rate"),
         launch_s=launch,
         replicate_s=calibration.general("replicate_s"),
         kernel_s=calibration.general("kernel_s"),
@@ -248,7 +266,9 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),
         **_experts(device, software, calibration),
-        step_overhead_s=calibration.family(software.name, "step_overhead_s"),
+        step_overhead_s=calibration.family(
+            software.name if trains else "inference", "step_overhead_s"
+        ),
         straggling=calibration.learned(device, "straggling_per_doubling"),
         convolution=convolution_rates(
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
@@ -312,7 +332,9 @@ def _experts(device: Device, software: Software, calibration: Calibration) -> di
     }
 
 
-def _launches(device: Device, software: Software, calibration: Calibration) -> tuple[float, float]:
+def _launches(
+    device: Device, software: Software, calibration: Calibration, *, trains: bool
+) -> tuple[float, float]:
     """Return host time per kernel launch, and the added time per kernel where launches block. [s]
 
     Where the time of a framework's call was measured on the device, calls run one after another.
@@ -321,7 +343,9 @@ def _launches(device: Device, software: Software, calibration: Calibration) -> t
     if called_s > 0:
         return 0.0, called_s
     blocking = calibration.general("blocking_launch_s") if software.launch_blocking else 0.0
-    return calibration.family(software.name, "launch_s"), blocking
+    # For other accelerators a whole step is compiled, whatever the software.
+    launch_s = calibration.family(software.name if device.kind == "gpu" else "", "launch_s")
+    return launch_s * (1.0 if trains else calibration.general("no_gradient_launch")), blocking
 
 
 def _update_rates(device: Device, calibration: Calibration) -> dict[float, float]:

@@ -145,6 +145,16 @@ class Software:
     cache_bytes: float = 2.0
     grouped_cache: bool = True
 
+    @property
+    def casts(self) -> bool:
+        """Whether matmuls cast what they read: parameters of fp32, under autocast."""
+        return self.autocast and self.parameter_bytes >= 4.0
+
+    @property
+    def runs_steps(self) -> bool:
+        """Whether what models write out in Python runs step by step (`cost.written_out`)."""
+        return self.written_out and not (self.compiled or self.inference_kernels)
+
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with some traits replaced.
 
@@ -189,7 +199,12 @@ _EAGER: dict[str, Any] = {
 }
 
 #: Models of the transformers library: `modeling_llama.py`, and a loss of logits in fp32.
-_TRANSFORMERS: dict[str, Any] = {"written_out": True, "loss_bytes_per_logit": 12.0}
+_TRANSFORMERS: dict[str, Any] = {
+    "written_out": True,
+    "loss_bytes_per_logit": 12.0,
+    # Cast, log-softmax and pick: 14; cleared gradient, log-softmax backward and cast: 22.
+    "loss_traffic_bytes_per_logit": 36.0,
+}
 
 #: What a compiler of the whole step makes of it.
 _FUSING: dict[str, Any] = {
@@ -306,12 +321,14 @@ SOFTWARE: Mapping[str, Software] = {
             title="Accelerate (DDP, FSDP2, DeepSpeed) with models of the transformers library",
             # `reduce_dtype` is that of mixed precision (accelerate, MixedPrecisionPolicy).
             reduce_bytes=2.0,
+            autocast=True,
             **_FSDP | _TRANSFORMERS,
         ),
         Software(
             name="hf-trainer",
             title="Trainer of the transformers library (DDP, FSDP2, DeepSpeed)",
             reduce_bytes=2.0,
+            autocast=True,
             **_FSDP | _TRANSFORMERS,
         ),
         Software(

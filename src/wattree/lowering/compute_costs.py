@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from wattree.cost import Software
 from wattree.cost.rates import Rates
+from wattree.cost.written_out import steps_of
 from wattree.graph import OperatorKind
 from wattree.lowering.attention_costs import attention_costs
 from wattree.lowering.matmul_costs import matmul_costs
@@ -24,6 +25,8 @@ Floats = NDArray[np.float64]
 #: Backward of memory-bound operators moves this many times forward's bytes: it reads the
 #: gradient and the saved operand and writes a gradient, against one read and one write.
 _BACKWARD_TRAFFIC = 1.6
+#: Width of the elements for which `cost.written_out` counts. [B]
+_HALF_BYTES = 2.0
 #: Of the loss's traffic, the part in forward (logits read for maximum, sum and pick).
 _LOSS_FORWARD_SHARE = 0.4
 #: Bytes per routed element that permutation moves in one pass (16-bit read and write, indices).
@@ -52,13 +55,21 @@ def compute_costs(
         return matmul_costs(instruction, scale, rates, software)
     if instruction.kind is OperatorKind.ATTENTION:
         return attention_costs(instruction, scale, rates, software, blocks)
-    if (passes := library_passes(instruction, software)) is not None:
-        return memory_bound_costs(instruction, passes, scale, rates, software)
     sizes = [scale.value(size) for size in instruction.traffic]
     backward = instruction.phase in {
         InstructionPhase.INPUT_GRADIENT,
         InstructionPhase.WEIGHT_GRADIENT,
     }
+    if rates.written_out and (steps := steps_of(instruction.function)) is not None:
+        moved = np.add.reduce(sizes) * rates.element_bytes * rates.elementwise_factor
+        once = moved * (_BACKWARD_TRAFFIC if backward else 1.0) * (1.0 - rates.written_out)
+        each = moved * (steps.backward_bytes if backward else steps.forward_bytes) / _HALF_BYTES
+        each = each * rates.written_out
+        traffic = np.asarray((once + each) * instruction.share)
+        time_s = (once + each / rates.written_out_rate) / rates.memory_bytes_per_s
+        return time_s * instruction.share, np.zeros_like(traffic), traffic
+    if (passes := library_passes(instruction, software)) is not None:
+        return memory_bound_costs(instruction, passes, scale, rates, software)
     if instruction.kind is OperatorKind.CROSS_ENTROPY:
         share = 1 - _LOSS_FORWARD_SHARE if backward else _LOSS_FORWARD_SHARE
         traffic = sizes[0] * software.loss_traffic_bytes_per_logit * share

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.rates import Rates
+from wattree.cost.written_out import steps_of
 from wattree.graph import OperatorKind
 from wattree.lowering.colocation import SharedWork, shared_work, step_fill
 from wattree.lowering.compute_costs import launches_of
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import ComputeInstruction, Scale
+from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +46,7 @@ def stretch_to_host(
         return None
     device: Floats = np.zeros(phases[0].work_s.shape[1])
     for phase, index, instruction in computes:
-        own = launches_of(instruction, scale) * instruction.kernels
+        own = launches_of(instruction, scale) * _kernels(instruction, rates)
         phase.work_s[index] += own * rates.blocking_s * (instruction.share > 0)
         device = device + phase.work_s[index]
     host = np.zeros_like(device)
@@ -79,7 +80,7 @@ def _shared(
     """Return the queueing terms of one of several processes; FLOP and traffic then count all."""
     sharing, filled, kernels = rates.sharing, 0.0 * device, 0.0 * device
     for phase, index, instruction in computes:
-        launched = launches_of(instruction, scale) * instruction.kernels
+        launched = launches_of(instruction, scale) * _kernels(instruction, rates)
         blocked = launched * rates.blocking_s * (instruction.share > 0)
         own = phase.work_s[index] - blocked
         filled = (
@@ -97,4 +98,17 @@ def host_time_s(instruction: ComputeInstruction, rates: Rates) -> float:
     A graph launches all of its kernels at once.
     """
     routing = rates.moe_host_s / 2 if instruction.kind is OperatorKind.PERMUTE else 0.0
-    return (instruction.kernels * rates.launch_s if rates.start_s is None else 0.0) + routing
+    launches_s = _kernels(instruction, rates) * rates.launch_s
+    return (launches_s if rates.start_s is None else 0.0) + routing
+
+
+def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:
+    """Return how many kernels an instruction is, with casts of its operands."""
+    is_forward = instruction.phase is InstructionPhase.FORWARD
+    if rates.casts and instruction.kind is OperatorKind.MATMUL and instruction.weights:
+        return instruction.kernels + (2 if is_forward else 1)
+    steps = steps_of(instruction.function) if rates.written_out else None
+    if steps is None:
+        return instruction.kernels
+    each = steps.forward_kernels if is_forward else steps.backward_kernels
+    return rates.written_out * each + (1.0 - rates.written_out) * instruction.kernels

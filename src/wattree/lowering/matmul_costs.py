@@ -9,7 +9,7 @@ from wattree.cost import Software, matmul_time_s
 from wattree.cost.convolution import implicit_matmul_time_s
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
-from wattree.lowering.operator_costs import weight_casts
+from wattree.lowering.operator_costs import CAST_BYTES, weight_casts
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale, matmul_shape
 
 Floats = NDArray[np.float64]
@@ -79,10 +79,20 @@ def matmul_costs(
         instruction.weights
         and (copies := weight_casts(instruction, scale, rates, software)) is not None
     ):
+        copies = copies + _input_casts(instruction.phase, m, n, k, rates)
         time_s = time_s + copies / rates.memory_bytes_per_s
         traffic = traffic + copies
     flop = 2.0 * m * n * k * groups * turns * instruction.share
     return time_s * instruction.share, flop, traffic * instruction.share
+
+
+def _input_casts(
+    phase: InstructionPhase, m: Floats, n: Floats, k: Floats, rates: Rates
+) -> Floats | float:
+    """Return the traffic of casting an input to 16 bits, and its gradient back. [B]"""
+    if not rates.casts or phase is InstructionPhase.WEIGHT_GRADIENT:
+        return 0.0
+    return m * (n if phase is InstructionPhase.INPUT_GRADIENT else k) * CAST_BYTES
 
 
 def _turns(instruction: ComputeInstruction, scale: Scale) -> Floats | float:

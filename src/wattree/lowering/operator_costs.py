@@ -58,7 +58,7 @@ _OPPOSITE = {
     ConvolutionPass.WEIGHT_GRADIENT: ConvolutionPass.WEIGHT_GRADIENT,
 }
 #: Width of what autocast keeps in fp32, and of a cast between it and 16 bits. [B]
-_FULL_BYTES, _CAST_BYTES = 4.0, 6.0
+_FULL_BYTES, CAST_BYTES = 4.0, 6.0
 #: Functions that autocast runs in fp32 (PyTorch's list, torch.amp: "CUDA Ops that autocast to
 #: float32"). Batch norms take 16-bit activations.
 _FULL_WIDTH = frozenset({"layer_norm", "group_norm", "softmax", "log_softmax", "rms_norm"})
@@ -132,11 +132,11 @@ def weight_casts(
 
     [B]
     """
-    if not software.autocast or rates.element_bytes >= _FULL_BYTES:
+    if not software.casts or rates.element_bytes >= _FULL_BYTES:
         return None
     if instruction.phase is InstructionPhase.INPUT_GRADIENT:
-        return None
-    return _total(instruction.weights, scale) * _CAST_BYTES
+        return np.zeros_like(scale.micro_batch)
+    return _total(instruction.weights, scale) * CAST_BYTES
 
 
 def library_passes(instruction: ComputeInstruction, software: Software) -> Passes | None:
@@ -162,7 +162,7 @@ def memory_bound_costs(
     width, cast = rates.element_bytes, 0.0
     runs_wide = plain_function(instruction.function) in _FULL_WIDTH
     if software.autocast and width < _FULL_BYTES and runs_wide:
-        width, cast = _FULL_BYTES, _CAST_BYTES
+        width, cast = _FULL_BYTES, CAST_BYTES
     moved = written * cast
     if instruction.kind in _TABLES:
         moved = moved + _table_bytes(instruction, scale, rates, software)

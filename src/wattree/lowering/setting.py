@@ -155,7 +155,9 @@ def setting_of(
     software = software_family(job.software, own_family=model.own_family)
     if job.workload is WorkloadKind.GENERATE:
         software = replace(software, **_LOADED)
-    if not model.own_family:  # a recording has the steps of its own
+    is_recorded = not model.own_family  # and has the steps of its own
+    if is_recorded or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
+        # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
     software = software.with_traits(job.traits)
     if job.precision not in _TRAINED_AT:
@@ -170,7 +172,12 @@ def setting_of(
         job, model = workload_model(job, model, software, phase)
     try:
         by_pool = pool_rates(
-            job.cluster, software, precision, calibration, collectives=job.collectives
+            job.cluster,
+            software,
+            precision,
+            calibration,
+            collectives=job.collectives,
+            trains=job.workload is WorkloadKind.TRAIN,
         )
     except CostError as error:
         raise JobError(job.source, [f"precision: {error}"]) from error

@@ -1,0 +1,48 @@
+"""What functions that a model writes out in Python move and launch, a kernel for each step.
+
+A norm without means is eight kernels (cast, square, mean, add, root, product, cast, weight), each
+of which reads and writes all of its operands; its gradient is sixteen. Counted by a dispatch mode
+of PyTorch 2.13 over the modules of transformers 5.23, as tests/cost/test_written_out.py does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What the steps of one function move and launch.
+
+    Attributes:
+        forward_bytes, backward_bytes: Memory traffic by element that one kernel for all of them
+            would read or write, where elements have 16 bits. [B]
+        forward_kernels, backward_kernels: How many they are.
+    """
+
+    forward_bytes: float
+    backward_bytes: float
+    forward_kernels: int
+    backward_kernels: int
+
+
+#: Function → its steps. A kernel for all reads the input and writes the result of a norm and of a
+#: rotation: two elements, where a gate reads two and writes one.
+_STEPS: Mapping[str, Steps] = {
+    "rms_norm": Steps(
+        forward_bytes=18.0, backward_bytes=46.0, forward_kernels=8, backward_kernels=16
+    ),
+    "rotary": Steps(
+        forward_bytes=10.0, backward_bytes=14.0, forward_kernels=10, backward_kernels=16
+    ),
+    "gelu_new": Steps(
+        forward_bytes=18.0, backward_bytes=28.0, forward_kernels=8, backward_kernels=11
+    ),
+}
+_GATE = Steps(forward_bytes=10 / 3, backward_bytes=6.0, forward_kernels=2, backward_kernels=3)
+
+
+def steps_of(function: str) -> Steps | None:
+    """Return the steps of a function, as an operator names it; None where it is one kernel."""
+    return _STEPS.get(function) or (_GATE if function.endswith("_gate") else None)

@@ -1,0 +1,120 @@
+"""Bytes and kernels of written-out functions are those of the transformers library's modules."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from wattree.cost.written_out import steps_of
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+#: Operations that move nothing: views, and memory that is not written.
+_VIEWS = {
+    "view", "_unsafe_view", "transpose", "permute", "expand", "slice", "unsqueeze", "squeeze",
+    "detach", "split", "as_strided", "empty_like", "new_empty_strided",
+}  # fmt: skip
+#: Steps of a leaf in a test alone: its gradient is copied where it is kept.
+_OF_LEAVES = {"copy_"}
+_ROWS, _HEADS, _WIDTH = 64, 4, 64
+
+
+def _counted(act: Callable[[], Any]) -> tuple[Any, float, int]:
+    """Return what `act` returns, the bytes that its operations move, and how many they are."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    moved: Counter[str] = Counter()
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(  # type: ignore[misc]
+            self, function: Any, _: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            found = function(*args, **(kwargs or {}))
+            name = function.overloadpacket.__name__
+            if name not in _VIEWS | _OF_LEAVES:
+                operands = tree_leaves((args, kwargs or {}, found))
+                moved[name] += sum(_bytes(each) for each in operands)
+                launched.append(name)
+            return found
+
+    launched: list[str] = []
+    with Count():
+        found = act()
+    return found, float(sum(moved.values())), len(launched)
+
+
+def _bytes(operand: Any) -> int:
+    """Return the size of a tensor; what is repeated along a dim is read once."""
+    if not isinstance(operand, torch.Tensor):
+        return 0
+    dims: Iterable[tuple[int, int]] = zip(operand.shape, operand.stride(), strict=True)
+    return operand.element_size() * math.prod(size for size, stride in dims if stride)
+
+
+def _norm() -> tuple[Callable[..., Any], list[Any], float]:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    rows = torch.randn(_ROWS, 4096, dtype=torch.bfloat16)
+    return LlamaRMSNorm(4096).to(torch.bfloat16), [rows], 2.0 * rows.numel()
+
+
+def _rotation() -> tuple[Callable[..., Any], list[Any], float]:
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    shape = (64, _HEADS, _ROWS, _WIDTH)
+    query, key = (torch.randn(shape, dtype=torch.bfloat16) for _ in range(2))
+    angles = torch.randn(1, _ROWS, _WIDTH, dtype=torch.bfloat16)
+    return (
+        lambda query, key: apply_rotary_pos_emb(query, key, angles, angles),
+        [query, key],
+        2.0 * (query.numel() + key.numel()),
+    )
+
+
+def _gate() -> tuple[Callable[..., Any], list[Any], float]:
+    gate, up = (torch.randn(_ROWS, 4096, dtype=torch.bfloat16) for _ in range(2))
+    silu = torch.nn.functional.silu
+    return lambda gate, up: silu(gate) * up, [gate, up], 3.0 * gate.numel()
+
+
+def _gelu() -> tuple[Callable[..., Any], list[Any], float]:
+    from transformers.activations import ACT2FN
+
+    rows = torch.randn(_ROWS, 4096, dtype=torch.bfloat16)
+    return ACT2FN["gelu_new"], [rows], 2.0 * rows.numel()
+
+
+@pytest.mark.parametrize(
+    ("function", "made"),
+    [("rms_norm", _norm), ("rotary", _rotation), ("silu_gate", _gate), ("gelu_new", _gelu)],
+)
+def test_steps_are_those_of_the_modules(
+    function: str, made: Callable[[], tuple[Callable[..., Any], list[Any], float]]
+) -> None:
+    """Forward and backward, by element that one kernel would read or write."""
+    steps = steps_of(function)
+    assert steps is not None
+    act, inputs, elements = made()
+    inputs = [each.requires_grad_() for each in inputs]
+
+    results, forward, launched = _counted(lambda: act(*inputs))
+    results = results if isinstance(results, tuple) else (results,)
+    gradients = [torch.randn_like(each) for each in results]
+    _, backward, launched_back = _counted(lambda: torch.autograd.backward(results, gradients))
+
+    assert forward / elements == pytest.approx(steps.forward_bytes, rel=0.02)
+    assert backward / elements == pytest.approx(steps.backward_bytes, rel=0.02)
+    assert launched == steps.forward_kernels
+    assert launched_back == pytest.approx(steps.backward_kernels, abs=2)
+
+
+def test_other_functions_are_one_kernel() -> None:
+    """Such as those of the library itself."""
+    assert steps_of("layer_norm") is None
+    assert steps_of("add") is None
