@@ -22,7 +22,7 @@ from tests.sim.reference import execute_reference
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
-from wattree.cost.loading import Loader, part_times_s
+from wattree.cost.loading import Loader, copy_bytes_per_s, part_times_s
 from wattree.errors import StrategyError
 from wattree.graph import Phase, StreamKind
 from wattree.hardware import load_node
@@ -168,6 +168,39 @@ def test_the_closed_form_sees_copies_that_computation_waits_for(strategy: str) -
 
     assert executed.step_time_s > free(strategy).result.step_time_s + 0.003
     assert found.step_time_s[0] == pytest.approx(executed.step_time_s, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("node", "pageable", "pinned"),
+    [
+        ("dgx-h200", (8.7e9, 8.9e9), 64e9),  # as measured on one, over PCIe 5.0
+        ("dgx-1-32gb", (5e9, 6.5e9), 16e9),  # 5 to 6 GB/s (rapidsai/dask-cuda 98)
+        ("gh200-144gb-single", (450e9, 450e9), 450e9),  # coherent: no staging
+    ],
+)
+def test_pageable_copies_are_as_slow_as_the_thread_that_stages_them(
+    node: str, pageable: tuple[float, float], pinned: float
+) -> None:
+    """A faster link hides the buffer's filling less and less."""
+    loader = Loader(
+        workers=1, staging_bytes_per_s=load_calibration().general("staging_bytes_per_s")
+    )
+    least, most = pageable
+
+    assert copy_bytes_per_s(loader, load_node(node)) == pinned
+    assert least <= copy_bytes_per_s(replace(loader, pinned=False), load_node(node)) <= most
+
+
+def test_the_interval_of_pageable_copies_is_that_of_their_constant() -> None:
+    """Hosts differ more than links do."""
+    spreads = [
+        simulate(job({"workers": 4, "tensor_bytes": size, "pinned": pinned}))
+        .result.interval_parts["loading"]
+        .spread
+        for size, pinned in (("1500 MB", True), ("50 MB", False))
+    ]
+
+    assert spreads == [0.2, 0.5]
 
 
 @pytest.mark.parametrize("part", SLOW)

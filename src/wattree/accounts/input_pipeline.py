@@ -7,7 +7,7 @@ from math import ceil
 
 from wattree.accounts.breakdown import starved_span, tasks_by_class, time_parts
 from wattree.accounts.executed import ExecutedStep
-from wattree.cost.loading import PARTS, first_batch_s, storage_bytes_per_s
+from wattree.cost.loading import PARTS, copy_bytes_per_s, first_batch_s, storage_bytes_per_s
 from wattree.lowering.loading import Loading
 from wattree.trace import MaterialsFix, MaterialsUse
 from wattree.units import format_quantity
@@ -111,7 +111,7 @@ def _fix(part: str, loading: Loading, factor: float) -> MaterialsFix:
         where = "for the cluster" if loader.storage_shared else f"on each {node.name}"
         return _rate_fix(part, f"of storage {where}", has, factor, "B/s")
     if part == "copies":
-        rate = node.device.host_link_bytes_per_s
+        rate = copy_bytes_per_s(loader, node)
         return _rate_fix(part, "from host to each device", rate, factor, "B/s")
     assert loader.device_decode_s is not None
     return _rate_fix(

@@ -67,6 +67,9 @@ def constants_of(
     by_library = setting.software.library_kernels
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
     steps = (of_family("written_out"), calibration.found("general.written_out_rate"))
+    loader = setting.job.data.loader
+    staged = loader is not None and not loader.pinned
+    staging = calibration.found("general.staging_bytes_per_s") if staged else None
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor),
         names.ATTENTION: (of_device("attention"),),
@@ -82,7 +85,7 @@ def constants_of(
         names.HOST: (of_family("launch_s"),),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family("step_overhead_s"),),
-        names.LOADING: (None,),
+        names.LOADING: (staging,),
     }
 
 

@@ -12,6 +12,7 @@ The bounds are those of a closed queueing network (Denning and Buzen, ACM Comput
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,9 +26,6 @@ Floats = NDArray[np.float64]
 
 #: Parts of a pipeline, in the order of a sample's way.
 PARTS = ("storage", "workers", "cores", "copies", "decoder")
-#: Copies out of pageable memory go through a pinned buffer of the driver. M. Harris, "How to
-#: optimize data transfers in CUDA C/C++", NVIDIA developer blog, 2012: 2.31 of 5.77 GB/s.
-PAGEABLE_SHARE = 0.40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,8 @@ class Loader:
         storage_shared: One storage for the whole cluster, not one in each node.
         storage_latency_s: A worker waits so long for each sample besides. [s]
         pinned: Copies run alongside the computation, out of page-locked memory.
+        staging_bytes_per_s: Rate at which a thread of the host fills the driver's pinned buffer,
+            through which copies out of pageable memory go; a constant of the calibration. [B/s]
         cores: Cores of a node that workers have; None for all.
         device_decode_s: Time of the device's own decoder for one sample; None where cores decode.
             [s]
@@ -62,6 +62,7 @@ class Loader:
     storage_shared: bool = False
     storage_latency_s: float = 0.0
     pinned: bool = True
+    staging_bytes_per_s: float = math.inf
     cores: int | None = None
     device_decode_s: float | None = None
     processes: int = 1
@@ -112,9 +113,15 @@ def storage_bytes_per_s(loader: Loader, node: Node) -> float:
 
 
 def copy_bytes_per_s(loader: Loader, node: Node) -> float:
-    """Return the bandwidth of copies to one device while no other rank copies. [B/s]"""
+    """Return the bandwidth of copies to one device while no other rank copies. [B/s]
+
+    Out of pageable memory each byte is first copied to a pinned buffer, then over the link:
+    `1 / (1 / staging + 1 / link)`. Coherent links need no such buffer: on a GH200 both kinds of
+    memory are copied at 100 GB/s (vortex-data/vortex, pull request 7815, 2026).
+    """
     link, memory = node.device.host_link_bytes_per_s, node.host.memory_bytes_per_s
-    link *= 1.0 if loader.pinned else PAGEABLE_SHARE
+    if not (loader.pinned or node.device.has_coherent_link):
+        link = 1 / (1 / loader.staging_bytes_per_s + 1 / link)
     return link if memory is None else min(link, memory)
 
 

@@ -22,6 +22,10 @@ class Precision(StrEnum):
     NVFP4 = "nvfp4"
 
 
+#: From here on a link to the host is one of chips that share their memory (NVLink-C2C), not PCIe.
+_COHERENT_BYTES_PER_S = 200e9
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One accelerator, as its datasheet has it.
@@ -71,6 +75,11 @@ class Device:
                     f"{self.tdp_w:g} W"
                 }
             )
+
+    @property
+    def has_coherent_link(self) -> bool:
+        """Whether it reads the host's memory as its own (NVLink-C2C), unlike over PCIe."""
+        return self.host_link_bytes_per_s >= _COHERENT_BYTES_PER_S
 
     def matrix_peak_flop_per_s(self, precision: Precision) -> float:
         """Return the dense matrix peak at `precision`. [FLOP/s]

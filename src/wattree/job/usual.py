@@ -45,8 +45,6 @@ class UsualStrategy:
     source: str
 
 
-#: From here on a link to the host is one of chips that share their memory (NVLink-C2C), not PCIe.
-_COHERENT_BYTES_PER_S: Final = 200e9
 _BLOCKS: Final = ("none", "block_4", "block_2", "full")
 #: Defaults of `--position-embedding-type`, `--hidden-dropout` and `--attention-dropout`
 #: (Megatron-LM, megatron/arguments.py). Models with gates are younger and set their own.
@@ -199,9 +197,8 @@ def usual_traits(
         has_experts: The model has layers of experts.
     """
     usual = USUAL_STRATEGIES[software]
-    is_coherent = device.host_link_bytes_per_s >= _COHERENT_BYTES_PER_S
     found: dict[str, object] = {}
-    if has_experts and is_coherent and usual.graphed_experts:
+    if has_experts and device.has_coherent_link and usual.graphed_experts:
         found["cuda_graphs"] = "partial"
     if device.kind == "tpu" and usual.windowed:
         found["overlap_tensor"] = True

@@ -167,7 +167,7 @@ def setting_of(
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
     model, software = _compiled(model, software, job.source)
-    job = _with_sizes(job, model)
+    job = _with_staging(_with_sizes(job, model), calibration)
     if job.workload is not WorkloadKind.TRAIN:
         job, model = workload_model(job, model, software, phase)
     try:
@@ -231,6 +231,15 @@ def _with_sizes(job: Job, model: ModelGraph) -> Job:
         )
     sized = loader.of_inputs(model.sample_bytes(job.data.sequence_length))
     return replace(job, data=replace(job.data, loader=sized))
+
+
+def _with_staging(job: Job, calibration: Calibration) -> Job:
+    """Return the job with the host's rate of copies out of pageable memory."""
+    if job.data.loader is None:
+        return job
+    rate = calibration.general("staging_bytes_per_s")
+    loader = replace(job.data.loader, staging_bytes_per_s=rate)
+    return replace(job, data=replace(job.data, loader=loader))
 
 
 def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:
