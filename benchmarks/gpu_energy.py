@@ -1,16 +1,18 @@
 """Training on this machine's accelerator: time and energy by stage, predicted and measured.
 
-    python -m benchmarks.gpu_energy [--seconds S] [--out PATH] [--known-as NAME]
+    python -m benchmarks.gpu_energy [--seconds S] [--out PATH] [--known-as NAME] [--from PATH]
 
 VGG16, ResNet-50 and ViT-B/16 of the zoo train on synthetic images, a decoder of the sizes of
 Llama 3.2 1B on synthetic tokens, half a minute each; the device's energy counter is read by stage
 (`wattree.measure.Stages`). The result names device, driver and software; without a device nothing
-is written. Only the device's energy is compared, as no meter of the node is read.
+is written. Only the device's energy is compared, as no meter of the node is read. `--from` needs no
+device: it prints what a result measured beside what is predicted now.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -41,9 +43,9 @@ SECONDS = 30.0
 
 _HINT = "--known-as NAME names the catalog's entry of the same product, if it has one"
 
-#: A node around one device. What it says besides does not reach the device's energy and time:
-#: images are made in host memory, so no storage is read.
-#: Node of one device, whose name is left open.
+#: A node around one device, whose name is left open. What it says besides does not reach the
+#: device's energy and time: images are made in host memory, so no storage is read, and copies take
+#: the device's own link to the host, not that to other devices.
 NODE = """
 name: one-device
 title: "One device of this machine"
@@ -178,6 +180,18 @@ def measured(run: Run) -> Side:
     )
 
 
+def stored(path: Path) -> tuple[dict[str, Any], list[Row]]:
+    """Return a result as it was written, and its rows as they are predicted now."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    rows = []
+    for row in found["rows"]:
+        training = Training(**row["training"])
+        side = predicted(training, found["known_as"], power_limit_w=found["power_limit_w"])
+        old = Side(**row["measured"])
+        rows.append(Row(training=training, steps=row["steps"], predicted=side, measured=old))
+    return found, rows
+
+
 def table(rows: Sequence[Row], title: str) -> Table:
     """Return predicted against measured: step and each stage, in time and energy."""
     found = Table(title=title, title_justify="left")
@@ -225,8 +239,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each training")
     parser.add_argument("--known-as", help="the device's name in the catalog")
     parser.add_argument("--out", type=Path, help="file to write, instead of one in results/")
+    parser.add_argument(
+        "--from", type=Path, dest="stored", metavar="PATH", help="print this result; no device"
+    )
     given = parser.parse_args(arguments)
 
+    if given.stored:
+        _show(*stored(given.stored))
+        return 0
     if sees_no_device("trained or written"):
         return 0
     import pynvml
@@ -254,11 +274,7 @@ def _result(found: dict[str, Any], seconds: float, known_as: str | None) -> dict
         rows.append(
             Row(training=training, steps=run.iterations, predicted=side, measured=measured(run))
         )
-    title = f"{found['device']}, driver {found['driver']}, torch {found['torch']}"
-    Console(width=120).print(table(rows, title))
-    for row in rows:
-        for note in row.measured.notes:
-            print(f"  {row.training.model}: {note}")
+    _show(found, rows)
     return {
         "schema": "wattree-gpu-energy/1",
         "origin": "measured",
@@ -268,6 +284,14 @@ def _result(found: dict[str, Any], seconds: float, known_as: str | None) -> dict
         "seconds": seconds,
         "rows": [row.as_json() for row in rows],
     }
+
+
+def _show(found: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    title = f"{found['device']}, driver {found['driver']}, torch {found['torch']}"
+    Console(width=120).print(table(rows, title))
+    for row in rows:
+        for note in row.measured.notes:
+            print(f"  {row.training.model}: {note}")
 
 
 if __name__ == "__main__":

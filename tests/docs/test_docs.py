@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import json
 import re
 import shlex
 import sys
@@ -340,6 +341,20 @@ def test_the_errors_on_rows_left_out_are_those_of_the_calibration() -> None:
 
     for page in ("README.md", "docs/accuracy.md"):
         assert table in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_tables_of_accelerators_are_those_of_the_results() -> None:
+    """Remake them with `python docs/accelerator_tables.py`; `make gpu` names results by device."""
+    tables = script("accelerator_tables")
+    results = {path.name: json.loads(path.read_text()) for path in tables.RESULTS.iterdir()}
+
+    assert len(results) >= 3
+    for name, result in results.items():
+        program = result["schema"].partition("/")[0].removeprefix("wattree-").replace("-", "_")
+        assert name == f"{program}_{result['known_as']}.json"
+        assert {"device", "driver", "torch", "cuda", "wattree"} <= result.keys()
+    for page, text in tables.tables():
+        assert f":begin -->\n\n{text}\n\n<!-- " in (ROOT / f"docs/{page}.md").read_text("utf-8")
 
 
 def test_the_readme_counts_what_the_catalog_has() -> None:

@@ -15,7 +15,17 @@ import pytest
 from rich.console import Console
 
 from benchmarks import gpu_energy
-from benchmarks.gpu_energy import TRAININGS, Row, Side, device_of, main, measured, predicted, table
+from benchmarks.gpu_energy import (
+    TRAININGS,
+    Row,
+    Side,
+    device_of,
+    main,
+    measured,
+    predicted,
+    stored,
+    table,
+)
 from benchmarks.gpu_training import GROUP, CopiedBatches, Training, environment, train
 from tests.measure.fakes import counter
 from wattree.capture import load_model
@@ -321,6 +331,22 @@ def test_without_a_device_nothing_is_written(
     assert main([]) == 0
     assert "sees no NVIDIA device: nothing is trained or written" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_is_printed_beside_what_is_predicted_now(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Measured figures are those of the file; copies out of pageable memory are near theirs."""
+    path = gpu_energy.RESULTS / "gpu_energy_h200-sxm-141gb.json"
+    found, rows = stored(path)
+    code = main(["--from", str(path)])
+
+    assert code == 0
+    assert [row.as_json()["measured"] for row in rows] == [row["measured"] for row in found["rows"]]
+    copied = [row for row in rows if row.training.tokens is None]
+    sides = [[side.exposed_s["materials"] for side in (r.predicted, r.measured)] for r in copied]
+    assert all(abs(ours / theirs - 1) < 0.2 for ours, theirs in sides)
+    assert "NVIDIA H200, driver 580.159.04" in capsys.readouterr().out
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Buffers in an accelerator's memory, by CUDA IPC. Tested only with a stand-in so far.
+"""Buffers in an accelerator's memory, by CUDA IPC. Values are tested with a stand-in.
 
 References:
     [1] PyTorch, "Multiprocessing package", sections "Sharing CUDA tensors" and
