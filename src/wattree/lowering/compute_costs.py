@@ -61,8 +61,9 @@ def compute_costs(
         InstructionPhase.WEIGHT_GRADIENT,
     }
     if rates.written_out and (steps := steps_of(instruction.function)) is not None:
-        moved = np.add.reduce(sizes) * rates.element_bytes * rates.elementwise_factor
-        once = moved * (_BACKWARD_TRAFFIC if backward else 1.0) * (1.0 - rates.written_out)
+        moved = np.add.reduce(sizes) * rates.element_bytes
+        once = moved * rates.elementwise_factor * (1.0 - rates.written_out)
+        once = once * (_BACKWARD_TRAFFIC if backward else 1.0)
         each = moved * (steps.backward_bytes if backward else steps.forward_bytes) / _HALF_BYTES
         each = each * rates.written_out
         traffic = np.asarray((once + each) * instruction.share)

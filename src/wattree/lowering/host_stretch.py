@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 
 #: Exponent of the smooth maximum of device time and host time of a block.
 HOST_SMOOTHNESS = 4.0
+#: Linear layers for queries, keys and values: three without biases; with biases, half of the
+#: families have one (GPT-2, GPT-NeoX, BLOOM), half three (BERT, OPT, Qwen 2).
+_OF_QUERIES = {1: 3, 2: 2}
 #: Tensors of a module besides its parameters: running mean, variance and count.
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
 
@@ -103,12 +106,42 @@ def host_time_s(instruction: ComputeInstruction, rates: Rates) -> float:
 
 
 def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:
-    """Return how many kernels an instruction is, with casts of its operands."""
-    is_forward = instruction.phase is InstructionPhase.FORWARD
-    if rates.casts and instruction.kind is OperatorKind.MATMUL and instruction.weights:
-        return instruction.kernels + (2 if is_forward else 1)
-    steps = steps_of(instruction.function) if rates.written_out else None
+    """Return how many kernels an instruction is, with casts of its operands.
+
+    Modules that are written out have linear layers of their own for queries, keys and values, and
+    for a gate and what it multiplies.
+    """
+    if not rates.written_out:
+        return instruction.kernels
+    if instruction.kind is OperatorKind.MATMUL and instruction.weights:
+        weights = len(instruction.weights)
+        apart = _OF_QUERIES.get(weights, 1) if instruction.path.endswith(".qkv") else 1
+        one = _of_linear(instruction.phase, weights, casts=rates.casts)
+        return one * (1.0 + rates.written_out * (apart - 1))
+    steps = steps_of(instruction.function)
     if steps is None:
         return instruction.kernels
-    each = steps.forward_kernels if is_forward else steps.backward_kernels
+    phases, each = [InstructionPhase.FORWARD], steps.forward_kernels
+    if instruction.phase is not InstructionPhase.FORWARD:
+        phases = [InstructionPhase.INPUT_GRADIENT, InstructionPhase.WEIGHT_GRADIENT]
+        each = steps.backward_kernels
+    if instruction.function.endswith("_gate"):
+        each += sum(_of_linear(phase, 1, casts=rates.casts) for phase in phases)
     return rates.written_out * each + (1.0 - rates.written_out) * instruction.kernels
+
+
+def _of_linear(phase: InstructionPhase, weights: int, *, casts: bool) -> int:
+    """Return the kernels of one pass of a linear layer, and of casts of what it reads and makes.
+
+    Args:
+        phase: The pass.
+        weights: Its weight, and its bias, whose gradient is a sum of its own.
+        casts: Autocast casts them, and inputs.
+    """
+    match phase:
+        case InstructionPhase.FORWARD:
+            return 1 + casts * (1 + weights)
+        case InstructionPhase.INPUT_GRADIENT:
+            return 1 + casts
+        case _:
+            return weights + casts * weights
