@@ -82,7 +82,7 @@ def constants_of(
         names.LINKS: (of_device("bus_efficiency"),),
         names.NETWORK: (learned("network_efficiency"),),
         names.EXPERTS: (learned("moe_exchange_factor"),),
-        names.HOST: (of_family("launch_s"),),
+        names.HOST: (of_family(setting.software.launch_item),),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family("step_overhead_s"),),
         names.LOADING: (staging,),

@@ -28,7 +28,14 @@ _RESIDUAL_KEYS = ("command", "rows", "spreads")
 _ENTRY_KEYS = ("value", "evidence", "source", "spread")
 EVIDENCE = ("measured", "fitted", "pooled", "chosen")
 _SCOPES = ("device", "die", "architecture", "family", "pooled", "general")
-_FAMILY_ITEMS = ("math", "elementwise", "written_out", "launch_s", "step_overhead_s")
+_FAMILY_ITEMS = (
+    "math",
+    "elementwise",
+    "written_out",
+    "launch_s",
+    "module_launch_s",
+    "step_overhead_s",
+)
 _LISTED, MOST = 20, 1e30
 #: A logarithm with a wider spread says nothing at all.
 MOST_SPREAD = 5.0

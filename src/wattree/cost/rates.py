@@ -343,8 +343,7 @@ def _launches(
     if called_s > 0:
         return 0.0, called_s
     blocking = calibration.general("blocking_launch_s") if software.launch_blocking else 0.0
-    # For other accelerators a whole step is compiled, whatever the software.
-    launch_s = calibration.family(software.name if device.kind == "gpu" else "", "launch_s")
+    launch_s = calibration.family(software.name, software.launch_item)
     return launch_s * (1.0 if trains else calibration.general("no_gradient_launch")), blocking
 
 

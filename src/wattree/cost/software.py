@@ -155,6 +155,11 @@ class Software:
         """Whether what models write out in Python runs step by step (`cost.written_out`)."""
         return self.written_out and not (self.compiled or self.inference_kernels)
 
+    @property
+    def launch_item(self) -> str:
+        """Item of the family with the host's time per kernel, by how kernels are counted."""
+        return "module_launch_s" if self.runs_steps else "launch_s"
+
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with some traits replaced.
 

@@ -45,7 +45,7 @@ _OWN_TIMES: Mapping[str, tuple[str, ...]] = {
     names.MEMORY: ("fresh_s_per_byte",),
 }
 #: Class → item of the software family, a time.
-_FAMILY: Mapping[str, str] = {names.HOST: "launch_s", names.OVERHEAD: "step_overhead_s"}
+_FAMILY: Mapping[str, str] = {names.OVERHEAD: "step_overhead_s"}
 #: Classes whose time is a multiple of another's, which all that a run errs by moves already.
 _FACTORS = (names.EXPERTS, names.STRAGGLING)
 
@@ -71,7 +71,7 @@ def moved_constants(
     alike = moves.get(RESIDUAL, 0.0)
     device, software = setting.job.cluster.pools[0].node.device, setting.software.name
     moves = _of_library(moves, base, setting, device)
-    for name in {*_RATES, *_TIMES, *_FAMILY}:
+    for name in {*_RATES, *_TIMES, *_FAMILY, names.HOST}:
         own = moves.get(name, 0.0) + (0.0 if name in _FACTORS else alike)
         if abs(own) < 1e-12:
             continue
@@ -113,8 +113,9 @@ def _places(
         for item in own.get(name, ()):
             if base.own(device, item, 0.0) > 0:
                 yield f"device.{device.name}.{item}", sign
-    if name in _FAMILY:
-        yield f"family.{setting.software.name}.{_FAMILY[name]}", 1.0
+    own_item = setting.software.launch_item if name == names.HOST else _FAMILY.get(name)
+    if own_item is not None:
+        yield f"family.{setting.software.name}.{own_item}", 1.0
 
 
 def _value(base: Calibration, device: Device, software: str, place: str) -> tuple[float, Constant]:
