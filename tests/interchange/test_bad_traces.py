@@ -85,6 +85,7 @@ def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path) == "DIR: found no trace in it, expected files NAME.RANK.et"
     assert "there is no such folder" in refusal(tmp_path / "a" / "b")
     assert "found no trace of prefix 'c' in it" in refusal(tmp_path / "c")
+    assert "wattree explain reads traces of torch.profiler" in refusal(tmp_path / "rank0.json.gz")
 
 
 def test_a_missing_rank_is_named(tmp_path: Path) -> None:

@@ -98,6 +98,17 @@ def test_numbers_of_collectives_match_them_whatever_the_order(tmp_path: Path) ->
         ("kernels", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop", "attention"),
         ("kernels", "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "communication"),
         ("kernels", "triton_poi_fused_add_mul_3", "elementwise"),
+        ("kernels", "triton_poi_fused_convert_element_type_3", "elementwise"),
+        ("kernels", "elementwise_kernel<128, 2, nocast<add<float>>::{lambda(int)#1}>", "elementwise"),
+        ("kernels", "multi_tensor_apply_kernel<TensorListMetadata<1>, LpNormFunctor>", "optimizer"),
+        ("kernels", "fused_lamb_kernel", "optimizer"),
+        ("kernels", "void cudnn::fusion::compute_dot_do_o_specialized<true, 128>", "attention"),
+        ("kernels", "void cudnn::fusion::convert_dq_to_16bits<true>", "attention"),
+        ("kernels", "elementwise_kernel<8, bfloat16_copy_kernel_cuda>", "elementwise"),
+        ("kernels", "elementwise_kernel<direct_copy_kernel_cuda, LoadWithCast>", "elementwise"),
+        ("kernels", "elementwise_kernel<4, gpu_kernel_impl<direct_copy_kernel>>", "elementwise"),
+        ("kernels", "elementwise_kernel<4, gpu_kernel_impl_nocast<direct_copy_kernel>>", "copies"),
+        ("kernels", "Memset (Device)", "elementwise"),
         ("kernels", "Memcpy HtoD (Pinned -> Device)", "copies"),
         ("host_ops", "aten::addmm", "products"),
         ("host_ops", "aten::linear", "host"),
@@ -112,6 +123,53 @@ def test_numbers_of_collectives_match_them_whatever_the_order(tmp_path: Path) ->
 def test_names_have_their_classes(section: str, name: str, expected: str | None) -> None:
     """Of the libraries that PyTorch calls."""
     assert op_classes().of(section, name) == expected
+
+
+def test_kernels_belong_to_the_step_that_launched_them(tmp_path: Path) -> None:
+    """The device lags 300 us behind: what it still had to do when the trace began is of no step."""
+    events = [event("gemm", "kernel", 0.0, 300.0, tid=7, correlation=1)]
+    for step in range(2):
+        at, first = 1000.0 * step, 10 * step + 2
+        mark = event(f"ProfilerStep#{step}", "user_annotation", at, 1000.0)
+        events.append(mark)
+        for number, (start, duration) in enumerate(((300.0, 600.0), (1100.0, 200.0))):
+            launch, kernel = "cudaLaunchKernel", "gemm"
+            events += [
+                event(launch, "cuda_runtime", at + 400 * number, 5.0, correlation=first + number),
+                event(kernel, "kernel", at + start, duration, tid=7, correlation=first + number),
+            ]
+    path = write(tmp_path / "a.json", events, world=1)
+
+    (rank,) = read_ranks([path]).ranks
+    (measured,) = measured_ranks(read_ranks([path]))
+
+    spans = [(1e6 * begin, 1e6 * end) for begin, end in rank.steps.values()]
+    assert spans == [pytest.approx((300.0, 1300.0)), pytest.approx((1300.0, 2300.0))]
+    assert measured.classes_s["products"] == pytest.approx(800e-6)
+    assert measured.classes_s["host"] == pytest.approx(200e-6)
+
+
+def test_kernels_of_the_optimizers_step_are_its_own(tmp_path: Path) -> None:
+    """A for-loop optimizer has no kernels that its name would tell from a model's."""
+    events = [
+        event("ProfilerStep#1", "user_annotation", 0.0, 1000.0),
+        event("Optimizer.step#SGD.step", "user_annotation", 500.0, 100.0),
+    ]
+    for number, at in enumerate((100.0, 550.0), start=1):
+        shared = {"correlation": number, "External id": 100 + number}
+        events += [
+            event("aten::add_", "cpu_op", at - 1, 5.0, **{"External id": 100 + number}),
+            event("cudaLaunchKernel", "cuda_runtime", at, 2.0, correlation=number),
+            event("vectorized_elementwise_kernel", "kernel", at + 100, 50.0, tid=7, **shared),
+        ]
+    path = write(tmp_path / "a.json", events, world=1)
+
+    (rank,) = measured_ranks(read_ranks([path]))
+
+    for name in ("elementwise", "optimizer"):
+        assert rank.classes_s[name] == pytest.approx(50e-6)
+        assert rank.kernels[name].count == 1.0
+        assert rank.kernels[name].operators == {"aten::add_": pytest.approx(50e-6)}
 
 
 def _bad(tmp_path: Path) -> dict[str, tuple[Path, str]]:

@@ -40,6 +40,10 @@ class ExplainRequest:
         list[Path] | None,
         option("FILE...", "Traces of torch.profiler (.json, .json.gz), one for each rank."),
     ] = None
+    step_time: Annotated[
+        str | None,
+        option("TIME", "The step without the profiler, which slows the host, such as '12.3 s'."),
+    ] = None
     calibration: Calibration = None
     json_path: JsonPath = None
     report: ReportPath = None
@@ -56,8 +60,9 @@ def explain(request: ExplainRequest) -> None:
     Example: wattree explain job.yaml --trace traces/rank*.json.gz
     """
     from wattree.kineto.ranks import read_ranks
+    from wattree.learn.explain import STEP_TIME, trace_paths
     from wattree.learn.explain import explain as explained
-    from wattree.learn.explain import trace_paths
+    from wattree.learn.own_steps import parsed_step_time
     from wattree.learn.predicted_step import predicted_step
     from wattree.report.explained_text import show_explanation
     from wattree.report.html.documents import check_report, write_explanation_report
@@ -68,9 +73,11 @@ def explain(request: ExplainRequest) -> None:
         check_outputs(request.json_path, request.report, *plots.values(), source=path)
     check_report(request.report)
     job = read_job(request.job)
+    given = request.step_time
+    step_s = None if given is None else parsed_step_time(given, STEP_TIME)
     traced = read_ranks(paths)
     announce_compilation()
-    found = explained(job, traced, predicted_step(job, request.calibration))
+    found = explained(job, traced, predicted_step(job, request.calibration), step_s)
     for note in found.notes:
         tell(f"wattree: {note}")
     if request.report is not None:

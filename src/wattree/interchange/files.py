@@ -20,6 +20,8 @@ from wattree.files import is_folder, read_json
 #: File of process groups in the folder of the traces, as ASTRA-sim names it.
 GROUP_FILE = "comm_group.json"
 _NAME = re.compile(r"^(?P<prefix>.+)\.(?P<rank>\d{1,9})\.et(?:\.gz)?$")
+#: Ends of names that traces of other kinds have.
+_OF_PYTORCH = (".json", ".gz")
 #: No message is longer: the longest known ones carry an input file as an attribute. [B]
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _LARGEST_GROUP_FILE_BYTES = 16 << 20
@@ -67,7 +69,14 @@ def trace_files(place: Path) -> TraceFiles:
             found.setdefault(match["prefix"], {})[int(match["rank"])] = path
     if not found:
         what = f"of prefix '{wanted}' " if wanted else ""
-        raise JobError(str(place), [f"found no trace {what}in it, expected files NAME.RANK.et"])
+        other = (
+            "; wattree explain reads traces of torch.profiler"
+            if place.suffix in _OF_PYTORCH
+            else ""
+        )
+        raise JobError(
+            str(place), [f"found no trace {what}in it, expected files NAME.RANK.et{other}"]
+        )
     if len(found) > 1:
         raise JobError(
             str(place),

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.errors import RunError
-from wattree.kineto.op_classes import COMMUNICATION, COPIES, op_classes
+from wattree.kineto.launches import Numbered, step_windows
+from wattree.kineto.op_classes import COMMUNICATION, op_classes
 from wattree.kineto.stream import TraceFile
 
 Floats = NDArray[np.float64]
@@ -22,6 +23,12 @@ _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _MEMORY = "[memory]"
 _MARK_CATEGORY, _OP_CATEGORY = "user_annotation", "cpu_op"
+#: Calls of the host to the runtime and the driver: those that launch kernels are among them.
+_LAUNCH_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver"})
+#: Numbers that a kernel shares with its launch, and with the operator that launched it.
+_LAUNCH, _OPERATOR = "correlation", "External id"
+#: Where an event has none.
+_UNKNOWN = -1
 #: Versions of Kineto's format that are known.
 _SCHEMA = 1
 #: Bytes of an element by the name that collectives carry.
@@ -43,6 +50,7 @@ class TracedCollective:
         sequence: Its number in the group; None where the trace does not say.
         start_s, end_s: When it was in flight there. [s]
         size_bytes: What the rank put in; None where the trace does not say. [B]
+        launch: Number of its launch; -1 if it has none.
     """
 
     kind: str
@@ -51,6 +59,7 @@ class TracedCollective:
     start_s: float
     end_s: float
     size_bytes: float | None = None
+    launch: int = _UNKNOWN
 
 
 @dataclass(slots=True)
@@ -84,8 +93,10 @@ class TracedRank:
         source: File.
         rank, world: As the trace says; None where it does not.
         on_device: Whether a device computed; else the training thread did.
-        steps: Number of each step → when it began and ended on the host. [s]
+        steps: Number of each step → when it began and ended (`step_windows`). [s]
         kernels: Of the device.
+        launch_s: When the host launched each kernel; NaN if unknown. [s]
+        operator: Name of the operator that launched each kernel; NaN if unknown.
         host_ops, marks: Of the thread that trains, marks of steps and collectives left out.
         names: Of all spans.
         collectives: In the order of their start.
@@ -98,6 +109,8 @@ class TracedRank:
     on_device: bool
     steps: Mapping[int, tuple[float, float]]
     kernels: Spans
+    launch_s: Floats
+    operator: Floats
     host_ops: Spans
     marks: Spans
     names: tuple[str, ...]
@@ -144,6 +157,8 @@ class _Reading:
         self.steps: dict[int, tuple[float, float]] = {}
         self.thread = ""
         self.kernels = Spans()
+        self.kernel_launches, self.kernel_operators = array("q"), array("q")
+        self.launches, self.operators = Numbered(), Numbered()
         self.ops: dict[str, Spans] = {}
         self.marks: dict[str, Spans] = {}
         self.collectives: list[TracedCollective] = []
@@ -166,8 +181,17 @@ class _Reading:
             self._kernel(name, span, event)
         elif category == _MARK_CATEGORY:
             self._mark(name, span, event)
-        elif category == _OP_CATEGORY and not self.on_device:
-            self.ops.setdefault(_thread(event), Spans()).add(*span, self._number(name))
+        elif category in _LAUNCH_CATEGORIES:
+            self.launches.add(_shared_number(event, _LAUNCH), span[0])
+        elif category == _OP_CATEGORY:
+            self._op(name, span, event)
+
+    def _op(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
+        number = self._number(name)
+        if self.on_device:
+            self.operators.add(_shared_number(event, _OPERATOR), number)
+        else:
+            self.ops.setdefault(_thread(event), Spans()).add(*span, number)
 
     def _memory(self, given: Mapping[str, Any]) -> None:
         # PyTorch counts that of the host from the begin of the trace, and all that of devices.
@@ -177,12 +201,13 @@ class _Reading:
 
     def _kernel(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
         if name not in self.of_kernel:
-            is_copy = event.get("cat") != "kernel"
-            self.of_kernel[name] = COPIES if is_copy else self.rules.of("kernels", name)
+            self.of_kernel[name] = self.rules.of("kernels", name)
         if self.of_kernel[name] == COMMUNICATION:
-            self.collectives.append(_device_collective(name, span, _mapping(event.get("args"))))
+            self.collectives.append(_device_collective(name, span, event))
         else:
             self.kernels.add(*span, self._number(name))
+            self.kernel_launches.append(_shared_number(event, _LAUNCH))
+            self.kernel_operators.append(_shared_number(event, _OPERATOR))
 
     def _mark(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
         if match := _STEP.match(name):
@@ -203,6 +228,18 @@ class _Reading:
     def _number(self, name: str) -> int:
         return self.numbers.setdefault(name, len(self.numbers))
 
+    def _windows(self, launch_s: Floats) -> dict[int, tuple[float, float]]:
+        """Return the steps by all that the device did, collectives among it."""
+        start, end, _ = self.kernels.columns()
+        others = [each for each in self.collectives if each.launch != _UNKNOWN]
+        spans = [(each.start_s, each.end_s) for each in others]
+        launched_s = self.launches.of(array("q", [each.launch for each in others]))
+        return step_windows(
+            self.steps,
+            np.concatenate([launch_s, launched_s]),
+            np.concatenate([np.stack([start, end], axis=1), np.reshape(spans, (-1, 2))]),
+        )
+
     def traced_rank(self, path: Path) -> TracedRank:
         """Return the trace of the rank from the stored events."""
         if not self.steps:
@@ -213,13 +250,16 @@ class _Reading:
                     "and call its step() after each step of training"
                 ],
             )
+        launch_s = self.launches.of(self.kernel_launches)
         return TracedRank(
             source=str(path),
             rank=_whole(self.info.get("rank")),
             world=_whole(self.info.get("world_size")),
             on_device=self.on_device,
-            steps=dict(sorted(self.steps.items())),
+            steps=self._windows(launch_s),
             kernels=self.kernels,
+            launch_s=launch_s,
+            operator=self.operators.of(self.kernel_operators),
             host_ops=self.ops.get(self.thread, Spans()),
             marks=self.marks.get(self.thread, Spans()),
             names=tuple(self.numbers),
@@ -242,14 +282,21 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _shared_number(event: Mapping[str, Any], key: str) -> int:
+    """Return a number that an event shares with those that belong to it."""
+    number = _whole(_mapping(event.get("args")).get(key))
+    return _UNKNOWN if number is None else number
+
+
 def _thread(event: Mapping[str, Any]) -> str:
     return str(event.get("tid"))
 
 
 def _device_collective(
-    name: str, span: tuple[float, float], given: Mapping[str, Any]
+    name: str, span: tuple[float, float], event: Mapping[str, Any]
 ) -> TracedCollective:
     """Return a collective's kernel with its metadata."""
+    given = _mapping(event.get("args"))
     elements, width = _whole(given.get("In msg nelems")), _WIDTHS.get(str(given.get("dtype")))
     return TracedCollective(
         kind=_kind(str(given.get("Collective name") or name)),
@@ -258,6 +305,7 @@ def _device_collective(
         start_s=span[0],
         end_s=span[0] + span[1],
         size_bytes=float(elements * width) if elements is not None and width else None,
+        launch=_shared_number(event, _LAUNCH),
     )
 
 

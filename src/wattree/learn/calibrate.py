@@ -28,7 +28,13 @@ from wattree.errors import RunError
 from wattree.files import schema_line, write_atomic
 from wattree.job.workload import refuse_workload
 from wattree.learn.constants import moved_constants
-from wattree.learn.observe import STEP, class_observations, mean, mean_classes, step_observation
+from wattree.learn.observe import (
+    STEP,
+    class_observations,
+    measured_step,
+    observed,
+    step_observation,
+)
 from wattree.learn.own_steps import OwnStep, refuse_contradictions
 from wattree.learn.predicted_step import step_of
 from wattree.lowering.setting import Setting, setting_of
@@ -116,6 +122,7 @@ class _Case:
         setting: For any constants.
         job: File.
         measured_s: The step. [s]
+        slowed: Whether the profiler slowed all runs.
         base, now: Predicted with the constants before, and with those of the last round.
         times_s: What was observed → as it is predicted now. [s]
         observations: Of the step, or of its classes if there is a trace.
@@ -124,6 +131,7 @@ class _Case:
     setting: Callable[[Calibration], Setting]
     job: str
     measured_s: float
+    slowed: bool
     base: Result
     now: Result
     times_s: Mapping[str, float]
@@ -140,7 +148,7 @@ class _Case:
         self.now = predicted(setting, setting.job.strategy, detail=False).result
         self.times_s = {STEP: self.now.step_time_s}
         if self.observations[0].what != STEP:
-            self.times_s = step_of(setting).classes_s
+            self.times_s = observed(step_of(setting).classes_s)
 
 
 def calibrate(
@@ -214,19 +222,19 @@ def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
     result = predicted(first, chosen, detail=False).result
     for each in members:
         refuse_contradictions(each, result)
-    classes = mean_classes(members)
-    measured_s = mean([each.step_s for each in members])
+    measured_s, classes = measured_step(members)
     whole_step = step_observation(first, result, measured_s)
     observations: tuple[Observation, ...] = (whole_step,)
     times_s: Mapping[str, float] = {STEP: result.step_time_s}
     if classes is not None:
-        of_classes_s = step_of(first).classes_s
+        of_classes_s = observed(step_of(first).classes_s)
         observations = class_observations(whole_step, result, classes, of_classes_s)
         times_s = {**times_s, **of_classes_s}
     return _Case(
         setting=setting,
         job=job.source,
         measured_s=measured_s,
+        slowed=all(each.slowed for each in members),
         base=result,
         now=result,
         times_s=times_s,
@@ -363,6 +371,11 @@ def _told(
 def _doubts(cases: Sequence[_Case]) -> Iterator[str]:
     """Yield the runs that differ from their predictions by more than machines differ."""
     for case in cases:
+        if case.slowed:
+            yield (
+                f"{case.job}: the profiler slows the host, so the trace says nothing of launches "
+                "and step overhead; add a step time without it (--step-time)"
+            )
         low, high = case.base.interval["step_time_s"]
         width = math.log(high / low) / (2 * DEVIATIONS)
         off = case.error

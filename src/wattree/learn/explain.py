@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,21 @@ import numpy as np
 from wattree.errors import RunError
 from wattree.files import read_yaml
 from wattree.job import Job
-from wattree.kineto.op_classes import COMMUNICATION, WAITING, op_classes
+from wattree.kineto.op_classes import COMMUNICATION, HOST, WAITING, op_classes
 from wattree.kineto.ranks import TracedRanks
-from wattree.learn.measured_steps import CLASSES, MeasuredRank, measured_ranks
+from wattree.learn.measured_steps import CLASSES, MeasuredRank, measured_ranks, without_profiler
 from wattree.learn.predicted_step import PredictedStep
 from wattree.units import format_bytes, format_time
 
 _CAUSES = Path(__file__).with_name("causes.yaml")
 SLOW_RANK, SMALL_BUCKETS = "slow_rank", "small_buckets"
+STEP_TIME = "--step-time"
+#: Share of the step from which time of the host may be the profiler's.
+_PROFILED = 0.05
 #: Share of the step below which a difference is not worth a line.
 _LEAST = 0.01
+#: Share of the step from which an operator is listed.
+_LISTED = 0.005
 #: Share of the step that a rank must take more than the others, and of the collectives that it must
 #: begin last, to be called slow.
 _SLOWER, _LATE = 0.05, 0.5
@@ -68,6 +73,7 @@ class Explanation:
 
     Attributes:
         predicted_s, measured_s: The step; measured on average over the ranks. [s]
+        traced_s: The step in the trace, which the profiler makes longer. [s]
         interval_s: Between which the prediction has it with 80 % probability. [s]
         classes: Largest difference first.
         hidden_s: Overlapped communication, predicted and measured. [s]
@@ -81,6 +87,7 @@ class Explanation:
 
     predicted_s: float
     measured_s: float
+    traced_s: float
     interval_s: tuple[float, float]
     classes: tuple[ClassTime, ...]
     hidden_s: tuple[float, float]
@@ -104,19 +111,25 @@ class Explanation:
         return found
 
 
-def explain(job: Job, traced: TracedRanks, predicted: PredictedStep) -> Explanation:
+def explain(
+    job: Job, traced: TracedRanks, predicted: PredictedStep, step_s: float | None = None
+) -> Explanation:
     """Return why a traced run takes its time.
 
     Args:
         job: What was run.
         traced: Its traces.
         predicted: Its step, predicted.
+        step_s: Its step without the profiler; None where only the trace says it. [s]
 
     Raises:
         RunError: The traces are of another run than the job.
     """
     refuse_other_job(job, traced, predicted.ranks)
     ranks = measured_ranks(traced)
+    traced_s = float(np.mean([each.step_s for each in ranks]))
+    if step_s is not None:
+        ranks = tuple(_untraced(each, step_s) for each in ranks)
     classes = [
         ClassTime(
             name=name,
@@ -128,18 +141,41 @@ def explain(job: Job, traced: TracedRanks, predicted: PredictedStep) -> Explanat
     return Explanation(
         predicted_s=predicted.step_s,
         measured_s=float(np.mean([each.step_s for each in ranks])),
+        traced_s=traced_s,
         interval_s=predicted.interval_s,
         classes=tuple(sorted(classes, key=lambda each: -abs(each.difference_s))),
         hidden_s=(predicted.hidden_s, float(np.mean([each.hidden_s for each in ranks]))),
         collectives=(predicted.collectives, float(np.mean([each.collectives for each in ranks]))),
         faults=tuple(_faults(predicted, ranks, traced)),
         ranks=ranks,
-        notes=traced.notes,
+        notes=(*traced.notes, *_of_profiler(traced, ranks, traced_s, step_s)),
         tensor_bytes=(
             predicted.tensor_bytes,
             max((each.peak_bytes for each in traced.ranks if each.peak_bytes), default=None),
         ),
     )
+
+
+def _untraced(rank: MeasuredRank, step_s: float) -> MeasuredRank:
+    classes_s = without_profiler(rank.classes_s, step_s, source=STEP_TIME)
+    return replace(rank, step_s=step_s, classes_s=classes_s)
+
+
+def _of_profiler(
+    traced: TracedRanks, ranks: Sequence[MeasuredRank], traced_s: float, step_s: float | None
+) -> Iterator[str]:
+    """Yield what the profiler itself did to the step."""
+    host_s = float(np.mean([each.classes_s[HOST] for each in ranks]))
+    if step_s is not None:
+        yield (
+            f"the step took {format_time(traced_s)} while it was traced; what the profiler added "
+            "is left out, first of host"
+        )
+    elif traced.ranks[0].on_device and host_s > _PROFILED * traced_s:
+        yield (
+            f"the profiler slows the host, so part of the {format_time(host_s)} of host may be its "
+            f"own; {STEP_TIME} '… ms', the step without it, leaves that out"
+        )
 
 
 def refuse_other_job(job: Job, traced: TracedRanks, ranks: int) -> None:
@@ -184,7 +220,7 @@ def _faults(
             name,
             lost_s,
             f"{format_time(lost_s + predicted.classes_s[name])} a step, "
-            f"{format_time(predicted.classes_s[name])} predicted",
+            f"{format_time(predicted.classes_s[name])} predicted{_of_kernels(others[0], name)}",
         )
         for name, lost_s in over.items()
     ]
@@ -199,6 +235,19 @@ def _faults(
         for name, lost_s, evidence in sorted(found, key=lambda each: -each[1])
         if lost_s > _LEAST * step_s
     ]
+
+
+def _of_kernels(rank: MeasuredRank, name: str) -> str:
+    """Return the kernels of a class on a rank, and the operators that launched most of them."""
+    kernels = rank.kernels.get(name)
+    if kernels is None:
+        return ""
+    most = ", ".join(
+        f"{operator.removeprefix('aten::')} {format_time(seconds)}"
+        for operator, seconds in kernels.operators.items()
+        if seconds > _LISTED * rank.step_s
+    )
+    return f"; {kernels.count:,.0f} kernels{f', most by {most}' if most else ''}"
 
 
 def _has_stages(traced: TracedRanks) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.breakdown import covered_s
+from wattree.errors import RunError
 from wattree.kineto.op_classes import (
     ATTENTION,
     COMMUNICATION,
@@ -23,6 +24,8 @@ from wattree.kineto.op_classes import (
 )
 from wattree.kineto.ranks import TracedRanks
 from wattree.kineto.traced_rank import Spans, TracedRank
+from wattree.learn.traced_kernels import ClassKernels, class_kernels, kernel_classes
+from wattree.units import format_time
 
 Floats = NDArray[np.float64]
 Rows = list[tuple[float, float]]
@@ -31,6 +34,11 @@ Rows = list[tuple[float, float]]
 #: device or the training thread, then what is in flight, then what the host does meanwhile.
 WORK = (PRODUCTS, ATTENTION, ELEMENTWISE, OPTIMIZER, COPIES)
 CLASSES = (*WORK, COMMUNICATION, WAITING, DATA, HOST)
+#: Classes that the profiler makes longer, in the order in which its time is taken from them.
+_SLOWED = (HOST, WAITING, DATA)
+#: Between which shares of a traced step's work, and of it all, a step without the profiler lies:
+#: clocks and caches differ between steps, and profiled steps are few.
+_SHORTEST, _LONGEST = 0.8, 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +52,7 @@ class MeasuredRank:
         hidden_s: Overlapped communication. [s]
         collectives: In a step.
         sizes_bytes: Mean of those that say their size; None where none does. [B]
+        kernels: Class → its kernels; empty without a device.
     """
 
     rank: int
@@ -52,6 +61,7 @@ class MeasuredRank:
     hidden_s: float
     collectives: float
     sizes_bytes: float | None
+    kernels: Mapping[str, ClassKernels]
 
     @property
     def own_s(self) -> float:
@@ -67,7 +77,8 @@ def measured_ranks(traced: TracedRanks) -> tuple[MeasuredRank, ...]:
 
 def _measured(index: int, trace: TracedRank, waits: Rows) -> MeasuredRank:
     """Return a rank's average step, over all marked steps."""
-    rows = _rows(trace)
+    kernels = kernel_classes(trace)
+    rows = _rows(trace, kernels)
     flying = _rows_of([(each.start_s, each.end_s) for each in trace.collectives])
     rows[COMMUNICATION] = np.concatenate([rows[COMMUNICATION], flying])
     spans = [*trace.steps.values()]
@@ -90,7 +101,46 @@ def _measured(index: int, trace: TracedRank, waits: Rows) -> MeasuredRank:
         hidden_s=hidden_s / count,
         collectives=len(mine) / count,
         sizes_bytes=float(np.mean(sizes)) if sizes else None,
+        kernels=class_kernels(trace, kernels),
     )
+
+
+def without_profiler(
+    classes_s: Mapping[str, float], step_s: float, *, source: str
+) -> dict[str, float]:
+    """Return the classes of a traced step as they are in a step that no profiler slows. [s]
+
+    It records every operator, which takes the host time: kernels take as long with it as without,
+    and what the device waits for the host less, then what ranks wait for each other.
+
+    Args:
+        classes_s: Of the traced step. [s]
+        step_s: Of the same run without the profiler. [s]
+        source: Of that time, for messages.
+
+    Raises:
+        RunError: The times are of different runs.
+    """
+    found = dict(classes_s)
+    traced_s = sum(found.values())
+    least_s = _SHORTEST * (traced_s - sum(found[name] for name in _SLOWED))
+    most_s = _LONGEST * traced_s
+    if not least_s <= step_s <= most_s:
+        expected = f"{format_time(least_s)} to {format_time(most_s)}"
+        raise RunError(
+            source,
+            [
+                f"found a step of {format_time(step_s)}, expected {expected}: with the profiler it "
+                f"takes {format_time(traced_s)}; is it of another run?"
+            ],
+        )
+    longer_s = traced_s - step_s  # negative: the host has what is added
+    for name in _SLOWED:
+        less_s = min(longer_s, found[name])
+        found[name] -= less_s
+        longer_s -= less_s
+    whole_s = sum(found.values())
+    return {name: seconds * step_s / whole_s for name, seconds in found.items()}
 
 
 def _in_steps(at_s: float, spans: Sequence[tuple[float, float]]) -> bool:
@@ -111,18 +161,22 @@ def _account(
     return found, max(float(flying) - found[WAITING] - found[COMMUNICATION], 0.0)
 
 
-def _rows(trace: TracedRank) -> dict[str, Floats]:
-    """Return class → the intervals in which a rank ran it: rows (start, end). [s]"""
+def _rows(trace: TracedRank, kernels: Mapping[str, NDArray[np.bool_]]) -> dict[str, Floats]:
+    """Return class → the intervals in which a rank ran it: rows (start, end). [s]
+
+    Args:
+        trace: Of the rank.
+        kernels: Class → which kernels are of it.
+    """
     found: dict[str, Rows] = {name: [] for name in CLASSES}
     for begin, end, name in _own_time(trace):
         found[name].append((begin, end))
-    rules = op_classes()
-    of_name: dict[int, str | None] = {}
-    for begin, end, name in zip(*(each.tolist() for each in trace.kernels.columns()), strict=True):
-        if name not in of_name:
-            of_name[name] = rules.of("kernels", trace.names[name])
-        found[of_name[name] or ELEMENTWISE].append((begin, end))
-    return {name: _rows_of(own) for name, own in found.items()}
+    rows = {name: _rows_of(own) for name, own in found.items()}
+    start, stop, _ = trace.kernels.columns()
+    spans = np.stack([start, stop], axis=1)
+    for name, own in kernels.items():
+        rows[name] = np.concatenate([rows[name], spans[own]])
+    return rows
 
 
 @dataclass(slots=True)

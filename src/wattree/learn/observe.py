@@ -15,11 +15,13 @@ from wattree.cost.precisions import precision_class
 from wattree.kineto.op_classes import (
     ATTENTION,
     COMMUNICATION,
+    COPIES,
     ELEMENTWISE,
     HOST,
     OPTIMIZER,
     PRODUCTS,
 )
+from wattree.learn.measured_steps import without_profiler
 from wattree.learn.own_steps import OwnStep
 from wattree.lowering.setting import Setting
 from wattree.trace import IntervalPart, Result
@@ -31,10 +33,11 @@ _SET_BY: Mapping[str, tuple[str, ...]] = {
     PRODUCTS: (names.PRODUCTS, names.CONVOLUTION),
     ATTENTION: (names.ATTENTION,),
     ELEMENTWISE: (names.MEMORY,),
-    OPTIMIZER: (names.MEMORY,),
     COMMUNICATION: (names.LINKS, names.NETWORK, names.EXPERTS),
     HOST: (names.HOST, names.OVERHEAD),
 }
+#: Classes that are observed together with another: the bandwidth of memory sets them all.
+_WITH = {OPTIMIZER: ELEMENTWISE, COPIES: ELEMENTWISE}
 #: Share of the step below which a class says nothing of its constants.
 _LEAST = 0.02
 #: Share of the step, measured and predicted, that classes must cover to stand for it.
@@ -80,13 +83,15 @@ def class_observations(
     Args:
         step: Observation of the whole step.
         result: Its prediction.
-        measured_s, predicted_s: Class → its time. [s]
+        measured_s, predicted_s: Observed class → its time (`observed`); those that were not
+            measured say nothing. [s]
     """
+    predicted_s = {name: predicted_s[name] for name in measured_s}
     least_s = _LEAST * result.step_time_s
     told = [
         name
         for name, behind in _SET_BY.items()
-        if min(measured_s[name], predicted_s[name]) > least_s
+        if min(measured_s.get(name, 0.0), predicted_s.get(name, 0.0)) > least_s
         and any(each in step.parts for each in behind)
     ]
     covered = min(
@@ -124,9 +129,36 @@ def mean(values: Iterable[float]) -> float:
     return math.exp(math.fsum(logs) / len(logs))
 
 
-def mean_classes(steps: Sequence[OwnStep]) -> Mapping[str, float] | None:
-    """Return class → its mean time over the traced steps; None if there are none. [s]"""
-    traced = [each.classes_s for each in steps if each.classes_s is not None]
+def observed(classes_s: Mapping[str, float]) -> dict[str, float]:
+    """Return class → its time, of classes that a trace tells apart and constants do not. [s]"""
+    found: dict[str, float] = {}
+    for name, seconds in classes_s.items():
+        found[_WITH.get(name, name)] = found.get(_WITH.get(name, name), 0.0) + seconds
+    return found
+
+
+def measured_step(members: Sequence[OwnStep]) -> tuple[float, Mapping[str, float] | None]:
+    """Return the step of several runs of one job, and its observed classes if one has a trace. [s]
+
+    A profiler slows the host of a device: times of other runs, if there are, are the step's, and
+    otherwise the host is not observed.
+
+    Raises:
+        RunError: The times are of different jobs.
+    """
+    traced = [each for each in members if each.classes_s is not None]
+    plain = [each for each in members if each.classes_s is None]
+    step_s = mean([each.step_s for each in plain or members])
     if not traced:
-        return None
-    return {name: math.fsum(each[name] for each in traced) / len(traced) for name in traced[0]}
+        return step_s, None
+    sums: dict[str, float] = {}
+    for each in traced:
+        assert each.classes_s is not None
+        classes_s = each.classes_s
+        if plain:
+            classes_s = without_profiler(classes_s, step_s, source=plain[0].source)
+        for name, seconds in observed(classes_s).items():
+            sums[name] = sums.get(name, 0.0) + seconds / len(traced)
+    if not plain and any(each.slowed for each in traced):
+        del sums[HOST]
+    return step_s, sums

@@ -44,6 +44,7 @@ class OwnStep:
         run: File of the run; None where only a time was given.
         classes_s: Class of a trace → its time of the step; None where no trace was given. [s]
         world: Number of the run's ranks in the trace; None if the trace lacks it.
+        slowed: Whether a profiler slowed the host while a device computed.
     """
 
     job: Job
@@ -52,6 +53,7 @@ class OwnStep:
     run: Run | None = None
     classes_s: Mapping[str, float] | None = None
     world: int | None = None
+    slowed: bool = False
 
 
 def own_steps(
@@ -138,12 +140,20 @@ def _entry_faults(number: int, entry: object) -> Iterator[str]:
         yield f"{where}.trace: expected a list of files, one for each rank"
 
 
-def _of_time(job: Job, text: str, source: str) -> OwnStep:
+def parsed_step_time(text: str, source: str) -> float:
+    """Return a step time as a user writes it. [s]
+
+    Raises:
+        UnitError: It is none.
+    """
     try:
-        step_s = parse_quantity(text, "s")
+        return parse_quantity(text, "s")
     except UnitError as error:
         raise UnitError(f"{source}: {error}") from error
-    return OwnStep(job=job, step_s=step_s, source=f"{source} {text}")
+
+
+def _of_time(job: Job, text: str, source: str) -> OwnStep:
+    return OwnStep(job=job, step_s=parsed_step_time(text, source), source=f"{source} {text}")
 
 
 def _of_run(job: Job, path: Path) -> OwnStep:
@@ -174,6 +184,7 @@ def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
             name: float(np.mean([each.classes_s[name] for each in ranks])) for name in CLASSES
         },
         world=max(worlds, default=None),
+        slowed=traced.ranks[0].on_device,
     )
 
 
