@@ -99,7 +99,7 @@ def test_numbers_of_collectives_match_them_whatever_the_order(tmp_path: Path) ->
         ("kernels", "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "communication"),
         ("kernels", "triton_poi_fused_add_mul_3", "elementwise"),
         ("kernels", "triton_poi_fused_convert_element_type_3", "elementwise"),
-        ("kernels", "elementwise_kernel<128, 2, nocast<add<float>>::{lambda(int)#1}>", "elementwise"),
+        ("kernels", "elementwise_kernel<128, nocast<add<float>>::{lambda(int)#1}>", "elementwise"),
         ("kernels", "multi_tensor_apply_kernel<TensorListMetadata<1>, LpNormFunctor>", "optimizer"),
         ("kernels", "fused_lamb_kernel", "optimizer"),
         ("kernels", "void cudnn::fusion::compute_dot_do_o_specialized<true, 128>", "attention"),

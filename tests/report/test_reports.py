@@ -82,6 +82,7 @@ def explanation() -> Explanation:
         tensor_bytes=(2.0**30, None),
         predicted_s=0.23,
         measured_s=0.28,
+        traced_s=0.28,
         interval_s=(0.21, 0.25),
         classes=tuple(classes),
         hidden_s=(0.01, 0.02),

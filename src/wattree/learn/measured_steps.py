@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ class MeasuredRank:
     hidden_s: float
     collectives: float
     sizes_bytes: float | None
-    kernels: Mapping[str, ClassKernels]
+    kernels: Mapping[str, ClassKernels] = field(default_factory=dict)
 
     @property
     def own_s(self) -> float:
