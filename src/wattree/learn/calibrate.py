@@ -49,7 +49,7 @@ _ROUNDS, _STILL = 8, 1e-4
 _MOST = 500.0
 #: A class whose time vanishes behind others (overlap) is taken to keep this share of it.
 _TRACE = 1e-2
-#: Deviations of the prediction beyond which a run is doubted: one of a thousand is there by chance.
+#: Deviations beyond which a run, or a move, is doubted: one of a thousand is there by chance.
 _DOUBTFUL = 3.3
 
 Progress = Callable[[str, int, int], None]
@@ -364,8 +364,18 @@ def _told(
             for case in cases
         ),
         written=out,
-        warnings=tuple(_doubts(cases)),
+        warnings=(*_doubts(cases), *_far_moves(found)),
     )
+
+
+def _far_moves(moves: Sequence[LearnedMove]) -> Iterator[str]:
+    """Yield the classes of constants that moved by more than machines differ."""
+    for each in moves:
+        if abs(math.log(each.factor)) > _DOUBTFUL * each.spread_before:
+            yield (
+                f"{each.name.replace('_', ' ')}: {each.factor:.3g} times as long as usual; right "
+                "for jobs like these runs, but doubtful for others of the device or the software"
+            )
 
 
 def _doubts(cases: Sequence[_Case]) -> Iterator[str]:
