@@ -67,28 +67,36 @@ def _straggle(step: ExecutedStep, found: dict[str, float]) -> None:
             found[name] *= 1.0 - share
 
 
-def computing_shares(step: ExecutedStep) -> Mapping[str, float]:
-    """Return class of constants → share of the computing of all blocks."""
+def computing_shares(step: ExecutedStep, *, as_seen: bool = False) -> Mapping[str, float]:
+    """Return class of constants → share of the computing of all blocks.
+
+    Args:
+        step: That was executed.
+        as_seen: The host has what the device waits for it, as a trace shows; otherwise it has its
+            share of how the time changes.
+    """
     seconds: dict[str, float] = defaultdict(float)
     for part in step.compilation.parts:
         for number, count in Counter(part.instances).items():
-            for name, own in _block_seconds(part.costs[number], step).items():
+            for name, own in _block_seconds(part.costs[number], step, as_seen=as_seen).items():
                 seconds[name] += count * own
     total = sum(seconds.values())
     return {name: own / total for name, own in seconds.items()} if total > 0 else {MEMORY: 1.0}
 
 
-def _block_seconds(costs: BlockCosts, step: ExecutedStep) -> Mapping[str, float]:
+def _block_seconds(costs: BlockCosts, step: ExecutedStep, *, as_seen: bool) -> Mapping[str, float]:
     """Return class of constants → time of one micro-batch through a block. [s]
 
     Where the host stretches a block to `(device**4 + host**4)**(1/4)`, the host has
-    `(host / block)**4` of it.
+    `(host / block)**4` of how it changes; the device works for `device / block` of it.
     """
     seconds: dict[str, float] = defaultdict(float)
     for phases in ((costs.forward,), (costs.recomputation, costs.backward)):
         own, host = _phase_seconds(phases, step)
         total = sum(own.values())
         share = min(host / total, 1.0) ** HOST_SMOOTHNESS if total > 0 else 0.0
+        if as_seen:
+            share = 1.0 - (1.0 - share) ** (1.0 / HOST_SMOOTHNESS)
         for name, each in own.items():
             seconds[name] += (1.0 - share) * each
         seconds[HOST] += share * total

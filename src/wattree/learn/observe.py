@@ -104,6 +104,9 @@ def class_observations(
     for name in told:
         behind = {each: step.parts[each] for each in _SET_BY[name] if each in step.parts}
         whole = math.fsum(part.share for part in behind.values())
+        if name == HOST:
+            # What the device waits changes faster than what the host takes for its launches.
+            whole = predicted_s[name] / result.step_time_s
         own = {
             each: IntervalPart(
                 share=part.share / whole if whole > 0 else 1.0 / len(behind),

@@ -89,7 +89,7 @@ def step_of(setting: Setting) -> PredictedStep:
     slowest = class_sums(step.trace).slowest
     parts = time_parts(step.trace, slowest)
     found = dict.fromkeys(CLASSES, 0.0)
-    for name, share in computing_shares(step).items():
+    for name, share in computing_shares(step, as_seen=True).items():
         found[_COMPUTING[name]] += share * (parts.compute + parts.recomputation)
     found[OPTIMIZER] += parts.optimizer
     found[COMMUNICATION] += parts.exposed_communication
