@@ -114,6 +114,43 @@ def test_steps_are_those_of_the_modules(
     assert launched_back == pytest.approx(steps.backward_kernels, abs=2)
 
 
+def _gelu_of_powers(x: Any) -> Any:
+    """Return `gelu_new` as CUDA runs it under autocast: powers, and what follows, in fp32."""
+    powers = torch.pow(x.float(), 3.0)
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * powers)))
+
+
+@pytest.mark.parametrize("function", ["rms_norm", "rotary", "silu_gate", "gelu_new"])
+def test_autocast_widens_what_follows_fp32(function: str) -> None:
+    """Of forward and backward together; a norm reads fp32, and so need not cast."""
+    steps = steps_of(function)
+    assert steps is not None
+    if function == "rms_norm":
+        act, (rows,), elements = _norm()
+        act, inputs = act.float(), [rows.float()]  # type: ignore[attr-defined]
+    elif function == "rotary":
+        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+        _, inputs, elements = _rotation()
+        angles = torch.randn(1, _ROWS, _WIDTH)
+        act = lambda q, k: apply_rotary_pos_emb(q, k, angles, angles)  # noqa: E731
+    elif function == "silu_gate":
+        act, inputs, elements = _gate()
+    else:
+        _, inputs, elements = _gelu()
+        act = _gelu_of_powers
+    inputs = [each.requires_grad_() for each in inputs]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        results, forward, _ = _counted(lambda: act(*inputs))
+    results = results if isinstance(results, tuple) else (results,)
+    gradients = [torch.randn_like(each) for each in results]
+    _, backward, _ = _counted(lambda: torch.autograd.backward(results, gradients))
+
+    narrow = steps.forward_bytes + steps.backward_bytes
+    assert (forward + backward) / elements / narrow == pytest.approx(steps.under_autocast, rel=0.1)
+
+
 def test_other_functions_are_one_kernel() -> None:
     """Such as those of the library itself."""
     assert steps_of("layer_norm") is None

@@ -19,12 +19,15 @@ class Steps:
         forward_bytes, backward_bytes: Memory traffic by element that one kernel for all of them
             would read or write, where elements have 16 bits. [B]
         forward_kernels, backward_kernels: How many they are.
+        under_autocast: Bytes under autocast over those: it runs powers in fp32 (PyTorch's list,
+            torch.amp: "CUDA Ops that autocast to float32"), and fp32 angles make fp32 rotations.
     """
 
     forward_bytes: float
     backward_bytes: float
     forward_kernels: int
     backward_kernels: int
+    under_autocast: float = 1.0
 
 
 #: Function → its steps. A kernel for all reads the input and writes the result of a norm and of a
@@ -34,10 +37,18 @@ _STEPS: Mapping[str, Steps] = {
         forward_bytes=18.0, backward_bytes=46.0, forward_kernels=8, backward_kernels=16
     ),
     "rotary": Steps(
-        forward_bytes=10.0, backward_bytes=14.0, forward_kernels=10, backward_kernels=16
+        forward_bytes=10.0,
+        backward_bytes=14.0,
+        forward_kernels=10,
+        backward_kernels=16,
+        under_autocast=1.6,
     ),
     "gelu_new": Steps(
-        forward_bytes=18.0, backward_bytes=28.0, forward_kernels=8, backward_kernels=11
+        forward_bytes=18.0,
+        backward_bytes=28.0,
+        forward_kernels=8,
+        backward_kernels=11,
+        under_autocast=1.9,
     ),
 }
 _GATE = Steps(forward_bytes=10 / 3, backward_bytes=6.0, forward_kernels=2, backward_kernels=3)

@@ -65,7 +65,7 @@ def compute_costs(
         once = moved * rates.elementwise_factor * (1.0 - rates.written_out)
         once = once * (_BACKWARD_TRAFFIC if backward else 1.0)
         each = moved * (steps.backward_bytes if backward else steps.forward_bytes) / _HALF_BYTES
-        each = each * rates.written_out
+        each = each * rates.written_out * (steps.under_autocast if rates.casts else 1.0)
         traffic = np.asarray((once + each) * instruction.share)
         time_s = (once + each / rates.written_out_rate) / rates.memory_bytes_per_s
         return time_s * instruction.share, np.zeros_like(traffic), traffic
