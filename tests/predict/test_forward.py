@@ -82,7 +82,7 @@ def test_the_closed_form_agrees_with_the_executor_on_forward_passes() -> None:
         found = wattree.estimate(job("forward", strategy))
         executed = wattree.simulate(job("forward", strategy)).result
         assert found.step_time_s == pytest.approx(executed.step_time_s, rel=0.03), name
-        assert found.energy_j.total == pytest.approx(executed.energy_j.total, rel=0.05), name
+        assert found.energy_j.total == pytest.approx(executed.energy_j.total, rel=0.06), name
         assert found.memory.peak_bytes == pytest.approx(executed.memory.peak_bytes, rel=0.02), name
 
 

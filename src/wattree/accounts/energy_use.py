@@ -12,6 +12,7 @@ from wattree.accounts.breakdown import starved_span
 from wattree.accounts.energy_ledger import Drawn, account, standing_of
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.input_pipeline import core_times_s
+from wattree.accounts.shares import waiting_share
 from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
 from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster
@@ -136,12 +137,18 @@ def step_energy(
     )
 
 
+def powers_of(step: ExecutedStep) -> tuple[DevicePower, ...]:
+    """Return what the devices of each pool draw, which wait for their hosts at times."""
+    waits = waiting_share(step.compilation)
+    return tuple(power.waiting(waits) for power in step.setting.powers)
+
+
 def energy_of(step: ExecutedStep) -> StepEnergy:
     """Return the energy of an executed step, as `step_energy` has it."""
     return step_energy(
         step.trace,
         step.cluster,
-        step.setting.powers,
+        powers_of(step),
         step.ranks,
         class_pools=step.compilation.class_pools,
         nodes=step.nodes,

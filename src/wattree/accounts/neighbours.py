@@ -7,7 +7,7 @@ the job file, or tried: the neighbour's step begins evenly spread parts of its o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from wattree.accounts.crowding import crowded_s, shared_links
 from wattree.accounts.energy_use import StepEnergy, step_energy
 from wattree.accounts.fabric import FabricExecution, Rules, SharedFabric
 from wattree.compiler import compile_jobs, link_kind
+from wattree.energy import DevicePower
 from wattree.errors import JobError, StrategyError
 from wattree.graph import TaskKind
 from wattree.job import Job, Neighbour, ranges
@@ -66,6 +67,7 @@ def shared_fabric_step(
     fold: bool = True,
     detail: bool = True,
     rules: Rules | None = None,
+    powers: Sequence[DevicePower],
     core_s: Sequence[float] = (),
 ) -> SharedFabricStep:
     """Return a job's step on a fabric that it shares with its neighbours.
@@ -77,7 +79,7 @@ def shared_fabric_step(
         fold: Simulate one rank for all that do the same.
         detail: As for `predicted`.
         rules: Of execution; the default ones if None.
-        core_s: As for `step_energy`.
+        powers, core_s: As for `step_energy`.
 
     Raises:
         StrategyError: What overflows of the job is only known of it alone.
@@ -108,7 +110,13 @@ def shared_fabric_step(
     graph, jobs = compile_jobs(compiled, job.cluster, fold=fold, detail=detail)
     fabric = SharedFabric(graph=graph, jobs=jobs, sources=sources, alone_s=alone_s, rules=rules)
     executions = [fabric.executed(offsets) for offsets in _phases(job.neighbours, alone_s[1:])]
-    return _step_of(setting, alone, fabric, executions, core_s)
+
+    def energy(trace: Trace) -> StepEnergy:
+        ranks = alone.graph.ranks
+        nodes = occupied_nodes(job, ranks)
+        return step_energy(trace, job.cluster, powers, ranks, nodes=nodes, core_s=core_s)
+
+    return _step_of(setting, alone, fabric, executions, energy)
 
 
 def with_neighbours(result: Result, effect: NeighbourEffect) -> Result:
@@ -168,15 +176,10 @@ def _step_of(
     alone: Trace,
     fabric: SharedFabric,
     executions: Sequence[FabricExecution],
-    core_s: Sequence[float],
+    energy: Callable[[Trace], StepEnergy],
 ) -> SharedFabricStep:
     """Return the figures of all executions compared with the step alone."""
-    job, ranks = setting.job, alone.graph.ranks
-    nodes = occupied_nodes(job, ranks)
-
-    def energy(trace: Trace) -> StepEnergy:
-        return step_energy(trace, job.cluster, setting.powers, ranks, nodes=nodes, core_s=core_s)
-
+    job = setting.job
     energies = [energy(executed.own) for executed in executions]
     results = tuple(
         _execute(executed, used) for executed, used in zip(executions, energies, strict=True)

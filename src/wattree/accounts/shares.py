@@ -14,6 +14,7 @@ import numpy as np
 
 from wattree.accounts.breakdown import tasks_of
 from wattree.accounts.executed import ExecutedStep
+from wattree.compiler.compile import Compilation
 from wattree.graph import OperatorClass, StageLabel, TaskKind
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.host_stretch import HOST_SMOOTHNESS, host_time_s
@@ -82,6 +83,19 @@ def computing_shares(step: ExecutedStep, *, as_seen: bool = False) -> Mapping[st
                 seconds[name] += count * own
     total = sum(seconds.values())
     return {name: own / total for name, own in seconds.items()} if total > 0 else {MEMORY: 1.0}
+
+
+def waiting_share(compilation: Compilation) -> float:
+    """Return the share of computing in which the device waits for its host's launches."""
+    waits_s = works_s = 0.0
+    for part in compilation.parts:
+        for number, count in Counter(part.instances).items():
+            costs = part.costs[number]
+            for phase in (costs.forward, costs.recomputation, costs.backward):
+                computes = [isinstance(each, ComputeInstruction) for each in phase.instructions]
+                works_s += count * float(phase.work_s[computes, 0].sum())
+                waits_s += count * float(phase.waits_s[computes, 0].sum())
+    return waits_s / works_s if works_s > 0 else 0.0
 
 
 def _block_seconds(costs: BlockCosts, step: ExecutedStep, *, as_seen: bool) -> Mapping[str, float]:

@@ -255,8 +255,9 @@ def _phase_j(phase: PhaseCosts, pipelining: Pipelining, device: DeviceOfPool) ->
     """Return the energy above rest of one micro-batch through a block's phase. [J]"""
     moves = [isinstance(each, CollectiveInstruction) for each in phase.instructions]
     lasts_s = phase.latency_s + phase.work_s
+    works_s = lasts_s - (1.0 - device.rates.power.waiting_share) * phase.waits_s
     energy = device.energy_j(
-        phase.flop, phase.traffic_bytes, lasts_s, np.array(moves, dtype=bool)[:, None]
+        phase.flop, phase.traffic_bytes, works_s, np.array(moves, dtype=bool)[:, None]
     )
     hidden = hidden_under(phase.instructions, pipelining)
     if hidden:

@@ -45,6 +45,7 @@ def device_power(
         memory_share=memory_share,
         vector_share=(calibration.device(device, "power_training") - 1.0) * memory_share,
         spin_share=calibration.device(device, "power_spin"),
+        waiting_share=calibration.general("power_waiting"),
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         curve=clock_curve(device, calibration),

@@ -57,6 +57,7 @@ class DevicePower:
         vector_share: Of the range, that cores draw at full bandwidth for what training does with
             bytes besides moving them.
         spin_share: Share of the range of waiting in a collective.
+        waiting_share: Of `active_share`, between kernels that the host is late to launch.
         peak_flop_per_s: Dense peak at the job's precision. [FLOP/s]
         memory_bytes_per_s: Peak bandwidth. [B/s]
         curve: Of its clock.
@@ -74,6 +75,7 @@ class DevicePower:
     memory_share: float
     vector_share: float
     spin_share: float
+    waiting_share: float = 0.0
     peak_flop_per_s: float
     memory_bytes_per_s: float
     curve: ClockCurve
@@ -113,6 +115,15 @@ class DevicePower:
     def steady(self) -> DevicePower:
         """Return the power of the same device under steady matmuls."""
         return replace(self, vector_share=0.0)
+
+    def waiting(self, share: float) -> DevicePower:
+        """Return the power of the same device where it waits for its host for a share of the time.
+
+        Args:
+            share: Of computing.
+        """
+        works = 1.0 - share * (1.0 - self.waiting_share)
+        return replace(self, active_share=self.active_share * works)
 
     def asked_w(self, flop: Floats, traffic_bytes: Floats, busy_s: Floats) -> tuple[Floats, Floats]:
         """Return the power above idle that kernels demand: the core's part and the memory's. [W]"""

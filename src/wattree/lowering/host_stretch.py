@@ -49,7 +49,11 @@ def stretch_to_host(
         return None
     device: Floats = np.zeros(phases[0].work_s.shape[1])
     for phase, index, instruction in computes:
-        own = launches_of(instruction, scale) * _kernels(instruction, rates)
+        kernels = _kernels(instruction, rates)
+        own = launches_of(instruction, scale) * kernels
+        if rates.written_out:  # none of many small ones is shorter than the shortest there is
+            least_s = own * rates.kernel_s * instruction.share
+            phase.work_s[index] = np.maximum(phase.work_s[index], least_s)
         phase.work_s[index] += own * rates.blocking_s * (instruction.share > 0)
         device = device + phase.work_s[index]
     host = np.zeros_like(device)
@@ -69,6 +73,8 @@ def stretch_to_host(
         shared = _shared(computes, device, stretch, rates, scale)
         stretch = shared.stretch
     for phase, index, _ in computes:
+        if shared is None:
+            phase.waits_s[index] = phase.work_s[index] * (stretch - 1.0)
         phase.work_s[index] *= stretch
     return shared
 

@@ -115,6 +115,7 @@ def _taken(costs: PhaseCosts, chosen: Sequence[int]) -> PhaseCosts:
         instructions=instructions,
         latency_s=costs.latency_s[rows],
         work_s=costs.work_s[rows],
+        waits_s=costs.waits_s[rows],
         flop=costs.flop[rows],
         traffic_bytes=costs.traffic_bytes[rows],
         wire_bytes=costs.wire_bytes[rows],

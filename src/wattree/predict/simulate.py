@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wattree.accounts.energy_use import energy_of
+from wattree.accounts.energy_use import energy_of, powers_of
 from wattree.accounts.fabric import Rules
 from wattree.accounts.generation import CountedStep, DecodeSteps, generation_result
 from wattree.accounts.input_pipeline import core_times_s
@@ -16,6 +16,7 @@ from wattree.accounts.neighbours import SharedFabricStep, shared_fabric_step, wi
 from wattree.accounts.result import result_of
 from wattree.compiler import MemoryLedger
 from wattree.cost import load_calibration
+from wattree.energy import DevicePower
 from wattree.errors import JobError
 from wattree.job import Job, naming
 from wattree.lowering.changed import changed_line, changed_setting, copied_heads_lines
@@ -46,6 +47,7 @@ class Prediction(Shown):
         ledger: The tensors in the memory of the trace's tasks; None if not recorded.
         shared_fabric_step: The step with the job's neighbors; None if it has none.
         loading: The input pipeline of the ranks of each pool; empty without a loader.
+        powers: What the devices of each pool draw.
         curves: Power of one device of each rank class, of their nodes, and of all.
     """
 
@@ -57,6 +59,7 @@ class Prediction(Shown):
     ledger: MemoryLedger | None = None
     shared_fabric_step: SharedFabricStep | None = None
     loading: tuple[Loading, ...] = ()
+    powers: tuple[DevicePower, ...] = ()
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
     def records(self) -> Sequence[Mapping[str, Any]]:
@@ -113,7 +116,13 @@ def simulate(
             core_s, alone = core_times_s(prediction.loading), prediction.trace
             rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
             there = shared_fabric_step(
-                setting, strategy, alone, fold=fold, rules=rules, core_s=core_s
+                setting,
+                strategy,
+                alone,
+                fold=fold,
+                rules=rules,
+                powers=prediction.powers,
+                core_s=core_s,
             )
             result = with_neighbours(prediction.result, there.effect)
             prediction = replace(prediction, result=result, shared_fabric_step=there)
@@ -168,6 +177,7 @@ def predicted(
         peak=peak,
         ledger=step.compilation.ledger,
         loading=step.compilation.loading,
+        powers=powers_of(step),
         curves=energy.curves(step.trace.graph.class_names) if detail else {},
     )
 
