@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,10 @@ def test_a_round_trip_draws_what_the_direct_simulation_draws(
     tmp_path: Path, strategy: dict[str, int]
 ) -> None:
     """Operations, bytes and times go through the files; so do joules, as near as times do."""
-    direct = simulate(job(strategy)).result
-    export_chakra(job(strategy), tmp_path / "t", own_attributes=False)
+    # Of software whose host is never late: a trace does not tell when a device waits for its host.
+    known = replace(job(strategy), software="megatron-core")
+    direct = simulate(known).result
+    export_chakra(known, tmp_path / "t", own_attributes=False)
 
     found = replay(tmp_path / "t", platform=platform())
 

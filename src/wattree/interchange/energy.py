@@ -124,7 +124,10 @@ def _not_counted(trace: Trace, cluster: Cluster, nodes: int) -> tuple[str, ...]:
     task, _ = membership_class(trace)
     moves = np.isin(graph.kind[task], _COMMUNICATION)
     sent = float(graph.link_traffic_bytes[task[moves]].sum())
-    found = ["storage reads and input: a trace does not tell them"]
+    found = [
+        "storage reads and input, and rests of a device between kernels that its host is late to "
+        "launch: a trace does not tell them"
+    ]
     if sent > 0:
         found.append(
             f"energy per byte of the {format_bytes(sent)} sent over links: adapters and switches "
