@@ -86,6 +86,18 @@ def test_the_closed_form_agrees_with_the_executor_on_forward_passes() -> None:
         assert found.memory.peak_bytes == pytest.approx(executed.memory.peak_bytes, rel=0.02), name
 
 
+def test_forward_passes_store_weights_as_wide_as_their_precision() -> None:
+    """Nothing is updated, so families with fp32 parameters load 16 bits; `amp` says otherwise."""
+    widths = {"bf16": 2, "fp16": 2, "amp": 4, "fp32": 4, "tf32": 4}
+    for software in ("hf-trainer", "pytorch", "megatron-core"):
+        for precision, width in widths.items():
+            found = wattree.simulate(
+                job("forward", {"dp": 8}, software=software, precision=precision)
+            ).result
+            stored = found.memory.by_category["parameters"]
+            assert stored == width * found.parameters, (software, precision)
+
+
 def test_phantom_layers_have_forward_passes_too() -> None:
     """The function that a strategy makes of its own is frozen like the job's."""
     stack = {"ffn": {"width": 8192, "depth": 4}}

@@ -119,7 +119,7 @@ class Setting:
         return self._known["flop"]
 
 
-#: Generation loads weights at the 16 bits of its job: nothing is updated.
+#: Without an update, weights are loaded at the 16 bits of the job: `from_pretrained(dtype=...)`.
 _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
 #: Precisions that training software runs matrix work at; fp64 is none.
 _TRAINED_AT = (*(str(name) for name in Precision if name is not Precision.FP64), AUTOCAST)
@@ -153,7 +153,7 @@ def setting_of(
     else:
         job = with_inference_software(job)
     software = software_family(job.software, own_family=model.own_family)
-    if job.workload is WorkloadKind.GENERATE:
+    if job.workload is not WorkloadKind.TRAIN:
         software = replace(software, **_LOADED)
     is_recorded = not model.own_family  # and has the steps of its own
     if is_recorded or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
