@@ -85,7 +85,8 @@ def simulated(measured: Sequence[MeasuredRow]) -> list[Row]:
         device = job.cluster.node.device
         key = repr(replace(job, source=""))
         if key not in done:
-            execute = predicted(setting_of(job, constants), job.strategy)
+            setting = setting_of(job, constants)
+            execute = predicted(setting, setting.job.strategy)
             assert execute.ledger is not None
             done[key] = (
                 execute.peak.tensors,
