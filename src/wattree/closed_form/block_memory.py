@@ -18,14 +18,13 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def block_memory(costs: BlockCosts) -> tuple[Floats, Floats]:
-    """Return the saved bytes of one block, and its peak of temporary memory. [B]"""
-    program = costs.program
+def block_memory(costs: BlockCosts) -> tuple[Floats, Floats, Floats]:
+    """Return the saved bytes of one block, and what its forward and backward need beyond. [B]"""
     saved, again, made = _kept(costs)
-    forward = _peak([costs.forward], made, {}) - saved
-    if not program.backward:
-        return saved, np.maximum(forward, 0.0)
-    return saved, np.maximum(forward, _backward_peak(costs, again))
+    forward = np.maximum(_peak([costs.forward], made, {}) - saved, 0.0)
+    if not costs.program.backward:
+        return saved, forward, np.zeros_like(saved)
+    return saved, forward, _backward_peak(costs, again)
 
 
 def _kept(costs: BlockCosts) -> tuple[Floats, Floats, dict[int, Floats]]:

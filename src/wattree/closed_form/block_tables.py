@@ -67,7 +67,7 @@ class BlockTable:
         variance_s2: Of that time, where processes share the device. [s^2]
         forward_alone, backward_alone: Without collectives. [s]
         saved_bytes, tier2_saved: For backward, on the device and in expanded memory. [B]
-        moment: Needed beyond that while it runs. [B]
+        forward_moment, backward_moment: Needed beyond that while it runs. [B]
         boundary_bytes: Tensors live at the boundary, `(tensors, n)`. [B]
         forward_j, backward_j: Energy above rest of a micro-batch. [J]
     """
@@ -81,7 +81,8 @@ class BlockTable:
     backward_alone: Floats
     saved_bytes: Floats
     tier2_saved: Floats
-    moment: Floats
+    forward_moment: Floats
+    backward_moment: Floats
     boundary_bytes: Floats
     forward_j: Floats
     backward_j: Floats
@@ -120,7 +121,7 @@ def block_table(
     forward, again, backward = map(of_phase, (costs.forward, costs.recomputation, costs.backward))
     means = mean_costs.forward, mean_costs.recomputation, mean_costs.backward
     forward_j, again_j, backward_j = (of_phase(phase).energy_j for phase in means)
-    saved_bytes, moment = block_memory(costs)
+    saved_bytes, forward_moment, backward_moment = block_memory(costs)
     zero = np.zeros_like(forward.span_s)
     return BlockTable(
         costs=costs,
@@ -132,7 +133,8 @@ def block_table(
         backward_alone=again.alone_s + backward.alone_s,
         saved_bytes=saved_bytes,
         tier2_saved=zero if costs.tier2_saved_bytes is None else costs.tier2_saved_bytes,
-        moment=moment,
+        forward_moment=forward_moment,
+        backward_moment=backward_moment,
         boundary_bytes=costs.boundary_bytes,
         forward_j=forward_j,
         backward_j=again_j + backward_j,
@@ -148,6 +150,7 @@ class StorageTable:
             and once in a step, and of gathers of what was updated. [s]
         reduced_bytes: Gradients reduced after every micro-batch. [B]
         static, tier2_static: Held all the time, on the device and in expanded memory. [B]
+        passing: Gradients that come with backward and go with the update. [B]
         gathered, staged: Whole parameters while in use, whole gradients under reduction. [B]
         updated, tier2_updated: Elements that a device updates, and those in expanded memory.
         buffers: Of a sharded optimizer. [B]
@@ -161,6 +164,7 @@ class StorageTable:
     reduced_bytes: Floats
     static: Floats
     tier2_static: Floats
+    passing: Floats
     gathered: Floats
     staged: Floats
     updated: Floats
@@ -211,11 +215,12 @@ def storage_table(
         update=update,
         reduced_bytes=sum((g.reduce_bytes for g in storage.sync if g.every_micro_batch), zero),
         static=storage.parameters
-        + storage.gradients
+        + storage.lasting_gradients
         + storage.optimizer
         + (0.0 if storage.cache is None else storage.cache)
         - placed,
         tier2_static=placed + (0.0 if storage.tier2 is None else storage.tier2),
+        passing=storage.gradients - storage.lasting_gradients,
         gathered=gathered_bytes(storage, scale),
         staged=staged_bytes(storage, scale),
         updated=storage.updated_elements,

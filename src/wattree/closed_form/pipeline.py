@@ -46,6 +46,7 @@ class StageContents:
         programs: Programs of each chunk of each kind of stage, in model order.
         later: What follows the last instance of each program in a stage, by program: backward
             has dropped it when it reaches that instance, `(kinds, programs, programs)`.
+        behind: The same of the first instance.
         stages_of_kind: Stages of each kind, `(kinds,)`.
         kind_of_stage: Of each stage, `(stages,)`.
         first: First stage of each kind: under most schedules it has most in flight, `(kinds,)`.
@@ -67,6 +68,7 @@ class StageContents:
     parts: Floats
     programs: tuple[tuple[tuple[int, ...], ...], ...]
     later: Floats
+    behind: Floats
     stages_of_kind: Floats
     kind_of_stage: Integers
     first: Integers
@@ -118,6 +120,7 @@ def stage_contents(
     # Stages on other pools are of other kinds, whatever they hold.
     first, kind_of_stage, many = _kinds(parts, boundary_copies, pools.T)
     kinds = parts[first]
+    following = [_later(program, chunks[on_stage[-1, stage]]) for stage in first]
     mean = crossing.sum(axis=0) / max(len(crossing), 1)
     return StageContents(
         schedule=schedule.name,
@@ -130,7 +133,8 @@ def stage_contents(
             tuple(tuple(program.instances[i] for i in chunks[at]) for at in on_stage[:, stage])
             for stage in first
         ),
-        later=np.stack([_later(program, chunks[on_stage[-1, stage]]) for stage in first]),
+        later=np.stack([later for later, _ in following]),
+        behind=np.stack([behind for _, behind in following]),
         stages_of_kind=many.astype(np.float64),
         kind_of_stage=kind_of_stage,
         first=first,
@@ -191,18 +195,19 @@ def _boundaries(
     return crossing, contents
 
 
-def _later(program: ModelProgram, chunk: Sequence[int]) -> Floats:
-    """Return how often each program follows each program's last instance in a chunk."""
+def _later(program: ModelProgram, chunk: Sequence[int]) -> tuple[Floats, Floats]:
+    """Return how often each program follows each program's last and first instance in a chunk."""
     count = len(program.programs)
-    later, seen = np.zeros((count, count)), np.zeros(count)
+    later, behind, seen = np.zeros((count, count)), np.zeros((count, count)), np.zeros(count)
     met: set[int] = set()
     for instance in reversed(chunk):
         number = program.instances[instance]
         if number not in met:
             later[number] = seen
             met.add(number)
+        behind[number] = seen
         seen[number] += 1
-    return later
+    return later, behind
 
 
 def deferred_s(costs: BlockCosts) -> Floats:

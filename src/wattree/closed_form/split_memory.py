@@ -15,8 +15,9 @@ from wattree.strategy.schedules import Order, SlotWork, stage_orders
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Micro-batches after forward and between the two pieces of backward, by chunk; work; chunk.
-_State = tuple[tuple[int, ...], tuple[int, ...], SlotWork, int]
+#: Micro-batches after forward and between the two pieces of backward, and whether gradients have
+#: come, by chunk; work; chunk.
+_State = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], SlotWork, int]
 
 
 def split_live_bytes(
@@ -27,8 +28,10 @@ def split_live_bytes(
     boundary_bytes: Floats,
     micro_batches: Integers,
     block: Integers,
+    passing: Floats,
+    storage: Integers,
 ) -> Floats:
-    """Return the peak of activations of each kind of stage, `(kinds, n)`. [B]
+    """Return the peak of activations and passing gradients of each stage, `(kinds, n)`. [B]
 
     Twice as many micro-batches as stages and two more hold as much as any larger number does.
 
@@ -39,6 +42,8 @@ def split_live_bytes(
         boundary_bytes: What programs hand on, `(tensors, distinct)`. [B]
         micro_batches: Of each strategy, `(n,)`.
         block: Its column among the distinct ones, `(n,)`.
+        passing: Gradients of each program that come and go in a step, `(programs, distinct)`. [B]
+        storage: The column of those, `(n,)`.
     """
     enough = np.minimum(micro_batches, 2 * contents.stages + 2)
     live = np.zeros((len(contents.first), len(block)))
@@ -50,7 +55,8 @@ def split_live_bytes(
             micro_batches=int(count),
         )
         mine = np.flatnonzero(enough == count)
-        columns, which = np.unique(block[mine], return_inverse=True)
+        pairs = np.stack([block[mine], storage[mine]])
+        (columns, stored), which = np.unique(pairs, axis=1, return_inverse=True)
         for kind, stage in enumerate(contents.first):
             chunks = [
                 _Chunk(
@@ -59,6 +65,7 @@ def split_live_bytes(
                     memory,
                     saved_bytes[:, columns],
                     columns,
+                    passing=passing[:, stored],
                 )
                 for programs, copies in zip(
                     contents.programs[kind],
@@ -88,11 +95,16 @@ class _Chunk:
         memory: Sequence[SplitMemory],
         saved_bytes: Floats,
         columns: Integers,
+        *,
+        passing: Floats,
     ) -> None:
         waits = [m.waiting[columns] for m in memory]
         self.saved_bytes = sum((saved_bytes[number] for number in programs), boundary_copies)
         self.waiting = sum((waits[number] for number in programs), 0.0 * boundary_copies)
+        self.passing = sum((passing[number] for number in programs), 0.0 * boundary_copies)
+        #: The most by work, and the same with gradients that come with it.
         self.most: dict[SlotWork, Floats] = {}
+        self.growing: dict[SlotWork, Floats] = {}
         starts = {
             SlotWork.FORWARD: 0.0 * boundary_copies,
             SlotWork.BACKWARD: self.saved_bytes,
@@ -100,7 +112,7 @@ class _Chunk:
             SlotWork.WEIGHT_GRADIENT: self.waiting,
         }
         for work, start in starts.items():
-            level, most = start, start
+            level, most, grown, growing = start, start, start, start
             for number in programs if work is SlotWork.FORWARD else reversed(programs):
                 own, now = memory[number], saved_bytes[number]
                 needs, becomes = {
@@ -110,22 +122,25 @@ class _Chunk:
                     SlotWork.WEIGHT_GRADIENT: (own.weights[columns], -waits[number]),
                 }[work]
                 most = np.maximum(most, level + needs)
+                growing = np.maximum(growing, grown + needs)
                 level = level + becomes
-            self.most[work] = most
+                grown = grown + becomes + passing[number]
+            self.most[work], self.growing[work] = most, np.maximum(growing, grown)
 
 
 def _bytes(state: _State, chunks: Sequence[_Chunk]) -> Floats:
     """Return the peak memory while a stage works. [B]"""
-    saved_bytes, waiting, work, at = state
-    total = chunks[at].most[work]
-    for chunk, whole, half in zip(chunks, saved_bytes, waiting, strict=True):
-        total = total + whole * chunk.saved_bytes + half * chunk.waiting
+    saved_bytes, waiting, begun, work, at = state
+    grows = not begun[at] and work in {SlotWork.BACKWARD, SlotWork.WEIGHT_GRADIENT}
+    total = chunks[at].growing[work] if grows else chunks[at].most[work]
+    for chunk, whole, half, there in zip(chunks, saved_bytes, waiting, begun, strict=True):
+        total = total + whole * chunk.saved_bytes + half * chunk.waiting + there * chunk.passing
     return total
 
 
 def _states(order: Order, chunks: int) -> set[_State]:
     """Return the memory held in addition to each slot of an order, each once."""
-    saved_bytes, waiting = [0] * chunks, [0] * chunks
+    saved_bytes, waiting, begun = [0] * chunks, [0] * chunks, [False] * chunks
     found: set[_State] = set()
     for slot in order:
         at, work = slot.chunk, slot.work
@@ -133,7 +148,8 @@ def _states(order: Order, chunks: int) -> set[_State]:
             saved_bytes[at] -= 1
         elif work is SlotWork.WEIGHT_GRADIENT:
             waiting[at] -= 1
-        found.add((tuple(saved_bytes), tuple(waiting), work, at))
+        found.add((tuple(saved_bytes), tuple(waiting), tuple(begun), work, at))
+        begun[at] = begun[at] or work in {SlotWork.BACKWARD, SlotWork.WEIGHT_GRADIENT}
         if work is SlotWork.FORWARD:
             saved_bytes[at] += 1
         elif work is SlotWork.INPUT_GRADIENT:

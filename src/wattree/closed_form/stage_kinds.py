@@ -27,7 +27,7 @@ class StageKinds:
     Attributes:
         strategy: Of each row.
         kind: Of each row, a number among the kinds of all pipelines.
-        counts, later: As those of `StageContents`, stacked over the kinds of all pipelines.
+        counts, later, behind: As those of `StageContents`, stacked over the kinds of all pipelines.
         stage: First stage of each row's kind.
         stages, virtual, copies: Of each strategy's pipeline.
         is_split: Whether its schedule is one of `SPLIT`.
@@ -43,6 +43,7 @@ class StageKinds:
         self.kind = before[pipeline][self.strategy] + place
         self.counts = np.concatenate([contents.counts for contents in helds])
         self.later = np.concatenate([contents.later for contents in helds])
+        self.behind = np.concatenate([contents.behind for contents in helds])
         self._parts = np.concatenate([contents.parts for contents in helds], axis=1)
         self._received = np.concatenate([contents.boundary_copies for contents in helds], axis=1)
         first = np.concatenate([contents.first for contents in helds])
@@ -122,6 +123,14 @@ class StageKinds:
             )
         self._in_flight = micro_batches, found
         return found
+
+    def goes_forward_first(self, micro_batches: Integers) -> NDArray[np.bool_]:
+        """Return whether all forwards of each row come before any backward, `(rows,)`."""
+        names = np.array([contents.schedule for contents in self.helds])[self.pipeline]
+        first = np.isin(names, ("gpipe", "breadth-first"))[self.strategy]
+        stages, chunks = self.stages[self.strategy], self.virtual[self.strategy]
+        ahead = np.where(chunks > 1, stages, stages - self.stage)
+        return np.asarray(first | (micro_batches[self.strategy] <= ahead))
 
     def split_bubble_s(self, forward: Floats, backward: Floats, weight: Floats) -> Floats:
         """Return the filling time of schedules that defer weight gradients, else 0, `(n,)`. [s]"""

@@ -34,7 +34,7 @@ class StageMemory:
         """Return the peak of live tensors of each kind of stage, `(rows,)`. [B]"""
         kinds, live = self.kinds, np.zeros(len(self._sums.block))
         if not kinds.is_split.all():
-            live = self._saved_bytes() + self._working_bytes()
+            live = self._passing_bytes()
         if kinds.is_split.any():
             live = np.where(kinds.is_split[kinds.strategy], self._split_bytes(), live)
         if not self._overlap.reshard_after_forward:
@@ -82,18 +82,39 @@ class StageMemory:
         row = kinds.first_row(need == kinds.most(need)[kinds.strategy])
         return tensors[row], pool
 
-    def _saved_bytes(self) -> Floats:
-        """Return the peak of tensors saved for backward by each kind of stage, `(rows,)`. [B]"""
+    def _passing_bytes(self) -> Floats:
+        """Return the peak of what comes and goes in a step, `(rows,)`. [B]
+
+        Gradients that come with backward are there from its first one on, if forwards follow. Where
+        all forwards come first, the peak is as the first backward begins or goes on (gradients come
+        as activations go, so between its ends there is no more), or as the second begins.
+        """
+        parts, working = self._saved_parts(), self._working_bytes(self.tables.forward_moment)
+        saved = sum(parts, np.zeros(len(self._sums.block)))
+        if "passing" in self._sums.nothing:
+            return saved + working
+        kinds, micro_batches = self.kinds, self.tables.degrees.micro_batches
+        of_chunks = kinds.saved_bytes(self.tables.passing)
+        first, between, last = (each[kinds.kind, self._sums.storage] for each in of_chunks)
+        total = first + between + last
+        several = micro_batches[kinds.strategy].astype(np.float64)
+        left = 1.0 - 1.0 / several  # of what a chunk keeps, when its second backward begins
+        alone = self._working_bytes(0.0)
+        second = np.where(several > 1, parts[0] + parts[1] + left * parts[2] + last + alone, 0.0)
+        ends = np.maximum(parts[0] + between + last, left * parts[0] + total) + alone
+        ends = np.where(kinds.virtual[kinds.strategy] > 1, ends, total)
+        most = np.maximum(saved + self._growing_bytes(), np.maximum(second, ends))
+        return np.where(kinds.goes_forward_first(micro_batches), most, saved + working + total)
+
+    def _saved_parts(self) -> list[Floats]:
+        """Return the peak of tensors saved by the parts of each kind of stage, `(rows,)`. [B]"""
         kinds, live = self.kinds, self.kinds.in_flight(self.tables.degrees.micro_batches)
-        saved = np.zeros(len(self._sums.block))
-        for saved_bytes, count in zip(
-            kinds.saved_bytes(self.tables.saved_bytes, self.tables.boundary_bytes),
-            live,
-            strict=True,
-        ):
-            if count.any():  # a stage with one chunk has only a last one
-                saved += saved_bytes[kinds.kind, self._sums.block] * count
-        return saved
+        saved = kinds.saved_bytes(self.tables.saved_bytes, self.tables.boundary_bytes)
+        return [
+            # A stage with one chunk has only a last one.
+            each[kinds.kind, self._sums.block] * count if count.any() else 0.0 * count
+            for each, count in zip(saved, live, strict=True)
+        ]
 
     def _split_bytes(self) -> Floats:
         """Return activations and gathered parameters with deferred weight gradients. [B]"""
@@ -110,6 +131,8 @@ class StageMemory:
                 boundary_bytes=tables.boundary_bytes,
                 micro_batches=tables.degrees.micro_batches[own],
                 block=tables.block_of[own],
+                passing=tables.passing,
+                storage=tables.storage_of[own],
             )
         if self._overlap.gathered_copies and "gathered" not in self._sums.nothing:
             programs = range(kinds.counts.shape[1])
@@ -129,20 +152,45 @@ class StageMemory:
             own = own + (copies - 2) * gathered[common, self._sums.storage]
         return np.asarray(own)
 
-    def _working_bytes(self) -> Floats:
-        """Return the temporary memory of the largest block of each kind of stage. [B]"""
+    def _working_bytes(self, forward_moment: Floats | float) -> Floats:
+        """Return the temporary memory of the largest block of each kind of stage. [B]
+
+        Args:
+            forward_moment: What forward needs of it, `(programs, distinct)`; 0 of backward alone.
+        """
+        moment = np.maximum(forward_moment, self.tables.backward_moment)
+        return self._most_needed(moment, self.kinds.later)
+
+    def _growing_bytes(self) -> Floats:
+        """Return the same of the first backward, with the gradients that it has made. [B]"""
         kinds, tables = self.kinds, self.tables
-        contents = kinds.counts > 0
-        need = tables.moment - kinds.later @ tables.saved_bytes  # `(kinds, programs, distinct)`
-        need = np.where(contents[:, :, None], need, -np.inf)
+        most = self._most_needed(tables.forward_moment, kinds.later)
+        for later in (kinds.later, kinds.behind):
+            passing = later @ tables.passing
+            most = np.maximum(most, self._most_needed(tables.backward_moment, later, passing))
+        return most
+
+    def _most_needed(self, moment: Floats, later: Floats, passing: Floats | None = None) -> Floats:
+        """Return the most that a block of each kind of stage needs beyond what is saved. [B]
+
+        Args:
+            moment: Of each program, beyond what it keeps, `(programs, distinct)`.
+            later: What follows it, and has been dropped.
+            passing: What has come in its place, `(kinds, programs, distinct)`.
+        """
+        kinds, tables = self.kinds, self.tables
+        need = moment - later @ tables.saved_bytes  # `(kinds, programs, distinct)`
+        need = np.where((kinds.counts > 0)[:, :, None], need, -np.inf)
         copies, stages_gradients = self._overlap.gathered_copies, self._overlap.hides_gradients
         gathers = bool(copies) and "gathered" not in self._sums.nothing
         stages_gradients = stages_gradients and "staged" not in self._sums.nothing
-        if not gathers and not stages_gradients:
+        if not gathers and not stages_gradients and passing is None:
             return np.asarray(need.max(axis=1)[kinds.kind, self._sums.block])
         working = np.full(len(self._sums.block), -np.inf)
-        for program in range(contents.shape[1]):
+        for program in range(need.shape[1]):
             own = need[:, program][kinds.kind, self._sums.block]
+            if passing is not None:
+                own = own + passing[:, program][kinds.kind, self._sums.storage]
             if gathers:
                 own = own + self._gathered(program)
             if stages_gradients:

@@ -20,6 +20,7 @@ _OFTEN_NOTHING = (
     "update",
     "gathered",
     "staged",
+    "passing",
     "often_j",
     "tier2_static",
     "tier2_saved",

@@ -45,6 +45,9 @@ class Software:
         gradient_bytes: Accumulated gradient, per element.
         gather_bytes: Parameter on the wire when gathered, per element.
         reduce_bytes: Gradient on the wire when reduced, per element.
+        keeps_gradients: Buffers hold gradients from one step to the next; otherwise they come with
+            the first backward and are dropped after the update (`zero_grad` of PyTorch 2), but for
+            those that replicas reduce, whose memory stays reserved.
         overlap_gradients, overlap_parameters, overlap_tensor, overlap_pipeline: What it hides
             behind compute unless the strategy says otherwise.
         loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
@@ -114,6 +117,7 @@ class Software:
     gradient_bytes: float = 4.0
     gather_bytes: float = 2.0
     reduce_bytes: float = 4.0
+    keeps_gradients: bool = True
     overlap_gradients: bool = True
     overlap_parameters: bool = True
     overlap_tensor: bool = False
@@ -189,6 +193,7 @@ _FSDP: dict[str, Any] = {
     "parameter_bytes": 4.0,  # fp32 shard is the master copy
     "master_bytes": 0.0,
     "reduce_every_micro_batch": True,
+    "keeps_gradients": False,
 }
 #: fp32 parameters and gradients, also in mixed precision: there, autocast makes 16-bit copies.
 _EAGER: dict[str, Any] = {
@@ -209,6 +214,7 @@ _TRANSFORMERS: dict[str, Any] = {
     "loss_bytes_per_logit": 12.0,
     # Cast, log-softmax and pick: 14; cleared gradient, log-softmax backward and cast: 22.
     "loss_traffic_bytes_per_logit": 36.0,
+    "keeps_gradients": False,
 }
 
 #: What a compiler of the whole step makes of it.
@@ -319,7 +325,8 @@ SOFTWARE: Mapping[str, Software] = {
             master_gradient_bytes=4.0,
             # `reduce_bucket_size` and `allgather_bucket_size`, 5e8 16-bit values each.
             zero_buffer_bytes=2 * 5e8 * 2,
-            **_TRANSFORMERS,
+            # Gradients of ZeRO lie in flat buffers of its partitions.
+            **_TRANSFORMERS | {"keeps_gradients": True},
         ),
         Software(
             name="accelerate",
@@ -343,14 +350,15 @@ SOFTWARE: Mapping[str, Software] = {
             compiled=True,
             reduce_bytes=2.0,
             loss_bytes_per_logit=8.0,
-            **_FSDP,
+            # XLA lays out the gradients of all layers before the loop over them runs backward.
+            **_FSDP | {"keeps_gradients": True},
         ),
         Software(
             name="pytorch",
             title="PyTorch 2, eager, AMP by autocast",
             # torch.nn.functional.scaled_dot_product_attention is one kernel since 2.0; attention
             # written out in products and a softmax is captured as those.
-            **_EAGER | {"fused_attention": True},
+            **_EAGER | {"fused_attention": True, "keeps_gradients": False},
         ),
         Software(
             name="pytorch-ngc",

@@ -120,10 +120,11 @@ class Movement:
         overlap = self.overlap
         return max(overlap.forward_ahead, overlap.backward_ahead, self.offload.prefetch + 1, 2)
 
-    @property
-    def frees_gradients(self) -> bool:
-        """Return whether gradients are freed after their last use."""
-        return self.early_updates or self.offload.optimizer is not None
+    def passing_gradients(self, storage: Storage) -> float:
+        """Return the gradients of a block that come in backward and go with their last use. [B]"""
+        if self.early_updates or self.offload.optimizer is not None:
+            return float(storage.gradients[0])
+        return float(storage.gradients[0] - storage.lasting_gradients[0])
 
     def stream(self, kind: str, own: int) -> int:
         """Return the stream of a kind of `IN_LINE`, which has one of its own unless in line."""

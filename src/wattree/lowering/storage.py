@@ -67,6 +67,7 @@ class Storage:
 
     Attributes:
         parameters, gradients, optimizer: Resident bytes.
+        lasting_gradients: Of the gradients, what stays from one step to the next.
         updated_elements: Parameters this rank's optimizer updates.
         sync: Traffic.
         tier2: Parameters and optimizer state of tables that wait behind the device.
@@ -78,6 +79,7 @@ class Storage:
 
     parameters: Floats
     gradients: Floats
+    lasting_gradients: Floats
     optimizer: Floats
     updated_elements: Floats
     sync: tuple[SyncGroup, ...]
@@ -95,6 +97,7 @@ class Storage:
         return Storage(
             parameters=self.parameters[own],
             gradients=self.gradients[own],
+            lasting_gradients=self.lasting_gradients[own],
             optimizer=self.optimizer[own],
             updated_elements=self.updated_elements[own],
             **{
@@ -138,7 +141,7 @@ def block_storage(
     zero = np.zeros_like(scale.micro_batch)
     has_tier2 = offload is not None and offload.tables is not None
     has_tier2 = has_tier2 and any(group.touched is not None for group in program.parameters)
-    sums = _Taken(zero, zero, zero, zero, zero, zero, zero, zero)
+    sums = _Taken(*[zero] * len(_Taken._fields))
     sync = []
     for group in program.parameters:
         elements = scale.value(group.elements)
@@ -160,6 +163,7 @@ def block_storage(
     return Storage(
         parameters=sums.parameters,
         gradients=sums.gradients,
+        lasting_gradients=sums.lasting_gradients,
         optimizer=sums.optimizer if first is None else sums.optimizer * first,
         updated_elements=sums.updated if first is None else sums.updated * first,
         sync=tuple(sync),
@@ -188,6 +192,7 @@ class _Taken(NamedTuple):
 
     parameters: Floats
     gradients: Floats
+    lasting_gradients: Floats
     optimizer: Floats
     updated: Floats
     tier2: Floats
@@ -209,7 +214,7 @@ def _taken(
 ) -> _Taken:
     """Return the memory of a group with a number of local elements."""
     zero = np.zeros_like(elements)
-    parameters, gradients, optimizer, updated = zero, zero, zero, zero
+    parameters, gradients, lasting, optimizer, updated = zero, zero, zero, zero, zero
     tier2, rows_in, rows_out, tier2_elements = zero, zero, zero, zero
     near = 1.0
     state = software.master_bytes + software.master_gradient_bytes + state_bytes
@@ -223,20 +228,34 @@ def _taken(
     if not group.tied:
         shards = scale.degree(group.parameter_axes)
         parameters = near * software.parameter_bytes * elements / shards
-    if group.trainable and not group.tied:
+    if group.trainable and group.tied and not software.keeps_gradients:
+        # Autograd adds up the gradients of a shared parameter when all of them are there.
+        gradients = software.gradient_bytes * elements / scale.degree(_gradient_axes(group, often))
+    elif group.trainable and not group.tied:
         shards = scale.degree(_optimizer_axes(group))
-        stored_over = () if often is False else group.gradient_axes or group.parameter_axes
         touched = _touched(group, elements, scale, software, samples)
-        own = touched / scale.degree(stored_over)
+        own = touched / scale.degree(_gradient_axes(group, often))
         if (first := _first(scale)) is not None:
             own = own * (1.0 + first)  # the sum in addition to those of its replica
         gradients = software.gradient_bytes * own
+        lasting = gradients * _lasts(group, scale, software)
         optimizer = near * state * elements / shards
         here = touched if near == 1.0 or offload is None else touched * offload.hits
         updated, tier2_elements = here / shards, (touched - here) / shards
     return _Taken(
-        parameters, gradients, optimizer, updated, tier2, rows_in, rows_out, tier2_elements
+        parameters, gradients, lasting, optimizer, updated, tier2, rows_in, rows_out, tier2_elements
     )
+
+
+def _lasts(group: ParameterGroup, scale: Scale, software: Software) -> Floats:
+    """Return 1 where gradients stay from one step to the next, else 0.
+
+    Where replicas reduce them, memory for them does: PyTorch's DDP makes its buckets once, and what
+    FSDP allocates on the stream of its reductions stays reserved for that stream.
+    """
+    if software.keeps_gradients:
+        return np.ones_like(scale.micro_batch)
+    return (scale.degree(group.partial_axes) > 1).astype(np.float64)
 
 
 def _touched(
@@ -258,6 +277,10 @@ def _touched(
 def _first(scale: Scale) -> Floats | None:
     """Return 1 for ranks that update and 0 for others, where the first alone updates."""
     return None if scale.load is None else scale.load.first
+
+
+def _gradient_axes(group: ParameterGroup, often: bool | None) -> tuple[str, ...]:  # noqa: FBT001
+    return () if often is False else group.gradient_axes or group.parameter_axes
 
 
 def _optimizer_axes(group: ParameterGroup) -> tuple[str, ...]:

@@ -278,9 +278,11 @@ def staging_lines(tasks: np.ndarray, first: int, context: ChunkContext) -> list[
 
 def dropped_gradients(blocks: Sequence[BlockParts], task: int, context: ChunkContext) -> list[Line]:
     """Return the ledger of a task that frees the gradients of blocks at its end."""
+    sizes = [context.moves.passing_gradients(block.storage) for block in blocks]
     return [
-        (task, True, gradients_of(block, context), 0, -1, -float(block.storage.gradients[0]))
-        for block in blocks
+        (task, True, gradients_of(block, context), 0, -1, -size)
+        for block, size in zip(blocks, sizes, strict=True)
+        if size
     ]
 
 

@@ -31,6 +31,7 @@ class ChunkTables:
         self._updates_arrive = context.moves.overlap.parameters and any(
             group.update_axes for block in blocks for group in block.storage.sync
         )
+        self._takes_gradients = any(context.moves.passing_gradients(b.storage) > 0 for b in blocks)
         works = [SlotWork.FORWARD, SlotWork.BACKWARD]
         works += [SlotWork.INPUT_GRADIENT, SlotWork.WEIGHT_GRADIENT] if split else []
         for work in works:
@@ -39,12 +40,11 @@ class ChunkTables:
 
     def of(self, work: SlotWork, turn: Turn) -> TaskTable:
         """Return the table for a piece of work on a micro-batch."""
-        starts_gradients = turn.first and self._context.moves.frees_gradients
         if work is SlotWork.FORWARD:
             turn = turn._replace(first=turn.first and self._updates_arrive, last=False)
         elif work is SlotWork.INPUT_GRADIENT:
             turn = turn._replace(first=False, last=False)
-        elif not starts_gradients:
+        elif not self._takes_gradients:
             turn = turn._replace(first=False)
         key = work, turn
         if key not in self._made:

@@ -102,11 +102,11 @@ def chunk_backward(
         (place, block) for place, block in enumerate(blocks) if len(block.tasks.backward.tasks)
     ]
     for place, block in reversed(working):
-        if first_micro_batch:
-            _take_gradients(builder, block, place, context)
         _fetch_and_add(
             builder, block, block.tasks.backward, context, place=place, gathered=gathered
         )
+        if first_micro_batch:
+            _take_gradients(builder, block, place, context)
         leaving.add(block)
         if place == working[0][0] or leaving.is_full:
             leaving.flush()
@@ -155,10 +155,10 @@ def chunk_weight_gradient(
     for place, block in reversed(list(enumerate(blocks))):
         table = block.tasks.weight_gradient
         assert table is not None
-        if first_micro_batch:
-            _take_gradients(builder, block, place, context)
         if len(table.tasks):
             _add_block(builder, block, table, np.zeros(0, TASK), context, place=place)
+        if first_micro_batch:
+            _take_gradients(builder, block, place, context)
         leaving.add(block)
         if leaving.is_full:
             leaving.flush()
@@ -204,10 +204,10 @@ def _fetch_and_add(
 def _take_gradients(
     builder: TableBuilder, block: BlockParts, place: int, context: ChunkContext
 ) -> None:
-    if block.storage.gradients[0] > 0:
-        taken = builder.append(gradients_taken(block.storage, context.name))
+    """Append what takes the gradients of a block that has run: losses are over before them."""
+    if (size := context.moves.passing_gradients(block.storage)) > 0:
+        taken = builder.append(gradients_taken(block.storage, context.moves, context.name))
         builder.wait(taken, 1)
-        size = float(block.storage.gradients[0])
         builder.note([(taken, False, gradients_of(block, context), place, 1, size)])
 
 
@@ -343,7 +343,7 @@ class _Leaving:
         context, builder = self._context, self._builder
         storages = [block.storage for block in blocks]
         first = builder.count
-        builder.chain(update_tasks(storages, context.moves, context.name, frees=True), ready)
+        builder.chain(update_tasks(storages, context.moves, context.name), ready)
         if context.moves.offload.optimizer is None:
             builder.note(dropped_gradients(blocks, first, context))
         self._waiting = None

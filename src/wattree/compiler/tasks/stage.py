@@ -213,7 +213,9 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
             parts.append(gradients_out(storages, moves, context.name))
             lines += dropped_gradients(blocks, len(parts[0]), context)
     if not moves.early_updates:
-        parts += update_tasks(storages, moves, context.name, frees=False)
+        if moves.offload.optimizer is None:
+            lines += dropped_gradients(blocks, sum(map(len, parts)), context)
+        parts += update_tasks(storages, moves, context.name)
     parts += table_updates(storages, moves, context.name)
     if not moves.overlap.parameters:
         parts += update_portions(storages, context)

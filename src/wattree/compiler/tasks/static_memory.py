@@ -46,8 +46,8 @@ def stage_holdings(
         sizes = {"parameters": moves.device_parameters(storage)}
         if storage.cache is not None:
             sizes["kv_cache"] = float(storage.cache[0])
-        if not moves.frees_gradients:
-            sizes["gradients"] = float(storage.gradients[0])
+        if lasting := float(storage.gradients[0]) - moves.passing_gradients(storage):
+            sizes["gradients"] = lasting
         if moves.offload.optimizer is None:
             sizes["optimizer"] = moves.device_optimizer(storage)
         for category, size in sizes.items():

@@ -20,18 +20,18 @@ Names = Callable[[str], int]
 
 
 def update_tasks(
-    storages: Sequence[Storage], moves: Movement, name: Names, *, frees: bool
+    storages: Sequence[Storage], moves: Movement, name: Names
 ) -> list[NDArray[np.void]]:
     """Return the update of blocks, one task after another.
 
     On the device, one pass over memory. On the host, one pass over the memory that holds the
-    state, then a copy of the updated parameters back, unless they wait there too.
+    state, then a copy of the updated parameters back, unless they wait there too. What does not
+    outlast a step of the gradients goes when a device has updated.
 
     Args:
         storages: Of the blocks.
         moves: How data moves in this job.
         name: String → number.
-        frees: The blocks' gradients are dropped when a device has updated.
     """
     elements = float(sum(storage.updated_elements[0] for storage in storages))
     traffic = moves.update_traffic_bytes(elements)
@@ -48,8 +48,7 @@ def update_tasks(
             tier2 = moves.update_traffic_bytes(rows)
         task["work_s"] = traffic / moves.memory_bytes_per_s + tier2 / moves.tier2_bytes_per_s
         task["traffic_bytes"] = traffic + tier2
-        if frees:
-            task["category"], task["free_bytes"] = GRADIENTS, _gradients(storages)
+        task["category"], task["free_bytes"] = GRADIENTS, _passing(storages, moves)
         return [task]
     rate = moves.tiers[tier].update_bytes_per_s
     assert rate is not None
@@ -98,19 +97,19 @@ def gradients_out(storages: Sequence[Storage], moves: Movement, name: Names) -> 
         phase=Phase.OPTIMIZER,
         category=GRADIENTS,
     )
-    task["free_bytes"], task["micro_batch"] = _gradients(storages), -1
+    task["free_bytes"], task["micro_batch"] = _passing(storages, moves), -1
     return task
 
 
-def gradients_taken(storage: Storage, name: Names) -> NDArray[np.void]:
+def gradients_taken(storage: Storage, moves: Movement, name: Names) -> NDArray[np.void]:
     """Return the zero-time task at which a block's gradients are allocated."""
     task = np.zeros(1, TASK)
     task["kind"], task["stream"], task["axes"] = TaskKind.HOST, Stream.HOST, -1
     task["phase"], task["stage"] = Phase.BACKWARD, StageLabel.COMPUTING
-    task["category"], task["alloc_bytes"] = GRADIENTS, storage.gradients[0]
+    task["category"], task["alloc_bytes"] = GRADIENTS, moves.passing_gradients(storage)
     task["name"], task["operator_class"] = name("gradients.take"), OperatorClass.HOST
     return task
 
 
-def _gradients(storages: Sequence[Storage]) -> float:
-    return float(sum(storage.gradients[0] for storage in storages))
+def _passing(storages: Sequence[Storage], moves: Movement) -> float:
+    return sum(moves.passing_gradients(storage) for storage in storages)
