@@ -120,3 +120,34 @@ def test_steps_written_out_keep_their_results_unless_compiled() -> None:
     assert written - fused == pytest.approx((norms + gate + heads) * SBH, rel=1e-12)
     assert compiled == fused
     assert saved_bytes(checkpointed) == pytest.approx(2 * SBH, rel=1e-12)
+
+
+def test_gelu_written_out_keeps_three_results() -> None:
+    """`NewGELUActivation`: half of the input, the tangent, and one more than that."""
+    model = dense(activation="gelu_new", ffn=4 * HIDDEN)
+    fused, written = (
+        saved_bytes(Job.of(model, StrategyOptions(), traits={"written_out": choice}))
+        for choice in (False, True)
+    )
+
+    assert written - fused == pytest.approx(3 * WIDTH * 4 * SBH, rel=1e-12)
+
+
+def test_fp32_parameters_are_cast_where_products_need_them_and_sums_are_in_fp32() -> None:
+    """Autocast: 16-bit copies of weights, both sums of the residual stream, and all of the GELU.
+
+    Compiled or sharded they are not, and a checkpointed layer keeps only its input wider.
+    """
+    model = dense(activation="gelu_new", ffn=4 * HIDDEN)
+    narrow = Job.of(model, StrategyOptions(), traits={"written_out": True})
+    job = replace(narrow, traits={"written_out": True, "parameter_bytes": 4.0})
+    compiled = replace(job, traits={"compiled": True, "parameter_bytes": 4.0})
+    checkpointed = Job.of(model, StrategyOptions(recompute="full"), traits=job.traits)
+    sharded = Job.of(model, StrategyOptions(dp=2, sharding="zero3"), traits=job.traits)
+
+    weights = WIDTH * 12 * HIDDEN**2
+    sums, gelu = 2 * 2 * SBH, 3 * 2 * 4 * SBH
+    assert saved_bytes(job) - saved_bytes(narrow) == pytest.approx(weights + sums + gelu, rel=1e-12)
+    assert saved_bytes(compiled) == saved_bytes(replace(narrow, traits={}))
+    assert saved_bytes(sharded) == saved_bytes(replace(sharded, traits=narrow.traits))
+    assert saved_bytes(checkpointed) == pytest.approx(4 * SBH, rel=1e-12)

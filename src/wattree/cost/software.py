@@ -38,8 +38,9 @@ class Software:
         attention_kernels: Generation of the fused kernels: `ampere` (FlashAttention 2), `native`.
         context_kernels: The same where context parallelism splits sequences.
         compiled: Elementwise chains fused by a compiler.
-        written_out: Norms without means, gates and shared key-value heads are steps in Python that
-            each keep their result for backward; with `compiled` they do not.
+        written_out: Norms without means, gates, GPT-2's GELU, shared key-value heads and casts of
+            fp32 parameters are steps in Python that each keep their result for backward; with
+            `compiled` they do not.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
         master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.
         gradient_bytes: Accumulated gradient, per element.
@@ -208,12 +209,15 @@ _EAGER: dict[str, Any] = {
     "autocast": True,
 }
 
-#: Models of the transformers library: `modeling_llama.py`, and a loss of logits in fp32.
+#: `torch.nn.functional.cross_entropy` of 16-bit logits, which stay, as do those in fp32 and their
+#: log-probabilities; 16-bit gradients come on top. [B]
+_LOSS_BYTES = 10.0
+#: Models of the transformers library: `modeling_llama.py`, `ForCausalLMLoss`.
 _TRANSFORMERS: dict[str, Any] = {
     "written_out": True,
-    "loss_bytes_per_logit": 12.0,
     # Cast, log-softmax and pick: 14; cleared gradient, log-softmax backward and cast: 22.
     "loss_traffic_bytes_per_logit": 36.0,
+    "loss_bytes_per_logit": _LOSS_BYTES,
     "keeps_gradients": False,
 }
 
@@ -358,6 +362,7 @@ SOFTWARE: Mapping[str, Software] = {
             title="PyTorch 2, eager, AMP by autocast",
             # torch.nn.functional.scaled_dot_product_attention is one kernel since 2.0; attention
             # written out in products and a softmax is captured as those.
+            loss_bytes_per_logit=_LOSS_BYTES,
             **_EAGER | {"fused_attention": True, "keeps_gradients": False},
         ),
         Software(

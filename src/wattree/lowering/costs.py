@@ -147,6 +147,7 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
         quantized = frozenset(
             instruction.path for instruction in instructions if is_quantized(instruction, rates)
         )
+    left_out = _left_out(program, rates, software)
     for index, tensor in enumerate(program.saved):
         width = rates.element_bytes
         if tensor.kind == "logits":
@@ -154,7 +155,7 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
         elif tensor.kind == "scores":
             # Softmax, dropout mask and output: 2 + 1 + 2 bytes (Korthikanti 2022, eq. 1).
             width = 0.0 if software.fused_attention else 5.0
-        elif tensor.kind == "steps" and (software.compiled or not software.written_out):
+        elif tensor.kind in left_out:
             width = 0.0
         elif tensor.mask_bytes > 0:
             width = tensor.mask_bytes
@@ -164,6 +165,20 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
             width = _quantized_width(tensor.savers, quantized, rates)
         rows[index] = scale.value(tensor.size) * width
     return rows
+
+
+def _left_out(program: BlockProgram, rates: Rates, software: Software) -> frozenset[str]:
+    """Return the kinds of tensors that the software does not make.
+
+    Modules written out keep what they compute step by step. They cast fp32 parameters where
+    products need them (autocast), unless they are gathered as 16 bits (FSDP).
+    """
+    if software.compiled or not software.written_out:
+        return frozenset({"steps", "casts"})
+    is_gathered = any(group.parameter_axes for group in program.parameters)
+    if is_gathered or software.parameter_bytes <= rates.element_bytes:
+        return frozenset({"casts"})
+    return frozenset()
 
 
 def _quantized_width(savers: Sequence[str], quantized: frozenset[str], rates: Rates) -> float:

@@ -314,7 +314,8 @@ class SavedTensor:
         share: Share of it that is kept where only part is recomputed.
         producer: Index of the forward instruction that makes it, -1 for the block's input.
         consumer: Path of the operator whose backward is the last to need it.
-        kind: `activation`, `scores` (unfused attention), `steps` (written out) or `logits`.
+        kind: `activation`, `scores` (unfused attention), `steps` (written out),
+            `casts` (between fp32 and 16 bits) or `logits`.
         savers: Paths of all operators whose backward needs it, in forward order.
     """
 

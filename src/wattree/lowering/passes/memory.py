@@ -10,6 +10,7 @@ from wattree.lowering.layout import Layout, layout_of
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS, together
 from wattree.lowering.passes.propagate import Split
+from wattree.lowering.passes.written_out import steps, weight_casts, wide
 from wattree.lowering.program import (
     CollectiveInstruction,
     CollectiveKind,
@@ -21,8 +22,6 @@ from wattree.strategy import OWNER, Choices
 from wattree.strategy.parts import is_sample_table, looked_up
 
 _GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.RING_GATHER)
-#: `LlamaRMSNorm` of the transformers library: 4 + 2 for the 2 of 16-bit inputs, 4 + 4 for 4.
-_RMS_NORM_BYTES = 4.0
 
 
 def saved_tensors(
@@ -80,7 +79,9 @@ def saved_tensors(
             found.append(_mask(operator, forward, share))
         if operator.kind is OperatorKind.ATTENTION:
             found.append(_scores(operator, split_of[operator.path], forward, share))
-        found += _steps(operator, forward, inputs, share)
+        found += steps(operator, forward, inputs, share)
+        found += weight_casts(operator, split_of[operator.path], forward, share)
+    found += wide(block, found, producer)
     return tuple(found)
 
 
@@ -219,39 +220,6 @@ def _scores(
         recomputed=share > 0,
         kind="scores",
     )
-
-
-def _steps(
-    operator: Operator, forward: InstructionList, inputs: Mapping[str, Placed], share: float
-) -> list[SavedTensor]:
-    """Return what an operator written out in Python keeps; if it is not, costs drop it.
-
-    A norm without means keeps an fp32 copy of its input, and its result before the weight, in place
-    of the input. A gate keeps its activation. Keys and values are repeated for every query head.
-    """
-    index, times, width = 0, 0.0, 0.0
-    if operator.function == "rms_norm":
-        times, width = 1.0, _RMS_NORM_BYTES
-    elif operator.function.endswith("_gate"):
-        times = 0.5  # of activation and gate, which it reads as one
-    elif operator.kind is OperatorKind.ATTENTION:
-        index, times = 1, operator.query_heads / operator.kv_heads - 1
-    if times <= 0 or operator.inputs[index].tensor not in operator.saved:
-        return []
-    name = operator.inputs[index].tensor
-    size = (forward.tensors.get(name) or inputs[name]).size
-    return [
-        SavedTensor(
-            name=f"{operator.path}.steps",
-            size=size.scaled(times),
-            producer=forward.tensors[operator.outputs[0].tensor].instruction,
-            consumer=operator.path,
-            mask_bytes=width,
-            recomputed=share > 0,
-            share=share or 1.0,
-            kind="steps",
-        )
-    ]
 
 
 def parameter_groups(
