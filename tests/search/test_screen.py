@@ -93,8 +93,8 @@ def test_uneven_experts_mean_the_same_to_both(load: ExpertLoad, dropless: str) -
     assert gains[0] == pytest.approx(gains[1], rel=0.01)
     assert gains[0][0] - gains[0][1] == pytest.approx(gains[1][0] - gains[1][1], rel=0.05)
     # Screening has every rank at the mean load, whose launches stretch kernels otherwise: with
-    # twice the mean on the busiest, they draw 3 % less where each rank has its own load.
-    assert energy == pytest.approx(predicted(job, options).result.energy_j.total, rel=0.04)
+    # twice the mean on the busiest, they draw 5 % less where each rank has its own load.
+    assert energy == pytest.approx(predicted(job, options).result.energy_j.total, rel=0.06)
 
 
 def test_screening_in_groups_equals_one_at_a_time(*, soaking: bool) -> None:
