@@ -228,7 +228,7 @@ def _taken(
     if not group.tied:
         shards = scale.degree(group.parameter_axes)
         parameters = near * software.parameter_bytes * elements / shards
-    if group.trainable and group.tied and not software.keeps_gradients:
+    if group.trainable and group.tied and not _keeps_gradients(software, scale):
         # Autograd adds up the gradients of a shared parameter when all of them are there.
         gradients = software.gradient_bytes * elements / scale.degree(_gradient_axes(group, often))
     elif group.trainable and not group.tied:
@@ -253,9 +253,14 @@ def _lasts(group: ParameterGroup, scale: Scale, software: Software) -> Floats:
     Where replicas reduce them, memory for them does: PyTorch's DDP makes its buckets once, and what
     FSDP allocates on the stream of its reductions stays reserved for that stream.
     """
-    if software.keeps_gradients:
+    if _keeps_gradients(software, scale):
         return np.ones_like(scale.micro_batch)
     return (scale.degree(group.partial_axes) > 1).astype(np.float64)
+
+
+def _keeps_gradients(software: Software, scale: Scale) -> bool:
+    """Return whether all gradients stay: ranks that own unlike parts do the same tasks."""
+    return software.keeps_gradients or scale.load is not None
 
 
 def _touched(
