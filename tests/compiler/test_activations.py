@@ -140,8 +140,8 @@ def test_fp32_parameters_are_cast_where_products_need_them_and_sums_are_in_fp32(
     """
     model = dense(activation="gelu_new", ffn=4 * HIDDEN)
     narrow = Job.of(model, StrategyOptions(), traits={"written_out": True})
-    job = replace(narrow, traits={"written_out": True, "parameter_bytes": 4.0})
-    compiled = replace(job, traits={"compiled": True, "parameter_bytes": 4.0})
+    job = replace(narrow, traits={"written_out": True, "autocast": True, "parameter_bytes": 4.0})
+    compiled = replace(job, traits={"compiled": True, "autocast": True, "parameter_bytes": 4.0})
     checkpointed = Job.of(model, StrategyOptions(recompute="full"), traits=job.traits)
     sharded = Job.of(model, StrategyOptions(dp=2, sharding="zero3"), traits=job.traits)
 

@@ -65,7 +65,7 @@ class Shape:
             options,
             global_batch=self.batch,
             family="pytorch",
-            traits={"autocast": False, "written_out": False},  # stacks have no modules
+            traits={"autocast": False},
         )
 
     @property

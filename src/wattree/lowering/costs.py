@@ -173,12 +173,11 @@ def _left_out(program: BlockProgram, rates: Rates, software: Software) -> frozen
     Modules written out keep what they compute step by step. They cast fp32 parameters where
     products need them (autocast), unless they are gathered as 16 bits (FSDP).
     """
-    if software.compiled or not software.written_out:
+    if not software.runs_steps:
         return frozenset({"steps", "casts"})
     is_gathered = any(group.parameter_axes for group in program.parameters)
-    if is_gathered or software.parameter_bytes <= rates.element_bytes:
-        return frozenset({"casts"})
-    return frozenset()
+    casts = software.casts and rates.element_bytes < software.parameter_bytes
+    return frozenset() if casts and not is_gathered else frozenset({"casts"})
 
 
 def _quantized_width(savers: Sequence[str], quantized: frozenset[str], rates: Rates) -> float:
