@@ -15,7 +15,7 @@ from tests.search.jobs import setting
 from wattree.closed_form.block_memory import block_memory
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
-from wattree.cost.software import SOFTWARE
+from wattree.cost.families import SOFTWARE
 from wattree.lowering.storage import Storage, block_storage, optimizer_state_bytes
 from wattree.lowering.streams import CATEGORIES
 from wattree.predict import predicted

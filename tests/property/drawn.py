@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from wattree.cost import load_calibration
-from wattree.cost.software import SOFTWARE
+from wattree.cost.families import SOFTWARE
 from wattree.errors import StrategyError
 from wattree.job import job_from_mapping
 from wattree.lowering.legality import check_ring, misfits

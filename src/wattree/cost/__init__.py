@@ -25,16 +25,12 @@ from wattree.cost.collective import (
     collective_latency_s,
     port_loads,
 )
+from wattree.cost.families import AUTO_SOFTWARE, SOFTWARE, software_family
 from wattree.cost.halo import halo_bytes, halo_loads, halo_work_s
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
 from wattree.cost.mixed_precision import AUTOCAST, at_precision, matrix_precision
 from wattree.cost.ring_pass import ring_pass_latency_s, ring_pass_loads, ring_pass_work_s
-from wattree.cost.software import (
-    AUTO_SOFTWARE,
-    SOFTWARE,
-    Software,
-    software_family,
-)
+from wattree.cost.software import Software
 from wattree.graph.volume import volume_factor
 
 __all__ = [

@@ -15,8 +15,8 @@ from wattree.cost.calibration import (
     Constant,
     Residuals,
 )
+from wattree.cost.families import SOFTWARE
 from wattree.cost.observation_file import observations_of
-from wattree.cost.software import SOFTWARE
 from wattree.errors import JobError, nearest
 from wattree.files import read_yaml, refusal
 

@@ -20,6 +20,7 @@ from wattree.cost.precisions import QUANTIZED_BYTES, precision_class
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.sharing import DeviceSharing, sharing_of
 from wattree.cost.software import Software
+from wattree.cost.written_out import launches
 from wattree.energy import DevicePower
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Device, Pool, Precision
@@ -232,7 +233,6 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     graphed = software.cuda_graphs == "full"
     bandwidth = device.memory_bandwidth_bytes_per_s
     stream = bandwidth * calibration.device(device, "library_bandwidth")
-    launch, blocking = _launches(device, software, calibration, trains=trains)
     links = _links(cluster, pool, calibration)
     beside = _beside(cluster, device, links, calibration)
     return Rates(
@@ -244,14 +244,10 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         cached_bytes=calibration.own(device, "cached_bytes", 0.0),
         cached_bytes_per_s=calibration.own(device, "cached_bandwidth", 0.0) * bandwidth or stream,
         elementwise_factor=elementwise,
-        written_out=calibration.family(software.name, "written_out") * software.runs_steps,
-        casts=software.runs_steps and software.casts and plain is Precision.BF16,
-        written_out_rate=calibration.general("written_out_rate"),
-        launch_s=launch,
+        **launches(device, software, plain, calibration, trains=trains),
         replicate_s=calibration.general("replicate_s"),
         kernel_s=calibration.general("kernel_s"),
         start_s=calibration.general("graph_start_s") if graphed else None,
-        blocking_s=0.0 if graphed else blocking,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
         quantized=precision in QUANTIZED_BYTES,
         quantized_bytes=QUANTIZED_BYTES.get(precision, 0.0),
@@ -330,21 +326,6 @@ def _experts(device: Device, software: Software, calibration: Calibration) -> di
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
         "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,
     }
-
-
-def _launches(
-    device: Device, software: Software, calibration: Calibration, *, trains: bool
-) -> tuple[float, float]:
-    """Return host time per kernel launch, and the added time per kernel where launches block. [s]
-
-    Where the time of a framework's call was measured on the device, calls run one after another.
-    """
-    called_s = calibration.own(device, "dispatch_s", 0.0)
-    if called_s > 0:
-        return 0.0, called_s
-    blocking = calibration.general("blocking_launch_s") if software.launch_blocking else 0.0
-    launch_s = calibration.family(software.name, software.launch_item)
-    return launch_s * (1.0 if trains else calibration.general("no_gradient_launch")), blocking
 
 
 def _update_rates(device: Device, calibration: Calibration) -> dict[float, float]:

@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from wattree.cost.calibration import Calibration
+from wattree.cost.software import Software
+from wattree.hardware import Device, Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +62,36 @@ _GATE = Steps(forward_bytes=10 / 3, backward_bytes=6.0, forward_kernels=2, backw
 def steps_of(function: str) -> Steps | None:
     """Return the steps of a function, as an operator names it; None where it is one kernel."""
     return _STEPS.get(function) or (_GATE if function.endswith("_gate") else None)
+
+
+def launches(
+    device: Device,
+    software: Software,
+    plain: Precision,
+    calibration: Calibration,
+    *,
+    trains: bool,
+) -> dict[str, Any]:
+    """Return the fields of `Rates` for kernels that the host launches one by one.
+
+    Where the time of a framework's call was measured on the device, calls run one after another.
+
+    Args:
+        device: That they run on.
+        software: That launches them.
+        plain: Precision of what is not quantized.
+        calibration: Constants.
+        trains: Autograd records them.
+    """
+    launch_s = calibration.family(software.name, software.launch_item)
+    launch_s *= 1.0 if trains else calibration.general("no_gradient_launch")
+    blocking_s = calibration.general("blocking_launch_s") if software.launch_blocking else 0.0
+    if (called_s := calibration.own(device, "dispatch_s", 0.0)) > 0:
+        launch_s, blocking_s = 0.0, called_s
+    return {
+        "launch_s": launch_s,
+        "blocking_s": 0.0 if software.cuda_graphs == "full" else blocking_s,
+        "written_out": calibration.family(software.name, "written_out") * software.runs_steps,
+        "written_out_rate": calibration.general("written_out_rate"),
+        "casts": software.runs_steps and software.casts and plain is Precision.BF16,
+    }

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.cost.software import software_family
+from wattree.cost.families import software_family
 from wattree.errors import WattreeError
 from wattree.files import refusal
 from wattree.frameworks.concrete import normal_options

@@ -13,7 +13,7 @@ from wattree.capture import (
     transformer_from_mapping,
 )
 from wattree.capture.adapters import freeze, with_lora
-from wattree.cost.software import software_family
+from wattree.cost.families import software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job

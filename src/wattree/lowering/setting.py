@@ -152,14 +152,7 @@ def setting_of(
         job = _with_usual(job, model)
     else:
         job = with_inference_software(job)
-    software = software_family(job.software, own_family=model.own_family)
-    if job.workload is not WorkloadKind.TRAIN:
-        software = replace(software, **_LOADED)
-    is_recorded = not model.own_family  # and has the steps of its own
-    if is_recorded or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
-        # For other accelerators a whole step is compiled, whatever the software.
-        software = replace(software, written_out=False)
-    software = software.with_traits(job.traits)
+    software = _software_of(job, model)
     if job.precision not in _TRAINED_AT:
         raise UnknownNameError(
             kind="training precision", name=job.precision, known=_TRAINED_AT, where=job.source
@@ -189,6 +182,18 @@ def setting_of(
         calibration=calibration,
         pool_rates=by_pool,
     )
+
+
+def _software_of(job: Job, model: ModelGraph) -> Software:
+    """Return the defaults of a job's software, with the traits that the job states."""
+    software = software_family(job.software, own_family=model.own_family)
+    if job.workload is not WorkloadKind.TRAIN:
+        software = replace(software, **_LOADED)
+    is_recorded = not model.own_family  # and has the steps of its own
+    if is_recorded or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
+        # For other accelerators a whole step is compiled, whatever the software.
+        software = replace(software, written_out=False)
+    return software.with_traits(job.traits)
 
 
 def _with_usual(job: Job, model: ModelGraph) -> Job:

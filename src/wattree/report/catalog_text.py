@@ -10,7 +10,8 @@ from rich.markup import escape  # `float32[batch, 3]` is no markup
 from rich.table import Table
 from rich.text import Text
 
-from wattree.cost.software import SOFTWARE, software_family, trait_meanings
+from wattree.cost.families import SOFTWARE, software_family
+from wattree.cost.software import trait_meanings
 from wattree.hardware import Device, Fabric, Link, Node, Site
 from wattree.hardware.load import (
     device_names,

@@ -1,0 +1,237 @@
+"""The software families: what each does, by its documentation and source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wattree.cost.software import Software
+from wattree.errors import UnknownNameError
+
+#: Leaves the choice of the software family to the kind of model.
+AUTO_SOFTWARE = "auto"
+
+_FSDP: dict[str, Any] = {
+    "parameter_bytes": 4.0,  # fp32 shard is the master copy
+    "master_bytes": 0.0,
+    "reduce_every_micro_batch": True,
+    "keeps_gradients": False,
+}
+#: fp32 parameters and gradients, also in mixed precision: there, autocast makes 16-bit copies.
+_EAGER: dict[str, Any] = {
+    "fused_attention": False,
+    "written_out": True,
+    "parameter_bytes": 4.0,
+    "master_bytes": 0.0,
+    "gather_bytes": 4.0,
+    "channels_last": False,
+    "library_kernels": True,
+    "fused_optimizer": False,
+    "autocast": True,
+}
+
+#: `torch.nn.functional.cross_entropy` of 16-bit logits, which stay, as do those in fp32 and their
+#: log-probabilities; 16-bit gradients come on top. [B]
+_LOSS_BYTES = 10.0
+#: Models of the transformers library: `modeling_llama.py`, `ForCausalLMLoss`.
+_TRANSFORMERS: dict[str, Any] = {
+    "written_out": True,
+    # Cast, log-softmax and pick: 14; cleared gradient, log-softmax backward and cast: 22.
+    "loss_traffic_bytes_per_logit": 36.0,
+    "loss_bytes_per_logit": _LOSS_BYTES,
+    "keeps_gradients": False,
+}
+
+#: What a compiler of the whole step makes of it.
+_FUSING: dict[str, Any] = {
+    "channels_last": True,
+    "library_kernels": False,
+    "fused_optimizer": True,
+}
+
+#: `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
+_MEGATRON: dict[str, Any] = {"broadcasts_data": True}
+
+#: Sources of the software defaults: documentation and source of the projects, see docs.
+SOFTWARE: Mapping[str, Software] = {
+    family.name: family
+    for family in (
+        Software(
+            name="megatron-core",
+            title="Megatron-Core / NeMo / Megatron-Bridge",
+            overlap_tensor=True,
+            # `grad_reduce_in_fp32=False` in all performance recipes of NeMo 2 and Megatron-Bridge.
+            gradient_bytes=2.0,
+            reduce_bytes=2.0,
+            saves_quantized=True,
+            weighs_activations=True,
+            # `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` of Megatron-Bridge's recipes.
+            allocator="expandable",
+            **_MEGATRON,
+        ),
+        Software(
+            name="generic",
+            title="Any other training software of language models",
+            # Most of it is PyTorch without fused norms, gates and losses.
+            **_TRANSFORMERS,
+        ),
+        Software(
+            name="megatron-lm-2021",
+            title="Megatron-LM 2021-22 (unfused attention)",
+            fused_attention=False,
+            reduce_bytes=2.0,
+            overlap_gradients=False,
+            overlap_parameters=False,
+            overlap_pipeline=False,
+            **_MEGATRON,
+        ),
+        Software(
+            name="megatron-deepspeed",
+            title="Megatron-DeepSpeed 2022 (ZeRO-1, unfused attention)",
+            fused_attention=False,
+            gradient_bytes=2.0,
+            master_gradient_bytes=4.0,
+            # "CUDA_LAUNCH_BLOCKING may be set" (BigScience chronicles, 2022); the gain from larger
+            # micro-batches in its tables says that it was.
+            launch_blocking=True,
+            # ZeRO's buckets of 5e8 16-bit values: gather, two for overlapped reduction, contiguous
+            # gradients (DeepSpeed configuration defaults, 2022).
+            zero_buffer_bytes=4 * 5e8 * 2,
+            reduce_bytes=2.0,
+            overlap_gradients=False,
+            overlap_parameters=False,
+            overlap_pipeline=False,
+            **_MEGATRON,
+        ),
+        Software(
+            name="megatron-te",
+            title="Megatron-LM + Transformer Engine, no communication overlap",
+            saves_quantized=True,
+            weighs_activations=True,
+            overlap_tensor=False,
+            overlap_pipeline=False,
+            **_MEGATRON,
+        ),
+        Software(
+            name="llm-foundry",
+            title="Composer / llm-foundry (PyTorch FSDP1)",
+            attention_kernels="ampere",
+            reduce_bytes=2.0,
+            # `loss_fn: fused_crossentropy` by default: besides 16-bit logits only their gradient
+            # (llm-foundry, models/mpt/modeling_mpt.py).
+            loss_bytes_per_logit=2.0,
+            saves_quantized=True,
+            **_FSDP,
+        ),
+        Software(
+            name="torchtitan",
+            title="torchtitan (PyTorch FSDP2)",
+            # With context parallelism only PyTorch's own flash and efficient kernels are let in
+            # (`sdpa_kernel` around `cp_context`, torchtitan/distributed/utils.py).
+            context_kernels="ampere",
+            loss_bytes_per_logit=12.0,
+            **_FSDP,
+        ),
+        Software(
+            name="pytorch-fsdp-compiled",
+            title="PyTorch FSDP with torch.compile (fms-fsdp)",
+            compiled=True,
+            reduce_bytes=2.0,
+            loss_bytes_per_logit=12.0,
+            **_FSDP,
+        ),
+        Software(
+            name="deepspeed",
+            title="DeepSpeed (ZeRO 1 to 3) with models of the transformers library",
+            # Gradients are kept and reduced in the model's 16 bits (`communication_data_type`,
+            # `data_types.grad_accum_dtype`), and copied to fp32 for the update.
+            gradient_bytes=2.0,
+            reduce_bytes=2.0,
+            master_gradient_bytes=4.0,
+            # `reduce_bucket_size` and `allgather_bucket_size`, 5e8 16-bit values each.
+            zero_buffer_bytes=2 * 5e8 * 2,
+            # Gradients of ZeRO lie in flat buffers of its partitions.
+            **_TRANSFORMERS | {"keeps_gradients": True},
+        ),
+        Software(
+            name="accelerate",
+            title="Accelerate (DDP, FSDP2, DeepSpeed) with models of the transformers library",
+            # `reduce_dtype` is that of mixed precision (accelerate, MixedPrecisionPolicy).
+            reduce_bytes=2.0,
+            autocast=True,
+            **_FSDP | _TRANSFORMERS,
+        ),
+        Software(
+            name="hf-trainer",
+            title="Trainer of the transformers library (DDP, FSDP2, DeepSpeed)",
+            reduce_bytes=2.0,
+            autocast=True,
+            **_FSDP | _TRANSFORMERS,
+        ),
+        Software(
+            name="maxtext",
+            title="MaxText (JAX)",
+            allocator="bfc",
+            compiled=True,
+            reduce_bytes=2.0,
+            loss_bytes_per_logit=8.0,
+            # XLA lays out the gradients of all layers before the loop over them runs backward.
+            **_FSDP | {"keeps_gradients": True},
+        ),
+        Software(
+            name="pytorch",
+            title="PyTorch 2, eager, AMP by autocast",
+            # torch.nn.functional.scaled_dot_product_attention is one kernel since 2.0; attention
+            # written out in products and a softmax is captured as those.
+            loss_bytes_per_logit=_LOSS_BYTES,
+            **_EAGER | {"fused_attention": True, "keeps_gradients": False},
+        ),
+        Software(
+            name="pytorch-ngc",
+            title="PyTorch examples of NVIDIA in its containers (DeepLearningExamples)",
+            **_EAGER,
+        ),
+        Software(
+            name="inference",
+            title="Inference engines (TensorRT-LLM, vLLM, SGLang, LMDeploy, gpt-fast)",
+            inference_kernels=True,
+            master_bytes=0.0,
+            overlap_tensor=False,
+            overlap_pipeline=False,
+            cuda_graphs="full",
+        ),
+        Software(
+            name="paddle",
+            title="PaddlePaddle, static graph",
+            **_EAGER | {"channels_last": True},
+        ),
+        Software(
+            name="tensorflow-xla",
+            title="TensorFlow with XLA and Horovod",
+            allocator="bfc",
+            compiled=True,
+            **_EAGER | _FUSING,
+        ),
+        Software(
+            name="jax",
+            title="JAX with jit (scenic, T5X)",
+            allocator="bfc",
+            compiled=True,
+            **_EAGER | _FUSING,
+        ),
+    )
+}
+
+
+def software_family(name: str, *, own_family: bool = True) -> Software:
+    """Return the family called `name`; raise `UnknownNameError` if there is none.
+
+    Args:
+        name: Its name, or `AUTO_SOFTWARE` for the one that users of such a model would take.
+        own_family: The model is a language model of the catalog's kind, not a captured one.
+    """
+    if name == AUTO_SOFTWARE:
+        name = "megatron-core" if own_family else "pytorch"
+    if name not in SOFTWARE:
+        raise UnknownNameError(kind="software family", name=name, known=SOFTWARE)
+    return SOFTWARE[name]
