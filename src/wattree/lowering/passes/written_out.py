@@ -38,7 +38,9 @@ def steps(
         times = 0.5  # of activation and gate, which it reads as one
     elif operator.kind is OperatorKind.ATTENTION:
         index, times = 1, operator.query_heads / operator.kv_heads - 1
-    if times <= 0 or operator.inputs[index].tensor not in operator.saved:
+    if times <= 0 or len(operator.inputs) <= index:
+        return []
+    if operator.inputs[index].tensor not in operator.saved:
         return []
     name = operator.inputs[index].tensor
     size = (forward.tensors.get(name) or inputs[name]).size
@@ -88,7 +90,8 @@ def wide(
     Sums of the residual stream, which begins with a table in fp32, and what follows from the power
     in GPT-2's GELU, which autocast computes in fp32.
     """
-    normed = {o.inputs[0].tensor for o in block.operators if o.kind is OperatorKind.NORM}
+    norms = (o for o in block.operators if o.kind is OperatorKind.NORM and o.inputs)
+    normed = {norm.inputs[0].tensor for norm in norms}
     made = {name for name, o in producer.items() if o.kind in MATMULS}
     names = {f"{o.path}.steps" for o in block.operators if o.function == "gelu_new"}
     names |= normed - made
