@@ -139,6 +139,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_file(path: Path) -> bool:
+    """Return whether there is such a file; a name that no system takes is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # longer than a name may be; a zero byte
+        return False
+
+
 def write_atomic(path: str | Path, text: str | bytes) -> None:
     """Write a file atomically: under a temporary name in the same folder, then renamed.
 

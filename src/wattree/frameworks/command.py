@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
-from wattree.files import is_folder, read_json, read_text
+from wattree.files import is_file, read_json, read_text
 from wattree.frameworks.accelerate_read import named_beside, read_accelerate
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of
@@ -100,9 +100,8 @@ def model_beside(path: Path, name: str) -> str:
 
     A configuration that the catalog has goes by its name there.
     """
-    folder = path.parent / name
-    config = folder / "config.json"
-    if not is_folder(folder) or not config.is_file():
+    config = path.parent / name / "config.json"
+    if not is_file(config):
         return name
     values = read_json(config)
     names = (each for each in configuration_names() if catalog_entry(each).config == values)

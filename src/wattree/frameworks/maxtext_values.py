@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.files import read_text, read_yaml
+from wattree.files import is_file, read_text, read_yaml
 from wattree.frameworks.command import scalar
 from wattree.frameworks.shell_flags import shell_words
 
@@ -42,7 +42,7 @@ def maxtext_sources(path: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
 def _from_yaml(path: Path, files: list[Path]) -> dict[str, Any]:
     values = dict(read_yaml(path))
     base = path.parent / str(values.get("base_config", BASE))
-    if base.name == BASE or not base.is_file() or len(files) == _MOST_FILES:
+    if base.name == BASE or not is_file(base) or len(files) == _MOST_FILES:
         return values
     del values["base_config"]
     files.append(base)
@@ -60,7 +60,7 @@ def _from_script(path: Path, arguments: Sequence[str], files: list[Path]) -> dic
                 found[key] = scalar(value)
             elif word.endswith(".sh") and not arguments:
                 script = path.parent / word.rsplit("/", 1)[-1]
-                if script.is_file() and script != path:
+                if is_file(script) and script != path:
                     files.append(script)
                     found |= _from_script(script, words[place + 1 :], files)
             elif word.endswith(_YAML) and Path(word).name != BASE:
@@ -84,7 +84,8 @@ def _near(script: Path, named: Path) -> Path | None:
     for start in range(len(parts)):
         end = Path(*parts[start:])
         for folder in folders:
-            for place in (folder / end, *sorted(folder.glob(f"*/{end.name}"))):
-                if place.is_file() and place.parts[-len(end.parts) :] == end.parts:
+            below = (inner / end.name for inner in sorted(folder.glob("*/")))
+            for place in (folder / end, *below):
+                if is_file(place) and place.parts[-len(end.parts) :] == end.parts:
                     return place
     return None
