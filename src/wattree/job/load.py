@@ -11,10 +11,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from wattree.cost.families import AUTO_SOFTWARE, SOFTWARE, software_family
-from wattree.cost.mixed_precision import AUTOCAST
+from wattree.cost import AUTO_SOFTWARE, AUTOCAST, SOFTWARE, Software, software_family
 from wattree.cost.requests import AUTO_COLLECTIVES
-from wattree.cost.software import Software
 from wattree.errors import UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware import Cluster, Precision
