@@ -143,12 +143,12 @@ def powers_of(step: ExecutedStep) -> tuple[DevicePower, ...]:
     return tuple(power.waiting(waits) for power in step.setting.powers)
 
 
-def energy_of(step: ExecutedStep) -> StepEnergy:
-    """Return the energy of an executed step, as `step_energy` has it."""
+def energy_of(step: ExecutedStep, powers: Sequence[DevicePower]) -> StepEnergy:
+    """Return the energy of an executed step, as `step_energy` has it; arguments as there."""
     return step_energy(
         step.trace,
         step.cluster,
-        powers_of(step),
+        powers,
         step.ranks,
         class_pools=step.compilation.class_pools,
         nodes=step.nodes,

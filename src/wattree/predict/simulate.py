@@ -169,7 +169,8 @@ def predicted(
     rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
     detail = detail or sharing == "proteus"
     step = executed(setting, written_out(setting, strategy), fold=fold, detail=detail, rules=rules)
-    energy, peak = energy_of(step), peak_memory(step)
+    powers = powers_of(step)
+    energy, peak = energy_of(step, powers), peak_memory(step)
     return Prediction(
         result=result_of(step, energy, peak, rules=rules, memory_of=memory_of),
         trace=step.trace,
@@ -177,7 +178,7 @@ def predicted(
         peak=peak,
         ledger=step.compilation.ledger,
         loading=step.compilation.loading,
-        powers=powers_of(step),
+        powers=powers,
         curves=energy.curves(step.trace.graph.class_names) if detail else {},
     )
 
