@@ -16,7 +16,7 @@ import re
 import stat
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
@@ -133,16 +133,22 @@ def schema_line(kind: str) -> str:
 
 def is_folder(path: Path) -> bool:
     """Return whether there is such a folder; a name that no system takes is none."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # longer than a name may be; a zero byte
-        return False
+    return _holds(path.is_dir)
 
 
 def is_file(path: Path) -> bool:
     """Return whether there is such a file; a name that no system takes is none."""
+    return _holds(path.is_file)
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is such a path; a name that no system takes is none."""
+    return _holds(path.exists)
+
+
+def _holds(ask: Callable[[], bool]) -> bool:
     try:
-        return path.is_file()
+        return ask()
     except (OSError, ValueError):  # longer than a name may be; a zero byte
         return False
 

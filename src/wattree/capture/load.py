@@ -12,7 +12,7 @@ from wattree.capture.catalog_entries import catalog_entry, is_model_name
 from wattree.capture.configuration import model_from_config
 from wattree.capture.zoo.graph import built_in_graph
 from wattree.errors import ModelError
-from wattree.files import read_json
+from wattree.files import exists, read_json
 from wattree.graph import ModelGraph
 
 #: Largest `config.json` that is read. Those of public models are below 100 kB; classifiers with
@@ -89,7 +89,7 @@ def located_model(name: str, folder: Path) -> str:
         folder: Where its relative paths start.
     """
     path = folder / name
-    if is_model_name(name) or not _exists(path):
+    if is_model_name(name) or not exists(path):
         return name
     return str(path / "config.json" if path.is_dir() else path)
 
@@ -110,11 +110,4 @@ def _is_path(name_or_path: str | Path) -> bool:
         raise ModelError(f"model: found {name_or_path!r}, expected a name or a path")
     if os.sep not in name_or_path and is_model_name(name_or_path):
         return False
-    return _exists(Path(name_or_path))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # longer than a name may be; a zero byte
-        return False
+    return exists(Path(name_or_path))

@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from wattree.files import read_yaml, schema_line
+from wattree.files import exists, read_yaml, schema_line
 
 
 def mapping_of(path: Path) -> dict[str, Any]:
@@ -53,7 +53,4 @@ def _absolute(value: Any, folder: Path) -> Any:
         return value
     file, colon, function = value.partition(".py:")
     named = folder / (f"{file}.py" if colon else value)
-    try:
-        return f"{named}{f':{function}' if colon else ''}" if named.exists() else value
-    except OSError:  # longer than a name may be
-        return value
+    return f"{named}{f':{function}' if colon else ''}" if exists(named) else value
