@@ -116,12 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmarks.gpu_steps: {error}: --node NAME names a node with it", file=sys.stderr)
         return 2
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    given_cases = read_yaml(CASES)
+    cases = read_yaml(CASES)
     found = []
-    for case in given_cases["reports"]:
+    for case in cases["reports"]:
         if given.only is None or given.only in case["name"]:
             job = {**case["job"], "cluster": {"node": node}}
-            row = _row(job, given_cases["modules"], given, handle)
+            row = _row(job, cases["modules"], given, handle)
             print(f"{case['name']}: {row}", flush=True)
             found.append({"name": case["name"], **row, "job": job})
     import transformers

@@ -1,0 +1,74 @@
+"""Plain steps that are measured on an accelerator: their jobs, and what runs them, on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import gpu_steps
+from wattree import job_from_mapping
+from wattree.files import read_yaml
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+CASES = read_yaml(gpu_steps.CASES)
+#: Sizes of a model that runs in a moment, by the names that libraries have for them.
+_SMALL = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 100, "image_size": 32,
+    "n_embd": 32, "n_layer": 1, "n_head": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES["reports"], ids=lambda case: case["name"])
+def test_what_is_measured_is_a_job(case: dict[str, Any]) -> None:
+    """With the model that its module is."""
+    job = job_from_mapping({**case["job"], "cluster": {"node": "dgx-h200"}}, source=case["name"])
+    name = case["job"]["model"]
+
+    assert job.software == "hf-trainer"
+    assert (name["name"] if isinstance(name, dict) else name) in CASES["modules"]
+
+
+@pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Llama 3.2 1B trains, 4 x 2,048",
+        "Llama 3.2 1B trains, 4 x 2,048, recomputed",
+        "Llama 3.2 3B trains in pure bf16, 2 x 4,096",
+        "BERT large trains, 32 x 512",
+        "ViT-L/16 trains, 64 images",
+        "Llama 3.2 1B forward, 8 x 2,048",
+        "Llama 3.2 1B generates, 1 x 128 + 64",
+    ],
+)
+def test_a_step_runs_twice(name: str) -> None:
+    """Of a small model, on the CPU."""
+    from benchmarks.gpu_steps_run import step_of
+
+    (job,) = (case["job"] for case in CASES["reports"] if case["name"] == name)
+    sizes = {"sequence_length": 8, "prompt_length": 8, "generate_length": 2, "global_batch": 2}
+    job = {**job, "data": {key: sizes[key] for key in job["data"]}}
+    module = CASES["modules"][job["model"]]
+    config = {key: _SMALL.get(key, value) for key, value in module["config"].items()}
+
+    step = step_of(job, {**module, "config": config}, "cpu")
+
+    step()
+    step()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a device")
+def test_without_a_device_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And it is said."""
+    monkeypatch.setattr(gpu_steps, "RESULTS", tmp_path)
+
+    assert gpu_steps.main([]) == 0
+    assert "nothing is measured or written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
