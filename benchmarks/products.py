@@ -8,8 +8,10 @@ the libraries that ran a shape. Where board power was sampled, loops lasted long
 clock to settle, and only those rows count. The others are short: on boards with little power for
 their peak they run at clocks that do not last, by a factor that comes from devices that have both.
 
-Devices of which only the best product is known (`gemm_max_achievable.csv`) reach the part of it
-that products of 200 us reach on dies that have both.
+Of more devices only the best product is known (`gemm_max_achievable.csv` there, and
+`matmul_best.csv` beside this file). They reach the part of it that products of 200 us reach on dies
+that have both, weighed against what their die, or all devices, say of them; so do the implicit
+products of convolutions, where nothing else is known of them.
 
 A device's constant is the share of its datasheet's peak that makes the median error nil. A die has
 the geometric mean of its devices, all have that of the dies, each with the board power behind it.
@@ -32,9 +34,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frame import SHARED
-from wattree.cost import Calibration, Constant, load_calibration, matmul_time_s
+from wattree.cost import (
+    Calibration,
+    Constant,
+    load_calibration,
+    matmul_time_s,
+)
 from wattree.cost.precisions import precision_class
-from wattree.cost.products import LIKE_DIES, OF_ALL, with_levels
+from wattree.cost.products import OF_ALL, with_levels
 from wattree.hardware import Device, Precision, load_device
 from wattree.validation.calibration_file import write_calibration
 
@@ -64,8 +71,6 @@ _LEAST_US, _LEAST_ROWS = 200.0, 1024
 #: The casts of activations that libraries time with the products of 8 bit and less: read at 16 bit
 #: for the largest value and again to cast, written and read at 8. [B/element]
 _CAST_BYTES = 6
-#: Board power over 16-bit peak below which short runs outrun what lasts. [W per TFLOP/s]
-_BOUND_W = 0.8
 #: Short over lasting rates of such boards: short runs on H100 over long ones on H200, which has the
 #: same die and power, in one library.
 _BOOST = 1.15
@@ -87,9 +92,14 @@ BEST: Mapping[str, str] = {
     "NVIDIA H100 SXM": "h100-sxm-80gb",
     "NVIDIA H200 SXM": "h200-sxm-141gb",
 }
+#: Torch's matmuls of 1,024 to 10,240 rows and columns, the fastest of each run; median of runs.
+_RUNS = Path(__file__).with_name("matmul_best.csv")
 _SOURCE = "measured products (AI Configurator tables, 2026; python -m benchmarks.products)"
-#: Standard deviation of a device's share between libraries and versions.
-_SPREAD = 0.06
+#: Standard deviation of a device's share between libraries and versions; of the part of the best
+#: product that others reach, between dies; and of what convolutions reach of matmuls' share.
+_SPREAD, _OF_BEST, _OF_CONVOLUTIONS = 0.06, 0.08, 0.2
+#: End of the source of what follows from best products.
+_OWN = " (python -m benchmarks.products)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +192,9 @@ def _products(gpu: str, dtype: str, rows: pd.DataFrame, most: int) -> Products:
 
 def run_boost(device: Device, is_short: NDArray[np.bool_]) -> Floats:
     """Return by how much short runs on a device are faster than lasting ones, as a factor."""
-    watts = device.tdp_w / device.matrix_peak_flop_per_s(Precision.BF16) * 1e12
-    return np.where(is_short, _BOOST if watts < _BOUND_W else 1.0, 1.0)
+    power = device.tdp_w / device.matrix_peak_flop_per_s(Precision.BF16)
+    bound = load_calibration(None).general("power_bound")
+    return np.where(is_short, _BOOST if power < bound else 1.0, 1.0)
 
 
 def fitted(products: Sequence[Products], calibration: Calibration) -> Calibration:
@@ -200,29 +211,48 @@ def fitted(products: Sequence[Products], calibration: Calibration) -> Calibratio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestProduct:
-    """The fastest product found on a device, as a share of its peak."""
+    """The fastest product found on a device, as a share of its peak.
+
+    Attributes:
+        device: That ran it.
+        item: The constant that it is a bound of, of the device.
+        share: Of the datasheet's peak.
+        source: Who published it.
+    """
 
     device: Device
     item: str
     share: float
+    source: str
 
     @property
     def name(self) -> str:
-        """Return the constant that it is a bound of."""
+        """Return the full name of the constant."""
         return f"device.{self.device.name}.{self.item}"
 
 
 def read_best(path: Path) -> list[BestProduct]:
-    """Return the best products of a table."""
+    """Return the best products of a table, and those of `matmul_best.csv`."""
+    best = [
+        _best(BEST[row["gpu"]], row["dtype"], row["max_achieved_tflops"], "ml-engineering, 2026-08")
+        for row in _rows(path)
+        if row["gpu"] in BEST
+    ]
+    source = "torch-performance-test-data, 2026-01"
+    runs = [_best(row["device"], row["precision"], row["tflops"], source) for row in _rows(_RUNS)]
+    return best + runs
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["gpu"] in BEST]
-    found = []
-    for row in rows:
-        device, precision = load_device(BEST[row["gpu"]]), _DTYPES[row["dtype"]][0]
-        peak = device.matrix_peak_flop_per_s(precision)
-        share = float(row["max_achieved_tflops"]) * 1e12 / peak
-        found.append(BestProduct(device=device, item=f"matmul.{row['dtype']}", share=share))
-    return found
+        return list(csv.DictReader(lines))
+
+
+def _best(name: str, precision: str, tflops: str, source: str) -> BestProduct:
+    device, found = load_device(name), Precision(precision)
+    share = float(tflops) * 1e12 / device.matrix_peak_flop_per_s(found)
+    item = f"matmul.{precision_class(found)}"
+    return BestProduct(device=device, item=item, share=share, source=source)
 
 
 def with_best(best: Sequence[BestProduct], calibration: Calibration) -> Calibration:
@@ -231,44 +261,95 @@ def with_best(best: Sequence[BestProduct], calibration: Calibration) -> Calibrat
     Without 8-bit products of its own, such a device reaches with them what it does with 16 bits,
     times what others lose.
     """
-    own = {
+    measured = {
         name: constant
         for name, constant in calibration.constants.items()
         if constant.source == _SOURCE and name.startswith("device.")
     }
-    ratios = {each.name: own[each.name].value / each.share for each in best if each.name in own}
-    dies = {each.device.die for each in best if each.name in own}
     bf16, fp8 = (
         calibration.constants[f"pooled.{item}"].value for item in ("matmul.bf16", "matmul.fp8")
     )
+    known = {
+        name: constant
+        for name, constant in calibration.constants.items()
+        if not (name.startswith("device.") and constant.source.endswith(_OWN))
+    }
+    prior = with_levels(replace(calibration, constants=known))
+    vendors = {each.device.vendor for each in best if each.name in measured}
     found: dict[str, Constant] = {}
-    for each in best:
-        if LIKE_DIES.get(each.device.die, each.device.die) in dies:
-            continue  # the measured products of its die know more
-        ratio = _of_best(each.item, best, ratios)
-        whose = f"{each.share:.3f}, the best product (ml-engineering, 2026-08), times {ratio:.3f}"
-        found[each.name] = _derived(each.share * ratio, whose)
-        eight = f"device.{each.device.name}.matmul.fp8"
+    for name in dict.fromkeys(each.name for each in best if each.name not in measured):
+        own = [each for each in best if each.name == name]
+        parts = [_of_best(each, best, measured) for each in own]
+        device = own[0].device
+        found[name] = _derived(own, parts, prior if device.vendor in vendors else None)
+        found |= _convolutions(own, prior)
+        eight = f"device.{device.name}.matmul.fp8"
         has_best = any(other.name == eight for other in best)
-        if not has_best and Precision.FP8 in each.device.peak_flop_per_s:
+        if not has_best and Precision.FP8 in device.peak_flop_per_s:
             whose = f"16-bit products, times {fp8 / bf16:.3f}"
-            found[eight] = _derived(each.share * ratio * fp8 / bf16, whose)
-    return replace(calibration, constants={**calibration.constants, **found})
+            found[eight] = _pooled(found[name].value * fp8 / bf16, whose, OF_ALL)
+    return with_levels(replace(prior, constants={**known, **found}))
 
 
-def _of_best(item: str, best: Sequence[BestProduct], ratios: Mapping[str, float]) -> float:
-    """Return which part of the best product others reach: the mean over measured dies."""
+def _convolutions(own: Sequence[BestProduct], prior: Calibration) -> dict[str, Constant]:
+    """Return the share of 16-bit convolutions of a device, unless more is known of it."""
+    device, item = own[0].device, own[0].item.replace("matmul", "convolution")
+    known = prior.found_for_device(device, item)
+    is_known = known is not None and (
+        known.level == "device" or known.constant.evidence == "fitted"
+    )
+    if item != "convolution.bf16" or is_known:
+        return {}
+    share = float(np.exp(np.mean([np.log(each.share) for each in own])))
+    return {
+        f"device.{device.name}.{item}": _pooled(share, "the best matmul's share", _OF_CONVOLUTIONS)
+    }
+
+
+def _of_best(
+    each: BestProduct, best: Sequence[BestProduct], measured: Mapping[str, Constant]
+) -> float:
+    """Return which part of a source's best products others reach: the mean over measured dies."""
     by_die: dict[str, list[float]] = {}
-    for each in best:
-        if each.name in ratios and each.item == item:
-            by_die.setdefault(each.device.die, []).append(float(np.log(ratios[each.name])))
+    for other in best:
+        if other.name in measured and (other.item, other.source) == (each.item, each.source):
+            ratio = float(np.log(measured[other.name].value / other.share))
+            by_die.setdefault(other.device.die, []).append(ratio)
     return float(np.exp(np.mean([np.mean(values) for values in by_die.values()])))
 
 
-def _derived(share: float, whose: str) -> Constant:
-    # One release of a device's libraries says no more of it than other devices do.
-    source = f"{whose} (python -m benchmarks.products)"
-    return Constant(value=round(share, 4), evidence="pooled", source=source, spread=OF_ALL)
+def _derived(
+    own: Sequence[BestProduct], parts: Sequence[float], prior: Calibration | None
+) -> Constant:
+    """Return the share of a device by its best products, and by what boards like it reach.
+
+    Where no die of a vendor was measured (`prior` is None), others do not say what lasts there, nor
+    what the next release of its libraries reaches.
+    """
+    device, item = own[0].device, own[0].item
+    logs = [float(np.log(each.share * part)) for each, part in zip(own, parts, strict=True)]
+    log, spread = float(np.mean(logs)), OF_ALL
+    if prior is not None and (found := prior.found_for_device(device, item)) is not None:
+        expected, scaled = found.constant, float(np.log(prior.device(device, item)))
+        exponent = prior.constants["general.power_exponent.pooled"]
+        stretch = (scaled - float(np.log(expected.value))) / exponent.value
+        weights = _OF_BEST**-2, 1.0 / (expected.spread**2 + (stretch * exponent.spread) ** 2)
+        log, spread = float(np.average([log, scaled], weights=weights)), sum(weights) ** -0.5
+    whose = " and ".join(
+        f"{each.share:.3f}, the best product ({each.source}), times {part:.3f}"
+        for each, part in zip(own, parts, strict=True)
+    )
+    # Cards whose clocks lie above the datasheet's reach more than its peak; no job is said to.
+    return _pooled(min(float(np.exp(log)), 1.0), whose, spread)
+
+
+def _pooled(share: float, whose: str, spread: float) -> Constant:
+    return Constant(
+        value=round(share, 4),
+        evidence="pooled",
+        source=f"{whose}{_OWN}",
+        spread=round(spread, 3),
+    )
 
 
 def table(products: Sequence[Products], calibration: Calibration) -> Table:

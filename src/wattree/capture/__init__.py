@@ -8,6 +8,7 @@ from wattree.capture.catalog_entries import (
     model_names,
 )
 from wattree.capture.counts import dense_forward_flop, operator_flop
+from wattree.capture.evaluation import evaluated
 from wattree.capture.ffn import build_ffn
 from wattree.capture.figures import ModelFigures, model_figures
 from wattree.capture.fusion import fused
@@ -51,6 +52,7 @@ __all__ = [
     "configuration_names",
     "decode_graph",
     "dense_forward_flop",
+    "evaluated",
     "freeze",
     "fused",
     "generation_misfit",

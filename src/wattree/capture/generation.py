@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from wattree.capture.adapters import all_frozen
+from wattree.capture.evaluation import evaluated
 from wattree.graph import (
     AttentionMask,
     Block,
@@ -72,12 +72,12 @@ def decode_graph(graph: ModelGraph, *, cache_length: float, positions: int) -> M
 
 
 def _changed(graph: ModelGraph, *, cache_length: float | None, positions: int) -> ModelGraph:
-    frozen = all_frozen(graph)
+    graph = evaluated(graph)
     blocks = {
         name: _block(block, cache_length=cache_length, positions=positions)
-        for name, block in frozen.blocks.items()
+        for name, block in graph.blocks.items()
     }
-    return replace(frozen, blocks=blocks)
+    return replace(graph, blocks=blocks)
 
 
 def _block(block: Block, *, cache_length: float | None, positions: int) -> Block:

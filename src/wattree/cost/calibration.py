@@ -243,14 +243,18 @@ class Calibration:
         own = board_j_per_flop(device)
         if level == "device" or theirs is None or own is None:
             return share
-        ratio = own / theirs.value
         is_attention = name.endswith(".attention")
-        # More power than on the measured board buys less than less power costs; attention, which
-        # waits for exponentials, never draws what products do.
-        near = level == "die" and ratio < 1.0 and not is_attention
-        exponent = self.general(f"power_exponent.{'die' if near else 'pooled'}")
+        pooled = self.general("power_exponent.pooled")
+        bound = self.general("power_bound")
+        # More power than on the measured board buys less than less power costs, and only boards
+        # with little of it lack what they lose; attention, which waits for exponentials, never
+        # draws what products do.
+        near = level == "die" and own < theirs.value and not is_attention
+        below = self.general("power_exponent.die") if near else pooled
+        factor = (max(own, bound) / max(theirs.value, bound)) ** pooled
+        factor *= (min(own, bound) / min(theirs.value, bound)) ** below
         most = self.general("attention_most" if is_attention else "matmul_most")
-        return float(min(share * ratio**exponent, max(share, most)))
+        return float(min(share * factor, max(share, most)))
 
     def _name(self, *names: str) -> str:
         for name in names:

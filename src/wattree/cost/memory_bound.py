@@ -87,6 +87,16 @@ _SOFTMAX = Passes(
     backward_share=0.73,
     source="0.39 to 0.63 of nominal bandwidth, median 0.6 (NeuSight tables); backward as forward",
 )
+_BATCH_NORM = Passes(
+    inputs=2.0,
+    backward_inputs=3.0,
+    backward_outputs=2.0,
+    share=0.95,
+    backward_share=0.95,
+    source="training: statistics, then the result; sums for the parameters' gradients, then "
+    "the input's (Ioffe and Szegedy 2015, section 3; cuDNN's spatial mode); share chosen "
+    "with published training rows in view",
+)
 _MAX_POOL = Passes(
     backward_outputs=1.0,
     share=0.8,
@@ -129,6 +139,11 @@ BY_FUNCTION: Mapping[str, Passes] = {
         inputs=2.0,
         source=f"statistics, then the result ({_KERNELS}, group_norm_kernel.cu); shares of "
         "layer_norm",
+    ),
+    "batch_norm_inference": replace(
+        _BATCH_NORM,
+        inputs=1.0,
+        source=f"running statistics: one pass ({_KERNELS}, Normalization.cuh)",
     ),
     "max_pool": _MAX_POOL,
     "avg_pool": Passes(
@@ -184,16 +199,7 @@ BY_KIND: Mapping[OperatorKind, Passes] = {
     ),
     OperatorKind.NORM: _LAYER_NORM,
     OperatorKind.SOFTMAX: _SOFTMAX,
-    OperatorKind.BATCH_NORM: Passes(
-        inputs=2.0,
-        backward_inputs=3.0,
-        backward_outputs=2.0,
-        share=0.95,
-        backward_share=0.95,
-        source="training: statistics, then the result; sums for the parameters' gradients, then "
-        "the input's (Ioffe and Szegedy 2015, section 3; cuDNN's spatial mode); share chosen "
-        "with published training rows in view",
-    ),
+    OperatorKind.BATCH_NORM: _BATCH_NORM,
     OperatorKind.POOL: _MAX_POOL,
     OperatorKind.EMBEDDING: _TABLE,
     OperatorKind.GATHER: Passes(

@@ -22,11 +22,16 @@ _OF_DIE, OF_ALL = 0.08, 0.15
 def with_levels(calibration: Calibration) -> Calibration:
     """Return `calibration` with the devices' matmul shares averaged per die and over all.
 
-    A die has the geometric mean of the devices of the catalog that are made with it; all have that
-    of the dies, so that a die of many products counts once. The power of the boards is averaged
-    the same way.
+    A die has the geometric mean of the devices of the catalog that are made with it, measured ones
+    if there are any; all have that of the measured dies, so that a die of many products counts
+    once. The power of the boards is averaged the same way.
     """
-    of_dies = _by_die(calibration.constants)
+    of_dies = _by_die(calibration.constants, "measured")
+    others = {
+        die: items
+        for die, items in _by_die(calibration.constants, "pooled").items()
+        if die not in of_dies and die not in LIKE_DIES
+    }
     kept = {
         name: constant
         for name, constant in calibration.constants.items()
@@ -37,6 +42,10 @@ def with_levels(calibration: Calibration) -> Calibration:
         for item, values in items.items():
             kept[f"die.{die}.{item}"] = _mean(values, f"devices of {die.upper()}", _OF_DIE)
             pooled.setdefault(item, []).append(kept[f"die.{die}.{item}"].value)
+    for die, items in others.items():
+        for item, values in items.items():
+            mean = _mean(values, f"devices of {die.upper()}", _OF_DIE)
+            kept[f"die.{die}.{item}"] = replace(mean, evidence="pooled")
     for item, values in pooled.items():
         kept[f"pooled.{item}"] = _mean(values, "measured dies", OF_ALL)
     for die, other in LIKE_DIES.items():
@@ -50,14 +59,14 @@ def with_levels(calibration: Calibration) -> Calibration:
     return replace(calibration, constants=kept)
 
 
-def _by_die(constants: Mapping[str, Constant]) -> dict[str, dict[str, list[float]]]:
-    """Return die → item → values of its devices."""
+def _by_die(constants: Mapping[str, Constant], evidence: str) -> dict[str, dict[str, list[float]]]:
+    """Return die → item → values of its devices with such evidence."""
     found: dict[str, dict[str, list[float]]] = {}
     boards: dict[str, set[str]] = {}
     for name, constant in sorted(constants.items()):
         level, _, rest = name.partition(".")
         item = next((item for item in PRODUCT_ITEMS if rest.endswith(f".{item}")), None)
-        if level != "device" or item is None or constant.evidence != "measured":
+        if level != "device" or item is None or constant.evidence != evidence:
             continue
         device = load_device(rest.removesuffix(f".{item}"))
         if not device.die:

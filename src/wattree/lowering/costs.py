@@ -153,8 +153,7 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
         if tensor.kind == "logits":
             width = software.loss_bytes_per_logit
         elif tensor.kind == "scores":
-            # Softmax, dropout mask and output: 2 + 1 + 2 bytes (Korthikanti 2022, eq. 1).
-            width = 0.0 if software.fused_attention else 5.0
+            width = _score_bytes(rates, software)
         elif tensor.kind in left_out:
             width = 0.0
         elif tensor.mask_bytes > 0:
@@ -165,6 +164,16 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
             width = _quantized_width(tensor.savers, quantized, rates)
         rows[index] = scale.value(tensor.size) * width
     return rows
+
+
+def _score_bytes(rates: Rates, software: Software) -> float:
+    """Return the bytes of a score that attention keeps: softmax, dropout mask and result."""
+    if software.fused_attention:
+        return 0.0
+    if not (software.library_kernels or software.written_out):
+        return 5.0  # 2 + 1 + 2 (Korthikanti 2022, eq. 1)
+    wide = max(rates.element_bytes, 4.0 if software.autocast else 0.0)  # softmax of autocast: fp32
+    return wide + 1.0 + rates.element_bytes
 
 
 def _left_out(program: BlockProgram, rates: Rates, software: Software) -> frozenset[str]:

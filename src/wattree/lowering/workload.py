@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wattree.capture import all_frozen, decode_graph, generation_misfit, prefill_graph
+from wattree.capture import decode_graph, evaluated, generation_misfit, prefill_graph
 from wattree.cost import AUTO_SOFTWARE, Software
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
@@ -50,13 +50,13 @@ def workload_model(
 ) -> tuple[Job, ModelGraph]:
     """Return a job that does not train, and the graph that its step runs.
 
-    A frozen model has neither gradients nor optimizer state, and keeps nothing for backward.
+    It has neither gradients nor optimizer state, and keeps nothing for backward.
 
     Raises:
         JobError: Its model cannot generate, or not as many tokens.
     """
     if job.workload is WorkloadKind.FORWARD:
-        return job, all_frozen(model)
+        return job, evaluated(model)
     assert phase is not None
     _check_generation(job, model)
     data = job.data
