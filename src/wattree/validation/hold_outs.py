@@ -89,22 +89,25 @@ def calibration_without(case: HoldOut, rows: Sequence[FitRow], full: Calibration
 def _learned_on(device: Device, rows: Sequence[FitRow], full: CalibrationFit) -> frozenset[str]:
     """Return the constants that are fitted on one device alone."""
     others = [row.expressed.job.cluster.node.device for row in rows]
-    others += _measured(full.calibration)
+    others += _with_matmuls(full.calibration, "measured")
     others = [other for other in others if other.name != device.name]
     scopes = [f"device.{device.name}."]
     if all(other.die != device.die for other in others):
         scopes.append(f"die.{device.die}.")
+        # What best matmuls say of its siblings was weighed against what its own say of the die.
+        weighed = _with_matmuls(full.calibration, "pooled")
+        scopes += [f"device.{each.name}.matmul." for each in weighed if each.die == device.die]
     if all(other.architecture != device.architecture for other in others):
         scopes.append(f"architecture.{device.architecture}.")
     return frozenset(name for name in full.calibration.constants if name.startswith(tuple(scopes)))
 
 
-def _measured(calibration: Calibration) -> list[Device]:
-    """Return the devices with measured matmuls."""
+def _with_matmuls(calibration: Calibration, evidence: str) -> list[Device]:
+    """Return the devices with constants of matmuls that have such evidence."""
     names = {
         name.removeprefix("device.").partition(".matmul.")[0]
         for name, constant in calibration.constants.items()
-        if name.startswith("device.") and ".matmul." in name and constant.evidence == "measured"
+        if name.startswith("device.") and ".matmul." in name and constant.evidence == evidence
     }
     return [load_device(name) for name in sorted(names)]
 
