@@ -127,7 +127,7 @@ def _read_sharding(
                 "num_distributed_optimizer_instances",
                 f"found {copies}, expected a divisor of {replicas} replicas, without experts",
             )
-            return {}
+            return {"sharding": kind}
         return {"sharding": "hybrid", "dp": copies, "fsdp": replicas // copies}
     return {"sharding": kind}
 
