@@ -20,6 +20,7 @@ from wattree.hardware.device import Device, Precision
 from wattree.hardware.fields import CitedFigure, Fields
 from wattree.hardware.host import read_host
 from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
+from wattree.hardware.several import BASES, several, with_devices
 from wattree.hardware.wiring import read_wiring
 from wattree.units import JOULES_PER_KWH
 
@@ -137,14 +138,31 @@ def describe(kind: str, name_or_path: str | Path) -> Description:
 
     Args:
         kind: `device`, `node`, `fabric` or `site`.
-        name_or_path: Which.
+        name_or_path: Which; of a node also some number of a device on PCIe, such as `2x-rtx-4090`.
 
     Raises:
         UnknownNameError: The catalog has none of that name.
         JobError: The file cannot be read.
     """
-    path = _path(kind, name_or_path)
+    try:
+        path = _path(kind, name_or_path)
+    except UnknownNameError:
+        if kind == "node" and (found := _several(str(name_or_path))) is not None:
+            return found
+        raise
     return Description(path=path, mapping=read_yaml(path))
+
+
+def _several(name: str) -> Description | None:
+    """Return the node that holds so many of a device, as its name says, if it can be made."""
+    if (asked := several(_plain(name))) is None:
+        return None
+    count, device = asked[0], canonical_name("device", asked[1])
+    for base in BASES:
+        path = CATALOG / _FOLDERS["node"] / f"{base.format(device)}.yaml"
+        if path.is_file() and (mapping := with_devices(read_yaml(path), count)) is not None:
+            return Description(path=path, mapping=mapping)
+    return None
 
 
 def load_device(name_or_path: str | Path | Description) -> Device:
