@@ -316,13 +316,15 @@ def serve(chance: random.Random, folder: Path) -> Broken:
     more = {"TMPDIR": str(place)}
     is_planning = chance.random() < 0.7
     with started(words, folder, more) as program:
-        address = _address(program)
+        if not (address := _address(program)):
+            return [("serve", f"did not start: {program.errors.read_text(errors='replace')}")]
         if is_planning and _asked(address, "/plans", "POST") != 201:
             return [("serve", "a plan was not begun")]
         what = f"serve{', planning' if is_planning else ''}, {shoot(program, chance)}"
         broken = remains(program, what)
     with started(words, folder, more) as program:
-        if (status := _asked(_address(program), "/figures")) != 200:
+        address = _address(program)
+        if (status := _asked(address, "/figures") if address else 0) != 200:
             broken.append(("restart", f"{what}: then {status} for the figures"))
         program.signal(signal.SIGINT, program.process.pid)
         broken += remains(program, f"{what}, then SIGINT")
