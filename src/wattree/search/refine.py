@@ -9,7 +9,7 @@ layer recomputed. Listing them for every mesh would take several times as long a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,6 @@ from wattree.strategy.schedules import PIPELINE_SCHEDULES
 _BASES = 32
 #: Shares of layers that are recomputed: every second, third, fourth, eighth.
 _EVERY = (2, 3, 4, 8)
-#: Half of the layers recomputed do not make up for more than twice the memory.
-_MOST_OVER = 2.0
 #: As sure as intervals are that a strategy is better.
 _SURE = 0.8
 
@@ -64,9 +62,9 @@ def refined_space(
     if not setting.model.layers or not setting.model.trainable_parameters:
         return Space(groups=(), rejected={})
     best_s = screened.step_time_s[feasible].min(initial=np.inf)
-    promising = _promising(screened, np.flatnonzero(feasible))
+    promising = [o for _, o in _promising(screened, np.flatnonzero(feasible))]
     partly = limits.recomputations is None
-    over = _over_memory(screened, constraints, best_s) if partly else []
+    over = _over_memory(screened, constraints, best_s) if partly else {}
     changed: list[StrategyGroup] = []
     if limits.schedules == Limits().schedules:
         bases = dict.fromkeys(map(_plain, (*promising, *over)))
@@ -75,7 +73,7 @@ def refined_space(
         changed += _cut(setting, dict.fromkeys(map(_plain, promising)), limits, shared)
     if partly:
         space = Space(groups=tuple(changed), rejected={})
-        over += _over_memory(screen(setting, space, shared=shared), constraints, best_s)
+        over |= _over_memory(screen(setting, space, shared=shared), constraints, best_s)
         changed += _grouped(setting, _partly_recomputed(setting, over, limits))
     return Space(groups=tuple(changed), rejected={})
 
@@ -98,9 +96,10 @@ def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, obje
     return likely >= _SURE
 
 
-def _promising(screened: ScreenedSpace, among: NDArray[np.int64]) -> list[StrategyOptions]:
-    """Return the strategies with the least estimates, under any schedule."""
-    found: list[StrategyOptions] = []
+def _promising(
+    screened: ScreenedSpace, among: NDArray[np.int64]
+) -> Iterator[tuple[int, StrategyOptions]]:
+    """Yield the strategies with the least estimates, under any schedule, with their places."""
     seen: set[StrategyOptions] = set()
     for index in among[np.argsort(screened.step_time_s[among], kind="stable")]:
         options = screened.options(int(index))
@@ -108,22 +107,27 @@ def _promising(screened: ScreenedSpace, among: NDArray[np.int64]) -> list[Strate
             continue
         seen.add(_plain(options))
         if len(seen) > _BASES:
-            break
-        found.append(options)
-    return found
+            return
+        yield int(index), options
 
 
 def _over_memory(
     screened: ScreenedSpace, constraints: Constraints, best_s: float
-) -> list[StrategyOptions]:
-    """Return strategies that would be faster than the best, had they the memory."""
+) -> dict[StrategyOptions, float]:
+    """Return strategies that would be faster than the best → the memory they need of what is."""
     groups = screened.space.groups
     sizes = np.array([len(group) for group in groups], dtype=np.int64)
     whole = np.array([group.common.memory.recompute == "none" for group in groups], dtype=np.bool_)
     stored = np.repeat(whole, sizes)
-    most = _MOST_OVER * constraints.usable(1.0)
-    near = ~screened.fits(constraints) & (screened.memory_bytes < most * screened.capacity_bytes)
-    return _promising(screened, np.flatnonzero(stored & near & (screened.step_time_s < best_s)))
+    over = screened.memory_bytes / (constraints.usable(1.0) * screened.capacity_bytes)
+    near = ~screened.fits(constraints) & (over < _most_over(min(_EVERY)))
+    among = np.flatnonzero(stored & near & (screened.step_time_s < best_s))
+    return {options: float(over[index]) for index, options in _promising(screened, among)}
+
+
+def _most_over(every: int) -> float:
+    """Return the memory of what is that recomputation of every so many layers may make up for."""
+    return every / (every - 1)
 
 
 def _plain(options: StrategyOptions) -> StrategyOptions:
@@ -176,12 +180,13 @@ def _cut(
 
 
 def _partly_recomputed(
-    setting: Setting, bases: Iterable[StrategyOptions], limits: Limits
+    setting: Setting, bases: Mapping[StrategyOptions, float], limits: Limits
 ) -> Iterator[StrategyOptions]:
-    """Yield strategies that store less."""
-    parts = [f"block_{every}" for every in _EVERY if every <= setting.model.layers]
+    """Yield strategies that store less, where that may be enough."""
+    parts = {f"block_{every}": every for every in _EVERY if every <= setting.model.layers}
     if has_attention(setting.model) and "selective" not in recomputations(setting, limits):
-        parts.append("selective")
-    for part in parts:
+        parts["selective"] = max(_EVERY)  # attention saves no more than few layers
+    for part, every in parts.items():
         if limits.offer is None or limits.offer.has("recompute", part):
-            yield from (base.changed(recompute=part) for base in bases)
+            own = (base for base, over in bases.items() if over < _most_over(every))
+            yield from (base.changed(recompute=part) for base in own)
