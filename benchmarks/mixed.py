@@ -5,7 +5,9 @@
 Of the fastest strategies of each job, those included that need up to twice the memory, every mix is
 simulated: parameters sharded for some kinds of blocks and not for others, recomputation of some
 kinds of layers, or of the layers of the first stages of a pipeline, which store most micro-batches.
-Degrees, schedules and cuts are those of the strategy that is mixed, as one step has one mesh. A mix
+Of the fastest tensor-parallel ones each kind of block (embedding, head, dense and expert layers,
+encoder and decoder) alone is split, or alone is data-parallel over the same ranks. Degrees,
+schedules and cuts are those of the strategy that is mixed, as one step has one mesh. A mix
 is marked (*) where it is better with 80 % probability, by what the two do not share.
 Embedding tables are spread over replicas, dense parts copied.
 """
@@ -24,6 +26,7 @@ from benchmarks.frame import plain_table, report_parser, show_report
 from wattree import Job, job_from_mapping, plan
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
+from wattree.graph import ModelGraph
 from wattree.job.offers import offer_of
 from wattree.predict import Setting, predicted, setting_of
 from wattree.predict.execute import written_out
@@ -33,7 +36,7 @@ from wattree.search.probability import probability_below
 from wattree.search.promising import misses
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
-from wattree.strategy import StrategyOptions, options_in_words
+from wattree.strategy import Strategy, StrategyOptions, options_in_words
 from wattree.strategy.parts import tables_of
 from wattree.strategy.presets.data import REPLICAS
 from wattree.strategy.presets.tables import sharded_tables
@@ -130,7 +133,10 @@ def _mixed(given: tuple[str, str, int | None, int, str, int]) -> dict[str, Any]:
 
 
 def _bases(setting: Setting, job: Job, best: StrategyOptions) -> Iterator[StrategyOptions]:
-    """Yield the best strategy, and the fastest that would be but for their memory."""
+    """Yield the best strategy, and the fastest that would be but for their memory.
+
+    Of those whose tensor-parallel ranks may take samples instead there are as many again.
+    """
     yield best
     if tables_of(setting.model):  # which are spread over replicas, whatever is fast without
         samples = job.data.global_batch // best.ranks
@@ -140,15 +146,22 @@ def _bases(setting: Setting, job: Job, best: StrategyOptions) -> Iterator[Strate
     )
     found = screen(setting, space)
     near = found.memory_bytes < _MOST_OVER * found.capacity_bytes
-    seen = {best}
+    seen, split = {best}, 0
     for index in np.argsort(np.where(near, found.step_time_s, np.inf), kind="stable"):
         options = found.options(int(index))
-        if len(seen) == _BASES or not near[index]:
+        if (len(seen) - split >= _BASES and split == _BASES) or not near[index]:
             return
         plain = options.memory.recompute == "none" and options.colocation.processes == 1
-        if options not in seen and plain:
+        is_split = _takes_samples(options) and split < _BASES
+        if options not in seen and plain and (is_split or len(seen) - split < _BASES):
             seen.add(options)
+            split += is_split
             yield options
+
+
+def _takes_samples(options: StrategyOptions) -> bool:
+    """Return whether tensor-parallel ranks may each take a part of a micro-batch."""
+    return options.tp > 1 and options.pipeline.micro_batch % options.tp == 0
 
 
 def _mixes(setting: Setting, base: StrategyOptions) -> Iterator[tuple[str, StrategyTree]]:
@@ -163,6 +176,13 @@ def _mixes(setting: Setting, base: StrategyOptions) -> Iterator[tuple[str, Strat
         for some in _some(list(kinds)):
             paths = [path for kind in some for path in kinds[kind]]
             yield f"shards {', '.join(some)}", sharded(paths)
+    if _takes_samples(base):
+        strategy, model = written_out(setting, base), setting.model
+        every = list(dict.fromkeys(i.block for i in model.instances))
+        for name in every if len(every) > 1 else ():
+            rest = [each for each in every if each != name]
+            yield f"splits all but {name}", unsplit(strategy, model, [name])
+            yield f"splits {name} alone", unsplit(strategy, model, rest)
     if base.memory.recompute != "none":
         return
     layers = [i for i in setting.model.instances if i.is_layer]
@@ -186,6 +206,29 @@ def sharded(paths: Iterable[str]) -> StrategyTree:
 def recomputed(paths: Iterable[str]) -> StrategyTree:
     """Return the choice to recompute these modules in backward."""
     return StrategyTree(nodes=dict.fromkeys(paths, _AGAIN))
+
+
+def unsplit(strategy: Strategy, model: ModelGraph, blocks: Sequence[str]) -> StrategyTree:
+    """Return the choice that tensor-parallel ranks take samples of these blocks, not features.
+
+    Experts stay where they are; what is stored as shards of replicas has as many more.
+    """
+    nodes = {}
+    for instance in model.instances:
+        for operator in model.blocks[instance.block].operators if instance.block in blocks else ():
+            path = f"{instance.path}.{operator.path}"
+            chosen = strategy.tree.choices(path)
+            if "expert" in chosen.compute:
+                continue
+            compute = {d: tuple(a for a in axes if a != "tp") for d, axes in chosen.compute.items()}
+            stored = {
+                item: (*axes, "tp")
+                for item in ("parameters", "gradients", "optimizer")
+                if (axes := getattr(chosen, item))
+            }
+            compute["batch"] = (*compute["batch"], "tp")
+            nodes[path] = TreeNode(compute=compute, memory=MemoryChoice(**stored))
+    return StrategyTree(nodes=nodes)
 
 
 def _kinds(setting: Setting) -> dict[str, list[str]]:

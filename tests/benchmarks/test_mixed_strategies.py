@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.mixed import recomputed, sharded, simulated
+from benchmarks.mixed import recomputed, sharded, simulated, unsplit
 from tests.search.jobs import job, setting
 from wattree import simulate
 from wattree.predict import predicted
+from wattree.predict.execute import written_out
 from wattree.strategy import StrategyOptions
 
 
@@ -27,6 +28,23 @@ def test_a_mix_of_everything_is_the_uniform_strategy() -> None:
         assert found is not None
         assert found.step_time_s == uniform.step_time_s
         assert found.memory.peak_bytes == uniform.memory.peak_bytes
+
+
+def test_blocks_that_are_all_data_parallel_are_replicas() -> None:
+    """Tensor-parallel ranks that take samples of all blocks are so many more replicas."""
+    own = setting()
+    for sharding in ("none", "zero1", "zero3"):
+        base = StrategyOptions(dp=4, tp=2, sharding=sharding, sequence_parallel=True, micro_batch=2)
+        every = list(own.model.blocks)
+        found = simulated(own, base, unsplit(written_out(own, base), own.model, every))
+        replicas = StrategyOptions(dp=8, sharding=sharding, micro_batch=1)
+        uniform = predicted(own, replicas, detail=False).result
+        assert found is not None
+        assert found.step_time_s == pytest.approx(uniform.step_time_s, rel=0.001)
+        # Communicators of two axes hold more buffers; all else is the same.
+        mine, theirs = (dict(each.memory.by_category) for each in (found, uniform))
+        assert mine.pop("communication") > theirs.pop("communication")
+        assert mine == pytest.approx(theirs)
 
 
 def test_a_mix_lies_between_what_it_mixes() -> None:

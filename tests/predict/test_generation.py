@@ -181,6 +181,22 @@ def test_gathers_of_sharded_parameters_are_most_of_a_decode_step() -> None:
     assert found.memory.peak_bytes < whole.memory.peak_bytes
 
 
+def test_stages_gather_their_first_blocks_while_they_wait_for_a_token() -> None:
+    """A token passes deep pipelines without these gathers, in both forms."""
+    for software in ("generic", "megatron-core"):  # which hides gathers, and which does not
+        for count in (1, 3):
+            given = job(
+                "llama-3.1-70b",
+                batch=8 * count,
+                generated=4,
+                software=software,
+                cluster={"node": "dgx-h100", "nodes": 4},
+                strategy={"pp": 16, "dp": 2, "micro_batch": 4, "sharding": "zero3"},
+            )
+            found, executed = wattree.estimate(given), wattree.simulate(given).result
+            assert found.step_time_s == pytest.approx(executed.step_time_s, rel=0.04), software
+
+
 def test_energies_and_times_of_a_generation_add_up() -> None:
     """The result is that of all steps: parts sum to it, and rest is drawn all the time."""
     for strategy in ({"tp": 8, "micro_batch": 16}, {"tp": 2, "pp": 4, "micro_batch": 4}):

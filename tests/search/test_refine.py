@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.search.jobs import FEW, job, setting
 from wattree import plan
 from wattree.job.offers import Offer, offer_of
-from wattree.predict import predicted
+from wattree.predict import Shared, predicted
 from wattree.search.limits import Limits
 from wattree.search.refine import refined_space
-from wattree.search.screen import ScreenedSpace, screen
+from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
@@ -24,17 +24,10 @@ def screened(limits: Limits = DEEP, **changes: object) -> ScreenedSpace:
 
 def refined(limits: Limits = DEEP, *, usable: float = 1.0, **changes: object) -> Space:
     """Return what is near the most promising, with a part of the memory."""
-    found = screened(limits, **changes)
-    fits = found.memory_bytes <= usable * found.capacity_bytes
-    own = ScreenedSpace(
-        **{
-            name: getattr(found, name)
-            for name in ScreenedSpace.__dataclass_fields__
-            if name != "capacity_bytes"
-        },
-        capacity_bytes=usable * found.capacity_bytes,
-    )
-    return refined_space(setting(**changes), own, fits, limits)
+    own, found = setting(**changes), screened(limits, **changes)
+    room = Constraints(margin=1.0 - usable)
+    fits = found.fits(room)
+    return refined_space(own, found, fits, limits, constraints=room, shared=Shared())
 
 
 def test_every_schedule_that_is_not_listed_is_tried() -> None:
@@ -91,6 +84,17 @@ def test_part_of_the_layers_is_recomputed_where_all_are_too_many() -> None:
         "block_4",
         "block_8",
     }
+
+
+def test_schedules_that_lack_memory_are_partly_recomputed() -> None:
+    """Those that spaces list and those that they do not, where all of them store too much."""
+    whole = screened()
+    piped = [o.memory.recompute == "none" and o.pp > 1 for o in whole.space]
+    usable = 0.9 * float((whole.memory_bytes / whole.capacity_bytes)[piped].min())
+    again = [o for o in refined(usable=usable) if o.memory.recompute != "none" and o.pp > 1]
+
+    assert {o.memory.recompute for o in again} >= {"block_2", "selective"}
+    assert {o.pipeline.schedule for o in again} >= {"1f1b", "interleaved", "zb-h1", "zb-v"}
 
 
 def test_a_plan_is_never_worse_and_keeps_to_its_limits() -> None:

@@ -14,7 +14,7 @@ from wattree.closed_form.buckets import Buckets, buckets_of
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import OverlapSlowdown
-from wattree.closed_form.stage_kinds import StageKinds
+from wattree.closed_form.stage_kinds import StageKinds, slowest
 from wattree.closed_form.stage_memory import StageMemory
 from wattree.closed_form.stage_sums import StageSums
 from wattree.closed_form.stragglers import slowed_kinds
@@ -98,22 +98,62 @@ class StepModel:
         idle = np.where(gather > 0.0, 0.0, forward_pass)
         ends = np.maximum(several * compute + late, several * traffic + idle)
         ends = ends - several * np.maximum(compute, traffic)
-        time_s = self._piped_s(both, slow, (forward_pass, backward_pass)) + kinds.most(ends)
+        first = self._first_s(both, forward, gather, slowdown)
+        time_s = self._piped_s(both, first, slow, (forward_pass, backward_pass)) + kinds.most(ends)
         time_s = time_s + self._borders.time_s(kinds, self._micro_batches)
         time_s = self._with_once(time_s, (backward, forward))
         time_s = time_s + self._ends_s() + rates.step_overhead_s
         return np.asarray(np.maximum(time_s, self._inputs.period_s(kinds)))
 
-    def _piped_s(self, both: Floats, slow: Floats, passes: tuple[Floats, Floats]) -> Floats:
+    def _first_s(
+        self, both: Floats, forward: Floats, gather: Floats, slowdown: OverlapSlowdown
+    ) -> Floats:
+        """Return the time of the first micro-batch in stages behind the first, `(rows,)`. [s]
+
+        While they wait for it they gather the parameters of their first blocks. The other gathers
+        wait for the first block, and the last block for them. In training, where backward returns
+        through all stages, gathers are too rarely the longest to matter.
+
+        Args:
+            both: Time of a later micro-batch in a stage. [s]
+            forward, gather: Its computation and its gathers that computation hides. [s]
+            slowdown: Of both.
+        """
+        kinds, depth = self.kinds, self._overlap.forward_ahead
+        if self.tables.setting.trains or "gather" in self._sums.nothing:
+            return both
+        ahead, ends = np.zeros_like(kinds.counts), np.zeros_like(kinds.counts)
+        chunks = [chunks[0] for contents in kinds.helds for chunks in contents.programs]
+        for kind, programs in enumerate(chunks):
+            np.add.at(ahead[kind], list(programs[:depth]), 1.0)
+            if len(programs) > depth:
+                np.add.at(ends[kind], [programs[0], programs[-1]], 1.0)
+        gathered, alone = (
+            slowest(counts, [getattr(each, name) for each in self.by_pool], kinds.shares)
+            for counts, name in ((ahead, "gather"), (ends, "forward"))
+        )
+        ahead, ends = gathered[kinds.kind, self._sums.storage], alone[kinds.kind, self._sums.block]
+        if not self._overlap.hides_forward_gathers:
+            return both - ahead
+        saved = np.maximum(ahead + slowdown.waited_s(ends) - ends, 0.0)
+        return self._inputs.waited_s(kinds) + np.maximum(
+            forward + slowdown.lost_s(gather - ahead), gather + slowdown.waited_s(forward) - saved
+        )
+
+    def _piped_s(
+        self, both: Floats, first: Floats, slow: Floats, passes: tuple[Floats, Floats]
+    ) -> Floats:
         """Return the time of all micro-batches through the pipelines, `(n,)`. [s]
 
         Args:
             both: Time of a micro-batch in a stage. [s]
+            first: Time of the first one in a stage behind the first. [s]
             slow: Factors on computation.
             passes: Its forward and its backward. [s]
         """
         kinds, several = self.kinds, self._micro_batches
-        longest, once_through = kinds.most(both), kinds.over_stages(both)
+        longest, at_first = kinds.most(both), kinds.first_row(kinds.stage == 0)
+        once_through = kinds.over_stages(first) + (both - first)[at_first]
         # Chunks of a stage that differ in size even out: forwards run in turn with backwards of
         # other chunks.
         time_s = several * longest + (once_through - longest) / kinds.virtual

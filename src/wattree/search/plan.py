@@ -187,7 +187,15 @@ def _searched(
         sought.append(seek.within(changed))
     found = in_order((entry for part in sought for entry in part.found.found), objective)
     if found and limits.refined:
-        space = refined_space(setting, sought[0].screened, sought[0].meets, limits)
+        first = sought[0]
+        space = refined_space(
+            setting,
+            first.screened,
+            first.meets,
+            limits,
+            constraints=seek.constraints,
+            shared=seek.shared,
+        )
         few = replace(seek, fewest=_FEWEST_REFINED, enough=_ENOUGH_REFINED)
         sought.append(few.within(space, than=found))
         better = [

@@ -61,8 +61,8 @@ def search(
 
     For each objective strategies are simulated by rising estimate until the next estimate is
     behind the best simulated one by more than the closed form's error. Of strategies that differ
-    in the number of virtual stages alone only the most promising is simulated: there are dozens,
-    alike within a per mille, and they would crowd out the others.
+    in the number of virtual stages, or of the layers that are recomputed, alone only the most
+    promising is simulated: there are dozens, and they would crowd out the others.
 
     Args:
         setting: The job.
@@ -134,8 +134,12 @@ def _simulate_best(
 
 
 def _family(options: StrategyOptions) -> StrategyOptions:
-    """Return what strategies share that differ in the number of virtual stages alone."""
-    return options.changed(virtual_stages=min(options.pipeline.virtual_stages, 2))
+    """Return what strategies share that differ in virtual stages, or recomputed layers, alone."""
+    partly = options.memory.recompute.startswith("block_")
+    return options.changed(
+        virtual_stages=min(options.pipeline.virtual_stages, 2),
+        recompute="block_2" if partly else options.memory.recompute,
+    )
 
 
 def _less_hungry(order: NDArray[np.int64], simulated: _Simulated, index: int) -> NDArray[np.int64]:

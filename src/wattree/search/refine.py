@@ -1,26 +1,29 @@
 """Strategies near the most promising that the space does not list, as few of them are worth a look.
 
-Three changes, each of strategies that screening found promising: another schedule of the pipeline
-(zero-bubble, V, DualPipe), stages of unequal numbers of layers, which make up for what the first
-and the last have besides, and recomputation of every N-th layer where all are too many and none too
-few. Listing them for every mesh would take several times as long and find the same.
+Two changes, each of strategies that screening found promising, or would have if they had the
+memory: another schedule of the pipeline (zero-bubble, V, DualPipe), and stages of unequal numbers
+of layers, which make up for what the first and the last have besides. Of these and of the listed
+ones those that would be faster than the best, had they the memory, have attention or every N-th
+layer recomputed. Listing them for every mesh would take several times as long and find the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.closed_form.strategies import Shared
+from wattree.lowering.split_rules import has_attention
 from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
 from wattree.search.balance import balanced_cuts
 from wattree.search.limits import Limits
+from wattree.search.option_sets import recomputations
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.probability import likely_better
-from wattree.search.screen import ScreenedSpace
+from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, StrategyGroup
 from wattree.strategy import AXES, Schedule, StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
@@ -30,16 +33,21 @@ from wattree.strategy.schedules import PIPELINE_SCHEDULES
 _BASES = 32
 #: Shares of layers that are recomputed: every second, third, fourth, eighth.
 _EVERY = (2, 3, 4, 8)
-#: Half of the layers recomputed do not make up for more than twice the memory.
-_MOST_OVER = 2.0
 #: As sure as intervals are that a strategy is better.
 _SURE = 0.8
 
-_Bases = Mapping[StrategyOptions, list[StrategyOptions]]
+#: What strategies of a group differ in.
+_DEGREES = (*AXES, "micro_batch", "virtual_stages")
 
 
 def refined_space(
-    setting: Setting, screened: ScreenedSpace, feasible: NDArray[np.bool_], limits: Limits
+    setting: Setting,
+    screened: ScreenedSpace,
+    feasible: NDArray[np.bool_],
+    limits: Limits,
+    *,
+    constraints: Constraints,
+    shared: Shared,
 ) -> Space:
     """Return the changed strategies.
 
@@ -48,17 +56,26 @@ def refined_space(
         screened: Its space, with estimates.
         feasible: Which of it meet the constraints.
         limits: Of the space; schedules and recomputations that it names are all there are.
+        constraints: What strategies have to meet.
+        shared: Keeps block programs from call to call.
     """
-    groups: list[StrategyGroup] = []
-    if setting.model.layers and setting.model.trainable_parameters:
-        promising = _bases(screened, np.flatnonzero(feasible))
-        if limits.schedules == Limits().schedules:
-            groups += _scheduled(setting, promising, limits)
-        if limits.cuts and not setting.job.cluster.is_mixed:
-            groups += _cut(setting, promising, limits)
-        if limits.recomputations is None:
-            groups += _partly_recomputed(setting, screened, feasible, limits)
-    return Space(groups=tuple(groups), rejected={})
+    if not setting.model.layers or not setting.model.trainable_parameters:
+        return Space(groups=(), rejected={})
+    best_s = screened.step_time_s[feasible].min(initial=np.inf)
+    promising = [o for _, o in _promising(screened, np.flatnonzero(feasible))]
+    partly = limits.recomputations is None
+    over = _over_memory(screened, constraints, best_s) if partly else {}
+    changed: list[StrategyGroup] = []
+    if limits.schedules == Limits().schedules:
+        bases = dict.fromkeys(map(_plain, (*promising, *over)))
+        changed += _grouped(setting, _scheduled(setting, bases, limits))
+    if limits.cuts and not setting.job.cluster.is_mixed:
+        changed += _cut(setting, dict.fromkeys(map(_plain, promising)), limits, shared)
+    if partly:
+        space = Space(groups=tuple(changed), rejected={})
+        over |= _over_memory(screen(setting, space, shared=shared), constraints, best_s)
+        changed += _grouped(setting, _partly_recomputed(setting, over, limits))
+    return Space(groups=tuple(changed), rejected={})
 
 
 def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, objective: str) -> bool:
@@ -79,76 +96,97 @@ def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, obje
     return likely >= _SURE
 
 
-def _bases(screened: ScreenedSpace, among: NDArray[np.int64]) -> _Bases:
-    """Return the most promising strategies without a schedule's name, by what they share."""
-    found: dict[StrategyOptions, list[StrategyOptions]] = {}
+def _promising(
+    screened: ScreenedSpace, among: NDArray[np.int64]
+) -> Iterator[tuple[int, StrategyOptions]]:
+    """Yield the strategies with the least estimates, under any schedule, with their places."""
     seen: set[StrategyOptions] = set()
     for index in among[np.argsort(screened.step_time_s[among], kind="stable")]:
         options = screened.options(int(index))
-        base = options.changed(schedule="1f1b", virtual_stages=1, stage_layers=None)
-        if base in seen or options.colocation.processes > 1 or options.phantoms.enabled:
+        if options.colocation.processes > 1 or options.phantoms.enabled:
             continue
-        seen.add(base)
-        common = base.changed(**dict.fromkeys(AXES, 1), micro_batch=1)
-        found.setdefault(common, []).append(base)
-        if len(seen) == _BASES:
-            break
-    return found
+        seen.add(_plain(options))
+        if len(seen) > _BASES:
+            return
+        yield int(index), options
 
 
-def _degrees(setting: Setting, bases: list[StrategyOptions]) -> Degrees:
-    return Degrees.of(bases, setting.job.data.global_batch)
+def _over_memory(
+    screened: ScreenedSpace, constraints: Constraints, best_s: float
+) -> dict[StrategyOptions, float]:
+    """Return strategies that would be faster than the best → the memory they need of what is."""
+    groups = screened.space.groups
+    sizes = np.array([len(group) for group in groups], dtype=np.int64)
+    whole = np.array([group.common.memory.recompute == "none" for group in groups], dtype=np.bool_)
+    stored = np.repeat(whole, sizes)
+    over = screened.memory_bytes / (constraints.usable(1.0) * screened.capacity_bytes)
+    near = ~screened.fits(constraints) & (over < _most_over(min(_EVERY)))
+    among = np.flatnonzero(stored & near & (screened.step_time_s < best_s))
+    return {options: float(over[index]) for index, options in _promising(screened, among)}
 
 
-def _scheduled(setting: Setting, promising: _Bases, limits: Limits) -> Iterator[StrategyGroup]:
+def _most_over(every: int) -> float:
+    """Return the memory of what is that recomputation of every so many layers may make up for."""
+    return every / (every - 1)
+
+
+def _plain(options: StrategyOptions) -> StrategyOptions:
+    """Return a strategy without a schedule's name and cut."""
+    return options.changed(schedule="1f1b", virtual_stages=1, stage_layers=None)
+
+
+def _grouped(setting: Setting, found: Iterable[StrategyOptions]) -> Iterator[StrategyGroup]:
+    """Yield strategies by what they share."""
+    groups: dict[StrategyOptions, list[StrategyOptions]] = {}
+    for options in found:
+        schedule = options.pipeline.schedule
+        listed = "1f1b" if schedule == "interleaved" else schedule
+        common = options.changed(
+            **dict.fromkeys(AXES, 1), micro_batch=1, virtual_stages=1, schedule=listed
+        )
+        groups.setdefault(common, []).append(options)
+    known: dict[tuple[object, ...], Degrees] = {}  # estimates look up costs by the object
+    for common, alike in groups.items():
+        key = tuple(tuple(o.value(name) for name in _DEGREES) for o in alike)
+        if key not in known:
+            known[key] = Degrees.of(alike, setting.job.data.global_batch)
+        yield StrategyGroup(common=common, degrees=known[key])
+
+
+def _scheduled(
+    setting: Setting, bases: Iterable[StrategyOptions], limits: Limits
+) -> Iterator[StrategyOptions]:
     """Yield pipelines under the schedules that spaces do not list."""
+    pipelines = [base for base in bases if base.pp > 1]
     for name in PIPELINE_SCHEDULES:
         offered = limits.offer is None or limits.offer.has("schedule", name)
         if name in limits.schedules or not offered:
             continue
-        for common, bases in promising.items():
-            own = [
-                base
-                for base in bases
-                if base.pp > 1 and not stage_misfits(setting.model, base.pp, Schedule(name=name))
-            ]
-            if own:
-                changed = common.changed(schedule=name)
-                yield StrategyGroup(common=changed, degrees=_degrees(setting, own))
+        for base in pipelines:
+            if not stage_misfits(setting.model, base.pp, Schedule(name=name)):
+                yield base.changed(schedule=name)
 
 
-def _cut(setting: Setting, promising: _Bases, limits: Limits) -> Iterator[StrategyGroup]:
+def _cut(
+    setting: Setting, bases: Iterable[StrategyOptions], limits: Limits, shared: Shared
+) -> Iterator[StrategyGroup]:
     """Yield pipelines whose longest stage is as short as layers allow."""
     if limits.offer is not None and not limits.offer.has("schedule", "1f1b"):
         return
-    shared = Shared()
-    for common, bases in promising.items():
-        own = [base for base in bases if base.pp > 1]
-        if own:
-            cuts = balanced_cuts(setting, common, _degrees(setting, own), shared, alike=True)
-            for options, degrees in cuts:
-                yield StrategyGroup(common=options, degrees=degrees)
+    for group in _grouped(setting, (base for base in bases if base.pp > 1)):
+        cuts = balanced_cuts(setting, group.common, group.degrees, shared, alike=True)
+        for options, degrees in cuts:
+            yield StrategyGroup(common=options, degrees=degrees)
 
 
 def _partly_recomputed(
-    setting: Setting, screened: ScreenedSpace, feasible: NDArray[np.bool_], limits: Limits
-) -> Iterator[StrategyGroup]:
-    """Yield strategies that would be faster than the best, had they the memory."""
-    if limits.offer is not None and not limits.offer.has("recompute", "block_2"):
-        return
-    best_s = screened.step_time_s[feasible].min(initial=np.inf)
-    stored = np.concatenate(
-        [
-            np.full(len(group), group.common.memory.recompute == "none")
-            for group in screened.space.groups
-        ]
-        or [np.zeros(0, dtype=bool)]
-    )
-    over = screened.memory_bytes / screened.capacity_bytes
-    near = (over > 1.0) & (over < _MOST_OVER)
-    among = np.flatnonzero(stored & near & ~feasible & (screened.step_time_s < best_s))
-    for common, bases in _bases(screened, among).items():
-        for every in _EVERY:
-            if every <= setting.model.layers:
-                options = common.changed(recompute=f"block_{every}")
-                yield StrategyGroup(common=options, degrees=_degrees(setting, bases))
+    setting: Setting, bases: Mapping[StrategyOptions, float], limits: Limits
+) -> Iterator[StrategyOptions]:
+    """Yield strategies that store less, where that may be enough."""
+    parts = {f"block_{every}": every for every in _EVERY if every <= setting.model.layers}
+    if has_attention(setting.model) and "selective" not in recomputations(setting, limits):
+        parts["selective"] = max(_EVERY)  # attention saves no more than few layers
+    for part, every in parts.items():
+        if limits.offer is None or limits.offer.has("recompute", part):
+            own = (base for base, over in bases.items() if over < _most_over(every))
+            yield from (base.changed(recompute=part) for base in own)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.closed_form.bounds import time_bound
-from wattree.predict import Setting
+from wattree.predict import Setting, Shared
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import Search, search
@@ -51,12 +51,16 @@ class SpaceSearch:
     fewest: int
     report: Progress
     enough: int | None = None
+    shared: Shared = field(default_factory=Shared)
 
     def within(self, space: Space, *, than: Sequence[RankedStrategy] = ()) -> SearchedSpace:
         """Return what is found in `space`, of strategies that may be better `than` those known."""
         total = max(len(space), 1)
         screened = screen(
-            self.setting, space, progress=lambda done: self.report("screening", done, total)
+            self.setting,
+            space,
+            progress=lambda done: self.report("screening", done, total),
+            shared=self.shared,
         )
         turned_away = screened.rejections(self.constraints)
         feasible = ~np.logical_or.reduce(list(turned_away.values()))
