@@ -70,7 +70,7 @@ def _helps_below(group: Any, context: Any, before: str) -> Iterator[tuple[str, s
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         inner = command.context_class(
-            command, info_name=name, parent=context, max_content_width=100, terminal_width=96
+            command, info_name=name, parent=context, max_content_width=88, terminal_width=88
         )
         words = f"{before} {name}".strip()
         yield words, command.get_help(inner)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.design.studies import small_study
 from wattree.cli.main import run
+from wattree.cli.pictures import DESIGN_PLOTS
 
 
 @pytest.fixture
@@ -36,6 +37,23 @@ def test_page_and_tables_are_written(
     assert len(paths["csv"].read_text(encoding="utf-8").splitlines()) == 9
     assert pq.read_table(paths["parquet"]).num_rows == 8
     assert "Is it worth it" in capsys.readouterr().out
+
+
+def test_pictures_are_written_alone(study_file: Path, tmp_path: Path) -> None:
+    """For a paper or a page of one's own, without the report."""
+    paths = {name: tmp_path / f"{name}.svg" for name in DESIGN_PLOTS}
+    options = [word for name, path in paths.items() for word in ("--plot", f"{name}={path}")]
+    study = json.loads(study_file.read_text(encoding="utf-8"))
+    study |= {"objectives": ["time", "energy"], "search": {"simulate": 1}}
+    study_file.write_text(json.dumps(study), encoding="utf-8")
+
+    code = run(["design", str(study_file), "--on", "here", *options])
+
+    assert code == 0
+    texts = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+    assert "time to target [" in texts["front"]
+    assert "time of a step [" in texts["step"]
+    assert "energy of a step [" in texts["energy"]
 
 
 def test_a_missing_package_is_said_before_the_study_runs(

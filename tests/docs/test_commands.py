@@ -33,7 +33,7 @@ from wattree.trace import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-PAGES = [page for page in SESSIONS.PAGES if EXAMPLES not in page.parents]
+PAGES = SESSIONS.PAGES
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]+) -->\n)?```(?P<language>sh|python)\n(?P<body>.*?)^```$"
     r"|^\n(?P<indented>(?: {4}(?:wattree|python|torchrun|mpirun|make|pip) [^\n]*\n)+)",
@@ -230,6 +230,11 @@ ELSEWHERE: Mapping[str, str] = {
     "make test": "this test is a part of it",
     "make soak": "an hour; its parts run in tests/soak",
     "python -m benchmarks.netlab  ": "sixty scenarios; a session of the page",
+    "python examples/colocation_study/study.py  ": "ten minutes of two cores",
+    "python examples/mc2_study/study.py": "a minute and a half; parts run in tests/energy",
+    "python examples/mc2_study/measured.py": "trains for minutes",
+    "python examples/phantom_study/study.py  ": "four minutes of two cores",
+    "python examples/proteus-study/study.py  ": "half a minute; a session of the page",
     "python -m benchmarks.products": "reads data that does not ship; a session of the page",
     "wattree validate": "takes minutes, of data that does not ship",
     "pip install": "installs from a package index",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,12 @@ from wattree.report.html.documents import (
     write_step_report,
     write_validation_report,
 )
-from wattree.report.plots import PLOTS, plots_of, write_plot
-from wattree.report.plots.bars import link_shares
+from wattree.report.plots import PLOTS, Plot, plots_of, write_plot
+from wattree.report.plots.bars import draw_front, link_shares
 from wattree.report.plots.figure import part_colors
+from wattree.report.plots.of_runs import step_plot
 from wattree.report.plots.over_time import busy_shares, fullest_memory
+from wattree.units import format_bytes
 from wattree.validation import Validation
 
 #: A name that would be markup or a script if it were not escaped.
@@ -181,6 +183,64 @@ def test_links_are_at_most_fully_used() -> None:
     assert len(names) == len(shares) > 0
     assert (shares <= 1 + 1e-6).all()
     assert (np.diff(shares) <= 0).all()
+
+
+def test_links_of_one_kind_are_one_bar() -> None:
+    """Stages have links that are alike: a bar of each stage would say the same."""
+    names, _ = link_shares(predicted().trace)
+    kinds = [name.rsplit(") ", 1)[-1] for name in names]
+
+    assert len(kinds) == len(set(kinds))
+
+
+def test_numbers_in_a_picture_keep_their_digits() -> None:
+    """Coordinates are shortened, and words are not."""
+    plot = step_plot({"short": {"compute": 0.0548}, "long": {"compute": 17.6}})
+
+    assert "0.0548 s" in plot.svg()
+
+
+def test_strategies_that_are_close_share_a_label() -> None:
+    """Numbers over each other are read by no one."""
+    points = [("1", 55.9, 2.68), ("2", 56.0, 2.69), ("3", 72.5, 3.5)]
+    plot = Plot(
+        name="front",
+        title="",
+        summary="",
+        draw=partial(draw_front, points=points, x_title="time [s]", y_title="energy [MJ]"),
+    )
+    text = plot.svg()
+
+    assert ">1, 2<" in text
+    assert ">3<" in text
+
+
+def test_memory_in_a_picture_includes_what_is_no_tensor() -> None:
+    """Else a strategy that does not fit would be drawn below the capacity."""
+    plot = plots_of(predicted())["memory"]
+    held = format_bytes(predicted().result.memory.peak_bytes)
+
+    assert f"at most {held}" in plot.summary
+    assert ">framework<" in plot.svg()
+
+
+def test_a_report_of_generation_has_times_of_tokens(tmp_path: Path) -> None:
+    """They are what its reader looks for."""
+    generating = wattree.job_from_mapping(
+        {
+            "workload": "generate",
+            "model": "gpt2",
+            "data": {"prompt_length": 128, "generate_length": 16, "global_batch": 8},
+            "cluster": {"node": "dgx-a100"},
+            "strategy": {"dp": 8},
+        }
+    )
+    path = tmp_path / "report.html"
+    write_step_report(path, wattree.simulate(generating))
+    text = path.read_text(encoding="utf-8")
+
+    for words in ("Prediction of one generated batch", "First token", "Output token", "prefill"):
+        assert words in text
 
 
 def test_reports_are_small_load_nothing_and_run_no_script(reports: dict[str, Path]) -> None:

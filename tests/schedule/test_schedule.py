@@ -190,7 +190,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     value = json.loads(out.read_text())
     assert [job["name"] for job in value["jobs"]] == ["a", "b"]
     assert value["gap"] < 1e-3
-    assert "Which job has which node" in page.read_text()
+    assert "Jobs on nodes over time" in page.read_text()
 
     file.write_text(json.dumps(queue(waiting(deadline="1 s"))))
     assert run(["schedule", str(file)]) == 3

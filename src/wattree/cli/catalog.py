@@ -79,8 +79,8 @@ def catalog(request: CatalogRequest) -> None:
 
     With NAME: that entry, with the source of every number; of software, what it can run and its
     traits. Job files use these names. A PyTorch module (FILE.py:FUNCTION or
-    PACKAGE.MODULE:FUNCTION) is imported, built and run on tensors without values, and shown module
-    by module: parameters, FLOP, bytes moved and saved.
+    PACKAGE.MODULE:FUNCTION) is imported, built and run on fake tensors, which have shapes and no
+    values, and shown module by module: parameters, FLOP, bytes moved and saved.
 
     Example: wattree catalog devices h100-sxm-80gb
     """

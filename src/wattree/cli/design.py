@@ -19,6 +19,7 @@ from wattree.cli.output import (
     tell,
     terminal,
 )
+from wattree.cli.pictures import DESIGN_PLOTS, plot_option, plots_asked, write_plots
 from wattree.cli.request import option, request_command
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class DesignRequest:
     report: ReportPath = None
     csv: CsvPath = None
     parquet: ParquetPath = None
+    plot: Annotated[list[str] | None, plot_option(DESIGN_PLOTS)] = None
 
 
 @request_command
@@ -105,7 +107,8 @@ def design(request: DesignRequest) -> None:
     from wattree.report.design_text import show_answers
     from wattree.report.html.documents import check_page_name
 
-    outputs = (request.json_path, request.report, request.csv, request.parquet)
+    plots = plots_asked(request.plot, DESIGN_PLOTS)
+    outputs = (request.json_path, request.report, request.csv, request.parquet, *plots.values())
     check_outputs(*outputs, source=request.study)
     for path, check in ((request.report, check_report), (request.parquet, check_parquet)):
         if path is not None:
@@ -131,14 +134,15 @@ def design(request: DesignRequest) -> None:
     except KeyboardInterrupt:
         tell(f"wattree: finished points are stored in {kept}; run again to go on")
         raise
-    writers = (
-        (request.report, write_design_page),
-        (request.csv, write_csv),
-        (request.parquet, write_parquet),
-    )
-    for path, write in writers:
+    writers = {write_design_page: request.report, write_csv: request.csv}
+    writers |= {write_parquet: request.parquet}
+    for write, path in writers.items():
         if path is not None:
             write(results, path)
+    if plots:
+        from wattree.report.plots.of_design import design_plots
+
+        write_plots(plots, design_plots(results))
 
     def show(console: Console) -> None:
         show_points(results, console)

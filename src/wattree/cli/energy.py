@@ -108,11 +108,12 @@ class PredictRequest:
     bandwidth: Annotated[
         str | None,
         option(
-            "RATE", "What a rank sends to other nodes, such as '10 Gbit/s', where no run shows it."
+            "RATE",
+            "Rate of a rank's traffic to other nodes, such as '10 Gbit/s', if no run shows it.",
         ),
     ] = None
     latency: Annotated[
-        str | None, option("TIME", "With --bandwidth: of one message, such as '30 us'.")
+        str | None, option("TIME", "With --bandwidth: time of an empty message, such as '30 us'.")
     ] = None
     json_path: JsonPath = None
 
@@ -122,8 +123,8 @@ class PredictRequest:
 def predict(request: PredictRequest) -> None:
     """Predict time and energy by stage for other nodes or models.
 
-    Every rank does the work of the runs of the fit, of FILE, or of the simulated step of JOB: the
-    global batch grows with the nodes.
+    The work of a rank stays what it was in the fitted runs (--model), in FILE (--run), or in the
+    simulated step of JOB (--job); the global batch grows with the nodes.
 
     Example: wattree energy predict --calibration calibration.yaml --model resnet-50 --nodes 16,32
     """
@@ -165,8 +166,8 @@ class CompareRequest:
         int | None,
         option(
             "N",
-            "Readings that are forecast before they are seen and fitted too; without it, the "
-            "rest of the series at once.",
+            "Forecast N readings at a time, and fit again with them; by default the rest of the "
+            "series is forecast at once.",
         ),
     ] = None
     json_path: JsonPath = None

@@ -40,13 +40,12 @@ class ExportRequest:
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help=f"{CHAKRA}: traces of a step; or the framework that shall train: "
-            f"{FRAMEWORK_NAMES}.",
+            help=f"{CHAKRA}: traces of a step; or the framework to train with: {FRAMEWORK_NAMES}.",
         ),
     ] = CHAKRA
-    prefix: Annotated[str, typer.Option(metavar="NAME", help="Traces are called NAME.RANK.et.")] = (
-        "step"
-    )
+    prefix: Annotated[
+        str, typer.Option(metavar="NAME", help="Traces are written to NAME.RANK.et.")
+    ] = "step"
     plain: Annotated[
         bool, typer.Option("--plain", help="Leave out of traces what only 'wattree replay' reads.")
     ] = False

@@ -101,7 +101,7 @@ class LaunchRequest:
         int | None,
         option(
             "N",
-            "Accelerators of this host to use; of a processor how many shares to make of it.",
+            "Accelerators of this host to use; on a processor, the shares to divide it into.",
             default="all accelerators; 1 share of the processor",
         ),
     ] = None

@@ -83,7 +83,7 @@ class MeasureRequest:
     ] = 1
     repeat_for: Annotated[
         float,
-        typer.Option(metavar="S", help="Repeat the command for so many seconds."),
+        typer.Option(metavar="S", help="Repeat the command for S seconds."),
     ] = 0.0
     node: Annotated[str, option("NAME", "Kind of this node.")] = ""
     model: Annotated[str, option("NAME", "What is trained.")] = ""
@@ -91,12 +91,12 @@ class MeasureRequest:
         int | None,
         option(
             "N",
-            "Steps that one run of the command does. What follows is of one step, all its "
-            "processes together.",
+            "Steps in one run of the command. The options below count one step of all its "
+            "processes.",
         ),
     ] = None
     ranks: Annotated[int | None, option("N", "Processes that train together.")] = None
-    samples: Annotated[float | None, _amount("Samples.")] = None
+    samples: Annotated[float | None, _amount("Samples of a step.")] = None
     flop: Annotated[float | None, _amount("FLOP, forward and backward.")] = None
     memory_bytes: Annotated[float | None, _amount("Bytes of device memory moved.")] = None
     read_bytes: Annotated[float | None, _amount("Bytes read from storage.")] = None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 STEP_PLOTS = ("step", "timeline", "memory", "power", "links")
 RUN_PLOTS = ("step", "memory", "energy")
 PLAN_PLOTS = ("front", *RUN_PLOTS)
+DESIGN_PLOTS = ("front", "step", "energy")
 EXPLAINED_PLOTS = ("step", "differences", "ranks")
 VALIDATION_PLOTS = (
     *(

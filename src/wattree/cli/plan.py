@@ -102,8 +102,8 @@ Nodes = Annotated[
     str | None,
     option(
         "A..B",
-        "Find the smallest number of nodes, such as 1..64, with which the run meets --deadline and "
-        "--budget; without these, with which it fits.",
+        "Find the smallest number of nodes in a range, such as 1..64, that meets --deadline and "
+        "--budget; without these, the smallest on which the job fits.",
     ),
 ]
 Tokens = Annotated[
@@ -153,8 +153,8 @@ def plan(request: PlanRequest) -> None:
     """Rank the strategies that fit, and explain the best one.
 
     Screens every legal strategy that the job's software can run, and simulates the most promising.
-    The strategy in the job file is not read. Exit code 3 if nothing fits (the JSON is still
-    written).
+    The strategy in the job file is not read. Exit code 3 if nothing fits (of the files,
+    only the JSON is written then).
 
     Example: wattree plan job.yaml --objective energy --top 5 --json plan.json
     """

@@ -56,7 +56,7 @@ class ProfileRequest:
             metavar="N",
             min=1,
             max=1024,
-            help="Computing threads of each; the cores over the ranks.",
+            help="Computing threads of each process; by default the cores divided by the ranks.",
             show_default=False,
         ),
     ] = None

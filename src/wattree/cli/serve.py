@@ -31,7 +31,10 @@ class ServeRequest:
             help="Address to listen on; only the default is private to this host.",
         ),
     ] = _LOCAL[0]
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is free.")] = _PORT
+    port: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 takes a free one."),
+    ] = _PORT
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True

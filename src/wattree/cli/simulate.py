@@ -83,20 +83,21 @@ class SimulateRequest:
         str | None,
         option(
             "COUNT",
-            "Also report energy, cost and carbon of a run of so many tokens, such as 1T.",
+            "Also report energy, cost and carbon of a whole run of COUNT tokens, such as 1T.",
             "--tokens",
             "--target-tokens",
         ),
     ] = None
     samples: Annotated[
-        str | None, option("COUNT", "The same for a run to so many samples, such as 90M.")
+        str | None, option("COUNT", "The same for a run of COUNT samples, such as 90M.")
     ] = None
     shift: Annotated[
         str | None,
         option(
             "TIME",
-            "Also report at which hour of the job's series (energy: series) a run of that "
-            "length would best start, such as 24h; 'run' for that of --tokens or --samples.",
+            "Also report the best hour to start a run of this length, such as 24h, by the job's "
+            "series of prices or carbon (energy: series). 'run' takes the length of --tokens or "
+            "--samples.",
         ),
     ] = None
     full: Annotated[

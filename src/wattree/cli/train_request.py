@@ -55,7 +55,10 @@ class TrainRequest:
     ] = False
     preset: Annotated[
         str | None,
-        option("NAME", "Train with this preset in place of the job's, with its ranks and degrees."),
+        option(
+            "NAME",
+            "Train with this preset instead of the job's, on as many ranks.",
+        ),
     ] = None
     against: Annotated[
         list[str] | None,

@@ -38,7 +38,7 @@ class Entry:
         details: All fields.
         sources: Dotted field → where its value comes from.
         citations: Where everything comes from, if not field by field.
-        unsaid: Dotted fields that only have the value that stands where nothing is said.
+        unsaid: Dotted fields that have their default.
         words: Field → its value for people, where that is no plain number or text.
         verbatim: Fields have their names of a job file, and `sources` has meanings too.
     """

@@ -25,7 +25,7 @@ def colocation_title(use: ColocationUse) -> str:
 
 
 def colocation_table(use: ColocationUse, step_s: float) -> Table:
-    """Return the parts of one process's step at its device, by a closed queue."""
+    """Return where the step of a process goes on a shared device (closed queueing model)."""
     table = plain_table()
     table.add_column(no_wrap=True, min_width=22, style="dim")
     table.add_column()

@@ -20,12 +20,17 @@ from wattree.report.words import (
     money,
     part_in_words,
     percent,
+    significant,
     watts,
 )
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from wattree.search.compared import RunComparison
+
+
+#: Ratios from here on are written as factors.
+_FACTOR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +88,18 @@ def show_comparison(comparison: RunComparison, console: Console) -> None:
 def compared_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
     """Return the differing settings of runs, then their figures: a name, and a cell per run."""
     rows = [(fact, *words) for fact, words in comparison.differing.items()]
+    rows = [row if row[0] != "software" else _short_names(row) for row in rows]
     figures = [run.figures for run in comparison.runs]
     for row in _rows(figures):
         values = [_at(each, row.path) for each in figures]
         if any(value is not None for value in values):
             rows.append((row.name, *_cells(row, values)))
     return rows
+
+
+def _short_names(row: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of software families without their titles, which no column has room for."""
+    return tuple(cell.partition(":")[0] for cell in row)
 
 
 def _rows(figures: list[Mapping[str, Any]]) -> Iterator[_Row]:
@@ -120,6 +131,14 @@ def _cells(row: _Row, values: list[Any]) -> Iterator[str]:
         if value is None:
             yield NOT_APPLICABLE
         elif index and row.related and values[0]:
-            yield f"{row.shown(value)} ({100 * (value / values[0] - 1):+.1f} %)"
+            yield f"{row.shown(value)}{_change(value / values[0])}"
         else:
             yield row.shown(value)
+
+
+def _change(ratio: float) -> str:
+    """Return a difference in brackets: a factor from ten on, nothing where it is none."""
+    if ratio >= _FACTOR:
+        return f" (× {significant(ratio)})"
+    percent_more = f"{100 * (ratio - 1):+.1f}"
+    return "" if float(percent_more) == 0 else f" ({percent_more} %)"

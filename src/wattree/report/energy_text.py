@@ -81,7 +81,7 @@ def component_table(energy: EnergyUse) -> Table:
 
 
 def unsplit_hosts(energy: EnergyUse) -> str:
-    """Return whose overhead is not distinguished, in words; nothing where all of it is."""
+    """Return a sentence on hosts whose power is not split by component; empty without any."""
     if not energy.unsplit_hosts:
         return ""
     names = ", ".join(energy.unsplit_hosts)

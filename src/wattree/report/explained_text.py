@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.words import part_in_words
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def certainty(found: Explanation) -> str:
     """Return the interval of the prediction, and where the run is."""
     low, high = map(format_time, found.interval_s)
     where = "within" if found.is_expected else "outside"
-    return f"80 % of such runs are predicted between {low} and {high}: this one is {where}"
+    return f"80 % interval of the prediction: {low} to {high}; this run is {where} it"
 
 
 def classes_table(found: Explanation) -> Table:
@@ -64,7 +65,7 @@ def classes_table(found: Explanation) -> Table:
         if max(each.predicted_s, each.measured_s) > 0:
             share = each.difference_s / found.measured_s
             table.add_row(
-                each.name,
+                part_in_words(each.name),
                 format_time(each.predicted_s),
                 format_time(each.measured_s),
                 _signed(each.difference_s),
@@ -74,9 +75,8 @@ def classes_table(found: Explanation) -> Table:
     table.add_row(
         "step", format_time(found.predicted_s), format_time(found.measured_s), _signed(total), ""
     )
-    table.add_row(
-        "hidden communication", *(format_time(each) for each in found.hidden_s), "", "", style="dim"
-    )
+    hidden = map(format_time, found.hidden_s)
+    table.add_row("overlapped communication", *hidden, "", "", style="dim")
     return table
 
 

@@ -64,10 +64,7 @@ def token_columns(results: Sequence[Result]) -> list[tuple[str, str, list[str]]]
 
 
 def energy_column(results: Sequence[Result]) -> tuple[str, list[str]]:
-    """Return the unit and cells of energy: of a step of training, otherwise of what is made.
-
-    That is a token of generation, and a sample of forward passes.
-    """
+    """Return the unit and cells of energy: per training step, generated token or forward sample."""
     workloads = {each.workload for each in results}
     total = [each.energy_j.total for each in results]
     if workloads == {"generate"}:
@@ -80,7 +77,7 @@ def energy_column(results: Sequence[Result]) -> tuple[str, list[str]]:
 
 
 def inference_rows(result: Result) -> list[tuple[str, str]]:
-    """Return what a sample and a token take where nothing is trained."""
+    """Return time and energy of a sample and of a token, of jobs that do not train."""
     total_j, samples = result.energy_j.total, result.samples_per_s * result.step_time_s
     words = f"{format_time(1 / result.samples_per_s)}, {quantity(total_j / samples, 'J')}"
     rows = [("Per sample", words)]

@@ -32,7 +32,7 @@ def module_table(recording: Recording, *, depth: int) -> Table:
 
 
 def as_json(recording: Recording) -> dict[str, Any]:
-    """Return the tree with all quantities in SI, and what was recorded how."""
+    """Return the tree with all quantities in SI, and how it was recorded."""
     return {
         "name": recording.name,
         "batch": recording.batch,

@@ -12,14 +12,14 @@ from rich.console import Console
 
 from wattree.errors import MissingExtraError, check_packages
 from wattree.printable import printable
-from wattree.report.words import joules, percent, strategy_in_words
+from wattree.report.words import job_in_words, joules, percent, strategy_in_words
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from wattree.design.results import Results
     from wattree.predict import PowerSweep, Prediction, StepEstimate
     from wattree.report.html.card import Card
-    from wattree.report.html.views import TableView
+    from wattree.report.html.table_view import TableView
     from wattree.report.plots import Plot
     from wattree.schedule import QueueSchedule
     from wattree.search import Plan
@@ -127,7 +127,7 @@ def _prediction_screen(value: Prediction) -> str:
     from wattree.report.html.views import step_view
 
     view, result = step_view(value), value.result
-    title, words = f"{result.model} on {result.cluster}", strategy_in_words(result.strategy)
+    title, words = job_in_words(result), strategy_in_words(result.strategy)
     return _screen(title, words, cards=view.cards, plots=view.plots[:1], lines=view.warnings)
 
 

@@ -15,7 +15,13 @@ from wattree.report.energy_text import run_facts
 from wattree.report.generation_text import energy_column, token_columns
 from wattree.report.parts import INDENT, bullets, facts_table, headed_table, plain_table, section
 from wattree.report.result_text import summary_rows
-from wattree.report.words import NOT_APPLICABLE, changed_function, column, significant
+from wattree.report.words import (
+    NOT_APPLICABLE,
+    changed_function,
+    column,
+    job_in_words,
+    significant,
+)
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -253,7 +259,7 @@ def _headline(plan: Plan, console: Console) -> None:
         console.print(Text(words, style="bold red"))
     first = plan.best or (plan.ranked[0] if plan.ranked else None)
     if first is not None:
-        console.print(Text(f"{first.result.model} on {first.result.cluster}", style="bold"))
+        console.print(Text(job_in_words(first.result), style="bold"))
     console.print(
         f"{plan.candidates:,} strategies screened, {plan.feasible:,} feasible, "
         f"{plan.simulated:,} simulated in {format_time(plan.wall_s)}; "

@@ -40,6 +40,7 @@ from wattree.report.words import (
     changed_function,
     count,
     grams,
+    job_in_words,
     joules,
     likely,
     money,
@@ -184,7 +185,7 @@ def _run_sections(result: Result, console: Console) -> None:
 
 
 def _headline(result: Result, strategy: str, console: Console) -> None:
-    console.print(Text(f"{result.model} on {result.cluster}", style="bold"))
+    console.print(Text(job_in_words(result), style="bold"))
     console.print(Text(strategy))
     console.print()
     facts = facts_table(summary_rows(result))

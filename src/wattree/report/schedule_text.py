@@ -26,6 +26,8 @@ OBJECTIVES = {
     "completion": "time until jobs end",
     "makespan": "time until all jobs end",
 }
+#: Below this share no schedule is said to be better.
+LEAST_GAP = 1e-4
 
 
 def show_schedule(schedule: QueueSchedule, console: Console) -> None:
@@ -72,7 +74,7 @@ def bound(schedule: QueueSchedule) -> str:
     """Return the largest possible improvement by another schedule."""
     late = schedule.totals.lateness_s - schedule.least_lateness_s > 1e-6
     what = "lateness" if late else OBJECTIVES[schedule.queue.objective.value]
-    if schedule.gap < 1e-4:
+    if schedule.gap < LEAST_GAP:
         less = "ends earlier" if what == OBJECTIVES["makespan"] else f"has less {what}"
         return f"no other schedule in slots of {format_time(schedule.slot_s)} {less}"
     slots = f"in slots of {format_time(schedule.slot_s)}"
@@ -108,7 +110,7 @@ def _late(job: ScheduledJob) -> str:
     return format_time(job.late_s) if job.late_s else "no"
 
 
-TOTALS_HEAD = ("", "this schedule", "first come", "saved")
+TOTALS_HEAD = ("", "this schedule", "first come", "change")
 
 
 def total_rows(schedule: QueueSchedule) -> Iterator[tuple[str, str, str, str]]:
@@ -119,12 +121,13 @@ def total_rows(schedule: QueueSchedule) -> Iterator[tuple[str, str, str, str]]:
         ("cost", money, "cost_usd"),
         ("carbon", grams, "carbon_gco2e"),
         ("last job ends", format_time, "makespan_s"),
-        ("mean end, by priority", format_time, "completion_s"),
+        ("mean end, weighted by priority", format_time, "completion_s"),
     )
     for name, shown, key in figures:
         ours, theirs = getattr(own, key), getattr(plain, key)
         if ours is not None:
-            yield name, shown(ours), shown(theirs), percent(1 - ours / theirs if theirs else 0.0)
+            change = f"{100 * (ours / theirs - 1):+.1f} %" if theirs else NOT_APPLICABLE
+            yield name, shown(ours), shown(theirs), change
     if own.lateness_s or plain.lateness_s:
         yield "jobs that are late", f"{own.late}", f"{plain.late}", ""
 

@@ -120,8 +120,8 @@ def power_curves(graph: ExecutionGraph, power: PowerCurves) -> Iterator[str]:
 def link_load(trace: Trace, power: PowerCurves) -> Iterator[str]:
     """Yield the load of each link that is used, at every instant at which it changes. [B/s]
 
-    A trace holds when a task works, not how its rate went in between; so each loads its links
-    evenly while it works. What a link carries in all is exact, a level within a task its mean.
+    A trace stores when a task runs, not its rate at each moment, so a task loads its links evenly
+    while it runs: totals of links are exact, and a level is the mean over a task.
     """
     graph = trace.graph
     if not len(graph.flow_links):

@@ -15,10 +15,10 @@ _WIDEST = 1000
 
 
 def show_choice(choice: Choice, console: Console) -> None:
-    """Print a table of what was tried, what one process can do otherwise, and the choice.
+    """Print the trials as a table, alternatives with one process, and the choice.
 
     Args:
-        choice: What came of the trials.
+        choice: Trials and choice.
         console: Where to.
     """
     table = Table(box=None)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from wattree.units import rounded
 
+if TYPE_CHECKING:
+    from wattree.trace import Result
+
+#: Smaller numbers are written with an exponent.
+_TINY = 1e-6
 NOT_APPLICABLE = "–"
 #: Parts below this share of their whole are not shown.
 SHOWN_SHARE = 5e-4
+#: Class of a trace → what people call it.
+_CLASS_WORDS = {"products": "matmuls"}
 #: Component of power or energy → what people call it, in the order in which they take colors.
 COMPONENT_WORDS = {
     "device_static": "devices at rest",
@@ -23,7 +32,7 @@ COMPONENT_WORDS = {
     "facility": "facility (PUE)",
     "host_idle": "hosts at rest",
     "host_training": "hosts while training",
-    "host_loading": "hosts that load",
+    "host_loading": "hosts while loading data",
 }
 
 _DECIMAL = (
@@ -35,7 +44,7 @@ _BINARY = ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"), (
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """Return a number with three significant digits, never in exponent form below 10^15."""
+    """Return a number with three significant digits, in exponent form only below 10^-6."""
     if value is None:
         return NOT_APPLICABLE
     if value == 0:
@@ -43,7 +52,11 @@ def significant(value: float | None, digits: int = 3) -> str:
     if abs(value) >= 10 ** (digits - 1):
         return f"{value:,.0f}"
     text = f"{value:.{digits}g}"
-    return text if "e" not in text else f"{value:.1e}"
+    if "e" not in text:
+        return text
+    if abs(value) < _TINY:
+        return f"{value:.1e}"
+    return f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}"
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -92,7 +105,8 @@ def part_in_words(name: str) -> str:
     """Return a part of a step, or of another sum, as people call it."""
     from wattree.trace import STEP_PART_WORDS  # loads numpy, which help does not need
 
-    return STEP_PART_WORDS.get(name) or COMPONENT_WORDS.get(name, name.replace("_", " "))
+    words = {**STEP_PART_WORDS, **COMPONENT_WORDS, **_CLASS_WORDS}
+    return words.get(name) or name.replace("_", " ")
 
 
 def money(cost_usd: float | None) -> str:
@@ -135,6 +149,13 @@ def column(
     return f"{prefix}{unit}", [
         NOT_APPLICABLE if value is None else f"{value:,.{decimals}f}" for value in scaled
     ]
+
+
+def job_in_words(result: Result) -> str:
+    """Return the model of a result and its cluster; of a model in a file, the file's name alone."""
+    model, _, in_job = result.model.partition(": model.")
+    model = Path(model).name if in_job or Path(model).is_absolute() else result.model
+    return f"{model} on {result.cluster}"
 
 
 def changed_function(parameter_ratio: float) -> str:

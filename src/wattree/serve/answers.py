@@ -55,7 +55,7 @@ class Answers:
         )
 
     def controls(self, state: PageState) -> str:
-        """Return the controls of the strategy, with what is legal now."""
+        """Return the controls of the strategy, with the values that are legal for the job."""
         return fragment("controls.html.j2", **self._controls(state))
 
     def _controls(self, state: PageState) -> dict[str, Any]:

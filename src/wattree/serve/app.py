@@ -45,7 +45,7 @@ def make_app(token: str, hosts: frozenset[str], *, plans: Plans | None = None) -
     """Return the application.
 
     Args:
-        token: Who has it may ask.
+        token: Secret that every request must carry.
         hosts: Values of `Host` that name the server, such as `127.0.0.1:8080`.
         plans: Searches that run in the background; new ones if None.
     """

@@ -27,7 +27,7 @@ class RunningPlan:
     """A search.
 
     Attributes:
-        number: By which the page asks for it.
+        number: Identifier by which the page requests it.
         stage, done, total: How far it is.
         plan: What it found; None while it runs, or where it failed.
         failure: Why it found nothing; empty while it runs.
@@ -57,7 +57,7 @@ class Plans:
         self._patience_s = patience_s
 
     def start(self, job: Job, *, search: Callable[..., Plan] = wattree.plan) -> RunningPlan | None:
-        """Start a search; None where as many as may run are running."""
+        """Start a search; None if the maximum number is running."""
         with self._lock:
             running = [plan for plan in self._plans.values() if not plan.is_over]
             if len(running) >= _MOST:
@@ -71,7 +71,7 @@ class Plans:
         return made
 
     def ask(self, number: str) -> RunningPlan | None:
-        """Return a search; it is wanted as long as someone asks."""
+        """Return a search; one that no page asks for is cancelled after a while."""
         found = self._plans.get(number)
         if found is not None:
             found.asked_s = time.monotonic()

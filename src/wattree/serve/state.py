@@ -102,7 +102,7 @@ class PageState:
             files: Name → file of what was uploaded, which models and nodes may name.
 
         Raises:
-            WattreeError: It is none; every problem is listed.
+            WattreeError: The controls describe no job; every problem is listed.
         """
         mapping = self.mapping
         _refuse_paths(mapping, files)

@@ -25,6 +25,8 @@ _Cells = tuple[str, ...]
 _SUMMARY_HEAD = ("source", "rows", "mean", "median", "p90", "bias", "pairs right", "skipped")
 _COVERAGE_HEAD = ("quantity", "evidence", "rows", "inside")
 _LEFT_OUT_HEAD = ("mean, source left out",)
+#: Head of a column → the same in two lines.
+_HEAD_LINES = {"mean, source left out": "mean, source\nleft out", "pairs right": "pairs\nright"}
 _WORST_HEAD = ("row", "source", "model", "devices", "measured", "predicted", "error")
 
 
@@ -63,13 +65,37 @@ def summary_table(
             calibration; adds a column.
     """
     head, lines = _summary_cells(summary, left_out)
-    table = Table(title=f"{QUANTITY_TITLES.get(quantity, quantity)}, error against measured rows")
-    for name in head:
-        first = name == head[0]
-        table.add_column(name, justify="left" if first else "right", no_wrap=first)
-    for line in lines:
-        table.add_row(*map(escape, line), style="bold" if line[0] == ALL_SOURCES else None)
+    table = _table(f"{QUANTITY_TITLES.get(quantity, quantity)}, error against measured rows [%]")
+    # What is skipped has a table of its own.
+    places = [place for place, name in enumerate(head) if name != "skipped"]
+    for place in places:
+        _add_column(table, _HEAD_LINES.get(head[place], head[place]), is_text=not place)
+    for line, entry in zip(lines, summary.values(), strict=True):
+        cells = {head[place]: line[place].replace(" %", "") for place in places}
+        if entry.pairs and entry.order is not None:
+            cells["pairs right"] = f"{round(entry.order * entry.pairs)} of {entry.pairs}"
+        style = "bold" if line[0] == ALL_SOURCES else None
+        table.add_row(*map(escape, cells.values()), style=style)
     return table
+
+
+def _table(title: str) -> Table:
+    """Return an empty table; without lines between its columns it fits a narrow terminal."""
+    return Table(
+        title=f"\n{title}",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+
+
+def _add_column(table: Table, name: str, *, is_text: bool) -> None:
+    """Add a column; a number is never cut, and text continues on the next line."""
+    table.add_column(
+        name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
+    )
 
 
 def summary_markdown(
@@ -82,9 +108,9 @@ def summary_markdown(
 
 def worst_table(entries: Iterable[Scored]) -> Table:
     """Return rows with their errors, in the order given."""
-    table = Table(title="Largest errors")
+    table = _table("Largest errors")
     for name in _WORST_HEAD:
-        table.add_column(name, justify="left" if name in _WORST_HEAD[:3] else "right")
+        _add_column(table, name, is_text=name in _WORST_HEAD[:4])
     for entry in entries:
         table.add_row(*map(escape, _worst_cells(entry)))
     return table
@@ -92,9 +118,9 @@ def worst_table(entries: Iterable[Scored]) -> Table:
 
 def coverage_table(covered: Mapping[str, Mapping[str, tuple[float, int]]]) -> Table:
     """Return how many measured values are in their 80 % intervals, by class of evidence."""
-    table = Table(title="Measured values inside 80 % intervals")
+    table = _table("Measured values inside 80 % intervals")
     for name in _COVERAGE_HEAD:
-        table.add_column(name, justify="left" if name in _COVERAGE_HEAD[:2] else "right")
+        _add_column(table, name, is_text=name in _COVERAGE_HEAD[:2])
     for quantity, classes in covered.items():
         for name, (inside, rows) in classes.items():
             style = "bold" if name == ALL_SOURCES else None
@@ -110,9 +136,9 @@ def worst_markdown(entries: Iterable[Scored]) -> str:
 
 def hold_out_table(lines: Sequence[HoldOutLine]) -> Table:
     """Return the errors on rows that a fit has not seen, one line for each kind of hold-out."""
-    table = Table(title="Step time, error on rows held out of the fit (as the calibration has it)")
+    table = _table("Step time, error on rows held out of the fit (stored in the calibration)")
     for name in _HOLD_OUT_HEAD:
-        table.add_column(name, justify="right" if name in {"mean", "median"} else "left")
+        _add_column(table, name, is_text=name not in {"mean", "median"})
     for line in lines:
         table.add_row(*map(escape, _hold_out_cells(line)))
     return table
@@ -140,9 +166,9 @@ def skipped_table(entries: Iterable[Scored]) -> Table:
         # Reasons start with the row they are about, which has its own column here.
         reason = (entry.skipped or "").removeprefix(f"row {entry.row.row_id}: ")
         groups.setdefault((entry.row.source_id, reason), []).append(entry.row.row_id)
-    table = Table(title="Skipped rows")
+    table = _table("Skipped rows")
     for name in ("source", "rows", "reason", "row ids"):
-        table.add_column(name, justify="right" if name == "rows" else "left", overflow="fold")
+        _add_column(table, name, is_text=name != "rows")
     for (source, reason), row_ids in sorted(groups.items(), key=lambda item: -len(item[1])):
         shown = ", ".join(row_ids[:_ROW_IDS_SHOWN])
         more = f" and {len(row_ids) - _ROW_IDS_SHOWN} more" if len(row_ids) > _ROW_IDS_SHOWN else ""

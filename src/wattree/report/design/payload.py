@@ -19,7 +19,7 @@ from wattree.design.answers import AxisColumn, NoAnswer, StudySummary, Tornado, 
 from wattree.report.design.basis import is_reconstruction
 from wattree.report.design.words import MEASURES, SHORT, level
 from wattree.report.words import part_in_words
-from wattree.trace import STEP_PART_WORDS
+from wattree.trace import STAGES, STEP_PART_WORDS
 
 #: Kinds of figures that the page knows units for.
 _UNITS = {
@@ -128,7 +128,7 @@ def _parts(found: Sequence[WorkloadOutcome | None], field: str) -> list[dict[str
     """Return the parts that any point has, in words, with the place of their color."""
     sums = [getattr(one, field) for one in found if one]
     names = dict.fromkeys(name for parts in sums for name, part in parts.items() if part)
-    order = tuple(STEP_PART_WORDS)
+    order = (*STEP_PART_WORDS, *STAGES)
     return [
         {
             "name": part_in_words(name),

@@ -87,7 +87,7 @@ def answer_cards(results: Results, summary: StudySummary) -> list[Card]:
 
 
 def best_section(results: Results, summary: StudySummary) -> Section:
-    """Return the best point of each objective, with what else it has."""
+    """Return the best point of each objective, with its other totals."""
     totals = list(summary.sweep.measures)
     rows = [
         (
@@ -190,7 +190,7 @@ def _worth_section(
 
 
 def comparison_rows(summary: StudySummary) -> list[tuple[str, str, str]]:
-    """Return what is known of pairs of alternatives, those with a break-even first."""
+    """Return the comparisons of pairs of alternatives, those with a break-even first."""
     return [
         (
             comparison_sentence(summary.sweep, one),

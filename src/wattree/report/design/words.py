@@ -224,7 +224,7 @@ def bottleneck_sentence(sweep: Sweep, found: LimitingResource | NoAnswer) -> str
 
 
 def kind_sentence(sweep: Sweep, one: KindReason) -> str:
-    """Return why the best kind beats another."""
+    """Return why the best kind is better than another."""
     axis = _axis(sweep, one.axis)
     least = _TOLD_SHARE * sum(abs(time_s) for time_s in one.saved_s.values())
     told = [(part, time_s) for part, time_s in one.saved_s.items() if abs(time_s) > least]
@@ -240,7 +240,7 @@ def kind_sentence(sweep: Sweep, one: KindReason) -> str:
 
 
 def ties_sentence(summary: StudySummary, measure: str) -> str:
-    """Return which points are not ranked below the best one; empty where it is alone."""
+    """Return the points too close to the best one to rank below it; empty if there are none."""
     ties = summary.ties[measure]
     if not len(ties):
         return ""

@@ -36,7 +36,8 @@ def step_answer(figures: Mapping[str, Any]) -> list[Card]:
     held = f"{format_bytes(memory['peak_bytes'])} of {format_bytes(memory['capacity_bytes'])}"
     if memory["fits"]:
         value = f"{format_time(figures['step_time_s'])} per {_timed(figures)}"
-        step = Card(name="Step time", value=value, note=f"fits in memory: {held}")
+        name = f"{_timed(figures).capitalize()} time"
+        step = Card(name=name, value=value, note=f"fits in memory: {held}")
     else:
         step = Card(name="Memory", value="does not fit", note=f"needs {held} per device", bad=True)
     return [step, _cost(figures), _certainty(figures)]
@@ -83,7 +84,7 @@ def _timed(figures: Mapping[str, Any]) -> str:
 
 
 def _certainty(figures: Mapping[str, Any]) -> Card:
-    """Return the half width of the interval of the step time, and its evidence."""
+    """Return how far up the interval of the step time goes, as tables of plans do, and why."""
     step_s = figures["step_time_s"]
     span = (figures.get("interval") or {}).get("step_time_s")
     evidence = (figures.get("provenance") or {}).get("step_time_s") or {}
@@ -91,6 +92,6 @@ def _certainty(figures: Mapping[str, Any]) -> Card:
     words = ", ".join(f"{100 * share:.0f} % {kind}" for kind, share in kinds if share > 0.005)
     if span is None:
         return Card(name="How sure", value="no interval is known", note=words)
-    value = f"± {percent((span[1] - span[0]) / 2 / step_s)}"
-    note = f"step time{likely(tuple(span), format_time)}"
+    value = f"± {percent(span[1] / step_s - 1)}"
+    note = f"{_timed(figures)} time{likely(tuple(span), format_time)}"
     return Card(name="How sure", value=value, note=f"{note}; {words}" if words else note)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from wattree.errors import OutputError, check_packages
 from wattree.files import write_atomic
 from wattree.report.html.templates import rendered, style
-from wattree.report.words import strategy_in_words
+from wattree.report.words import job_in_words, strategy_in_words
 
 if TYPE_CHECKING:
     from wattree.learn.explain import Explanation
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from wattree.search.compared import RunComparison
     from wattree.validation import Validation
 
+#: Workload → what a report of it is.
+_KINDS: Final = {
+    "train": "Prediction of one training step",
+    "forward": "Prediction of one forward pass",
+    "generate": "Prediction of one generated batch",
+}
 _BASIS = "Intervals hold with 80 % probability; docs/accuracy.md explains them."
 
 
@@ -51,8 +57,8 @@ def write_step_report(path: Path, prediction: Prediction) -> None:
     body = rendered("step.html.j2", step=step_view(prediction), warning="")
     _write(
         path,
-        kind="Prediction of one training step",
-        title=f"{result.model} on {result.cluster}",
+        kind=_KINDS[result.workload],
+        title=job_in_words(result),
         subtitle=strategy_in_words(result.strategy),
         body=body,
     )
@@ -63,9 +69,9 @@ def write_plan_report(path: Path, plan: Plan) -> None:
     from wattree.report.html.views import plan_view
 
     first = plan.best or (plan.ranked[0] if plan.ranked else None)
-    where = "this job" if first is None else f"{first.result.model} on {first.result.cluster}"
+    where = "this job" if first is None else job_in_words(first.result)
     body = rendered("plan.html.j2", plan=plan_view(plan))
-    subtitle = "Which strategy trains it best, and why."
+    subtitle = f"The best strategy by {plan.objective}, and why."
     _write(path, kind="Plan", title=where, subtitle=subtitle, body=body)
 
 
@@ -74,8 +80,8 @@ def write_comparison_report(path: Path, comparison: RunComparison) -> None:
     from wattree.report.html.views import comparison_view
 
     body = rendered("compare.html.j2", comparison=comparison_view(comparison))
-    names = ", ".join(Path(run.source).name for run in comparison.runs)
-    subtitle = ". ".join((*comparison.shortages, "All are related to the first, A."))
+    names = ", ".join(f"{run.name} {Path(run.source).name}" for run in comparison.runs)
+    subtitle = ". ".join((*comparison.shortages, "Differences are from the first, A."))
     _write(path, kind="Comparison", title=names, subtitle=subtitle, body=body)
 
 
@@ -95,8 +101,8 @@ def write_explanation_report(path: Path, found: Explanation, job: str) -> None:
 
     Args:
         path: Of the report.
-        found: What came of it.
-        job: What was run.
+        found: The explanation.
+        job: Name of the job.
     """
     from wattree.report.html.explained_view import explained_view
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from wattree.report.explained_text import classes_table, headline
 from wattree.report.html.card import Card
-from wattree.report.html.report_view import ReportView, view_of
-from wattree.report.html.views import TableView
+from wattree.report.html.report_view import ReportView
+from wattree.report.html.table_view import TableView, view_of
 from wattree.report.plots.of_explained import explained_plots
 from wattree.report.words import percent
 from wattree.units import format_time
@@ -30,7 +30,7 @@ def explained_view(found: Explanation) -> ReportView:
     )
     ranks = TableView(
         caption="Ranks",
-        head=("rank", "step", "own work", "communication behind work"),
+        head=("rank", "step", "own work", "overlapped communication"),
         body=[
             (str(each.rank), *map(format_time, (each.step_s, each.own_s, each.hidden_s)))
             for each in found.ranks
@@ -75,8 +75,8 @@ def _cards(found: Explanation) -> list[Card]:
     cards.append(
         Card(
             name="How sure",
-            value="as predicted" if found.is_expected else "other than predicted",
-            note=f"80 % of such runs are predicted between {low} and {high}",
+            value="inside the interval" if found.is_expected else "outside the interval",
+            note=f"the prediction's 80 % interval is {low} to {high}",
         )
     )
     return cards

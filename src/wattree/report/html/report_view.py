@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from wattree.report.html.card import Card
-from wattree.report.html.views import TableView
+from wattree.report.html.table_view import TableView
 from wattree.report.plots import Plot
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,22 +25,3 @@ class ReportView:
     plots: Sequence[Plot]
     tables: Sequence[TableView]
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
-def view_of(table: Table, caption: str = "") -> TableView:
-    """Return a table of a terminal as one of a page; its title is the caption, unless given."""
-    from rich.text import Text
-
-    columns = [
-        [
-            Text.from_markup(cell).plain if isinstance(cell, str) else str(cell)
-            for cell in each.cells
-        ]
-        for each in table.columns
-    ]
-    return TableView(
-        caption=caption or str(table.title or ""),
-        head=[str(each.header) for each in table.columns],
-        body=list(zip(*columns, strict=True)),
-        numbers=[place for place, each in enumerate(table.columns) if each.justify == "right"],
-    )

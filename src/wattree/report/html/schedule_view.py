@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from wattree.report.html.card import Card
 from wattree.report.html.report_view import ReportView
-from wattree.report.html.views import TableView
+from wattree.report.html.table_view import TableView
 from wattree.report.plots.of_schedule import schedule_plots
 from wattree.report.schedule_text import (
     JOBS_HEAD,
+    LEAST_GAP,
     OBJECTIVES,
     TOTALS_HEAD,
     answer,
@@ -29,7 +30,7 @@ _SHOWN = {"energy": joules, "cost": money, "carbon": grams}
 def schedule_view(schedule: QueueSchedule) -> ReportView:
     """Return the contents of a schedule's report."""
     jobs = TableView(
-        caption="Jobs by their start",
+        caption="Jobs in the order of their start",
         head=JOBS_HEAD,
         body=[tuple(row.values()) for row in job_rows(schedule)],
         numbers=range(1, len(JOBS_HEAD)),
@@ -55,13 +56,18 @@ def schedule_view(schedule: QueueSchedule) -> ReportView:
     )
 
 
+def _gap(schedule: QueueSchedule) -> str:
+    return "none" if schedule.gap < LEAST_GAP else f"at most {percent(schedule.gap)}"
+
+
 def _cards(schedule: QueueSchedule) -> list[Card]:
     name = schedule.queue.objective.value
     own, plain = schedule.totals.of(name), schedule.first_come.of(name)
     shown = _SHOWN.get(name, format_time)
     saved = ""
     if own is not None and plain:
-        saved = f"{percent(1 - own / plain)} less than first come, first served"
+        word = "less" if own <= plain else "more"
+        saved = f"{percent(abs(1 - own / plain))} {word} than first come, first served"
     late = schedule.totals.late
     due = sum(job.deadline_s is not None for job in schedule.jobs)
     return [
@@ -76,5 +82,5 @@ def _cards(schedule: QueueSchedule) -> list[Card]:
             note=f"the last job ends after {format_time(schedule.totals.makespan_s)}",
             bad=late > 0,
         ),
-        Card(name="How good it can be", value=percent(schedule.gap), note=bound(schedule)),
+        Card(name="Possible improvement", value=_gap(schedule), note=bound(schedule)),
     ]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from wattree.report.html.card import Card
-from wattree.report.html.report_view import ReportView, view_of
+from wattree.report.html.report_view import ReportView
+from wattree.report.html.table_view import view_of
 from wattree.report.plots.of_validation import validation_plots
 from wattree.report.words import percent
 from wattree.validation import ALL_SOURCES, worst
@@ -37,13 +38,14 @@ def _answer(found: Validation, whole: dict[str, Summary]) -> str:
     if not whole:
         return "No row has a prediction and a measurement."
     rows = sum(each.count for each in whole.values())
-    skipped = sum(each.skipped for each in whole.values())
+    skipped = len({each.row.row_id for each in found.scored if each.skipped is not None})
     (largest,) = worst(found.scored, count=1) or (None,)
-    told = f"{rows:,} measured values are predicted, {skipped:,} rows are skipped."
+    words = f"{rows:,} measured values are predicted; "
+    words += f"{skipped:,} {'row is' if skipped == 1 else 'rows are'} skipped."
     if largest is None or largest.error is None:
-        return told
+        return words
     row = largest.row
-    return f"{told} The largest error is {percent(abs(largest.error))}, of row {row.row_id}."
+    return f"{words} The largest error is {percent(abs(largest.error))}, of row {row.row_id}."
 
 
 def _certainty(found: Validation) -> Iterator[Card]:

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wattree.report.compare_text import compared_rows
+from wattree.report.generation_text import phase_table
 from wattree.report.html.answers import comparison_answer, plan_answer, step_answer
 from wattree.report.html.card import Card
+from wattree.report.html.table_view import TableView, view_of
 from wattree.report.plan_text import ranking_rows, strategy_label
 from wattree.report.plots import Plot, plots_of
 from wattree.report.plots.of_plan import plan_plots
@@ -30,25 +32,6 @@ if TYPE_CHECKING:
     from wattree.predict import Prediction
     from wattree.search import Plan
     from wattree.search.compared import RunComparison
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableView:
-    """A table.
-
-    Attributes:
-        caption: What it is of.
-        head: Names of its columns.
-        body: Its rows, as many cells each as `head`.
-        numbers: Columns that are aligned to the right, from 0.
-        shares: Of each row a share to draw as a bar; none if empty.
-    """
-
-    caption: str
-    head: Sequence[str]
-    body: Sequence[Sequence[str]]
-    numbers: Sequence[int] = ()
-    shares: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +87,15 @@ def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
     headroom = 1 - memory["peak_bytes"] / memory["capacity_bytes"]
     fits = f"{percent(headroom)} free" if memory["fits"] else "does not fit"
     cost, carbon = figures.get("cost_usd"), figures.get("carbon_gco2e")
+    each = "batch" if figures.get("generation") else "step"
     cards = [
-        _card("Step time", figures["step_time_s"], format_time, spans.get("step_time_s")),
+        _card(
+            f"{each.capitalize()} time",
+            figures["step_time_s"],
+            format_time,
+            spans.get("step_time_s"),
+        ),
+        *_token_cards(figures.get("generation") or {}),
         Card(name="Throughput", value=rate, note=_utilization(figures)),
         Card(
             name=f"Memory, of {format_bytes(memory['capacity_bytes'])}",
@@ -113,31 +103,34 @@ def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
             note=fits + likely(spans.get("memory.peak_bytes"), format_bytes),
             bad=not memory["fits"],
         ),
-        _card("Energy per step", figures["energy_j"]["total"], joules, spans.get("energy_j")),
+        _card(f"Energy per {each}", figures["energy_j"]["total"], joules, spans.get("energy_j")),
         _card("Power", figures["average_power_w"], watts, spans.get("average_power_w")),
     ]
     if cost is not None:
-        cards.append(_card("Cost per step", cost, money, spans.get("cost_usd")))
+        cards.append(_card(f"Cost per {each}", cost, money, spans.get("cost_usd")))
     if carbon is not None:
-        cards.append(_card("Carbon per step", carbon, grams, spans.get("carbon_gco2e")))
+        cards.append(_card(f"Carbon per {each}", carbon, grams, spans.get("carbon_gco2e")))
     return tuple(cards)
 
 
 def step_view(prediction: Prediction) -> StepView:
     """Return the contents of a step's report."""
     result = prediction.result
-    memory, energy = result.memory, result.energy_j
+    memory, energy, each = result.memory, result.energy_j, result.timed
     tables = [
-        _parts("Where the step goes, on the slowest rank", asdict(result.time_s), format_time),
+        _parts(f"Where the {each} goes, on the slowest rank", asdict(result.time_s), format_time),
         _parts("Memory of the fullest device", memory.by_category, format_bytes),
-        _parts("Energy of the step by stage, PUE included", energy.by_stage, joules),
-        _parts("Energy of the step by component", energy.by_component, joules),
+        _parts(f"Energy of the {each} by stage, PUE included", energy.by_stage, joules),
+        _parts(f"Energy of the {each} by component", energy.by_component, joules),
         TableView(
             caption="What the figures rest on",
             head=("quantity", "evidence", "shares and notes"),
             body=evidence_rows(result.provenance),
         ),
     ]
+    if result.generation is not None:
+        phases = view_of(phase_table(result.generation), "Prompts, and the tokens after")
+        tables.insert(0, phases)
     if memory.fixes:
         fixes = [
             (fix.change, format_bytes(fix.peak_bytes), format_time(fix.step_time_s))
@@ -163,7 +156,7 @@ def plan_view(plan: Plan) -> PlanView:
     if ideas:
         head, body = ranking_rows([idea[0] for idea in ideas])
         table = TableView(
-            caption=f"By {plan.objective}, best first",
+            caption=f"Ranked strategies by {plan.objective}, best first",
             head=head,
             body=body,
             numbers=[column for column in range(len(head)) if column != 1],
@@ -194,7 +187,7 @@ def plan_view(plan: Plan) -> PlanView:
 
 def comparison_view(comparison: RunComparison) -> ComparisonView:
     """Return the contents of a comparison's report."""
-    names = [f"{run.name}  {run.source}" for run in comparison.runs]
+    names = [run.name for run in comparison.runs]
     body = compared_rows(comparison)
     return ComparisonView(
         answer=comparison_answer(comparison),
@@ -206,6 +199,17 @@ def comparison_view(comparison: RunComparison) -> ComparisonView:
 
 def _card(name: str, value: float, shown: Any, span: tuple[float, float] | None) -> Card:
     return Card(name=name, value=shown(value), note=likely(span, shown).strip(" ()"))
+
+
+def _token_cards(generation: Mapping[str, Any]) -> list[Card]:
+    """Return the times to the first token and to each further one, where tokens are generated."""
+    names = {"time_to_first_token_s": "First token", "time_per_output_token_s": "Output token"}
+    notes = ("after all prompts", "of each sequence")
+    return [
+        Card(name=name, value=format_time(generation[key]), note=note)
+        for (key, name), note in zip(names.items(), notes, strict=True)
+        if generation.get(key) is not None
+    ]
 
 
 def _utilization(figures: Mapping[str, Any]) -> str:

@@ -12,12 +12,14 @@ from wattree.report.plots.figure import INK, SERIES, label_end, legend, part_col
 from wattree.report.words import part_in_words
 from wattree.trace import Trace
 
-#: Links that are drawn, those that carry most.
+#: Kinds of links that are drawn, and strategies that are numbered.
 _LINKS: Final = 10
 #: Parts below this share of the longest step are not drawn.
 _SHOWN_SHARE: Final = 1e-3
 #: Share of the longest bar that a label takes: closer to the line of the limit it would meet it.
 _LABEL: Final = 0.18
+#: Share of the range of an axis within which two labels overlap.
+_CLOSE: Final = 0.05
 #: Totals from here on are written as whole numbers.
 _LONG: Final = 1000.0
 
@@ -60,13 +62,18 @@ def draw_bars(axes: Any, bars: Bars) -> None:
     for row, total in enumerate(left):
         # Beyond the line of the limit where it would be written across that.
         at = limit if 0.0 < limit - total < _LABEL * longest else total
-        label_end(axes, at, row, f"{total:{'.3g' if total < _LONG else ',.0f'}} {bars.unit}")
+        label_end(axes, at, row, f"{_three_digits(total)} {bars.unit}")
     if bars.limit is not None:
         axes.axvline(limit, color=INK, linewidth=1.0, linestyle="--")
     room = 0.5 if len(names) == 1 else 0.0  # else a single bar would fill the picture
     axes.set_ylim(len(names) - 0.5 + room, -0.5 - room)
     axes.set(xlabel=f"{bars.quantity} [{bars.unit}]", xlim=(0.0, 1.14 * longest))
     legend(axes)
+
+
+def _three_digits(value: float) -> str:
+    """Return a number with three digits, zeros included: of bars that are compared."""
+    return f"{value:#.3g}".removesuffix(".") if value < _LONG else f"{value:,.0f}"
 
 
 def draw_links(axes: Any, names: Sequence[str], shares: Any) -> None:
@@ -79,34 +86,69 @@ def draw_links(axes: Any, names: Sequence[str], shares: Any) -> None:
 
 
 def link_shares(trace: Trace) -> tuple[list[str], Any]:
-    """Return the busiest links, and the utilization of each."""
+    """Return the busiest link of each kind, and the utilization of each.
+
+    Links of one kind are alike on most stages: ten of them would say the same.
+    """
     graph = trace.graph
     tasks = np.repeat(np.arange(graph.tasks), np.diff(graph.flow_offsets))
     moved = graph.flow_bytes_per_s * graph.work_s[tasks]
     carried = np.bincount(graph.flow_links, weights=moved, minlength=len(graph.link_names))
     could = graph.link_bandwidth_bytes_per_s * max(trace.makespan_s, 1e-12)
-    share = np.divide(carried, could, out=np.zeros_like(carried), where=could > 0)
-    order = np.argsort(-share, kind="stable")[:_LINKS]
-    order = order[share[order] > 0]
+    share = np.divide(carried, could, out=np.zeros_like(could), where=could > 0)
+    busiest: dict[str, int] = {}
+    for index in np.argsort(-share, kind="stable").tolist():
+        # 'stage 3 (32 ranks) network out' is of the kind 'network out'.
+        busiest.setdefault(graph.link_names[index].rsplit(") ", 1)[-1], index)
+    order = np.array([index for index in busiest.values() if share[index] > 0][:_LINKS], dtype=int)
     return [graph.link_names[index] for index in order], share[order]
 
 
 def draw_front(
-    axes: Any, points: Sequence[tuple[str, float, float]], *, x_title: str, y_title: str
+    axes: Any,
+    points: Sequence[tuple[str, float, float]],
+    *,
+    x_title: str,
+    y_title: str,
+    is_front: bool = False,
 ) -> None:
     """Draw strategies by two quantities, the best of the list marked.
 
     Args:
         axes: To draw on.
-        points: Of each strategy its label and the two quantities, best first.
+        points: Of each its label and the two quantities, best first.
         x_title, y_title: Quantities with their units.
+        is_front: Labeled points are Pareto-optimal: nothing is below or left of them.
     """
     xs, ys = [x for _, x, _ in points], [y for _, _, y in points]
     axes.scatter(xs[1:], ys[1:], color=SERIES[0], s=36)
     axes.scatter(xs[:1], ys[:1], color=SERIES[5], s=64, marker="D", zorder=3)
-    for number, (_, x, y) in enumerate(points[:_LINKS], start=1):
-        axes.annotate(
-            f"{number}", (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8.5, color=INK
-        )
     axes.set(xlabel=x_title, ylabel=y_title)
     axes.margins(0.12)
+    drawn = list(zip(xs, ys, strict=True))[:_LINKS]
+    for members in _near(drawn, across=np.ptp(xs) or 1.0, up=np.ptp(ys) or 1.0):
+        x = max(drawn[index][0] for index in members)
+        y = float(np.mean([drawn[index][1] for index in members]))
+        label = ", ".join(points[index][0] for index in members if points[index][0])
+        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5, "color": INK}
+        if is_front:
+            x = min(drawn[index][0] for index in members)
+            style |= {"ha": "right", "va": "top"}
+        axes.annotate(label, (x, y), xytext=(-6, -4) if is_front else (6, 4), **style)
+
+
+def _near(points: Sequence[tuple[float, float]], *, across: float, up: float) -> list[list[int]]:
+    """Return indices of points in groups so close that their labels would overlap."""
+    groups: list[list[int]] = []
+    for index, (x, y) in enumerate(points):
+        for group in groups:
+            if any(
+                abs(x - points[other][0]) < _CLOSE * across
+                and abs(y - points[other][1]) < _CLOSE * up
+                for other in group
+            ):
+                group.append(index)
+                break
+        else:
+            groups.append([index])
+    return groups

@@ -19,16 +19,21 @@ SERIES: Final = (
     *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#f0e442"),
     *("#882255", "#44aa99", "#332288"),
 )
-#: What is drawn in the color of the page's text, and of its lines.
-INK, _LINE = "#1b1f24", "#c9d1d9"
+#: What is drawn in the color of the page's text, of its lines, and of the page itself.
+INK, _LINE, PAPER = "#1b1f24", "#c9d1d9", "#fffffe"
+#: Behind words that would otherwise stand on a color or a line.
+GROUND: Final = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
 #: Ending of a file → format.
 _FORMATS: Final = {".svg": "svg", ".png": "png"}
 _WIDTH_IN: Final = 9.0
-_NARROW_IN: Final = 4.4
+_NARROW_IN: Final = 3.8
 #: Digits of coordinates that no one sees, and that are half of an SVG.
 _MORE_DIGITS: Final = re.compile(r"(\d\.\d\d)\d+")
+_TAG: Final = re.compile(r"<[^>]*>")
 #: Units of an axis of times: seconds, name.
 _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+#: Units of an axis of energies: joules, name.
+_JOULES: Final = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +67,13 @@ class Plot:
         """
         text = _saved(self, "svg", width_in=_NARROW_IN if is_narrow else _WIDTH_IN).decode("utf-8")
         text = text[text.index("<svg") :]
-        text = _MORE_DIGITS.sub(r"\1", text)
+        # In tags alone: words between them may be numbers that people read.
+        text = _TAG.sub(lambda tag: _MORE_DIGITS.sub(r"\1", tag[0]), text)
         # Ids of two pictures of a page must differ.
         prefix = f"{self.name}-{'narrow-' if is_narrow else ''}"
         text = re.sub(r'((?:id="|href="#|url\(#))', rf"\g<1>{prefix}", text)
         text = text.replace(INK, "currentColor").replace(_LINE, "var(--line)")
+        text = text.replace(PAPER, "var(--page)")
         return re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
 
     def link(self) -> str:
@@ -171,11 +178,17 @@ def label_end(axes: Any, value: float, row: float, text: str) -> None:
     )
 
 
+def is_narrow(axes: Any) -> bool:
+    """Return whether they are drawn for a column or a narrow window."""
+    return bool(axes.figure.get_figwidth() < _WIDTH_IN)
+
+
 def legend(axes: Any) -> None:
     """List the series: right of wide axes in the order of their stack, above narrow ones."""
     handles, labels = axes.get_legend_handles_labels()
-    if axes.figure.get_figwidth() < _WIDTH_IN:
-        axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
+    if is_narrow(axes):
+        place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2}
+        axes.legend(handles, labels, **place, fontsize=8.5, handlelength=1.0, columnspacing=1.0)
     else:
         axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -199,3 +212,8 @@ def part_colors(parts: Sequence[str], known: Sequence[str]) -> dict[str, str]:
 def time_unit(largest_s: float) -> tuple[float, str]:
     """Return the unit of an axis of times up to the largest: its seconds, and its name."""
     return next(((scale, unit) for scale, unit in _TIMES if largest_s >= scale), _TIMES[-1])
+
+
+def energy_unit(largest_j: float) -> tuple[float, str]:
+    """Return the unit of an axis of energies up to the largest: its joules, and its name."""
+    return next(((scale, unit) for scale, unit in _JOULES if largest_j >= scale), _JOULES[-1])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wattree.report.plots.figure import INK, SERIES, Plot, label_end, time_unit
 from wattree.report.plots.of_runs import step_plot
+from wattree.report.words import part_in_words
 
 if TYPE_CHECKING:
     from wattree.learn.explain import Explanation
@@ -23,17 +24,24 @@ def explained_plots(found: Explanation) -> list[Plot]:
         "predicted": {each.name: each.predicted_s for each in found.classes},
         "measured": {each.name: each.measured_s for each in found.classes},
     }
-    differences = {each.name: each.difference_s for each in found.classes if each.difference_s}
+    ranks = _by_rank(found)
+    # One color for a class in both pictures.
+    known = tuple(
+        dict.fromkeys([*steps["predicted"], *(name for r in ranks.values() for name in r)])
+    )
+    differences = {
+        part_in_words(each.name): each.difference_s for each in found.classes if each.difference_s
+    }
     return [
-        step_plot(steps, "Where the step goes, predicted and measured"),
+        step_plot(steps, "Where the step goes, predicted and measured", known),
         Plot(
             name="differences",
-            title="Measured less predicted, by class",
-            summary="To the right: longer than predicted.",
+            title="Difference of measured and predicted time, by class",
+            summary="Bars to the right: measured longer than predicted.",
             draw=partial(_draw_differences, differences=differences),
             height_in=1.0 + 0.32 * max(len(differences), 1),
         ),
-        replace(step_plot(_by_rank(found), "Where the step of each rank goes"), name="ranks"),
+        replace(step_plot(ranks, "Where the step of each rank goes", known), name="ranks"),
     ]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from wattree.lowering.streams import CATEGORIES
 from wattree.report.plots.bars import Bars, draw_bars
-from wattree.report.plots.figure import Plot, time_unit
+from wattree.report.plots.figure import Plot, energy_unit, time_unit
 from wattree.report.words import COMPONENT_WORDS, part_in_words, percent, quantity
 from wattree.trace import STEP_PART_WORDS
 from wattree.units import format_bytes, format_time
@@ -16,20 +17,31 @@ from wattree.units import format_bytes, format_time
 _GIB: Final = 2.0**30
 #: Parts of memory in the order of their colors: those of tensors as pictures over time have them.
 _MEMORY: Final = (*CATEGORIES, "allocator", "context", "overhead")
-#: Units of an axis of energies: joules, name.
-_JOULES: Final = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
+#: Bars whose parts a summary names, each of them.
+_EACH: Final = 2
 
 
-def step_plot(parts: Mapping[str, Mapping[str, float]], title: str = "") -> Plot:
-    """Return the picture of where steps go: name → part → time [s]."""
+def step_plot(
+    parts: Mapping[str, Mapping[str, float]],
+    title: str = "",
+    known: Sequence[str] = tuple(STEP_PART_WORDS),
+    timed: str = "step",
+) -> Plot:
+    """Return the picture of where steps go.
+
+    Args:
+        parts: Name of a step → part → time. [s]
+        title: Its heading, unless it is that of steps.
+        known: All parts, in the order of their colors.
+        timed: What the times are of.
+    """
     longest = max((sum(each.values()) for each in parts.values()), default=1.0)
     scale, unit = time_unit(longest)
-    known = tuple(STEP_PART_WORDS)
-    bars = Bars(parts=parts, quantity="time of a step", unit=unit, scale=scale, known=known)
+    bars = Bars(parts=parts, quantity=f"time of a {timed}", unit=unit, scale=scale, known=known)
     return Plot(
         name="step",
-        title=title or "Where the step goes",
-        summary=_in_words(parts, format_time),
+        title=title or f"Where the {timed} goes",
+        summary=f"{_in_words(parts, format_time)}.",
         draw=partial(draw_bars, bars=bars),
         height_in=_height(len(parts)),
     )
@@ -41,7 +53,8 @@ def run_plots(runs: Mapping[str, Mapping[str, Any]]) -> list[Plot]:
     Args:
         runs: Name → figures of the result, as its `as_json` has them.
     """
-    found = [step_plot({name: figures["time_s"] for name, figures in runs.items()})]
+    timed = "batch" if all(figures.get("generation") for figures in runs.values()) else "step"
+    found = [step_plot({name: each["time_s"] for name, each in runs.items()}, timed=timed)]
     memory = {name: figures["memory"] for name, figures in runs.items()}
     held = {name: each["by_category"] for name, each in memory.items() if each.get("by_category")}
     capacities = {each.get("capacity_bytes") for each in memory.values()}
@@ -51,21 +64,20 @@ def run_plots(runs: Mapping[str, Mapping[str, Any]]) -> list[Plot]:
             parts=held, quantity="memory", unit="GiB", scale=_GIB, limit=limit, known=_MEMORY
         )
         of = "" if limit is None else f" The line is what the device has, {format_bytes(limit)}."
-        found.append(_plot("memory", "Memory of the fullest device", bars, format_bytes, of))
+        found.append(bars_plot("memory", "Memory of the fullest device", bars, format_bytes, of))
     energy = {name: _components(figures["energy_j"]) for name, figures in runs.items()}
     drawn = {name: each for name, each in energy.items() if each}
     if drawn:
-        longest = max(sum(each.values()) for each in drawn.values())
-        scale, unit = next((each for each in _JOULES if longest >= each[0]), _JOULES[-1])
+        scale, unit = energy_unit(max(sum(each.values()) for each in drawn.values()))
         bars = Bars(
             parts=drawn,
-            quantity="energy of a step",
+            quantity=f"energy of a {timed}",
             unit=unit,
             scale=scale,
             known=tuple(COMPONENT_WORDS),
         )
         joules = partial(quantity, unit="J")
-        found.append(_plot("energy", "Where the energy goes", bars, joules))
+        found.append(bars_plot("energy", "Where the energy goes", bars, joules))
     return found
 
 
@@ -76,7 +88,15 @@ def _components(energy: Any) -> Mapping[str, float]:
     return energy.get("by_component") or energy.get("by_stage") or {}
 
 
-def _plot(name: str, title: str, bars: Bars, shown: Any, more: str = "") -> Plot:
+def bars_plot(name: str, title: str, bars: Bars, shown: Any, more: str = "") -> Plot:
+    """Return a picture of bars.
+
+    Args:
+        name, title: Of the picture.
+        bars: Its bars.
+        shown: Writes an amount for people.
+        more: What its summary says besides.
+    """
     return Plot(
         name=name,
         title=title,
@@ -92,10 +112,14 @@ def _height(bars: int) -> float:
 
 
 def _in_words(parts: Mapping[str, Mapping[str, float]], shown: Any) -> str:
-    """Return the total of each bar, and its largest part."""
+    """Return the total of each bar, and its largest part; of many bars those of the first."""
+    described = _EACH if len(parts) <= _EACH else 1
     words = []
-    for name, each in parts.items():
+    for name, each in islice(parts.items(), described):
         total, largest = sum(each.values()), max(each, key=lambda part: each[part])
         share = percent(each[largest] / total) if total else "0 %"
         words.append(f"{name}: {shown(total)}, {share} of it {part_in_words(largest)}")
+    if others := [sum(each.values()) for each in parts.values()][described:]:
+        ends = dict.fromkeys((shown(min(others)), shown(max(others))))
+        words.append(f"the others {' to '.join(ends)}")
     return "; ".join(words)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from wattree.report.plots.figure import INK, SERIES, Plot
+from wattree.report.plots.figure import GROUND, INK, SERIES, Plot, is_narrow
 from wattree.report.words import watts
 from wattree.schedule.schedule_result import busy
 from wattree.units import JOULES_PER_KWH, format_time
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _HOUR_S: Final = 3600.0
 _DAYS_FROM_S: Final = 4 * 86_400.0
-#: Names stand beside bars of jobs that take less of the width than this.
-_NARROW: Final = 0.12
+#: A letter of a name as a share of the width, on wide and on narrow axes.
+_LETTER: Final = 0.01
+_NARROW_LETTER: Final = 0.02
 
 
 def schedule_plots(schedule: QueueSchedule) -> list[Plot]:
@@ -28,9 +29,9 @@ def schedule_plots(schedule: QueueSchedule) -> list[Plot]:
     plots = [
         Plot(
             name="nodes",
-            title="Which job has which node",
-            summary=f"{len(schedule.jobs)} jobs on {nodes} nodes until {end}; the table below has "
-            "the same.",
+            title="Jobs on nodes over time",
+            summary=f"{len(schedule.jobs)} jobs on {nodes} nodes until {end}. Dotted lines are "
+            "deadlines; the table below has the same.",
             draw=lambda axes: _draw_nodes(axes, schedule),
             height_in=min(1.4 + 0.35 * nodes, 6.0),
             is_wide=True,
@@ -76,6 +77,7 @@ def _time_axis(axes: Any, schedule: QueueSchedule) -> float:
 
 def _draw_nodes(axes: Any, schedule: QueueSchedule) -> None:
     scale = _time_axis(axes, schedule)
+    letter = _NARROW_LETTER if is_narrow(axes) else _LETTER
     for number, job in enumerate(schedule.jobs):
         start, length = job.start_s / scale, (job.end_s - job.start_s) / scale
         for first, count in _spans(job):
@@ -86,15 +88,23 @@ def _draw_nodes(axes: Any, schedule: QueueSchedule) -> None:
                 alpha=0.75,
             )
         first, count = _spans(job)[0]
-        wide = length >= _NARROW * schedule.totals.makespan_s / scale
+        whole = schedule.totals.makespan_s / scale
+        width = len(job.name) * letter * whole
+        if length >= width:
+            x, name, side = start + length / 2, job.name, "center"
+        elif start + length + width <= whole:
+            x, name, side = start + length, f" {job.name}", "left"
+        else:
+            x, name, side = start, f"{job.name} ", "right"
         axes.text(
-            start + length / 2 if wide else start + length,
+            x,
             first + count / 2 - 0.5,
-            job.name if wide else f" {job.name}",
-            ha="center" if wide else "left",
+            name,
+            ha=side,
             va="center",
             fontsize=8.5,
-            color="#000000" if wide else INK,
+            color="#000000" if side == "center" else INK,
+            **({} if side == "center" else {"bbox": GROUND}),
             clip_on=True,
         )
         if job.deadline_s is not None and job.deadline_s <= 1.02 * schedule.totals.makespan_s:

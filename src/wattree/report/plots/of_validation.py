@@ -23,6 +23,9 @@ _UNITS: Final[Mapping[str, tuple[float, str]]] = {
 }
 #: Sources with the largest errors that are drawn.
 _SOURCES: Final = 16
+#: Share of values that intervals should contain, and what a label takes. [%]
+_LEVEL: Final = 80.0
+_LABEL: Final = 10.0
 #: Rows of a class of evidence that are worth a bar.
 _FEW_ROWS: Final = 5
 
@@ -56,7 +59,7 @@ def validation_plots(found: Validation) -> list[Plot]:
                 Plot(
                     name=f"sources-{quantity.replace('_', '-')}",
                     title=f"{title}: mean error by source, largest first",
-                    summary="The table below has all sources.",
+                    summary="In parentheses: number of rows. The table below has all sources.",
                     draw=partial(_draw_sources, sources=each),
                     height_in=1.0 + 0.28 * min(len(each), _SOURCES),
                 )
@@ -72,10 +75,11 @@ def validation_plots(found: Validation) -> list[Plot]:
             Plot(
                 name="intervals",
                 title="Measured values inside their 80 % intervals, by class of evidence",
-                summary="Right of the line intervals are wider than they need be, left of it "
-                "narrower than they claim.",
+                summary="In parentheses: number of rows. Beyond the line at 80 %, intervals are "
+                "wider than necessary; short of it, too narrow.",
                 draw=partial(_draw_coverage, coverage=coverage),
                 height_in=1.0 + 0.28 * len(coverage),
+                is_wide=True,
             )
         )
     return plots
@@ -102,13 +106,14 @@ def _draw_sources(axes: Any, sources: Mapping[str, Summary]) -> None:
         label_end(axes, error, row, f"{error:.1f}")
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.set(xlabel="mean absolute error [%]; number of rows in parentheses")
+    axes.set(xlabel="mean absolute error [%]")
 
 
 def _draw_coverage(axes: Any, coverage: Mapping[str, float]) -> None:
     axes.barh(list(coverage), list(coverage.values()), color=SERIES[0], height=0.6)
     for row, share in enumerate(coverage.values()):
-        label_end(axes, share, row, f"{share:.0f}")
-    axes.axvline(80.0, color=INK, linewidth=1.0, linestyle="--")
+        at = _LEVEL if _LEVEL - _LABEL < share < _LEVEL else share  # clear of the line
+        label_end(axes, at, row, f"{share:.0f}")
+    axes.axvline(_LEVEL, color=INK, linewidth=1.0, linestyle="--")
     axes.invert_yaxis()
-    axes.set(xlim=(0.0, 112.0), xlabel="inside [%]; number of rows in parentheses")
+    axes.set(xlim=(0.0, 112.0), xlabel="inside their interval [%]")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import Phase, StreamKind
-from wattree.report.plots.figure import INK, SERIES, legend, part_colors, time_unit
+from wattree.report.plots.figure import GROUND, INK, SERIES, legend, part_colors, time_unit
 from wattree.report.trace_counters import memory_levels
 from wattree.report.words import COMPONENT_WORDS, part_in_words
 from wattree.trace import COMPONENTS, PowerOverTime, Trace
@@ -30,12 +30,22 @@ _PHASES: Final[Mapping[str, Phase]] = {
 _COMMUNICATION: Final = "communication"
 
 
-def draw_memory(axes: Any, trace: Trace, capacity_bytes: float) -> None:
-    """Draw the memory of the fullest rank class by category, under the device's capacity."""
+def draw_memory(axes: Any, trace: Trace, capacity_bytes: float, other_bytes: float = 0.0) -> None:
+    """Draw the memory of the fullest rank class by category, and the device's capacity.
+
+    Args:
+        axes: To draw on.
+        trace: Of the step.
+        capacity_bytes: Memory of the device.
+        other_bytes: What is held all the time and is no tensor of the trace.
+    """
     graph = trace.graph
     times_s, levels = fullest_memory(trace)
     edges, unit = _times(times_s)
-    below = np.zeros(len(levels))
+    below = np.full(len(levels), other_bytes / 2**30)
+    if other_bytes:
+        style = {"color": SERIES[len(graph.category_names) % len(SERIES)], "label": "framework"}
+        axes.stairs(below, edges, fill=True, **style)
     # What changes over the step lies on top of what does not.
     held = np.flatnonzero(levels.any(axis=0))
     for category in held[np.argsort(np.ptp(levels[:, held], axis=0), kind="stable")]:
@@ -46,14 +56,22 @@ def draw_memory(axes: Any, trace: Trace, capacity_bytes: float) -> None:
             baseline=below,
             fill=True,
             color=SERIES[category % len(SERIES)],
-            label=graph.category_names[category],
+            label=part_in_words(graph.category_names[category]),
         )
         below = below + gib
     axes.axhline(capacity_bytes / 2**30, color=INK, lw=1, ls="--")
+    # Written over what does not fit, the word needs a ground.
     axes.annotate(
-        "capacity", (edges[-1], capacity_bytes / 2**30), ha="right", va="bottom", fontsize=8.5
+        "capacity",
+        (edges[-1], capacity_bytes / 2**30),
+        xytext=(-2, 3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=8.5,
+        **({"bbox": GROUND} if below.max() > capacity_bytes / 2**30 else {}),
     )
-    axes.set(xlabel=f"time in the step [{unit}]", ylabel="tensors on the device [GiB]")
+    axes.set(xlabel=f"time in the step [{unit}]", ylabel="memory of the device [GiB]")
     axes.set(xlim=(0.0, edges[-1]), ylim=(0.0, 1.08 * max(below.max(), capacity_bytes / 2**30)))
     legend(axes)
 
@@ -107,9 +125,12 @@ def draw_timeline(axes: Any, trace: Trace) -> None:
     bins = max(_FEWEST_BINS, _BINS // rows)  # many rows of many intervals are a large picture
     edges, unit = _times(np.linspace(0.0, trace.makespan_s, bins + 1))
     colors = dict(zip([*_PHASES, _COMMUNICATION], SERIES, strict=False))
+    shares = [busy_shares(trace, row, bins) for row in range(rows)]
+    shown = [name for name in colors if any(each[name].any() for each in shares)]
     for row in range(rows):
         base = np.full(bins, row + 0.58)
-        for name, share in busy_shares(trace, row, bins).items():
+        for name in shown:
+            share = shares[row][name]
             label, height = name if row == 0 else None, 0.58
             if name == _COMMUNICATION:
                 base, height = np.full(bins, row + 0.88), 0.25

@@ -24,9 +24,9 @@ const levelAt = (axis, point) => axis.levels[column(axis.codes)[point]];
 const varied = study.axes.filter((axis) => axis.levels.length > 1);
 const feasible = column(study.feasible);
 
-/** Unit → [factor, name] from large to small; the first that a value reaches is used. */
+/** Unit → [least value, name, factor if it differs] from large to small; the first that a value reaches is used. */
 const SCALES = {
-  s: [[86400, "d"], [3600, "h"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"]],
+  s: [[2 * 86400, "d", 86400], [2 * 3600, "h", 3600], [1, "s"], [1e-3, "ms"], [1e-6, "µs"]],
   J: [[3.6e15, "TWh"], [3.6e12, "GWh"], [3.6e9, "MWh"], [3.6e6, "kWh"], [1e3, "kJ"], [1, "J"]],
   W: [[1e9, "GW"], [1e6, "MW"], [1e3, "kW"], [1, "W"]],
   USD: [[1e9, "billion USD"], [1e6, "million USD"], [1e3, "thousand USD"], [1, "USD"]],
@@ -36,7 +36,8 @@ const SCALES = {
 
 function scaleOf(unit, typical) {
   const scales = SCALES[unit] || [[1, unit]];
-  return scales.find(([factor]) => typical >= factor) || scales[scales.length - 1];
+  const [from, name, factor] = scales.find(([least]) => typical >= least) || scales[scales.length - 1];
+  return [factor || from, name];
 }
 
 function digits(value) {
@@ -47,7 +48,7 @@ function digits(value) {
 function figureText(value, unit) {
   if (!Number.isFinite(value)) return "–";
   const [factor, name] = scaleOf(unit, Math.abs(value));
-  return `${digits(value / factor)} ${name}`;
+  return name === "USD" ? `$${digits(value)}` : `${digits(value / factor)} ${name}`;
 }
 
 /** Texts of files are no markup in labels of plots either. */

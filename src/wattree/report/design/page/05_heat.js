@@ -37,7 +37,7 @@ function heatFigure() {
         xaxis: ticks(grid.columns, columns(), 18), yaxis: { ...ticks(grid.rows, rows(), innerWidth < 600 ? 16 : innerWidth < 1000 ? 44 : 60), autorange: "reversed" },
         shapes: outlined.map((cell) => ({ type: "rect", x0: cell.column - 0.5, x1: cell.column + 0.5, y0: cell.row - 0.5, y1: cell.row + 0.5, line: { color: theme.mark, width: 3 } })),
       },
-      summary: `Cells say how many times ${grid.label} of the best cell. ${grid.rows.length} rows` + (grid.left ? `, the best; ${grid.left} more are not drawn: filter to see them` : "") + ".",
+      summary: `Each cell: ${grid.label}, divided by that of the best cell. ${grid.rows.length} rows` + (grid.left ? `, the best; ${grid.left} more are not drawn: filter to see them` : "") + ".",
       head: [kindName(rows()), ...grid.columns.map((one) => one.label)],
       rows: grid.rows.map((r) => [r.label, ...grid.columns.map((c) => say(at(r, c)))]),
     };

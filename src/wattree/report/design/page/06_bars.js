@@ -1,5 +1,7 @@
 // Parts of a step's time and energy, for the selected points or, if none is, the front.
 const MOST_BARS = 40;
+/** Parts below this share of every bar are in the table alone. */
+const SHOWN_SHARE = 5e-4;
 
 function barFigures(front) {
   const changed = () => made.forEach((figure) => figure.mark());
@@ -31,7 +33,7 @@ function stacked(workload, choose, front, theme) {
     ...base, name: plain(title.replaceAll("_", " ")), y: values.map((v) => (v || 0) / factor), marker: { color: color },
     hovertext: points.map((p, i) => `${plain(title)}: ${figureText(values[i], unit)}<br>${hoverText(p)}`),
   });
-  const data = columns.map((part) => trace(part.name, points.map((p) => part.values[p]), COLORS[part.color % COLORS.length]));
+  const data = columns.filter((part) => points.some((p) => part.values[p] > SHOWN_SHARE * total[p])).map((part) => trace(part.name, points.map((p) => part.values[p]), COLORS[part.color % COLORS.length]));
   if (undivided.some((value) => value > 0)) data.push(trace("not divided", undivided, theme.neutral));
   const mark = (p) => (column(workload.simulated)[p] ? "" : "≈");
   return {
