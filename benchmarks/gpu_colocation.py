@@ -33,7 +33,7 @@ from benchmarks.gpu_training import environment, sees_no_device, write_result
 from wattree.cost.colocation import capacity_of_fill
 from wattree.errors import RunError, UnknownNameError, WattreeError
 from wattree.job import job_from_mapping
-from wattree.predict.colocation import MeasuredStep, predicted_gain
+from wattree.predict.colocation import MeasuredStep, ProcessesOnDevice, predicted_gain
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import TrialSetting
@@ -185,14 +185,13 @@ def predicted(
         gaps_s=gaps,
         alternations=max(int(profile["kernels"]), 1),
     )
-    found = predicted_gain(
-        alone,
-        processes,
+    shared = ProcessesOnDevice(
+        processes=processes,
         rule=_RULE,
         cores=len(os.sched_getaffinity(0)) if sharing == "processor" else None,
         capacity=float(capacity_of_fill(fill)) if overlaps and fill is not None else 1.0,
     )
-    return found.gain
+    return predicted_gain(alone, shared).gain
 
 
 def table(lines: Sequence[Line], title: str) -> Table:

@@ -185,16 +185,13 @@ def ranks_on_links(folder: Path) -> AbstractContextManager[Ranks]:
 
 
 @contextmanager
-def running_ranks(
-    folder: Path, *, size: int, rate_mbit_per_s: float, program: str = "benchmarks.phantom_rank"
-) -> Iterator[Ranks]:
+def running_ranks(folder: Path, *, size: int, rate_mbit_per_s: float) -> Iterator[Ranks]:
     """Start a network and a rank of one thread on every host; remove all of it at the end.
 
     Args:
         folder: With netlab's `emulation.py`.
         size: Hosts.
         rate_mbit_per_s: Of every link, in each direction. [Mbit/s]
-        program: Module that a rank runs.
     """
     emulation = _emulation(folder)
     hosts = tuple(f"h{number}" for number in range(size))
@@ -209,8 +206,8 @@ def running_ranks(
         fcntl.flock(lock, fcntl.LOCK_EX)
         names = [PREFIX + node for node in topology.nodes]
         with _reaper(names, lock.fileno()), emulation.Network(topology) as network:
-            told = {"store": str(Path(made) / "store"), "size": size}
-            children = [_started(host, rank, told, program) for rank, host in enumerate(hosts)]
+            place = {"store": str(Path(made) / "store"), "size": size}
+            children = [_started(host, rank, place) for rank, host in enumerate(hosts)]
             try:
                 yield Ranks(network, children)
             finally:
@@ -230,7 +227,7 @@ def _emulation(folder: Path) -> ModuleType:
     return module
 
 
-def _started(host: str, rank: int, told: Mapping[str, Any], program: str) -> subprocess.Popen[str]:
+def _started(host: str, rank: int, place: Mapping[str, Any]) -> subprocess.Popen[str]:
     variables = os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
@@ -238,7 +235,13 @@ def _started(host: str, rank: int, told: Mapping[str, Any], program: str) -> sub
     }
     inside = ["ip", "netns", "exec", PREFIX + host]
     return subprocess.Popen(
-        [*inside, sys.executable, "-m", program, json.dumps({**told, "rank": rank})],
+        [
+            *inside,
+            sys.executable,
+            "-m",
+            "benchmarks.phantom_rank",
+            json.dumps({**place, "rank": rank}),
+        ],
         cwd=ROOT,
         env=variables,
         stdin=subprocess.PIPE,
