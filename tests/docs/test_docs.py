@@ -41,6 +41,8 @@ from wattree.errors import StrategyError
 from wattree.files import read_yaml, yaml_of
 from wattree.hardware import load as hardware
 from wattree.job import Job, job_from_mapping
+from wattree.schedule import ways
+from wattree.schedule.queue import JobQueue, QueuedJob
 from wattree.schedule.queue_file import queue_from_mapping
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -219,6 +221,23 @@ def test_refusals_read_as_printed(block: Block, folder: Path) -> None:
         wattree.simulate(job_of(block, folder))
 
     assert str(caught.value) == block.following.rstrip("\n")
+
+
+_PREDICTED: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _predicted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue of a page is that of its command and of its snippet; planning takes seconds."""
+    predicted = ways._on
+
+    def once(queue: JobQueue, queued: QueuedJob, nodes: int, *rest: Any) -> Any:
+        key = f"{queue.source} {ways._key(queued, nodes)}"
+        if key not in _PREDICTED:
+            _PREDICTED[key] = predicted(queue, queued, nodes, *rest)
+        return _PREDICTED[key]
+
+    monkeypatch.setattr(ways, "_on", once)
 
 
 @pytest.mark.parametrize("block", marked("run"))
