@@ -80,7 +80,7 @@ CASES = (
 
 
 def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
-    """Return measured beside predicted gain of two processes, case by case.
+    """Return measured and predicted gain of two processes, case by case.
 
     Args:
         turns: Times that one and two processes are measured in turn.
@@ -136,8 +136,8 @@ def profiled(case: Case, processes: int = 2, steps: int = _PROFILED_STEPS) -> di
         finished = launch_script(command, options, environment=case.environment(), say=_nothing)
         if finished.code:
             raise RunError(str(_SCRIPT), [f"ended with {finished.code}: {finished.failure}"])
-        told: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-    return told
+        measured: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return measured
 
 
 @lru_cache

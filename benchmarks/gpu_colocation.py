@@ -1,4 +1,4 @@
-"""Several processes on one accelerator: throughput, utilization, energy, beside the prediction.
+"""Several processes on one accelerator: throughput, utilization, energy, with the prediction.
 
     python -m benchmarks.gpu_colocation [--seconds S] [--only JOB] [--rivals] [--out FILE]
 
@@ -63,7 +63,7 @@ class Job:
     workers: int = 12
 
     def words(self) -> tuple[str, ...]:
-        """Return what the script is told, but for its workers."""
+        """Return the arguments of the script, but for its workers."""
         return ("--model", self.model, "--size", str(self.size), "--batch", str(self.batch))
 
 
@@ -257,8 +257,8 @@ def _profiled(words: Sequence[str], device: str) -> dict[str, float]:
         finished = launch_script(command, options, environment=os.environ, say=_nothing)
         if finished.code:
             raise RunError(str(_SCRIPT), [f"found exit code {finished.code}, expected 0"])
-        told: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-    return told
+        measured: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return measured
 
 
 def _trials(job: Job, sharing: str, device: str, seconds: float) -> Trials:

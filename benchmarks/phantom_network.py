@@ -95,7 +95,7 @@ class Turn:
 
 
 class Ranks:
-    """Processes that build and run contestants when told to; one per host of the network."""
+    """Processes that build and run contestants on request; one per host of the network."""
 
     def __init__(self, network: Any, children: Sequence[subprocess.Popen[str]]) -> None:
         self.network, self._children = network, children
@@ -131,7 +131,7 @@ class Ranks:
         )
 
     def exchange(
-        self, kind: str, elements: int, times: int, *, products: int = 0, beside: bool = False
+        self, kind: str, elements: int, times: int, *, products: int = 0, alongside: bool = False
     ) -> tuple[float, float]:
         """Return what an exchange of so many values a rank takes among products.
 
@@ -140,7 +140,7 @@ class Ranks:
             elements: Of a rank, float32.
             times: How often.
             products: For each exchange.
-            beside: They run alongside it; otherwise after it.
+            alongside: The products run alongside it; otherwise after it.
 
         Returns:
             Median time of the slowest rank; processor time for each, with threads that carry
@@ -148,7 +148,7 @@ class Ranks:
         """
         order = {"do": "exchange", "name": "", "kind": kind, "elements": elements, "times": times}
         before = _Ticks.now()
-        said = self._ask({**order, "products": products, "beside": beside}, 120.0)
+        said = self._ask({**order, "products": products, "alongside": alongside}, 120.0)
         interrupts_s = _Ticks.now().since(before).interrupts / _HERTZ
         processor_s = sum(one["processor_s"] for one in said) + interrupts_s
         return max(one["seconds"] for one in said), processor_s / times / len(said)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cost.groups import contiguous_group
 from wattree.cost import GroupShape, LinkRates, port_loads
 from wattree.cost.algorithms import (
     Call,
@@ -17,7 +18,6 @@ from wattree.cost.algorithms import (
     Protocol,
     RankGroup,
     Routes,
-    contiguous_group,
     group_of,
     link_loads,
     schedule_of,

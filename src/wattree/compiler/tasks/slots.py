@@ -264,7 +264,7 @@ def place_slots(
     index = 0
     while index < len(order):
         slot, table = order[index], own[index]
-        if index + 1 < len(order) and order[index + 1].beside:
+        if index + 1 < len(order) and order[index + 1].overlaps:
             pair = pairs.together(table, own[index + 1])
             first = tables.append(pair.table, slot.micro_batch)
             for place, rows in zip((index, index + 1), pair.rows, strict=True):
