@@ -23,7 +23,7 @@ import pytest
 
 from tests.distributed.ranks import run_ranks
 from tests.distributed.warm import warm_path, warm_python
-from tests.docs.test_docs import SESSIONS
+from tests.docs.pages import SESSIONS
 from tests.energy.synthetic import World, isolated, study
 from tests.measure import profiles
 from wattree.cli.main import run
