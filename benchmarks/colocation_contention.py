@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def slowdowns(name: str, cores: Sequence[int], rounds: int) -> list[float]:
-    """Return how much slower a step is beside the others than alone, round by round."""
+    """Return how much slower a step is alongside the others than alone, round by round."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(len(cores)), context.Queue()
     workers = [

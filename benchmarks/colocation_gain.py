@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.frame import Figure, Section
 from tests.distributed.ranks import run_ranks
 from wattree.errors import RunError
-from wattree.predict.colocation import MeasuredStep, predicted_gain
+from wattree.predict.colocation import MeasuredStep, ProcessesOnDevice, predicted_gain
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import TrialSetting
@@ -80,7 +80,7 @@ CASES = (
 
 
 def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
-    """Return measured beside predicted gain of two processes, case by case.
+    """Return measured and predicted gain of two processes, case by case.
 
     Args:
         turns: Times that one and two processes are measured in turn.
@@ -136,8 +136,8 @@ def profiled(case: Case, processes: int = 2, steps: int = _PROFILED_STEPS) -> di
         finished = launch_script(command, options, environment=case.environment(), say=_nothing)
         if finished.code:
             raise RunError(str(_SCRIPT), [f"ended with {finished.code}: {finished.failure}"])
-        told: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-    return told
+        measured: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return measured
 
 
 @lru_cache
@@ -183,13 +183,8 @@ def predicted_from(
         loader_core_s=profile.get("loader_core_s", 0.0),
         cores_used=max(profile["cores"], 1.0),
     )
-    found = predicted_gain(
-        alone,
-        processes,
-        rule=rule,
-        cores=cores,
-        reduction_s=averaging,
-    )
+    shared = ProcessesOnDevice(processes=processes, rule=rule, cores=cores, reduction_s=averaging)
+    found = predicted_gain(alone, shared)
     # A clock between steps hides what workers need longer than they.
     step_s = max(profile["step_s"], alone.loader_s / max(alone.workers, 1))
     return found.samples / found.step_s / (profile["samples"] / step_s)

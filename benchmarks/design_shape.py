@@ -52,7 +52,7 @@ def complete(_: Options) -> Section:
             )
             taken = time.perf_counter() - began
             points = len(run_study(load_study(study), store=store, on="here"))
-            figures.append(_told(f"transformer-1t-{part}", f"{taken:.1f} s for {points} points"))
+            figures.append(_figure(f"transformer-1t-{part}", f"{taken:.1f} s for {points} points"))
             whole += taken
     figures.append(
         Figure(
@@ -136,7 +136,7 @@ def _expansion() -> tuple[Figure, ...]:
     best = max(any_way[b, "own"] / t for (b, way), t in any_way.items() if way == "expanded")
     return (
         *figures,
-        _told("Gain over tensor ranks across pods, without pipelines", f"{gain:.2f} ×"),
+        _figure("Gain over tensor ranks across pods, without pipelines", f"{gain:.2f} ×"),
         _published("Gain over the best of every strategy, at most", best, _PUBLISHED_GAIN),
     )
 
@@ -146,11 +146,11 @@ def _resources() -> tuple[Figure, ...]:
     network = _times("transformer-1t-network", "inside", "between", "memory")
     own = {k[:2]: t for k, t in network.items() if k[2] == "own"}
     return (
-        _told(
+        _figure(
             "4 × the arithmetic, own memory / expanded",
             " / ".join(f"{compute[1.0, w] / compute[4.0, w]:.2f} ×" for w in ("own", "expanded")),
         ),
-        _told(
+        _figure(
             "Links: slowest to fastest of the sweep, own memory",
             f"{max(own.values()):.1f} to {min(own.values()):.1f} s",
         ),
@@ -171,7 +171,7 @@ def _clusters() -> tuple[Figure, ...]:
             spread,
             _PUBLISHED_SPREAD,
         ),
-        _told(
+        _figure(
             "Gain by expanded memory, by cluster",
             ", ".join(f"{name} {gain:.2f} ×" for name, gain in gains.items()),
         ),
@@ -187,12 +187,14 @@ def dlrm(_: Options) -> Section:
         if o.feasible
     }
     cheapest = min((c for (_, way, _), c in usd.items() if way == "own"))
-    lines = [_told("Without expanded memory, the cheapest instance", f"{cheapest:.0f} USD")]
+    lines = [_figure("Without expanded memory, the cheapest instance", f"{cheapest:.0f} USD")]
     for way in ("overflow", "tables", "cached"):
         here = {b: c for (n, w, b), c in usd.items() if n == "1" and w == way}
         at = _crossing([(b, c, cheapest) for b, c in sorted(here.items())])
-        told = "none" if at is None else f"from {at / 1e9:.0f} GB/s a device"
-        lines.append(_told(f"One node, {way}: worth it", f"{told}, {min(here.values()):.0f} USD"))
+        worth = "none" if at is None else f"from {at / 1e9:.0f} GB/s a device"
+        lines.append(
+            _figure(f"One node, {way}: worth it", f"{worth}, {min(here.values()):.0f} USD")
+        )
     return Section(
         title="Study (2), DLRM-DCNv2: one epoch by nodes per instance", figures=(*lines,)
     )
@@ -206,7 +208,7 @@ def energy(_: Options) -> Section:
         best = min((o for o in results.outcomes if o.feasible), key=lambda o: o.totals[total])
         values, totals = best.point.values, best.totals
         lines.append(
-            _told(
+            _figure(
                 f"The {name}",
                 f"{values['nodes']} nodes at {values['limit']:.0f} W: "
                 f"{totals['time_s'] / 86400:.0f} d, {totals['energy_j'] / 3.6e9:.0f} MWh, "
@@ -220,7 +222,7 @@ def options(_: Options) -> Section:
     """Return what phantom layers and co-located processes are worth."""
     found = _times("options", "way", "between")
     lines = [
-        _told(
+        _figure(
             f"{str(way).capitalize()} at {bandwidth * 8 / 1e9:.0f} Gbit/s an adapter",
             f"{found['as they are', bandwidth] / t:.2f} × as fast"
             + ("" if way == "co-located" else "; another function is trained"),
@@ -253,12 +255,12 @@ def _times(name: str, *axes: str) -> dict[tuple[object, ...], float]:
     }
 
 
-def _told(measure: str, found: str) -> Figure:
+def _figure(measure: str, found: str) -> Figure:
     return Figure(measure, "", found)
 
 
 def _published(measure: str, found: float, published: float) -> Figure:
-    """Return a figure beside the published one, met within a fifth of it."""
+    """Return a figure with the published one, met within a fifth of it."""
     error = found / published - 1.0
     return Figure(
         measure,

@@ -4,7 +4,7 @@
 
 DIR holds `opdata` and `measured`; by default `../shared`. A section whose tables are not there, or
 whose library (pyarrow, extra `fit`) is not installed, is left out and named. `--fit` prints the
-constants that the measurements make, beside the shipped ones. A missed target is no failure.
+constants that the measurements make, next to the shipped ones. A missed target is no failure.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def _table(section: Section) -> Table:
     for line in section.figures:
         reached = ("met" if line.reached else "MISSED") if line.wanted else ""
         table.add_row(line.measure, "", line.found, "", "", "", line.wanted, reached)
-    if section.beside:
+    if section.details:
         table.add_section()
-    for each in section.beside:
+    for each in section.details:
         table.add_row(*_cells(each), style="dim")
     return table
 

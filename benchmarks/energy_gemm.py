@@ -195,7 +195,7 @@ def section(options: Options) -> Section | None:
     return Section(
         title="Board power of matmuls of 200 us and more",
         measures=tuple(measures),
-        beside=(*known, *by_format, *swapped),
+        details=(*known, *by_format, *swapped),
     )
 
 

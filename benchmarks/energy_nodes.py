@@ -60,12 +60,12 @@ def section(options: Options) -> Section | None:
     constants = shipped(options.calibration)
     expected = of_others(options.calibration)
     left_out: list[float] = []
-    beside = []
+    details = []
     for name, mine in of_benchmark(own).items():
         others = [run for run in own if run not in mine]
         off = _errors(mine, fitted(others, ratio, expected=expected))
         left_out += off
-        beside.append(_measure(f"{name}, left out of the fit", off))
+        details.append(_measure(f"{name}, left out of the fit", off))
     one = [run for run in own if run.of.nodes == 1]
     eight = [run for run in own if run.of.nodes > 1]
     from_one = _errors(eight, fitted(one, ratio, expected=expected))
@@ -73,12 +73,12 @@ def section(options: Options) -> Section | None:
     return Section(
         title="Average power of nodes of eight H100, MLPerf training, at the logged rate",
         measures=(_measure("all rows", _errors(runs, constants), _TARGET),),
-        beside=(
+        details=(
             _measure("rows of one node", _errors(one, constants)),
             _measure("rows of eight nodes", _errors(eight, constants)),
             _measure("eight nodes, constants of one-node rows alone", from_one),
             _measure("each benchmark left out of the fit", left_out),
-            *beside,
+            *details,
             _measure("another node (air-cooled), not in the fit", _errors(other, constants)),
         ),
         notes=(
@@ -141,7 +141,7 @@ def scaling(options: Options) -> Section | None:
             _measure("energy a sample, logged samples/s (energy.csv)", logged, _TARGET),
             _measure("energy a sample, step time from the simulation too", simulated, _TARGET),
         ),
-        beside=(
+        details=(
             _measure("the same, measured step of one node times simulated ratio", anchored),
             _measure("likewise, software family without settings", plain),
         ),

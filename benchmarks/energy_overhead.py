@@ -146,7 +146,7 @@ def section(_: Options) -> Section | None:
                 target=LIMIT,
             ),
         ),
-        beside=(
+        details=(
             Measure(
                 name="the same without labels in either: noise of this machine",
                 count=PAIRS,

@@ -141,18 +141,18 @@ def _job(model: str, batch: int, device: str) -> Job:
     )
 
 
-def device_w(run: Trained, *, training: float | None = None, told: bool = False) -> float:
+def device_w(run: Trained, *, training: float | None = None, measured_time: bool = False) -> float:
     """Return the average power of the device by the ledger of the step. [W]
 
     Args:
         run: The row.
         training: In place of the shipped constant.
-        told: Whether tasks take the measured step time.
+        measured_time: Whether tasks take the measured step time.
     """
     power, trace = run.power, run.trace
     if training is not None:
         power = replace(power, vector_share=(training - 1.0) * power.memory_share)
-    if told:
+    if measured_time:
         assert run.step_s
         stretch = run.step_s / trace.makespan_s
         trace = replace(trace, start_s=trace.start_s * stretch, end_s=trace.end_s * stretch)
@@ -193,9 +193,9 @@ def section(options: Options) -> Section | None:
     return Section(
         title="`simulate` alone: average power at its own rate, shipped constants",
         measures=tuple(pairs),
-        beside=(
+        details=(
             *_steps(groups),
-            *_told(options, groups, made),
+            *_at_measured_rate(options, groups, made),
             *(_under_limits(options, at_work) if options.refits else ()),
         ),
         notes=(
@@ -252,7 +252,7 @@ def _steps(groups: Mapping[str, Sequence[Trained]]) -> list[Measure]:
     return found
 
 
-def _told(
+def _at_measured_rate(
     options: Options, groups: Mapping[str, Sequence[Trained]], made: Mapping[str, float]
 ) -> list[Measure]:
     """Return errors at the measured rate: shipped, and with what fitting has not seen."""
@@ -261,14 +261,14 @@ def _told(
         rated = [run for run in runs if run.step_s]
         name = rated[0].device
         others = [value for device, value in made.items() if device != name]
-        found.append(_measure(f"{title}, given the rate", _errors(rated, told=True)))
-        left_out = _errors(rated, told=True, training=float(np.mean(others)))
+        found.append(_measure(f"{title}, given the rate", _errors(rated, measured_time=True)))
+        left_out = _errors(rated, measured_time=True, training=float(np.mean(others)))
         found.append(_measure(f"{title}, given, constant of the other two devices", left_out))
         by_model = []
         for model in {run.row.model_name for run in rated}:
             mine = [run for run in rated if run.row.model_name == model]
             rest = [run for run in rated if run not in mine]
-            by_model += _errors(mine, told=True, training=_fitted(rest))
+            by_model += _errors(mine, measured_time=True, training=_fitted(rest))
         found.append(_measure(f"{title}, given, each model left out of the fit", by_model))
     runs = kind_of(read_runs(options))
     training = float(np.mean([made[name] for name in _NODES]))
@@ -279,9 +279,9 @@ def _told(
 
 
 def _constants_note(made: Mapping[str, float]) -> list[str]:
-    told = ", ".join(f"{name} {value:.2f}" for name, value in made.items())
+    factors = ", ".join(f"{name} {value:.2f}" for name, value in made.items())
     return [
-        f"bytes of training draw, over those of steady products: {told}; of H100 all rows but "
+        f"bytes of training draw, over those of steady products: {factors}; of H100 all rows but "
         "those of DLRM are at the limit from there on: no more than a lower bound"
     ]
 
@@ -333,7 +333,7 @@ def _fitted(runs: Sequence[Trained]) -> float:
     """Return the constant of least mean absolute error at the measured rate."""
 
     def loss(training: float) -> float:
-        return float(np.mean(np.abs(_errors(runs, told=True, training=training))))
+        return float(np.mean(np.abs(_errors(runs, measured_time=True, training=training))))
 
     return float(minimize_scalar(loss, bounds=(1.0, _MOST), method="bounded").x)
 

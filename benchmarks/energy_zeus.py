@@ -57,7 +57,7 @@ def section(options: Options) -> Section | None:
         [row for row in read_rows(path) if row.source_id == _SOURCE], options.calibration
     )
     scored = [each for entries in scores.values() for each in entries if each.counts]
-    measures, beside = [], []
+    measures, details = [], []
     for quantity, target in _TARGETS.items():
         mine = [each for each in scored if each.quantity == quantity and each.error is not None]
         measures.append(Measure.of(_NAMES[quantity], _errors(mine), target))
@@ -65,12 +65,12 @@ def section(options: Options) -> Section | None:
             of_device = [each for each in mine if anchored_device(each.row) == device]
             unseen = [each for each in of_device if not makes_constants(each.row)]
             name = f"{_NAMES[quantity]}, {device}"
-            beside.append(Measure.of(name, _errors(of_device), None))
-            beside.append(Measure.of(f"{name}, pairs left out of the fit", _errors(unseen), None))
+            details.append(Measure.of(name, _errors(of_device), None))
+            details.append(Measure.of(f"{name}, pairs left out of the fit", _errors(unseen), None))
     return Section(
         title="Training under power limits, from the run with the highest (Zeus)",
         measures=tuple(measures),
-        beside=tuple(beside),
+        details=tuple(details),
         notes=("anchors are outside every average",),
     )
 

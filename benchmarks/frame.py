@@ -24,7 +24,7 @@ from wattree.energy.scores import score
 from wattree.files import write_atomic
 
 Floats = NDArray[np.float64]
-#: Folder of reference data beside the checkout.
+#: Folder of reference data next to the checkout.
 SHARED = Path(__file__).parents[2] / "shared"
 #: Rows up to which figures get an interval.
 _MOST_DRAWN = 1000
@@ -42,7 +42,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What every section is told.
+    """What every section is given.
 
     Attributes:
         shared: Folder with `opdata` and `measured`.
@@ -80,7 +80,7 @@ class Measure:
         bias: Median signed error; None likewise.
         target: What the figure must not exceed; None where nothing is asked.
         lower, upper: Interval of 95 % of the figure, bootstrap over rows; None where it is not
-            told.
+            computed.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Measure:
     @classmethod
     def of(cls, name: str, errors: Floats, target: float | None) -> Measure:
         """Return the line of relative errors; of many rows without an interval, which is narrow."""
-        told = score(errors.tolist()) if len(errors) <= _MOST_DRAWN else None
+        scored = score(errors.tolist()) if len(errors) <= _MOST_DRAWN else None
         return cls(
             name=name,
             count=len(errors),
@@ -103,8 +103,8 @@ class Measure:
             median=float(np.median(np.abs(errors))),
             bias=float(np.median(errors)),
             target=target,
-            lower=told.lower if told else None,
-            upper=told.upper if told else None,
+            lower=scored.lower if scored else None,
+            upper=scored.upper if scored else None,
         )
 
     @property
@@ -121,14 +121,14 @@ class Section:
         title: Its heading.
         measures: Its lines.
         figures: Lines whose figure is no relative error, in words.
-        beside: Lines without a target that explain others.
+        details: Lines without a target that explain others.
         notes: Sentences below it.
     """
 
     title: str
     measures: tuple[Measure, ...] = ()
     figures: tuple[Figure, ...] = ()
-    beside: tuple[Measure, ...] = ()
+    details: tuple[Measure, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Section:
             "title": self.title,
             "measures": lines,
             "figures": [asdict(f) for f in self.figures],
-            "beside": [asdict(m) for m in self.beside],
+            "details": [asdict(m) for m in self.details],
             "notes": list(self.notes),
         }
 
@@ -177,7 +177,7 @@ def section_parser(
     """Return the arguments of a command that prints sections.
 
     Args:
-        doc: Of the command; its first line is told by `--help`.
+        doc: Of the command; its first line is shown by `--help`.
         sections: Their names.
         reads_tables: Whether the command takes the folder of tables, too.
     """
@@ -190,7 +190,7 @@ def section_parser(
 
 
 def options_of(given: argparse.Namespace) -> Options:
-    """Return what sections are told, from the arguments of their command."""
+    """Return what sections are given, from the arguments of their command."""
     return Options(
         shared=getattr(given, "dir", Path()),
         calibration=load_calibration(),

@@ -1,4 +1,4 @@
-"""Several processes on one accelerator: throughput, utilization, energy, beside the prediction.
+"""Several processes on one accelerator: throughput, utilization, energy, with the prediction.
 
     python -m benchmarks.gpu_colocation [--seconds S] [--only JOB] [--rivals] [--out FILE]
 
@@ -33,7 +33,7 @@ from benchmarks.gpu_training import environment, sees_no_device, write_result
 from wattree.cost.colocation import capacity_of_fill
 from wattree.errors import RunError, UnknownNameError, WattreeError
 from wattree.job import job_from_mapping
-from wattree.predict.colocation import MeasuredStep, predicted_gain
+from wattree.predict.colocation import MeasuredStep, ProcessesOnDevice, predicted_gain
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import TrialSetting
@@ -63,7 +63,7 @@ class Job:
     workers: int = 12
 
     def words(self) -> tuple[str, ...]:
-        """Return what the script is told, but for its workers."""
+        """Return the arguments of the script, but for its workers."""
         return ("--model", self.model, "--size", str(self.size), "--batch", str(self.batch))
 
 
@@ -185,14 +185,13 @@ def predicted(
         gaps_s=gaps,
         alternations=max(int(profile["kernels"]), 1),
     )
-    found = predicted_gain(
-        alone,
-        processes,
+    shared = ProcessesOnDevice(
+        processes=processes,
         rule=_RULE,
         cores=len(os.sched_getaffinity(0)) if sharing == "processor" else None,
         capacity=float(capacity_of_fill(fill)) if overlaps and fill is not None else 1.0,
     )
-    return found.gain
+    return predicted_gain(alone, shared).gain
 
 
 def table(lines: Sequence[Line], title: str) -> Table:
@@ -258,8 +257,8 @@ def _profiled(words: Sequence[str], device: str) -> dict[str, float]:
         finished = launch_script(command, options, environment=os.environ, say=_nothing)
         if finished.code:
             raise RunError(str(_SCRIPT), [f"found exit code {finished.code}, expected 0"])
-        told: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-    return told
+        measured: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return measured
 
 
 def _trials(job: Job, sharing: str, device: str, seconds: float) -> Trials:

@@ -6,7 +6,7 @@ VGG16, ResNet-50 and ViT-B/16 of the zoo train on synthetic images, a decoder of
 Llama 3.2 1B on synthetic tokens, half a minute each; the device's energy counter is read by stage
 (`wattree.measure.Stages`). The result names device, driver and software; without a device nothing
 is written. Only the device's energy is compared, as no meter of the node is read. `--from` needs no
-device: it prints what a result measured beside what is predicted now.
+device: it prints what a result measured and what is predicted now.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Side:
         exposed_s: Stage → what of it is that stage's. [s]
         energy_j: Of the device. [J]
         by_stage_j: Stage → energy; None where the meter could not tell. [J]
-        notes: How they were told apart, or why not; what happened to the meter.
+        notes: How they were separated, or why not; what happened to the meter.
     """
 
     step_s: float
@@ -170,12 +170,12 @@ def measured(run: Run) -> Side:
     """Return what a step of a measured run took; all its meters are of the device."""
     steps = run.iterations
     energies = {stage: run.stages[stage].energy_j for stage in STAGES}
-    told = {stage: each / steps for stage, each in energies.items() if each is not None}
+    by_stage = {stage: each / steps for stage, each in energies.items() if each is not None}
     return Side(
         step_s=run.wall_s / steps,
         exposed_s={stage: run.stages[stage].exposed_s / steps for stage in STAGES},
         energy_j=run.energy_j / steps,
-        by_stage_j=told if len(told) == len(STAGES) else None,
+        by_stage_j=by_stage if len(by_stage) == len(STAGES) else None,
         notes=(*run.notes, *(f"{m.domain}: {m.note}" for m in run.meters if m.note)),
     )
 
@@ -218,7 +218,7 @@ def _cells(
     time_a: float, time_b: float, energy_a: float | None, energy_b: float | None
 ) -> tuple[str, ...]:
     def number(value: float | None, scale: float) -> str:
-        return "not told" if value is None else f"{value * scale:.3f}"
+        return "unknown" if value is None else f"{value * scale:.3f}"
 
     def error(ours: float | None, theirs: float | None) -> str:
         return f"{ours / theirs - 1:+.1%}" if ours and theirs else ""
@@ -228,7 +228,7 @@ def _cells(
         f"{number(time_b, 1e3)} ms",
         error(time_a, time_b),
         f"{number(energy_a, 1.0)} J",
-        "not told" if energy_b is None else f"{number(energy_b, 1.0)} J",
+        "unknown" if energy_b is None else f"{number(energy_b, 1.0)} J",
         error(energy_a, energy_b),
     )
 

@@ -1,4 +1,4 @@
-"""Plain steps of the transformers library on this machine's accelerator, beside the prediction.
+"""Plain steps of the transformers library on this machine's accelerator, with the prediction.
 
     python -m benchmarks.gpu_steps [--seconds S] [--only WORDS] [--trace FILE] [--out FILE]
 

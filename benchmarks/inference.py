@@ -1,4 +1,4 @@
-"""Predicted beside published throughput and latency of inference; run with `python -m`.
+"""Predicted and published throughput and latency of inference; run with `python -m`.
 
 The rows are those of `inference_rows.csv`: static batches of stated size, prompt and generated
 lengths, by the pages in `SOURCES`. None is left out but those whose weights and KV cache do not fit

@@ -168,7 +168,7 @@ def screening() -> list[Figure]:
 
 
 def accuracy(folder: Path | None) -> list[Figure]:
-    """Errors against measured rows, with the record of left-out sources beside them."""
+    """Errors against measured rows, with the record of left-out sources next to them."""
     import wattree
     from wattree.validation.priors import FITTED
 

@@ -57,7 +57,7 @@ _JOBS = (
 )
 #: Strategies of a job that are mixed, and how much of the memory they may need.
 _BASES, _MOST_OVER = 4, 2.0
-#: Kinds of blocks that are told apart, the ones with most parameters first.
+#: Kinds of blocks that are distinguished, the ones with most parameters first.
 _KINDS = 4
 _SURE = 0.8
 _TABLES = ("auto", "table-wise", "row-wise", "column-wise")

@@ -42,7 +42,7 @@ def section(options: Options) -> Section | None:
     return Section(
         title="Steps of ResNet-50 and RetinaNet, MLPerf training, H100 and H200, no anchor",
         measures=(Measure.of("all rows", np.array(every), None),),
-        beside=tuple(Measure.of(name, np.array(each), None) for name, each in errors.items()),
+        details=tuple(Measure.of(name, np.array(each), None) for name, each in errors.items()),
         notes=tuple(notes),
     )
 

@@ -75,7 +75,7 @@ def import_libraries() -> None:
 
 
 def config_row(name: str, path: Path, answers: Mapping[str, Any]) -> Row:
-    """Return what is found of a configuration beside what is expected."""
+    """Return what is found of a configuration, and what is expected."""
     config = _read(path)
     sizes = answers.get("input") or {}
     batch = sizes.get("batch", 2)
@@ -108,7 +108,7 @@ def config_row(name: str, path: Path, answers: Mapping[str, Any]) -> Row:
 
 
 def module_row(name: str, path: Path, answers: Mapping[str, Any]) -> Row:
-    """Return what is found of a module beside what is expected.
+    """Return what is found of a module, and what is expected.
 
     Parameters and FLOP are those of the full size, saved bytes those of the small one on a CPU.
     """

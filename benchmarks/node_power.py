@@ -167,7 +167,7 @@ def node_w(
         work_w: What one device draws for work on one node, where that was measured. [W]
         step_s: Of the run, if not as measured. [s]
     """
-    power = _told(run.power, constants)
+    power = _fitted_power(run.power, constants)
     waits_w = power.idle_w + power.spin_w
     if work_w is None:
         work_w = _device_w(power, run.one, run.one_step_s) - _device_w(power, run.one)
@@ -181,10 +181,10 @@ def node_w(
 def measured_work_w(one: Run, constants: NodeConstants) -> float:
     """Return what a device draws for work on one node, from its measured power. [W]"""
     device_w = (one.of.power_w / _scope(one, constants) - constants.host_w) / DEVICES
-    return device_w - _device_w(_told(one.power, constants), one.load)
+    return device_w - _device_w(_fitted_power(one.power, constants), one.load)
 
 
-def _told(power: DevicePower, constants: NodeConstants) -> DevicePower:
+def _fitted_power(power: DevicePower, constants: NodeConstants) -> DevicePower:
     return replace(power, vector_share=(constants.training - 1.0) * power.memory_share)
 
 

@@ -42,7 +42,7 @@ def step_contestants() -> dict[str, Contestant]:
     return found
 
 
-def told(case: Contestant) -> str:
+def described(case: Contestant) -> str:
     """Return a case in words."""
     return (
         f"{SIZE} ranks of one thread, links of {RATE_MBIT_PER_S:.0f} Mbit/s, {case.depth} "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from benchmarks.frame import Figure, Options, Section
-from benchmarks.phantom_cases import BYTES_CASE, like, told
+from benchmarks.phantom_cases import BYTES_CASE, described, like
 from benchmarks.phantom_contestants import TENSOR_KINDS, payload_bytes
 from benchmarks.phantom_network import netlab_of, ranks_on_links
 from benchmarks.phantom_turns import take_turns
 
 _KINDS = ("phantom", "shared", "low-rank", *TENSOR_KINDS)
 _STEPS = 3
-#: What may be sent beside the formula, as ranks count it and as interfaces do.
+#: What may be sent besides the formula, as ranks count it and as interfaces do.
 _PAYLOAD_ERROR, _WIRE_ERROR = 0.02, 0.04
 
 
@@ -43,7 +43,7 @@ def section(options: Options) -> Section | None:
         title="Bytes sent per rank and step over links, messages of 256 KiB and more",
         figures=tuple(figures),
         notes=(
-            f"{told(BYTES_CASE)}; with the gradient of the input. Worst rank; payload as ranks "
-            "count it, the wire as interfaces do: headers and acknowledgements on top.",
+            f"{described(BYTES_CASE)}; with the gradient of the input. Worst rank; payload as "
+            "ranks count it, the wire as interfaces do: headers and acknowledgements on top.",
         ),
     )

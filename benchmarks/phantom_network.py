@@ -95,7 +95,7 @@ class Turn:
 
 
 class Ranks:
-    """Processes that build and run contestants when told to; one per host of the network."""
+    """Processes that build and run contestants on request; one per host of the network."""
 
     def __init__(self, network: Any, children: Sequence[subprocess.Popen[str]]) -> None:
         self.network, self._children = network, children
@@ -131,7 +131,7 @@ class Ranks:
         )
 
     def exchange(
-        self, kind: str, elements: int, times: int, *, products: int = 0, beside: bool = False
+        self, kind: str, elements: int, times: int, *, products: int = 0, alongside: bool = False
     ) -> tuple[float, float]:
         """Return what an exchange of so many values a rank takes among products.
 
@@ -140,7 +140,7 @@ class Ranks:
             elements: Of a rank, float32.
             times: How often.
             products: For each exchange.
-            beside: They run alongside it; otherwise after it.
+            alongside: The products run alongside it; otherwise after it.
 
         Returns:
             Median time of the slowest rank; processor time for each, with threads that carry
@@ -148,7 +148,7 @@ class Ranks:
         """
         order = {"do": "exchange", "name": "", "kind": kind, "elements": elements, "times": times}
         before = _Ticks.now()
-        said = self._ask({**order, "products": products, "beside": beside}, 120.0)
+        said = self._ask({**order, "products": products, "alongside": alongside}, 120.0)
         interrupts_s = _Ticks.now().since(before).interrupts / _HERTZ
         processor_s = sum(one["processor_s"] for one in said) + interrupts_s
         return max(one["seconds"] for one in said), processor_s / times / len(said)
@@ -185,16 +185,13 @@ def ranks_on_links(folder: Path) -> AbstractContextManager[Ranks]:
 
 
 @contextmanager
-def running_ranks(
-    folder: Path, *, size: int, rate_mbit_per_s: float, program: str = "benchmarks.phantom_rank"
-) -> Iterator[Ranks]:
+def running_ranks(folder: Path, *, size: int, rate_mbit_per_s: float) -> Iterator[Ranks]:
     """Start a network and a rank of one thread on every host; remove all of it at the end.
 
     Args:
         folder: With netlab's `emulation.py`.
         size: Hosts.
         rate_mbit_per_s: Of every link, in each direction. [Mbit/s]
-        program: Module that a rank runs.
     """
     emulation = _emulation(folder)
     hosts = tuple(f"h{number}" for number in range(size))
@@ -209,8 +206,8 @@ def running_ranks(
         fcntl.flock(lock, fcntl.LOCK_EX)
         names = [PREFIX + node for node in topology.nodes]
         with _reaper(names, lock.fileno()), emulation.Network(topology) as network:
-            told = {"store": str(Path(made) / "store"), "size": size}
-            children = [_started(host, rank, told, program) for rank, host in enumerate(hosts)]
+            place = {"store": str(Path(made) / "store"), "size": size}
+            children = [_started(host, rank, place) for rank, host in enumerate(hosts)]
             try:
                 yield Ranks(network, children)
             finally:
@@ -230,7 +227,7 @@ def _emulation(folder: Path) -> ModuleType:
     return module
 
 
-def _started(host: str, rank: int, told: Mapping[str, Any], program: str) -> subprocess.Popen[str]:
+def _started(host: str, rank: int, place: Mapping[str, Any]) -> subprocess.Popen[str]:
     variables = os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
@@ -238,7 +235,13 @@ def _started(host: str, rank: int, told: Mapping[str, Any], program: str) -> sub
     }
     inside = ["ip", "netns", "exec", PREFIX + host]
     return subprocess.Popen(
-        [*inside, sys.executable, "-m", program, json.dumps({**told, "rank": rank})],
+        [
+            *inside,
+            sys.executable,
+            "-m",
+            "benchmarks.phantom_rank",
+            json.dumps({**place, "rank": rank}),
+        ],
         cwd=ROOT,
         env=variables,
         stdin=subprocess.PIPE,

@@ -21,7 +21,7 @@ import yaml
 
 from benchmarks.frame import Figure, Options, Section
 from benchmarks.measure import ROOT
-from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE, STEPS_CASE, step_contestants, told
+from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE, STEPS_CASE, described, step_contestants
 from benchmarks.phantom_contestants import Contestant
 from benchmarks.phantom_network import Ranks, netlab_of, ranks_on_links
 from benchmarks.phantom_steps import quiet, step_standings
@@ -30,9 +30,9 @@ _MOST = 0.10
 #: Of each half of a profile: one before and one after the steps, as machines drift.
 _MINUTES = 1.25
 #: Exchanges that tell what links do: elements of one rank, float32, how many of them after products
-#: (so many), and how many beside products, which take so many times as long.
+#: (so many), and how many alongside products, which take so many times as long.
 _PROBED = ((4096, 60, 60), (65536, 20, 12), (131072, 12, 8), (524288, 5, 3))
-_BETWEEN, _BESIDE = 4, 2.0
+_BETWEEN, _ALONGSIDE = 4, 2.0
 #: Kind → strategy; that of pairs cut by samples is a tree of its own, as no preset cuts stacks so.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "block": {"preset": "phantom", "ghosts": 0},
@@ -60,7 +60,7 @@ class Links:
         reduce_latency_s: Of an all-reduce. [s]
         bytes_per_s: Payload that a link carries. [B/s]
         exchange_s, exchange_s_per_byte: Time of a processor that a gather takes of a rank that
-            computes beside it, and for each byte it sends, receiving as many. [s, s/B]
+            computes alongside it, and for each byte it sends, receiving as many. [s, s/B]
     """
 
     latency_s: float
@@ -93,9 +93,9 @@ def section(options: Options) -> Section | None:
         title="Predicted times of a step over links",
         figures=tuple(figures),
         notes=(
-            f"{told(STEPS_CASE)}. Constants of `wattree profile --ranks {SIZE} --threads 1`; of "
-            f"the links, by three probes between products: {links.latency_s * 1e3:.2f} ms and "
-            f"{links.bytes_per_s * 8e-6:.1f} Mbit/s of payload; beside products, a gather takes "
+            f"{described(STEPS_CASE)}. Constants of `wattree profile --ranks {SIZE} --threads 1`; "
+            f"of the links, by three probes between products: {links.latency_s * 1e3:.2f} ms and "
+            f"{links.bytes_per_s * 8e-6:.1f} Mbit/s of payload; alongside products, a gather takes "
             f"{links.exchange_s * 1e3:.2f} ms of a processor and "
             f"{links.exchange_s_per_byte * 1e9:.2f} ns a byte.",
             quiet(measured),
@@ -121,7 +121,7 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
     """Return a node of one rank with its link, and the calibration with what links reach.
 
     Args:
-        calibration: Of the machine; its device and node lie beside it.
+        calibration: Of the machine; its device and node lie next to it.
         folder: Where to write.
         links: What exchanges among products say.
     """
@@ -178,7 +178,7 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
 
 
 def links_of(netlab: Path) -> Links:
-    """Return what exchanges take on the links, after products and beside them."""
+    """Return what exchanges take on the links, after products and alongside them."""
     with ranks_on_links(netlab) as ranks:
         matmul_s = ranks.exchange("none", 1, 40, products=_BETWEEN)[0] / _BETWEEN
         gather, reduce = (_probed(ranks, kind, matmul_s) for kind in ("all_gather", "all_reduce"))
@@ -215,9 +215,9 @@ def _probed(ranks: Ranks, kind: str, matmul_s: float) -> list[float]:
 
 def _taken_s(ranks: Ranks, elements: int, times: int, products: float) -> float:
     """Return the processor time of a gather alongside products that take longer. [s]"""
-    count = max(round(_BESIDE * products), _BETWEEN)
+    count = max(round(_ALONGSIDE * products), _BETWEEN)
     without, both = (
-        ranks.exchange(kind, elements, times, products=count, beside=True)[1]
+        ranks.exchange(kind, elements, times, products=count, alongside=True)[1]
         for kind in ("none", "all_gather")
     )
     return max(both - without, 1e-6)

@@ -1,4 +1,4 @@
-"""One rank of a contestant: builds layers and trains them when told to, a JSON line at a time."""
+"""One rank of a contestant: builds layers and trains them on request, a JSON line at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from wattree.runtime.transfers import Pending
 
 _TIMEOUT_S = 60.0
 _LEARNING_RATE = 0.01
-#: Rows, contraction and columns of products beside gathers, and weights that take turns, so that
+#: Rows, contraction and columns of products alongside gathers, and weights that take turns, so that
 #: they are read from memory.
 _PRODUCT, _WEIGHTS = (64, 1024, 1024), 16
 
@@ -68,15 +68,15 @@ class Training:
 def main() -> int:
     """Serve orders until standard input closes."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
-    told = json.loads(sys.argv[1])
+    given = json.loads(sys.argv[1])
     out, sys.stdout = sys.stdout, sys.stderr
     torch.set_num_threads(1)
     cache_freed_memory()  # as `wattree train`
     dist.init_process_group(
         "gloo",
-        init_method="file://" + told["store"],
-        rank=told["rank"],
-        world_size=told["size"],
+        init_method="file://" + given["store"],
+        rank=given["rank"],
+        world_size=given["size"],
         timeout=timedelta(seconds=_TIMEOUT_S),
     )
     group = Group(timeout_s=_TIMEOUT_S)
@@ -138,7 +138,7 @@ def _exchanges(group: Group, order: dict[str, Any]) -> dict[str, float]:
     def once() -> None:
         pending = started()
         if pending is not None:
-            pending.unless(order["beside"])
+            pending.unless(order["alongside"])
         for _ in products:
             torch.mm(x, next(weights))
         if pending is not None:

@@ -11,10 +11,10 @@ from benchmarks.phantom_cases import (
     LONG_CASE,
     STEPS_CASE,
     WIDE_CASE,
+    described,
     iso_case_width,
     like,
     step_contestants,
-    told,
 )
 from benchmarks.phantom_contestants import TENSOR_KINDS, Contestant
 from benchmarks.phantom_network import netlab_of, ranks_on_links
@@ -62,8 +62,8 @@ def section(options: Options) -> Section | None:
         title="Time of a step over links",
         figures=(*figures, *map(_line, found.values())),
         notes=(
-            f"{told(STEPS_CASE)}. Medians of {_ROUNDS} interleaved rounds, spread (max - min) / "
-            "median. Ranks wait for others, and take processors, so long in a step.",
+            f"{described(STEPS_CASE)}. Medians of {_ROUNDS} interleaved rounds, spread (max - min) "
+            "/ median. Ranks wait for others, and take processors, so long in a step.",
             quiet(found),
         ),
     )
@@ -84,7 +84,7 @@ def overlap(options: Options) -> Section | None:
         title="Exposed communication: time in a step in which a rank only waits for others",
         figures=tuple(figures),
         notes=(
-            f"{told(LONG_CASE)}: a product with an own block takes longer than ghosts do on a "
+            f"{described(LONG_CASE)}: a product with an own block takes longer than ghosts do on a "
             f"link. Megatron's pairs: width {WIDE_CASE.width}, batch {WIDE_CASE.batch}; in "
             "narrower ones an all-reduce takes more than twice as long as the product behind it.",
             quiet(found),

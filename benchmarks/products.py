@@ -67,7 +67,7 @@ _DTYPES: Mapping[str, tuple[Precision, float]] = {
     "nvfp4": (Precision.NVFP4, 0.5),
 }
 _LEFT_OUT = ("B200-SXM", "trtllm-1.3.0rc15")  # a partial run: 2,560 columns at most
-_LEAST_US, _LEAST_ROWS = 200.0, 1024
+_LEAST_US, _LEAST_ROWS, _MOST_ROWS = 200.0, 1024, 2500
 #: The casts of activations that libraries time with the products of 8 bit and less: read at 16 bit
 #: for the largest value and again to cast, written and read at 8. [B/element]
 _CAST_BYTES = 6
@@ -156,8 +156,8 @@ class Products:
         return low
 
 
-def read_products(path: Path, *, most: int = 2500) -> list[Products]:
-    """Return the rows of a table by device and number format, `most` of each."""
+def read_products(path: Path) -> list[Products]:
+    """Return the rows of a table by device and number format, `_MOST_ROWS` of each."""
     import pandas as pd
 
     names = ["gpu", "framework", "dtype", "m", "n", "k", "latency_us", "power_w"]
@@ -165,10 +165,10 @@ def read_products(path: Path, *, most: int = 2500) -> list[Products]:
     rows = rows[rows.dtype.isin(list(_DTYPES)) & rows.gpu.isin(list(DEVICES))]
     rows = rows[(rows.gpu != _LEFT_OUT[0]) | (rows.framework != _LEFT_OUT[1])]
     groups = rows.groupby(["gpu", "dtype"], observed=True)
-    return [_products(gpu, dtype, each, most) for (gpu, dtype), each in groups]
+    return [_products(gpu, dtype, each) for (gpu, dtype), each in groups]
 
 
-def _products(gpu: str, dtype: str, rows: pd.DataFrame, most: int) -> Products:
+def _products(gpu: str, dtype: str, rows: pd.DataFrame) -> Products:
     shape = ["m", "n", "k"]
     eager = rows.framework.astype(str).str.startswith(_EAGER_CASTS[1])
     if dtype == _EAGER_CASTS[0] and not eager.all():
@@ -179,7 +179,7 @@ def _products(gpu: str, dtype: str, rows: pd.DataFrame, most: int) -> Products:
     found = rows.groupby(["framework", *shape], observed=True)[["log", "short"]].median()
     found = found.groupby(shape).mean().reset_index()
     found = found[found.log >= np.log(_LEAST_US)]
-    found = found.sample(min(most, len(found)), random_state=1)
+    found = found.sample(min(_MOST_ROWS, len(found)), random_state=1)
     device = load_device(DEVICES[gpu])
     return Products(
         device=device,

@@ -1,4 +1,4 @@
-"""Runs of published reports that no row file has: predicted beside published.
+"""Runs of published reports that no row file has: predicted and published.
 
     python -m benchmarks.reports [FILE] [--json P]
 

@@ -22,6 +22,9 @@ from wattree.trace import (
 )
 
 GIB = 2.0**30
+POOLED = Evidence(
+    evidence="pooled", share={"pooled": 0.75, "datasheet": 0.25}, note="no calibration"
+)
 
 
 def sample_result(**changes: Any) -> Result:
@@ -74,11 +77,7 @@ def sample_result(**changes: Any) -> Result:
         peak_power_w=6_500.0,
         cost_usd=0.25,
         carbon_gco2e=12.0,
-        provenance={
-            "step_time_s": Evidence(
-                evidence="pooled", share={"pooled": 0.75, "datasheet": 0.25}, note="no calibration"
-            ),
-        },
+        provenance={"step_time_s": POOLED},
         simulation=SimulationSize(
             tasks=12_345, events=24_690, rank_classes=1, compile_s=0.2, run_s=0.01
         ),
@@ -139,7 +138,7 @@ def sample_plan(**changes: Any) -> Plan:
 
 def sample_trace() -> Trace:
     """Return two rank classes that compute, then share an all-reduce; memory rises and falls."""
-    zeros = np.zeros(4)
+    zeros, computing = np.zeros(4), StageLabel.COMPUTING
     graph = ExecutionGraph(
         kind=np.array(
             [TaskKind.COMPUTE, TaskKind.COMPUTE, TaskKind.COLLECTIVE, TaskKind.COMPUTE], np.int8
@@ -157,15 +156,7 @@ def sample_trace() -> Trace:
         alloc_bytes=np.array([100.0, 200.0, 0.0, 0.0]),
         free_bytes=np.array([0.0, 200.0, 0.0, 100.0]),
         stream_class=np.array([0, 0, 1, 1]),
-        stream_kind=np.array(
-            [
-                StreamKind.COMPUTE,
-                StreamKind.COMMUNICATION,
-                StreamKind.COMPUTE,
-                StreamKind.COMMUNICATION,
-            ],
-            np.int8,
-        ),
+        stream_kind=np.array([StreamKind.COMPUTE, StreamKind.COMMUNICATION] * 2, np.int8),
         class_ranks=np.array([7, 1]),
         class_names=("stage 0", "stage 0, slow"),
         static_bytes=np.array([1000.0, 1000.0]),
@@ -178,15 +169,7 @@ def sample_trace() -> Trace:
         phase=np.array(
             [Phase.FORWARD, Phase.FORWARD, Phase.SYNCHRONIZATION, Phase.OPTIMIZER], np.int8
         ),
-        stage=np.array(
-            [
-                StageLabel.COMPUTING,
-                StageLabel.COMPUTING,
-                StageLabel.COMMUNICATING,
-                StageLabel.COMPUTING,
-            ],
-            np.int8,
-        ),
+        stage=np.array([computing, computing, StageLabel.COMMUNICATING, computing], np.int8),
         micro_batch=np.array([0, 0, -1, -1]),
         flop=np.array([1e12, 1e12, 0.0, 0.0]),
         memory_traffic_bytes=np.array([1e9, 1e9, 0.0, 5e8]),

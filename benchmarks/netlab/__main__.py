@@ -101,7 +101,7 @@ def report_of(
 def compared_with(
     scenarios: Sequence[Scenario], machine: Machine, **switches: Any
 ) -> list[Comparison]:
-    """Return predictions beside measurements."""
+    """Return predictions with measurements."""
     return [compare(one, predict(one, machine, **switches)) for one in scenarios]
 
 

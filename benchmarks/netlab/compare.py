@@ -126,7 +126,7 @@ def predict(
 
 
 def compare(scenario: Scenario, prediction: Prediction) -> Comparison:
-    """Return a prediction beside what was measured."""
+    """Return a prediction with what was measured."""
     measured = scenario.measured
     ends = measured.end_s if measured else {}
     return Comparison(

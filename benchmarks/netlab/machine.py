@@ -24,7 +24,7 @@ class Machine:
         payload_fraction: Payload in what a link carries, `(0, 1]`.
         acknowledgement_fraction: Bytes that go back per byte of payload.
         message_latency_s: From both ends being ready to the first byte on its way. [s]
-        message_link_s: Time that a message costs its links beside its bytes: what a link saves up
+        message_link_s: Time that a message costs its links besides its bytes: what a link saves up
             while it waits for the next message is not all made use of. [s]
         collective_slack: Part by which messages of collectives take longer than single ones,
             because hosts that wait for each other run unevenly.
@@ -70,8 +70,8 @@ SOURCES: Mapping[str, str] = {
     "copy_s_per_byte": "fitted",
     "product_s_per_flop": "fitted on products without traffic",
     "processors": "derived: two hosts that multiply leave 4 to 13 % of the machine idle",
-    "busy_s_per_byte": "fitted on products beside traffic",
-    "waiting_s_per_byte": "fitted on products beside traffic",
+    "busy_s_per_byte": "fitted on products alongside traffic",
+    "waiting_s_per_byte": "fitted on products alongside traffic",
 }
 
 

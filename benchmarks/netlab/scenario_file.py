@@ -237,16 +237,16 @@ def _work(one: _Task, hosts: tuple[str, ...]) -> dict[str, Any]:
         if not one.order:
             raise ValueError("order: is missing, expected a whole number")
         return {"hosts": tuple(one.hosts), "order": one.order}
-    told = one.duration_s
+    given = one.duration_s
     durations = tuple(
-        told.get(host, -1.0) if isinstance(told, dict) else told for host in one.hosts
+        given.get(host, -1.0) if isinstance(given, dict) else given for host in one.hosts
     )
     if (
         not all(0 <= each <= _LONGEST_S for each in durations)
         or "duration_s" not in one.model_fields_set
     ):
         raise ValueError(
-            f"duration_s: found {told}, expected a number from 0 to {_LONGEST_S:g} for every host"
+            f"duration_s: found {given}, expected a number from 0 to {_LONGEST_S:g} for every host"
         )
     return {"hosts": tuple(one.hosts), "duration_s": durations}
 

@@ -10,8 +10,9 @@ import pytest
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_fold import check_equal
 from tests.compiler.test_links import shared_adapters
-from tests.cost.test_alone import cluster
-from tests.cost.test_collective_model import SIZE, asked, together_s
+from tests.cost.collective_places import SIZE, asked
+from tests.cost.switches import cluster
+from tests.cost.test_collective_model import together_s
 from tests.search.jobs import setting
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate

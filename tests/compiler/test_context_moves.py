@@ -11,7 +11,7 @@ from tests.compiler.jobs import Job, dense, mixture
 from tests.compiler.test_collectives import job_on, rates_on
 from tests.compiler.test_fold import check_equal
 from tests.compiler.test_links import shared_adapters
-from tests.cost.test_alone import cluster
+from tests.cost.switches import cluster
 from tests.search.jobs import setting
 from wattree.accounts.live import live_tensors
 from wattree.closed_form.degrees import Degrees

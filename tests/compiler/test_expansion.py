@@ -12,6 +12,7 @@ from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from wattree.compiler import compile as compiling
 from wattree.compiler.folding.arrays import execution_graph
 from wattree.compiler.folding.stage_classes import StageClasses
+from wattree.compiler.folding.task_instances import TaskInstances
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.lowering.streams import STREAMS
@@ -36,11 +37,9 @@ def expansion(
     options, shape = JOBS[name]
     given: list[Any] = []
 
-    def remembered(
-        programs: Sequence[StageProgram], classes: Sequence[StageClasses], **rest: Any
-    ) -> ExecutionGraph:
-        given.extend([programs, classes])
-        return execution_graph(programs, classes, **rest)
+    def remembered(tasks: TaskInstances, **rest: Any) -> ExecutionGraph:
+        given.extend([tasks.programs, tasks.classes])
+        return execution_graph(tasks, **rest)
 
     monkeypatch.setattr(compiling, "execution_graph", remembered)
     model = mixture(4) if name == "experts" else dense(4)

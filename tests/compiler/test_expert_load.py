@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, mixture, small_cluster
+from tests.cost.groups import contiguous_group
 from tests.sim.reference import reference_events
-from wattree.cost.algorithms import Call, Routes, contiguous_group, link_loads, schedule_of
+from wattree.cost.algorithms import Call, Routes, link_loads, schedule_of
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.hardware.topologies import device_name, switch_fabric

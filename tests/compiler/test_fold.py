@@ -258,7 +258,7 @@ def test_the_number_of_classes_does_not_grow_with_replicas() -> None:
 
 def test_more_tasks_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that the system kills explains nothing."""
-    monkeypatch.setattr("wattree.compiler.folding.arrays._MOST_INSTANCES", 100)
+    monkeypatch.setattr("wattree.compiler.folding.task_instances._MOST_INSTANCES", 100)
 
     with pytest.raises(StrategyError, match="8 classes of ranks that differ make"):
         Job.of(dense(), StrategyOptions(dp=8), cluster=small_cluster(8)).compiled(fold=False)

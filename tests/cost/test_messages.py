@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cost.executor import bytes_between, wrong_ends
+from tests.cost.groups import contiguous_group
 from wattree.cost.algorithms import (
     ALGORITHMS,
     EVERY,
@@ -15,7 +16,6 @@ from wattree.cost.algorithms import (
     Call,
     MessageSchedule,
     RankGroup,
-    contiguous_group,
     schedule_of,
 )
 from wattree.errors import CostError, UnknownNameError

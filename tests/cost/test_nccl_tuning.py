@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cost.groups import contiguous_group
 from wattree.cost.algorithms import (
     Call,
     NcclSystem,
     Protocol,
     choice_for,
-    contiguous_group,
     group_of,
     nccl_choice,
     nccl_system,

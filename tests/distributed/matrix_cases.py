@@ -6,7 +6,9 @@ All strategies run in the same processes, which take longer to start than to tra
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import time
 import traceback
 import zlib
 from collections.abc import Mapping
@@ -47,24 +49,26 @@ def _train(job: Job, folder: Path, name: str) -> RankEnd:
 
 
 def resumed(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Train each job at once, and in two goes; return both curves, and what the folder holds."""
+    """Train each job, and again from its half; return both curves, and what the folder holds."""
     found: dict[str, Any] = {}
     for name, mapping in jobs.items():
         place = Path(folder) / name
         place.mkdir(exist_ok=True)
-        training = dict(mapping["training"])
-        saved = {**training, "checkpoint": {"dir": str(place / "saved"), "every": 2}}
-        goes = {"whole": training, "half": {**saved, "steps": 2}, "rest": saved}
-        ends = {
-            each: _train(job_of({**mapping, "training": told}), place, each)
-            for each, told in goes.items()
-        }
-        if (whole := ends["whole"].trained) is None or (rest := ends["rest"].trained) is None:
+        saved = place / "saved"
+        checkpoint = {"dir": str(saved), "every": 2}
+        job = job_of({**mapping, "training": {**mapping["training"], "checkpoint": checkpoint}})
+        whole = _train(job, place, "whole").trained
+        if TOLD["rank"] == 0:  # which the others wait for when they meet again
+            shutil.rmtree(saved / "step-4")
+        while (saved / "step-4").exists():
+            time.sleep(0.01)
+        rest = _train(job, place, "rest").trained
+        if whole is None or rest is None:
             continue
         first, second = whole.result.training, rest.result.training
         assert first is not None
         assert second is not None
-        folders = sorted(path.name for path in (place / "saved").iterdir())
+        folders = sorted(path.name for path in saved.iterdir())
         found[name] = [first.losses, second.losses, second.first_step, folders]
     return found
 

@@ -23,13 +23,13 @@ from wattree.process import numbering, process_of, this_process
 from wattree.runtime.checkpoint import (
     FolderOwner,
     ask_fresh,
-    latest_step,
     load_tensors,
     newest_whole,
     save_checkpoint,
     set_damaged_aside,
     set_run_aside,
 )
+from wattree.runtime.checkpoint.folder import steps_in
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_a_removal_that_is_cut_short_leaves_no_broken_checkpoint(
     _saved(tmp_path, [1, 2], alone)
     (tmp_path / "step-1").rename(tmp_path / ".step-1.old")
     shutil.copytree(tmp_path / "step-2", tmp_path / ".step-3.partial")
-    steps = latest_step(tmp_path)
+    steps = max(steps_in(tmp_path), default=None)
     _saved(tmp_path, [3], alone)
 
     assert steps == 2

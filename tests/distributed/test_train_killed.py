@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.distributed.ranks import Forked, start_python
-from wattree.runtime.checkpoint import latest_step
+from wattree.runtime.checkpoint.folder import steps_in
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def _killed(place: Path, folder: Path, beyond: int, *words: str) -> None:
     """Train and kill the command once the last step saved is beyond the given one."""
     command = _started(place, *words)
     until_s = time.monotonic() + 150
-    while not beyond < (latest_step(folder) or 0) < STEPS and command.poll() is None:
+    while not beyond < max(steps_in(folder), default=0) < STEPS and command.poll() is None:
         assert time.monotonic() < until_s, (place / "said.txt").read_text()
         time.sleep(0.001)
     if command.poll() is None:
@@ -94,7 +94,7 @@ def test_a_fresh_run_that_is_killed_is_gone_on_from(tmp_path: Path) -> None:
     refused = _started(tmp_path)
     code, told = refused.wait(200), (tmp_path / "said.txt").read_text()
     _killed(tmp_path, folder, 0, "--fresh")
-    reached = latest_step(folder)
+    reached = max(steps_in(folder), default=None)
     after = _losses(tmp_path)
     _job(tmp_path, "other", rate="0.02")
 
@@ -116,7 +116,7 @@ def test_a_second_run_of_a_folder_is_refused_and_the_first_goes_on(tmp_path: Pat
         _await_step(folder, 3, first)
         second = _started(tmp_path, "--fresh", "--timeout", "2 s", said="second.txt")
         code, told = second.wait(60), (tmp_path / "second.txt").read_text()
-        reached = latest_step(folder) or 0
+        reached = max(steps_in(folder), default=0)
         _await_step(folder, reached + 3, first)
     finally:
         first.send_signal(signal.SIGTERM)
@@ -130,7 +130,7 @@ def test_a_second_run_of_a_folder_is_refused_and_the_first_goes_on(tmp_path: Pat
 
 def _await_step(folder: Path, step: int, command: Forked) -> None:
     until_s = time.monotonic() + 60
-    while (latest_step(folder) or 0) < step:
+    while max(steps_in(folder), default=0) < step:
         assert time.monotonic() < until_s
         assert command.poll() is None
         time.sleep(0.01)

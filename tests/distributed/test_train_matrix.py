@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed.matrix_strategies import DECODER, MIXTURE, PICKED
 from tests.distributed.ranks import run_ranks
 from wattree.cost import load_calibration
 from wattree.job import job_from_mapping
@@ -25,68 +26,26 @@ from wattree.strategy import StrategyOptions
 from wattree.strategy.described import describe_options
 
 CASES = "tests/distributed/matrix_cases.py"
-DECODER = {
-    "transformer": {
-        "layers": 4,
-        "hidden": 16,
-        "heads": 4,
-        "kv_heads": 4,
-        "vocab": 27,
-        "ffn": 24,
-        "gated": True,
-        "activation": "silu",
-        "positions": "rotary",
-        "norm": "rms",
-    }
-}
-#: Rotary positions, two queries to a key, a bias here and there.
-GROUPED = {
-    "transformer": {
-        "layers": 2,
-        "hidden": 16,
-        "heads": 4,
-        "kv_heads": 2,
-        "vocab": 27,
-        "qkv_bias": True,
-        "positions": "learned",
-        "max_positions": 16,
-        "mlp_bias": True,
-        "tied_embedding": True,
-    }
-}
-#: Two of four experts a token; the last layer is dense, and others have an expert for all.
-MIXTURE = {
-    "transformer": {
-        **DECODER["transformer"],
-        "layers": 3,
-        "experts": 4,
-        "top_k": 2,
-        "expert_ffn": 12,
-        "shared_ffn": 8,
-        "moe_layers": [0, 1],
-    }
-}
-STACK = {"ffn": {"width": 20, "depth": 5, "activation": "tanh", "inputs": 64, "outputs": 10}}
-OWN = {
-    "module": f"{Path(__file__).with_name('own_models.py')}:attending",
-    "inputs": ["float32[batch, 6, 16]"],
-}
-#: What rounding in float64 leaves; losses of three steps of Adam are about 3.
+#: What rounding in float64 leaves; losses are about 3.
 ROUNDING = 1e-12
 MICRO_BATCH = 2
+#: Ranks → optimizer and learning rate: Adam has more state to split and does not see a factor of
+#: gradients; momentum sees it, in half the time.
+OPTIMIZERS: Mapping[int, tuple[str, float]] = {2: ("adam", 0.01), 4: ("momentum", 0.1)}
 
 
-def _job(model: Mapping[str, Any], strategy: Any) -> dict[str, Any]:
+def _job(model: Mapping[str, Any], strategy: Any, ranks: int = 2) -> dict[str, Any]:
     is_decoder = "transformer" in model
     data: dict[str, Any] = {"global_batch": 8}
     data |= {"sequence_length": 16, "source": "digits"} if is_decoder else {}
     if "module" in model:
         data["source"] = "synthetic-regression"
+    optimizer, rate = OPTIMIZERS[ranks]
     return {
         "model": model,
         "data": data,
-        "optimizer": "adam",
-        "training": {"steps": 3, "learning_rate": 0.01},
+        "optimizer": optimizer,
+        "training": {"steps": 3, "learning_rate": rate},
         "strategy": strategy,
     }
 
@@ -119,167 +78,6 @@ def _meetings(options: StrategyOptions, choices: int) -> set[Any]:
     return set(itertools.combinations(sorted(map(str, options.chosen().items())), choices))
 
 
-#: What `plan` leaves to those who know that they want it.
-PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
-    2: {
-        "hsdp": (DECODER, {"preset": "hsdp", "fsdp": 2, "micro_batch": 2}),
-        "operators": (
-            DECODER,
-            {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "selective_operator"},
-        ),
-        "qkv": (
-            DECODER,
-            {"preset": "zero2", "dp": 2, "micro_batch": 2, "recompute": "selective_qkv"},
-        ),
-        "attention-matmul": (
-            DECODER,
-            {
-                "preset": "zero2",
-                "dp": 2,
-                "micro_batch": 2,
-                "recompute": "selective_attention_matmul",
-            },
-        ),
-        "qkv-in-parts": (
-            DECODER,
-            {"preset": "megatron", "tp": 2, "micro_batch": 4, "recompute": "selective_qkv"},
-        ),
-        "operators-in-parts": (
-            MIXTURE,
-            {"preset": "tensor", "tp": 2, "micro_batch": 4, "recompute": "selective_operator"},
-        ),
-        "matmuls": (
-            DECODER,
-            {"preset": "tensor", "tp": 2, "micro_batch": 4, "recompute": "selective_matmul"},
-        ),
-        "every-second": (
-            DECODER,
-            {"preset": "ddp", "dp": 2, "micro_batch": 2, "recompute": "block_2"},
-        ),
-        "ulysses": (DECODER, {"preset": "zero1", "cp": 2, "micro_batch": 4, "context": "ulysses"}),
-        "gathered-in-row": (
-            DECODER,
-            {
-                "preset": "ddp",
-                "cp": 2,
-                "micro_batch": 4,
-                "context": "gather",
-                "context_order": "contiguous",
-            },
-        ),
-        "ring-in-row": (
-            GROUPED,
-            {
-                "preset": "fsdp",
-                "cp": 2,
-                "micro_batch": 4,
-                "context": "ring",
-                "context_order": "contiguous",
-            },
-        ),
-        "zb-h1": (DECODER, {"pp": 2, "schedule": "zb-h1", "micro_batch": 2}),
-        "zb-h2": (DECODER, {"pp": 2, "schedule": "zb-h2", "recompute": "full"}),
-        "given-order": (
-            DECODER,
-            {"pp": 2, "micro_batch": 4, "schedule": "custom", "order": ["F0 F1 B1 B0"] * 2},
-        ),
-        "uneven": (DECODER, {"pp": 2, "stage_layers": [1, 3], "micro_batch": 2}),
-        "grouped": (
-            GROUPED,
-            {"preset": "megatron", "tp": 2, "micro_batch": 4, "recompute": "selective"},
-        ),
-        "grouped-sharded": (
-            GROUPED,
-            {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "full"},
-        ),
-        "tied-stages": (GROUPED, {"pp": 2, "micro_batch": 2, "schedule": "zb-h1"}),
-        "tied-folded": (
-            {"transformer": GROUPED["transformer"] | {"layers": 4}},
-            {"pp": 2, "micro_batch": 2, "schedule": "zb-v"},
-        ),
-        "stack": (STACK, {"preset": "fsdp", "dp": 2, "micro_batch": 2, "recompute": "full"}),
-        "experts": (MIXTURE, {"preset": "ddp", "ep": 2, "micro_batch": 2}),
-        "experts-sharded": (
-            MIXTURE,
-            {"preset": "fsdp", "ep": 2, "micro_batch": 2, "recompute": "full"},
-        ),
-        "experts-whole": (MIXTURE, {"preset": "megatron", "tp": 2, "micro_batch": 2}),
-        "experts-everywhere": (
-            MIXTURE,
-            {"preset": "megatron", "tp": 2, "micro_batch": 4, "expert_over_tensor": True, "ep": 1},
-        ),
-        "both-ways": (DECODER, {"pp": 2, "schedule": "dualpipe", "micro_batch": 2}),
-        "tied-both-ways": (
-            GROUPED,
-            {"pp": 2, "schedule": "dualpipe", "micro_batch": 1, "recompute": "full"},
-        ),
-        "stack-in-stages": (STACK, {"pp": 2, "micro_batch": 2, "schedule": "zb-h1"}),
-        "own": (OWN, {"preset": "fsdp", "dp": 2, "micro_batch": 2}),
-        "own-zero1": (OWN, {"preset": "zero1", "dp": 2, "micro_batch": 2, "recompute": "full"}),
-    },
-    4: {
-        "hsdp": (DECODER, {"preset": "hsdp", "fsdp": 2, "dp": 2, "micro_batch": 2}),
-        "hsdp-stages": (
-            DECODER,
-            {"preset": "hsdp", "fsdp": 2, "pp": 2, "schedule": "dualpipev", "micro_batch": 2},
-        ),
-        "zb-h1-shared": (
-            DECODER,
-            {"preset": "megatron", "tp": 2, "pp": 2, "schedule": "zb-h1", "micro_batch": 2},
-        ),
-        "zb-h2-sharded": (
-            DECODER,
-            {"preset": "fsdp", "dp": 2, "pp": 2, "schedule": "zb-h2", "micro_batch": 2},
-        ),
-        "ulysses-heads": (
-            DECODER,
-            {
-                "preset": "fsdp",
-                "tp": 2,
-                "cp": 2,
-                "micro_batch": 4,
-                "context": "ulysses",
-                "sequence_parallel": True,
-            },
-        ),
-        "tied-sharded": (GROUPED, {"preset": "fsdp", "dp": 2, "pp": 2, "micro_batch": 2}),
-        "tied-shared": (GROUPED, {"preset": "megatron", "tp": 2, "pp": 2, "micro_batch": 2}),
-        "experts": (MIXTURE, {"preset": "zero1", "ep": 4, "micro_batch": 1}),
-        "experts-hybrid": (MIXTURE, {"preset": "hsdp", "fsdp": 2, "ep": 2, "micro_batch": 2}),
-        "experts-cut": (MIXTURE, {"preset": "megatron", "tp": 2, "ep": 2, "micro_batch": 2}),
-        "experts-spread": (
-            MIXTURE,
-            {"preset": "megatron", "tp": 2, "ep": 2, "micro_batch": 4, "expert_over_tensor": True},
-        ),
-        "experts-of-tensor": (
-            MIXTURE,
-            {"preset": "tensor", "tp": 2, "ep": 2, "expert_over_tensor": True, "micro_batch": 2},
-        ),
-        "experts-in-stages": (
-            MIXTURE,
-            {"preset": "zero2", "ep": 2, "pp": 2, "schedule": "zb-h1", "micro_batch": 1},
-        ),
-        "experts-of-positions": (
-            MIXTURE,
-            {"preset": "fsdp", "ep": 2, "cp": 2, "context": "ring", "micro_batch": 2},
-        ),
-        "both-ways-sharded": (
-            DECODER,
-            {"preset": "fsdp", "dp": 2, "pp": 2, "schedule": "dualpipe", "micro_batch": 2},
-        ),
-        "both-ways-shared": (
-            GROUPED,
-            {"preset": "megatron", "tp": 2, "pp": 2, "schedule": "dualpipe", "micro_batch": 2},
-        ),
-        "four-both-ways": (DECODER, {"pp": 4, "schedule": "dualpipe", "micro_batch": 1}),
-        "four-stages": (DECODER, {"pp": 4, "schedule": "zb-h1", "micro_batch": 2}),
-        "stack-pairs": (STACK, {"preset": "megatron", "tp": 2, "dp": 2, "micro_batch": 2}),
-        "stack-parts": (STACK, {"preset": "tensor", "tp": 2, "pp": 2, "micro_batch": 2}),
-        "stack-all": (STACK, {"preset": "fsdp", "tp": 2, "dp": 2, "micro_batch": 2}),
-    },
-}
-
-
 def _jobs(ranks: int, *, soaking: bool) -> dict[str, dict[str, Any]]:
     """Return the jobs of so many ranks by name.
 
@@ -287,7 +85,7 @@ def _jobs(ranks: int, *, soaking: bool) -> dict[str, dict[str, Any]]:
     """
     spread = [each for each in _space(ranks, MIXTURE, "torchtitan") if each.ep == ranks]
     found = {
-        f"plan {software} {number}": _job(model, describe_options(options))
+        f"plan {software} {number}": _job(model, describe_options(options), ranks)
         for software, model, space in (
             ("pytorch", DECODER, _space(ranks, DECODER, "pytorch")),
             ("experts", MIXTURE, spread),
@@ -301,13 +99,13 @@ def _jobs(ranks: int, *, soaking: bool) -> dict[str, dict[str, Any]]:
         )
     }
     picked = PICKED[ranks].items()
-    return found | {name: _job(model, strategy) for name, (model, strategy) in picked}
+    return found | {name: _job(model, strategy, ranks) for name, (model, strategy) in picked}
 
 
 def _alone(job: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the name of a job of one process with the same micro-batches, and that job."""
     micro_batch = job["strategy"].get("micro_batch", 1)
-    name = f"{micro_batch} of {job['model']}"
+    name = f"{micro_batch} of {job['model']} with {job['optimizer']}"
     return name, {**job, "strategy": {"preset": "ddp", "dp": 2, "micro_batch": micro_batch}}
 
 

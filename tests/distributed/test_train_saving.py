@@ -58,6 +58,51 @@ SCARCE = {
 }
 
 
+#: Jobs that cannot be trained, or not to the end; `written` and `done` end.
+SAVED = {"checkpoint": {"dir": "saved", "every": 2}, "steps": 2}
+WRONG: dict[str, dict[str, Any]] = {
+    "nan": {"strategy": PHANTOM, "training": {"steps": 40, "learning_rate": 1e3}},
+    "memory": {
+        "model": {"ffn": {"width": 40_000, "depth": 2}},
+        "data": {"samples": 8},
+        "strategy": PHANTOM,
+        "limit_bytes": 2**30,
+    },
+    "classes": {"strategy": PHANTOM, "data": {"source": "digits"}},
+    "no-file": {"strategy": PHANTOM, "data": {"source": "nope.py:samples"}},
+    "no-samples": {"strategy": PHANTOM, "data": {"source": f"{CURVED_FILE}:failing_samples"}},
+    "heads": {
+        "model": {"transformer": {"layers": 1, "hidden": 9, "heads": 3, "vocab": 30}},
+        "data": {"sequence_length": 8, "source": "digits"},
+        "strategy": {"preset": "tensor", "tp": 2},
+    },
+    "words": {
+        "model": {"transformer": {"layers": 1, "hidden": 8, "heads": 2, "vocab": 20}},
+        "data": {"sequence_length": 8, "source": "digits"},
+        "strategy": {"preset": "tensor", "tp": 2},
+    },
+    "own-curved": {**CURVED, "strategy": PHANTOM},
+    "own-misnamed": {**CURVED, "strategy": {**PHANTOM, "phantom_layers": ["third"]}},
+    "own-ghosts": {
+        **CURVED,
+        "strategy": {**PHANTOM, "ghosts": 13, "phantom_layers": ["first"]},
+    },
+    "own-tensor": {**CURVED, "strategy": {"preset": "tensor", "tp": 2}},
+    "own-megatron": {**CURVED, "strategy": {"preset": "megatron", "tp": 2}},
+    "ffn-named": {"strategy": {**PHANTOM, "phantom_layers": ["*"]}},
+    "lion": {"strategy": PHANTOM, "optimizer": "lion"},
+    "written": {"strategy": PHANTOM, "training": SAVED},
+    "other": {"strategy": {"preset": "tensor", "tp": 2}, "training": SAVED},
+    "wider": {
+        "model": {"ffn": {"width": 26, "depth": 3, "activation": "tanh"}},
+        "strategy": PHANTOM,
+        "training": SAVED,
+    },
+    "slower": {"strategy": PHANTOM, "training": {**SAVED, "learning_rate": 0.2}},
+    "done": {"strategy": PHANTOM, "training": SAVED},
+}
+
+
 def _check_scarce(rank: int, found: Mapping[str, Any]) -> None:
     """The error names rank, layer and step, forward and backward; earlier checkpoints are whole."""
     for name, case in SCARCE.items():
@@ -70,59 +115,8 @@ def _check_scarce(rank: int, found: Mapping[str, Any]) -> None:
         assert found[name]["step"] == 2
 
 
-def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
-    """NaN, memory, another mesh, other samples: on all ranks, and soon; and then they train on."""
-    saved = {"checkpoint": {"dir": "saved", "every": 2}, "steps": 2}
-    jobs: dict[str, dict[str, Any]] = {
-        "nan": {"strategy": PHANTOM, "training": {"steps": 40, "learning_rate": 1e3}},
-        "memory": {
-            "model": {"ffn": {"width": 40_000, "depth": 2}},
-            "data": {"samples": 8},
-            "strategy": PHANTOM,
-            "limit_bytes": 2**30,
-        },
-        "classes": {"strategy": PHANTOM, "data": {"source": "digits"}},
-        "no-file": {"strategy": PHANTOM, "data": {"source": "nope.py:samples"}},
-        "no-samples": {"strategy": PHANTOM, "data": {"source": f"{CURVED_FILE}:failing_samples"}},
-        "heads": {
-            "model": {"transformer": {"layers": 1, "hidden": 9, "heads": 3, "vocab": 30}},
-            "data": {"sequence_length": 8, "source": "digits"},
-            "strategy": {"preset": "tensor", "tp": 2},
-        },
-        "words": {
-            "model": {"transformer": {"layers": 1, "hidden": 8, "heads": 2, "vocab": 20}},
-            "data": {"sequence_length": 8, "source": "digits"},
-            "strategy": {"preset": "tensor", "tp": 2},
-        },
-        "own-curved": {**CURVED, "strategy": PHANTOM},
-        "own-misnamed": {**CURVED, "strategy": {**PHANTOM, "phantom_layers": ["third"]}},
-        "own-ghosts": {
-            **CURVED,
-            "strategy": {**PHANTOM, "ghosts": 13, "phantom_layers": ["first"]},
-        },
-        "own-tensor": {**CURVED, "strategy": {"preset": "tensor", "tp": 2}},
-        "own-megatron": {**CURVED, "strategy": {"preset": "megatron", "tp": 2}},
-        "ffn-named": {"strategy": {**PHANTOM, "phantom_layers": ["*"]}},
-        "lion": {"strategy": PHANTOM, "optimizer": "lion"},
-        "written": {"strategy": PHANTOM, "training": saved},
-        "other": {"strategy": {"preset": "tensor", "tp": 2}, "training": saved},
-        "wider": {
-            "model": {"ffn": {"width": 26, "depth": 3, "activation": "tanh"}},
-            "strategy": PHANTOM,
-            "training": saved,
-        },
-        "slower": {"strategy": PHANTOM, "training": {**saved, "learning_rate": 0.2}},
-        "done": {"strategy": PHANTOM, "training": saved},
-    }
-    calls = {
-        "failing": {"jobs": jobs},
-        "resumed": {"mapping": RESUMED},
-        "damaged": {"mapping": RESUMED},
-        "out_of_memory": {"cases": SCARCE},
-    }
-    arguments = {"folder": str(tmp_path), "calls": calls}
-    both = run_ranks(2, f"{CASES}:several", arguments, start=False)
-    first, second = (each["failing"] for each in both)
+def _check_failing(first: Mapping[str, str], second: Mapping[str, str]) -> None:
+    """Each says what was found, what was expected and what to do, on both ranks."""
     assert first["nan"] == second["nan"]
     assert "the loss of step" in first["nan"]
     # A weight or an output comes first: that hangs on the rounding of this processor.
@@ -153,6 +147,19 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         assert "learning_rate: the checkpoint has 0.1, the job 0.2; go on" in told["slower"]
         assert "nothing is left to do" in told["done"]
         assert "written" not in told
+
+
+def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
+    """NaN, memory, another mesh, other samples: on all ranks, and soon; and then they train on."""
+    calls = {
+        "failing": {"jobs": WRONG},
+        "resumed": {"mapping": RESUMED},
+        "damaged": {"mapping": RESUMED},
+        "out_of_memory": {"cases": SCARCE},
+    }
+    arguments = {"folder": str(tmp_path), "calls": calls}
+    both = run_ranks(2, f"{CASES}:several", arguments, start=False)
+    _check_failing(*(each["failing"] for each in both))
     # After all that went wrong: model, optimizer and order of samples, to the bit.
     check_resumed(both[0]["resumed"])
     # Both ranks go on from the one before, though each verifies files of its own.

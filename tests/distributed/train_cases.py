@@ -20,7 +20,7 @@ from typing import Any
 
 from wattree.errors import WattreeError
 from wattree.job import Job, job_from_mapping
-from wattree.runtime.checkpoint import latest_step
+from wattree.runtime.checkpoint.folder import steps_in
 from wattree.runtime.colocation.training import colocated
 from wattree.runtime.launch import Launch
 from wattree.runtime.recipe import Recipe, recipe_of
@@ -247,7 +247,7 @@ def out_of_memory(folder: str, cases: Mapping[str, Mapping[str, Any]]) -> dict[s
                 found[name] = {
                     "said": str(error),
                     "saved": sorted(path.name for path in place.glob("step-*")),
-                    "step": latest_step(place),
+                    "step": max(steps_in(place), default=None),
                 }
     return found
 
@@ -337,9 +337,9 @@ def _read_back(folder: Path, said: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from wattree.runtime.checkpoint import latest_step, load_tensors, read_manifest, save_checkpoint
+    from wattree.runtime.checkpoint import load_tensors, read_manifest, save_checkpoint
 
-    step = latest_step(folder)
+    step = max(steps_in(folder))
     assert step is not None
     into = {name: torch.zeros_like(tensor) for name, tensor in _tensors(0).items()}
     load_tensors(folder, step, into, dist.group.WORLD)

@@ -23,7 +23,7 @@ import pytest
 
 from tests.distributed.ranks import run_ranks
 from tests.distributed.warm import warm_path, warm_python
-from tests.docs.test_docs import SESSIONS
+from tests.docs.pages import SESSIONS
 from tests.energy.synthetic import World, isolated, study
 from tests.measure import profiles
 from wattree.cli.main import run
@@ -129,6 +129,12 @@ training: {steps: 8, seed: 1}
 """
 
 
+SMALL = """
+model: gpt2
+data: {sequence_length: 128, global_batch: 4}
+cluster: {node: dgx-h100}
+strategy: {preset: megatron, tp: 2}
+"""
 RESNET = """
 model: resnet-50
 data: {global_batch: 16}
@@ -156,7 +162,9 @@ def profiled(folder: Path) -> None:
 
 def exported(folder: Path) -> None:
     """Write the traces of a step to the folder DIR."""
-    assert run(["export", str(EXAMPLES / LLAMA), "--to", "chakra", str(folder / "DIR")]) == 0
+    job = folder / "small.yaml"
+    job.write_text(SMALL, encoding="utf-8")
+    assert run(["export", str(job), "--to", "chakra", str(folder / "DIR")]) == 0
 
 
 #: Rows of half a year, for a run that fits into it.
@@ -173,7 +181,11 @@ SHORTER = {
     "min(20000,": "min(150,",
     _ALL_REDUCE: _ALL_REDUCE + _PAUSE,
 }
-LLAMA = "llama-3.1-8b-tree.yaml"
+LLAMA, LORA = "llama-3.1-8b-tree.yaml", "llama-3.1-8b-lora.yaml"
+#: Examples of which a page runs as they are, but for sizes.
+FEW_STEPS = example(
+    "examples/phantom-laptop.yaml", "phantom-laptop.yaml", {"steps: 150": "steps: 15"}
+)
 #: Page and a line of its block → what its reader has before that block.
 FILES: Mapping[tuple[str, str], tuple[Fill, ...]] = {
     ("docs/calibration.md", "wattree profile"): (
@@ -198,7 +210,13 @@ FILES: Mapping[tuple[str, str], tuple[Fill, ...]] = {
     ("docs/energy.md", "wattree energy fit runs/"): (
         runs_of_a_study, written("other-model.yaml", RESNET),
     ),
+    ("docs/interchange.md", "wattree export"): (
+        example(f"examples/{LORA}", LORA, {"global_batch: 64": "global_batch: 8"}),
+    ),
     ("docs/interchange.md", "wattree replay DIR"): (exported,),
+    ("docs/phantom.md", "wattree train"): (FEW_STEPS,),
+    ("docs/training.md", "wattree train examples"): (FEW_STEPS,),
+    ("docs/tutorials/phantom.md", "wattree train examples"): (FEW_STEPS,),
     ("docs/executor.md", "python -m benchmarks.netlab DIR"): (one_scenario,),
     ("docs/from-your-runs.md", "wattree calibrate"): (example("job.yaml", LLAMA),),
     ("docs/from-your-runs.md", "wattree explain"): (
@@ -213,6 +231,10 @@ FILES: Mapping[tuple[str, str], tuple[Fill, ...]] = {
 #: What a page says → what a test runs.
 SMALLER = {
     "--activity idle --seconds 30": "--activity idle --seconds 1.5",
+    "for n in 16 32 64": "for n in 16 64",
+    "for bytes in 4000 400000 4000000": "for bytes in 4000 4000000",
+    "sequence_length: 8192, global_batch: 256": "sequence_length: 8192, global_batch: 16",
+    "training: {steps: 60,": "training: {steps: 6,",
     "--inputs 5000 --jobs 100 --kills 6 --attacks 12":
         "--inputs 20 --jobs 1 --kills 0 --attacks 0 --out soak",
 }  # fmt: skip

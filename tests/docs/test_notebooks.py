@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.test_docs import script
+from tests.docs.pages import script
 
 NOTEBOOKS = script("notebooks")
 

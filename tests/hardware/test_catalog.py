@@ -12,12 +12,14 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.each import each
+from wattree.files import read_yaml
 from wattree.hardware import (
     Precision,
     canonical_name,
     default_fabric_name,
     device_names,
     fabric_names,
+    load,
     load_device,
     load_fabric,
     load_node,
@@ -25,7 +27,7 @@ from wattree.hardware import (
     node_names,
     site_names,
 )
-from wattree.hardware.load import CATALOG, alias_index
+from wattree.hardware.load import CATALOG
 from wattree.units import GIB
 
 FILES = sorted(CATALOG.rglob("*.yaml"))
@@ -219,10 +221,26 @@ def test_well_known_figures() -> None:
     assert load_site("world-average").pue == pytest.approx(1.56)
 
 
+def _alias_index() -> dict[str, dict[str, str]]:
+    """Return, by kind, every other name of the catalog → its file's name."""
+    index: dict[str, dict[str, str]] = {}
+    for kind, folder in load._FOLDERS.items():
+        names = set(load._names(kind))
+        index[kind] = {}
+        for name in sorted(names):
+            path = CATALOG / folder / f"{name}.yaml"
+            for alias in map(load._plain, read_yaml(path).get("aliases", [])):
+                claimed = alias in names - {name} or index[kind].get(alias, name) != name
+                assert not claimed, f"{path}: aliases: '{alias}' names another {kind} too"
+                if alias != name:
+                    index[kind][alias] = name
+    return index
+
+
 def test_the_alias_index_is_true(request: pytest.FixtureRequest) -> None:
     """One alias costs one small file, so it must hold what the files say."""
     path = CATALOG / "aliases.json"
-    found = json.dumps(alias_index(), indent=1, sort_keys=True) + "\n"
+    found = json.dumps(_alias_index(), indent=1, sort_keys=True) + "\n"
     if request.config.getoption("--update-golden"):
         path.write_text(found, encoding="utf-8")
 

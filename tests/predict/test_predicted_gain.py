@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 from tests.cost.shared_device import SharedDevice, mean_step_s
 from wattree.cost import load_calibration
 from wattree.errors import WattreeError
-from wattree.predict.colocation import MeasuredStep, predicted_gain
+from wattree.predict.colocation import (
+    MeasuredStep,
+    PredictedGain,
+    ProcessesOnDevice,
+    predicted_gain,
+)
 
 PER_PROCESS: dict[str, Any] = {"rule": "fixed-per-process"}
 TIMES = st.floats(0.0, 1.0)
+
+
+def gain_of(alone: MeasuredStep, processes: int, **shared: Any) -> PredictedGain:
+    """Return what so many processes do."""
+    return predicted_gain(alone, ProcessesOnDevice(processes=processes, **shared))
 
 
 @given(waiting=TIMES, host=TIMES, gaps=TIMES, device=st.floats(0.01, 1.0), cores=st.integers(1, 8))
@@ -28,7 +38,7 @@ def test_one_process_is_as_measured(
     )
     for rule in ("fixed-global", "fixed-per-process"):
         for given_cores in (None, cores):
-            found = predicted_gain(alone, 1, rule=rule, cores=given_cores)
+            found = gain_of(alone, 1, rule=rule, cores=given_cores)
             assert found.gain == pytest.approx(1.0)
             assert found.step_s == pytest.approx(alone.step_s)
 
@@ -41,7 +51,7 @@ def test_gaps_are_filled_as_mean_value_analysis_has_it(
 ) -> None:
     """With so many gaps that no one waits long at the barrier."""
     alone = MeasuredStep(samples=1, device_s=busy, gaps_s=1 - busy, alternations=10**9)
-    found = [predicted_gain(alone, q, **PER_PROCESS).gain for q in (1, 2, 3, 4)]
+    found = [gain_of(alone, q, **PER_PROCESS).gain for q in (1, 2, 3, 4)]
 
     assert found == pytest.approx(expected, abs=0.006)
 
@@ -57,7 +67,7 @@ def test_a_shared_batch_gains_by_what_of_the_demand_shrinks(
     alone = MeasuredStep(
         samples=4, device_s=0.43, gaps_s=0.57, alternations=10**9, fixed_share=fixed
     )
-    found = [predicted_gain(alone, q).gain for q in (1, 2, 3, 4)]
+    found = [gain_of(alone, q).gain for q in (1, 2, 3, 4)]
 
     assert found == pytest.approx(expected, abs=0.006)
 
@@ -74,7 +84,7 @@ def test_a_cpu_job_is_what_an_event_by_event_play_makes_of_it(
 ) -> None:
     """Waiting passes side by side, computing meets on so many cores."""
     alone = MeasuredStep(samples=1, device_s=device, waiting_s=waiting)
-    found = predicted_gain(alone, processes, cores=cores, contention=contention, **PER_PROCESS)
+    found = gain_of(alone, processes, cores=cores, contention=contention, **PER_PROCESS)
     queue = SharedDevice(
         processes, 0, 0.0, 0.0, float(cores), contention, waiting, device, is_random=False
     )
@@ -85,31 +95,31 @@ def test_a_cpu_job_is_what_an_event_by_event_play_makes_of_it(
 def test_waiting_for_data_that_shrinks_with_the_batch_is_gained() -> None:
     """Two processes wait for half as many samples each, at the same time."""
     alone = MeasuredStep(samples=32, waiting_s=0.8, device_s=0.2)
-    found = predicted_gain(alone, 2, cores=2, contention=0.0)
+    found = gain_of(alone, 2, cores=2, contention=0.0)
 
     assert found.samples == 32
     assert found.gain == pytest.approx(2.0)
-    assert predicted_gain(replace(alone, fixed_waiting=1.0), 2, cores=2).gain < 1.2
+    assert gain_of(replace(alone, fixed_waiting=1.0), 2, cores=2).gain < 1.2
 
 
 def test_a_process_that_uses_all_cores_leaves_none() -> None:
     """Two take as long for two steps as one after the other, or longer."""
     alone = MeasuredStep(samples=1, device_s=1.0, cores_used=2.0)
 
-    free = predicted_gain(alone, 2, cores=2, contention=0.0, **PER_PROCESS)
+    free = gain_of(alone, 2, cores=2, contention=0.0, **PER_PROCESS)
     assert free.gain == pytest.approx(1.0)
-    assert predicted_gain(alone, 2, cores=2, contention=0.1, **PER_PROCESS).gain < 0.95
+    assert gain_of(alone, 2, cores=2, contention=0.1, **PER_PROCESS).gain < 0.95
 
 
 def test_loaders_bound_all_processes_together() -> None:
     """As many workers in all make as many samples, whoever takes them."""
     alone = MeasuredStep(samples=8, device_s=0.1, workers=2, loader_s=1.0)
-    found = predicted_gain(alone, 2, **PER_PROCESS)
+    found = gain_of(alone, 2, **PER_PROCESS)
 
     assert alone.step_s == pytest.approx(0.5)
     assert found.bound == "loader"
     assert found.gain == pytest.approx(1.0)
-    assert predicted_gain(alone, 2, workers=4, **PER_PROCESS).gain == pytest.approx(2.0)
+    assert gain_of(alone, 2, workers=4, **PER_PROCESS).gain == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -119,16 +129,16 @@ def test_loaders_bound_all_processes_together() -> None:
 def test_nonsense_is_refused(processes: int, rule: str, said: str) -> None:
     """With what is expected."""
     with pytest.raises(WattreeError, match=said):
-        predicted_gain(MeasuredStep(samples=1, device_s=1.0), processes, rule=rule)
+        gain_of(MeasuredStep(samples=1, device_s=1.0), processes, rule=rule)
     with pytest.raises(WattreeError, match="expected one that takes time"):
-        predicted_gain(MeasuredStep(samples=1, device_s=0.0), 2)
+        gain_of(MeasuredStep(samples=1, device_s=0.0), 2)
 
 
 def test_contention_is_the_shipped_constant_unless_it_was_measured() -> None:
     """That of CPUs where the device is one."""
     alone = MeasuredStep(samples=1, device_s=1.0)
     shipped = load_calibration().general("colocation_contention_cpu")
-    found = predicted_gain(alone, 2, cores=2, **PER_PROCESS)
+    found = gain_of(alone, 2, cores=2, **PER_PROCESS)
 
     assert found.step_s == pytest.approx(1.0 + shipped)
-    assert predicted_gain(alone, 2, **PER_PROCESS).step_s == pytest.approx(2.0)
+    assert gain_of(alone, 2, **PER_PROCESS).step_s == pytest.approx(2.0)

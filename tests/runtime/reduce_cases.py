@@ -243,7 +243,7 @@ def faulty(how: str, victim: int, folder: str, method: str, seed: int = 0) -> No
                 if how == "is killed":
                     os.kill(os.getpid(), 9)
                 if how == "hangs":
-                    time.sleep(20)
+                    time.sleep(8)
                 if how == "skips":
                     continue
             begin_s = time.monotonic()

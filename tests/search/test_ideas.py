@@ -57,15 +57,16 @@ def test_no_strategy_is_lost_in_ideas(plan: Plan) -> None:
 @pytest.mark.parametrize("name", _MODELS)
 def test_a_written_plan_simulates_as_it_was_planned(name: str, tmp_path: Path) -> None:
     """The file is a job like any other: same time, same memory, no option left to the software."""
-    job, out = tmp_path / "job.yaml", tmp_path / "best.yaml"
+    job, out, found = (tmp_path / each for each in ("job.yaml", "best.yaml", "plan.json"))
     job.write_text(yaml_text(_mapping(**_MODELS[name])), encoding="utf-8")
 
-    assert run(["plan", str(job), "--out", str(out), "--rank", "2"]) == 0
+    assert run(["plan", str(job), "--out", str(out), "--rank", "2", "--json", str(found)]) == 0
 
-    planned = wattree.plan(wattree.load_job(job)).ideas[1][0].result
+    ranked = json.loads(found.read_text(encoding="utf-8"))["ranked"]
+    planned = next(entry for entry in ranked if entry["idea"] == 2)
     again = wattree.simulate(wattree.load_job(out)).result
-    assert again.step_time_s == pytest.approx(planned.step_time_s, rel=1e-9)
-    assert again.memory.peak_bytes == pytest.approx(planned.memory.peak_bytes, rel=1e-9)
+    assert again.step_time_s == pytest.approx(planned["step_time_s"], rel=1e-9)
+    assert again.memory.peak_bytes == pytest.approx(planned["memory"]["peak_bytes"], rel=1e-9)
 
 
 def test_a_rank_that_is_not_there_is_a_mistake(

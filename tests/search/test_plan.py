@@ -20,8 +20,9 @@ from wattree.search.objective import to_digits
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import in_order
-from wattree.search.screen import Constraints, screen
+from wattree.search.screen import Constraints
 from wattree.search.space import enumerate_space
+from wattree.search.space_search import SpaceSearch
 from wattree.strategy import StrategyOptions
 from wattree.units import format_bytes
 
@@ -294,9 +295,16 @@ def test_devices_that_were_left_out_are_asked_for_before_more_nodes() -> None:
 
 def test_strategies_that_only_simulations_reject_say_what_they_miss() -> None:
     """Not a time that misses nothing."""
-    given, missed = setting(model="gpt2"), {"out of memory": 5}
-    screened = screen(given, enumerate_space(given, limits=FEW))
-    error = infeasible(given, screened, Constraints(), missed, missed=missed)
+    seek = SpaceSearch(
+        setting=setting(model="gpt2"),
+        constraints=Constraints(),
+        objectives=("time",),
+        fewest=1,
+        report=lambda *_: None,
+    )
+    sought = seek.within(enumerate_space(seek.setting, limits=FEW))
+    found = replace(sought.found, missed={"out of memory": 5})
+    error = infeasible(seek, [replace(sought, found=found)])
 
     assert "simulated, the 5 most promising are out of memory\n" in str(error)
     assert "what would help: more devices, a smaller --margin, devices with more" in str(error)

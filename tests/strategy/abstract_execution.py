@@ -109,7 +109,7 @@ def execute(
         for stage, order in enumerate(orders):
             while at[stage] < len(order):
                 slots = order[at[stage] : at[stage] + 2]
-                if not pairs or not slots[-1].beside:
+                if not pairs or not slots[-1].overlaps:
                     slots = slots[:1]
                 ready = [_ready(s, Place(stage, s.chunk), placement, ended) for s in slots]
                 if None in ready:

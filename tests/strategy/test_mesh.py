@@ -14,7 +14,7 @@ from wattree.errors import StrategyError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.job import Ffn
 from wattree.strategy import AXES, Mesh, StrategyOptions
-from wattree.strategy.presets import options_of_preset, preset_names, strategy_of
+from wattree.strategy.presets import PRESETS, options_of_preset, strategy_of
 
 #: Degrees are checked against no model here.
 NO_MODEL = ModelGraph(name="none", architecture="none", blocks={}, instances=())
@@ -93,7 +93,7 @@ def test_an_unknown_preset_and_an_unknown_option_are_refused_with_the_nearest() 
         options_of_preset("ddp", {"micro_batches": 2})
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_makes_a_strategy_of_the_ranks_asked_for(name: str) -> None:
     """Replicas times micro-batches times samples make the batch."""
     degrees = {"dp": 2, "fsdp": 2, "tp": 2, "micro_batch": 2}

@@ -33,7 +33,7 @@ def test_training_under_limits_is_predicted_from_its_anchors(shared: Path) -> No
         "average power": True,
         "step time": True,
     }
-    assert all(measure.figure < 0.08 for measure in section.measures + section.beside)
+    assert all(measure.figure < 0.08 for measure in section.measures + section.details)
 
 
 def test_the_power_of_products_is_within_what_the_project_promises(shared: Path) -> None:

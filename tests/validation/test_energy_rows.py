@@ -177,7 +177,7 @@ def test_whole_nodes_are_within_what_the_project_promises(shared: Path) -> None:
     assert nodes is not None
     assert scaling is not None
     assert [(each.count, each.met) for each in nodes.measures] == [(17, True)]
-    left_out = next(m for m in nodes.beside if m.name.startswith("each benchmark left out"))
+    left_out = next(m for m in nodes.details if m.name.startswith("each benchmark left out"))
     assert left_out.figure < 0.05
     logged, simulated = scaling.measures
     assert logged.met is True
@@ -198,10 +198,10 @@ def test_simulate_alone_is_near_where_devices_are_at_work(shared: Path) -> None:
     ):
         assert alone[name] < with_it
         assert alone[f"{name}, without it"] > without
-    others = [m.figure for m in found.beside if "other two" in m.name or "of A40 and" in m.name]
+    others = [m.figure for m in found.details if "other two" in m.name or "of A40 and" in m.name]
     assert len(others) == 3
     assert max(others) < 0.05
-    steps = {m.name.partition(",")[0]: m.figure for m in found.beside if ", step, " in m.name}
+    steps = {m.name.partition(",")[0]: m.figure for m in found.details if ", step, " in m.name}
     assert steps["A40"] < 0.15
     assert steps["V100"] < 0.10
 

@@ -205,12 +205,12 @@ def _task_energy_j(trace: Trace, power: DevicePower) -> Floats:
     graph = trace.graph
     energy = np.empty(graph.tasks)
     # A copy engine moves bytes of device memory; no core spins for it as in a collective.
-    beside = np.isin(graph.stream_kind, _MOVING_STREAMS)
+    is_copy = np.isin(graph.stream_kind, _MOVING_STREAMS)
     for part in _chunks(graph.tasks):
         first_stream = graph.stream_ids[graph.stream_offsets[:-1][part]]
         kind = graph.kind[part]
         moves = (kind == TaskKind.COLLECTIVE) | (kind == TaskKind.TRANSFER)
-        copies = beside[first_stream]
+        copies = is_copy[first_stream]
         energy[part] = dynamic_energy_j(
             power,
             flop=graph.flop[part],

@@ -177,8 +177,8 @@ def interval_parts(
     own = own_observations(setting, facts) if trains else ()
     if own:
         known = replace(known, observed=True)
-        told = training_parts(setting, found, constants, facts.device, measured)
-        left = observed_parts(told, known, own, spreads)
+        with_levels = training_parts(setting, found, constants, facts.device, measured)
+        left = observed_parts(with_levels, known, own, spreads)
         found = min(left, found, key=deviation)  # observations of runs never widen the interval
     if alternatives := left_open_spreads(setting.job.assumed):
         found[LEFT_OPEN] = IntervalPart(share=1.0, spread=math.hypot(*alternatives))

@@ -71,8 +71,8 @@ def peak_memory(step: ExecutedStep) -> PeakMemory:
     allocated = tensors + calibration.general("memory_allocated_bytes")
     reserved = float(reserved_bytes(np.array(tensors), step.setting))
     process = float(process_bytes(np.array(tensors), step.setting, device, groups))
-    beside = overhead_parts(tensors, step.setting, device, groups)
-    for category, size in beside.items():
+    overhead = overhead_parts(tensors, step.setting, device, groups)
+    for category, size in overhead.items():
         parts[category] = parts.get(category, 0.0) + size
     return PeakMemory(
         rank_class=fullest,

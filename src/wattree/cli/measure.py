@@ -256,7 +256,7 @@ def measure(request: MeasureRequest) -> None:
 
 def _measured(request: MeasureRequest) -> Measured:
     """Run the command or activity to be measured."""
-    from wattree.measure import MeterOptions, measure_command, measure_idle
+    from wattree.measure import MeterOptions, RunLabels, measure_command, measure_idle
     from wattree.trace import Activity, Work, write_run
 
     every: dict[str, Any] = {
@@ -269,22 +269,26 @@ def _measured(request: MeasureRequest) -> Measured:
             tdp_w=quantity_option("--tdp", request.tdp, "w"),
         ),
         "interval_s": request.interval_s,
-        "node": request.node,
-        "name": "" if request.out is None else request.out.name.partition(".")[0],
     }
+    name = "" if request.out is None else request.out.name.partition(".")[0]
     if not request.command:
         assert request.seconds is not None
-        return measure_idle(request.seconds, **every | {"name": every["name"] or "idle"})
-    return measure_command(
-        request.command,
-        **every,
-        repeat=request.repeat,
-        repeat_for_s=request.repeat_for,
+        return measure_idle(request.seconds, **every, node=request.node, name=name or "idle")
+    labels = RunLabels(
+        name=name,
         activity=Activity(request.activity),
+        node=request.node,
         model=request.model,
         iterations=request.iterations or 0,
         ranks=request.ranks,
         work=Work(**request.given_work()),
+    )
+    return measure_command(
+        request.command,
+        labels,
+        **every,
+        repeat=request.repeat,
+        repeat_for_s=request.repeat_for,
         # Standard output is for the JSON alone if that was asked for.
         stdout=sys.stderr if str(request.json_path) == "-" else None,
         save=None if request.out is None else partial(write_run, path=request.out),

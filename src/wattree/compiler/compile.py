@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.folding.arrays import execution_graph
 from wattree.compiler.folding.rank_classes import RanksOfJob, rank_classes
+from wattree.compiler.folding.task_instances import TaskInstances
 from wattree.compiler.tasks.ledger import Items, MemoryLedger, StageLedger
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.step_tasks import BuiltStage, stages_and_ranks, with_levels
@@ -246,12 +247,10 @@ def _graph(jobs: Sequence[Sequence[LoweredJob]], *, fold: bool, detail: bool) ->
         for each in steps.rates
     }
     graph = execution_graph(
-        programs,
-        classes,
+        TaskInstances(programs, classes),
         links=links,
         names=tuple(names.index),
-        compute_rate_while_communicating=slowdown[0],
-        communication_rate_while_computing=slowdown[1],
+        slowdown=slowdown,
         pipelines=pipelines,
     )
     of_stage = np.array([len(stage.ranks) for stage in classes])

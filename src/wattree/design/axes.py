@@ -94,8 +94,8 @@ def _check_keys(spec: AxisSpec, where: str, *, problems: Problems) -> None:
         return
     if (spec.path is None) != (given == ["choices"]):
         what = "is missing, expected a dotted path such as device.memory"
-        beside = "found together with choices, whose entries name their own paths; leave it out"
-        problems.add(f"{where}.path", what if spec.path is None else beside)
+        twice = "found together with choices, whose entries name their own paths; leave it out"
+        problems.add(f"{where}.path", what if spec.path is None else twice)
     if given != ["range"]:
         for key in {"points", "spacing"} & spec.model_fields_set:
             problems.add(f"{where}.{key}", "found without a range; give range: [FIRST, LAST]")

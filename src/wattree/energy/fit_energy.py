@@ -156,7 +156,7 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     warnings += [
         f"{name}: {each.note}" for name, each in constants.items() if each.status is Status.WEAK
     ]
-    warnings += _told_of_stages(rows, len(runs))
+    warnings += _stage_warnings(rows, len(runs))
     return EnergyConstants(
         constants=constants,
         correlated=tuple(names),
@@ -167,7 +167,7 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     )
 
 
-def _told_of_stages(rows: Sequence[_Row], runs: int) -> list[str]:
+def _stage_warnings(rows: Sequence[_Row], runs: int) -> list[str]:
     """Return a warning where runs state the energy of their stages."""
     split = len({id(row.run) for row in rows if row.stage})
     if not split:

@@ -282,10 +282,10 @@ class FittedOverlap:
         step_s = self.run.wall_s / self.run.iterations
         if use is not None:  # the labeled wait says more than the whole step
             return np.asarray((waits - use.exposed_s / self.run.iterations) / step_s)
-        beside = self.computing + waits
+        without_data = self.computing + waits
         if self.run.prefetch is False:
-            return np.asarray((beside + self.materials) / step_s - 1.0)
-        return np.asarray(np.maximum(beside, self.materials) / step_s - 1.0)
+            return np.asarray((without_data + self.materials) / step_s - 1.0)
+        return np.asarray(np.maximum(without_data, self.materials) / step_s - 1.0)
 
 
 def fit_overlap(cases: Sequence[FittedOverlap]) -> StageConstant:

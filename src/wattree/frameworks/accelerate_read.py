@@ -261,7 +261,7 @@ def _with_deepspeed(
     """Return the recipe of DeepSpeed, from a JSON or from the section itself."""
     spec = found.deepspeed_config
     if spec.deepspeed_config_file is not None:
-        file = named_beside(path, spec.deepspeed_config_file)
+        file = file_next_to(path, spec.deepspeed_config_file)
         values: dict[str, Any] = read_json(file)
     else:
         values = {
@@ -297,7 +297,7 @@ def _with_deepspeed(
     )
 
 
-def named_beside(path: Path, name: str) -> Path:
+def file_next_to(path: Path, name: str) -> Path:
     """Return the file named by another one: in the same folder, or the working folder."""
     here = path.parent / name
     # `Path.exists` raises for names that are too long for a file.

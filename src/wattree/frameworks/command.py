@@ -11,7 +11,7 @@ from pydantic import Field
 
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
 from wattree.files import is_file, read_json, read_text
-from wattree.frameworks.accelerate_read import named_beside, read_accelerate
+from wattree.frameworks.accelerate_read import file_next_to, read_accelerate
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of
 from wattree.frameworks.shell_flags import shell_flags
@@ -70,7 +70,7 @@ def read_command(path: Path, problems: Problems) -> Found | None:
     if "config_file" not in flags:
         problems.add("--config_file", "is missing, expected 'accelerate launch --config_file …'")
         return None
-    recipe = read_accelerate(named_beside(path, str(flags["config_file"])), problems)
+    recipe = read_accelerate(file_next_to(path, str(flags["config_file"])), problems)
     known = {name: value for name, value in flags.items() if name in FlagsSpec.model_fields}
     spec = problems.read(FlagsSpec, known, "")
     if recipe is None or spec is None:
@@ -81,7 +81,7 @@ def read_command(path: Path, problems: Problems) -> Found | None:
     name = spec.config_name or spec.model_name_or_path
     return replace(
         recipe,
-        model=None if name is None else model_beside(path, name),
+        model=None if name is None else model_next_to(path, name),
         sequence_length=spec.block_size,
         micro_batch=spec.per_device_train_batch_size or recipe.micro_batch,
         accumulation=spec.gradient_accumulation_steps or recipe.accumulation,
@@ -95,7 +95,7 @@ def read_command(path: Path, problems: Problems) -> Found | None:
     )
 
 
-def model_beside(path: Path, name: str) -> str:
+def model_next_to(path: Path, name: str) -> str:
     """Return a model that a file names: the configuration in a folder next to it, or a name.
 
     A configuration that the catalog has goes by its name there.

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from wattree.files import read_json, read_text, read_yaml
-from wattree.frameworks.accelerate_read import FSDP1, Flag, named_beside
-from wattree.frameworks.command import model_beside, read_flags
+from wattree.frameworks.accelerate_read import FSDP1, Flag, file_next_to
+from wattree.frameworks.command import model_next_to, read_flags
 from wattree.frameworks.engines import CONTEXTS
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
@@ -122,7 +122,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         if not named or not all(isinstance(count, int) and count > 0 for count in counts):
             problems.add("", "found no 'torchrun --nproc_per_node=… SCRIPT ARGUMENTS.yaml'")
             return None
-        path = named_beside(path, named[-1])
+        path = file_next_to(path, named[-1])
         devices = math.prod(counts)
     values = parsed(path)
     if not values.keys() & TrainerSpec.model_fields.keys():
@@ -145,7 +145,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     if "per_device_train_batch_size" not in known:
         assumed.append("micro-batches of 8 samples, the Trainer's default")
     found = Found(
-        model=None if name is None else model_beside(path, name),
+        model=None if name is None else model_next_to(path, name),
         sequence_length=spec.block_size or spec.max_length or spec.max_seq_length,
         micro_batch=spec.per_device_train_batch_size,
         accumulation=spec.gradient_accumulation_steps,
@@ -181,7 +181,7 @@ def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems
 def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) -> Found | None:
     values = spec.deepspeed
     if isinstance(values, str):
-        values = read_json(named_beside(path, values))
+        values = read_json(file_next_to(path, values))
     assert values is not None
     # The Trainer fills in its batch, and demands that both say the same.
     filled = {key for key in _BATCH if values.get(key) == "auto"}
@@ -201,7 +201,7 @@ def _fsdp(spec: TrainerSpec, path: Path, problems: Problems) -> dict[str, Any]:
     """Return the keys of FSDP, whose sharding older files have as a text."""
     config = spec.fsdp_config or FsdpConfigSpec()
     if isinstance(config, str):
-        read = problems.read(FsdpConfigSpec, read_json(named_beside(path, config)), "fsdp_config")
+        read = problems.read(FsdpConfigSpec, read_json(file_next_to(path, config)), "fsdp_config")
         config = read or FsdpConfigSpec()
     words = spec.fsdp if isinstance(spec.fsdp, str | list) else []
     words = words.split() if isinstance(words, str) else words

@@ -264,8 +264,8 @@ def _model(concrete: ConcreteJob) -> dict[str, Any] | None:
 def _like_llama(shape: TransformerShape) -> TransformerShape:
     """Return a Llama of the sizes of another shape."""
     sizes = ("layers", "hidden", "heads", "vocab", "kv_heads", "head_dim", "ffn", "max_positions")
-    told = ("name", "architecture", "sources", "activation", "tied_embedding")
-    kept = {key: getattr(shape, key) for key in (*sizes, *told)}
+    others = ("name", "architecture", "sources", "activation", "tied_embedding")
+    kept = {key: getattr(shape, key) for key in (*sizes, *others)}
     return TransformerShape(**kept, gated=True, norm="rms", positions="rotary")
 
 

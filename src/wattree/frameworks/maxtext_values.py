@@ -76,7 +76,7 @@ def _from_script(path: Path, arguments: Sequence[str], files: list[Path]) -> dic
 def _near(script: Path, named: Path) -> Path | None:
     """Return a file that a script names by a folder that only its shell knows.
 
-    It is under a folder of the script, or one beside that; the one with the most of the folders
+    It is under a folder of the script, or one next to that; the one with the most of the folders
     that it is named by.
     """
     parts = [part for part in named.parts if part not in {"/", ".."}]

@@ -217,8 +217,8 @@ def read(settings: Settings) -> Imported:
 
 def _take_devices(settings: Settings) -> None:
     """Take the number of devices from the launcher's arguments, where they say it."""
-    told = (settings.value(key) for key in ("gpus_per_node", "nnodes"))
-    per_node, nodes = (whole_number(str(value)) for value in told)
+    values = (settings.value(key) for key in ("gpus_per_node", "nnodes"))
+    per_node, nodes = (whole_number(str(value)) for value in values)
     if settings.devices is None and per_node is not None and nodes is not None:
         devices = per_node * nodes
         kinds = ("tensor_model", "pipeline_model", "context")

@@ -212,15 +212,12 @@ def optimizer_of(found: OptimizerSpec) -> str | None:
     )
 
 
-def read_zero_json(
-    values: Mapping[str, Any], problems: Problems, *, place: str = ""
-) -> Found | None:
+def read_zero_json(values: Mapping[str, Any], problems: Problems) -> Found | None:
     """Return the settings of DeepSpeed's JSON.
 
     Args:
         values: As read from a file.
         problems: Where its faults go.
-        place: Of the JSON in the file that names it.
     """
     plain, automatic = without_automatic(values)
     if isinstance(plain.get("zero_optimization"), bool):  # an old way to say stage 1
@@ -230,7 +227,7 @@ def read_zero_json(
     plain, _ = without(plain, IGNORED)
     plain, left_out = without(plain, _LISTS["left_out"])
     known, unknown = known_of(ZeroJson, plain)
-    found = problems.read(ZeroJson, known, place)
+    found = problems.read(ZeroJson, known, "")
     if found is None:
         return None
     precision = precision_of(found)

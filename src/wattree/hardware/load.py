@@ -197,7 +197,7 @@ def load_node(name_or_path: str | Path | Description, *, device: Device | None =
     device_name = found.pop("device")
     found["links"] = read_wiring(
         fields,
-        device=lambda: device or load_device(_beside(path, device_name)),
+        device=lambda: device or load_device(_next_to(path, device_name)),
         scale_up=found["scale_up"],
         devices=found["devices"],
         nics=found["nics"],
@@ -205,7 +205,7 @@ def load_node(name_or_path: str | Path | Description, *, device: Device | None =
     )
     fields.close()
     try:
-        held = device or load_device(_beside(path, device_name))
+        held = device or load_device(_next_to(path, device_name))
         return Node(**found, device=held, sources=fields.sources)
     except HardwareError as error:
         raise JobError(str(path), error.lines) from error
@@ -222,7 +222,7 @@ def default_fabric_name(node_name_or_path: str | Path) -> str:
     found = fields.text("fabric")
     if not found:
         raise JobError(str(path), ["fabric: is missing, expected the name of a fabric"])
-    return str(_beside(path, found))
+    return str(_next_to(path, found))
 
 
 def load_fabric(name_or_path: str | Path | Description) -> Fabric:
@@ -371,7 +371,7 @@ def _is_path(text: str) -> bool:
     return "/" in text or "\\" in text or text.endswith((".yaml", ".yml"))
 
 
-def _beside(path: Path, name: str) -> str | Path:
+def _next_to(path: Path, name: str) -> str | Path:
     """Return a name unchanged, and a path resolved against the folder of the file that holds it."""
     return path.parent / name if _is_path(name) else name
 
@@ -383,25 +383,3 @@ def _plain(name: str) -> str:
 
 def _names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (CATALOG / _FOLDERS[kind]).glob("*.yaml")))
-
-
-def alias_index() -> dict[str, dict[str, str]]:
-    """Return, by kind, every other name of the catalog → its file's name.
-
-    Reads every file. `aliases.json` holds the result, so that looking up one name does not.
-
-    Raises:
-        JobError: Two files claim the same name.
-    """
-    index: dict[str, dict[str, str]] = {}
-    for kind, folder in _FOLDERS.items():
-        names = set(_names(kind))
-        index[kind] = {}
-        for name in sorted(names):
-            path = CATALOG / folder / f"{name}.yaml"
-            for alias in map(_plain, read_yaml(path).get("aliases", [])):
-                if alias in names - {name} or index[kind].get(alias, name) != name:
-                    raise JobError(str(path), [f"aliases: '{alias}' names another {kind} too"])
-                if alias != name:
-                    index[kind][alias] = name
-    return index

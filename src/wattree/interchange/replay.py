@@ -231,8 +231,8 @@ def _chakra_graph(
     traces = read_traces(files)
     if platform is not None:
         check_fits(platform.cluster, len(traces), str(place))
-    beside = files.paths[0].parent / GROUP_FILE
-    path = groups or (beside if beside.is_file() else None)
+    own_groups = files.paths[0].parent / GROUP_FILE
+    path = groups or (own_groups if own_groups.is_file() else None)
     named = {} if path is None else read_groups(path)
     own = platform is None and is_own(traces)
     # Our own files say which stream a task is on; their control dependencies say it once more.

@@ -141,7 +141,7 @@ def _job(
         refuse_auto(job, guest.host)
         return job
     if mapping.get("neighbours") is not None:
-        job = _beside(job, mapping["neighbours"], folder=folder, problems=problems)
+        job = _with_neighbours(job, mapping["neighbours"], folder=folder, problems=problems)
     return _under_terms(job, terms)
 
 
@@ -312,7 +312,7 @@ def _check_order(
         place.check_order(axes, problems=problems)
 
 
-def _beside(job: Job, value: object, *, folder: Path, problems: Problems) -> Job:
+def _with_neighbours(job: Job, value: object, *, folder: Path, problems: Problems) -> Job:
     """Return the job with its neighbours."""
     neighbours = neighbours_of(value, job, folder=folder, problems=problems, read=_job)
     problems.check()

@@ -183,7 +183,7 @@ def calibrate(
         cases.append(_case(members, first))
     learned, moves = _learned(cases, first, progress)
     _write(out, learned, first)
-    return _told(cases, learned, moves, out)
+    return _report(cases, learned, moves, out)
 
 
 def _refuse_mixed(steps: Sequence[OwnStep]) -> None:
@@ -334,7 +334,7 @@ def _write(out: Path, learned: Calibration, base: Calibration) -> None:
     write_atomic(out, "\n".join(lines) + "\n")
 
 
-def _told(
+def _report(
     cases: Sequence[_Case], learned: Calibration, moves: Mapping[str, float], out: Path
 ) -> LearnedCalibration:
     spreads = _spreads(learned.observations)

@@ -55,7 +55,7 @@ def step_observation(setting: Setting, result: Result, measured_s: float) -> Obs
     parts = {name: part for name, part in result.interval_parts.items() if name in constants}
     shares = {name: part.share for name, part in parts.items()}
     known = facts.known(measured, shares, constants)
-    told = training_parts(setting, parts, constants, device.name, measured)
+    parts_at_levels = training_parts(setting, parts, constants, device.name, measured)
     return Observation(
         what=STEP,
         job=Path(setting.job.source).name,
@@ -65,7 +65,7 @@ def step_observation(setting: Setting, result: Result, measured_s: float) -> Obs
         precision=precision_class(setting.precision),
         measured_s=measured_s,
         predicted_s=result.step_time_s,
-        parts={**told, RESIDUAL: IntervalPart(share=1.0, spread=known.alike(spreads))},
+        parts={**parts_at_levels, RESIDUAL: IntervalPart(share=1.0, spread=known.alike(spreads))},
         noise=known.observation_noise(spreads),
     )
 
@@ -88,20 +88,20 @@ def class_observations(
     """
     predicted_s = {name: predicted_s[name] for name in measured_s}
     least_s = _LEAST * result.step_time_s
-    told = [
+    covered_classes = [
         name
         for name, behind in _SET_BY.items()
         if min(measured_s.get(name, 0.0), predicted_s.get(name, 0.0)) > least_s
         and any(each in step.parts for each in behind)
     ]
     covered = min(
-        math.fsum(times_s[name] for name in told) / math.fsum(times_s.values())
+        math.fsum(times_s[name] for name in covered_classes) / math.fsum(times_s.values())
         for times_s in (measured_s, predicted_s)
     )
     if covered < _COVERED:
         return (step,)
     found = []
-    for name in told:
+    for name in covered_classes:
         behind = {each: step.parts[each] for each in _SET_BY[name] if each in step.parts}
         whole = math.fsum(part.share for part in behind.values())
         if name == HOST:

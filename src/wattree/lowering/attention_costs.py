@@ -130,12 +130,12 @@ def _cached_costs(
     )
     flop = 2.0 * FORWARD_MATMULS * scores * head_dim
     cached = scale.value(instruction.cached)
-    beside = sum(scale.value(size) for size in instruction.traffic) - cached
+    uncached = sum(scale.value(size) for size in instruction.traffic) - cached
     read = cached
     if not software.grouped_cache:
         width = instruction.head_dim + instruction.value_head_dim
         together = scores * width / cached  # query heads to a head of keys and values
         read = cached * (1.0 + (together - 1.0) * rates.ungrouped_reads)
-    traffic = np.asarray(beside * rates.element_bytes + read * software.cache_bytes)
+    traffic = np.asarray(uncached * rates.element_bytes + read * software.cache_bytes)
     time_s = np.maximum(flop / rates.attention_flop_per_s, traffic / rates.memory_bytes_per_s)
     return time_s, flop, traffic

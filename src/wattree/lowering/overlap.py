@@ -151,9 +151,9 @@ def phase_rows(
         share = 1.0
         if isinstance(instruction, CollectiveInstruction) and index in partner:
             share = pipelining.share(instruction)
-            beside = partner[index]
-            if beside < index:  # drains a product: its hidden part starts with the product
-                starts = rows[at[beside]].depends
+            product = partner[index]
+            if product < index:  # drains a product: its hidden part starts with the product
+                starts = rows[at[product]].depends
                 pieces = pipelining.hidden_latencies(share)
                 rows.append(
                     Row(index, 1 - share, pipelining.stream(instruction), starts, True, pieces)

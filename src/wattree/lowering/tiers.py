@@ -85,8 +85,8 @@ def tier_links(node: Node, used: Sequence[str], devices: Integers) -> tuple[Link
     found = []
     together = node.scale_up.devices_per_switch
     switches = -(-node.devices // together)
-    beside = node.cxl is not None and node.cxl.per_device and tuple(used) == ("cxl",)
-    for way in () if beside else ("out", "in"):  # or else no copy passes the host
+    on_device = node.cxl is not None and node.cxl.per_device and tuple(used) == ("cxl",)
+    for way in () if on_device else ("out", "in"):  # or else no copy passes the host
         load = f"host_link_{way}_bytes"
         found.append(_one_way(f"host link {way}", load, devices, link))
         if together > 1:

@@ -6,7 +6,7 @@ from within. Nothing here loads torch or a driver's library before it is needed.
 
 from wattree.measure.command import CommandEnd, run_command
 from wattree.measure.discovery import find_meters
-from wattree.measure.measured import Measured, measure_command, measure_idle
+from wattree.measure.measured import Measured, RunLabels, measure_command, measure_idle
 from wattree.measure.meter import (
     METERS,
     Domain,
@@ -32,6 +32,7 @@ __all__ = [
     "Meters",
     "Quantity",
     "Reading",
+    "RunLabels",
     "Stages",
     "Track",
     "Window",

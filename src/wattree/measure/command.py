@@ -35,9 +35,7 @@ class CommandEnd:
     interrupted_by: int | None = None
 
 
-def run_command(
-    command: Sequence[str], *, stdout: IO[str] | None = None, grace_s: float = _GRACE_S
-) -> CommandEnd:
+def run_command(command: Sequence[str], *, stdout: IO[str] | None = None) -> CommandEnd:
     """Run a command to its end; forward signals, and kill it if it ignores them.
 
     It has a process group of its own, so that its helpers get the signals, too. A second signal
@@ -46,7 +44,6 @@ def run_command(
     Args:
         command: Program and arguments.
         stdout: Where its output goes; None for that of this process.
-        grace_s: Time between interrupting, terminating and killing the command. [s]
 
     Raises:
         RunError: It cannot be started.
@@ -58,7 +55,7 @@ def run_command(
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise RunError(command[0], [f"cannot be started ({why})"]) from error
-    with _forwarding(process.pid, grace_s) as received:
+    with _forwarding(process.pid) as received:
         code = process.wait()
     if received:
         _end_group(process.pid)
@@ -66,14 +63,14 @@ def run_command(
 
 
 @contextlib.contextmanager
-def _forwarding(group: int, grace_s: float) -> Iterator[list[int]]:
+def _forwarding(group: int) -> Iterator[list[int]]:
     """Forward signals to a process group while the block runs; yield the received ones."""
     received: list[int] = []
     timers: list[threading.Timer] = []
 
     def escalate() -> None:
         _signal(group, signal.SIGTERM)
-        timers.append(_timer(grace_s, lambda: _signal(group, signal.SIGKILL)))
+        timers.append(_timer(_GRACE_S, lambda: _signal(group, signal.SIGKILL)))
 
     def forward(number: int, frame: FrameType | None) -> None:
         del frame
@@ -82,7 +79,7 @@ def _forwarding(group: int, grace_s: float) -> Iterator[list[int]]:
         stronger = {1: number, 2: signal.SIGTERM}.get(len(received), signal.SIGKILL)
         _signal(group, stronger)
         if len(received) == 1:
-            timers.append(_timer(grace_s, escalate))
+            timers.append(_timer(_GRACE_S, escalate))
 
     if threading.current_thread() is not threading.main_thread():
         yield received  # only the main thread may handle signals

@@ -47,21 +47,38 @@ class Measured:
     interrupted: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLabels:
+    """What is known of a command that is measured, for its run.
+
+    Attributes:
+        name: Of the run; that of the program if empty.
+        activity: What it does, for fits.
+        node: Kind of the node; its processor's name if empty.
+        model: What it trains.
+        iterations: Steps that it does each time it runs.
+        ranks: Processes that train together; None where no one says.
+        work: Of one step, all processes together.
+    """
+
+    name: str = ""
+    activity: Activity = Activity.TRAINING
+    node: str = ""
+    model: str = ""
+    iterations: int = 0
+    ranks: int | None = None
+    work: Work = field(default_factory=Work)
+
+
 def measure_command(
     command: Sequence[str],
+    labels: RunLabels | None = None,
     *,
     meters: Sequence[str] = (),
     options: MeterOptions | None = None,
     interval_s: float = 0.1,
     repeat: int = 1,
     repeat_for_s: float = 0.0,
-    activity: Activity = Activity.TRAINING,
-    node: str = "",
-    model: str = "",
-    name: str = "",
-    iterations: int = 0,
-    ranks: int | None = None,
-    work: Work | None = None,
     stdout: IO[str] | None = None,
     save: Callable[[Run], None] | None = None,
     save_every_s: float = _SAVE_EVERY_S,
@@ -70,18 +87,12 @@ def measure_command(
 
     Args:
         command: Program and arguments.
+        labels: What is known of it.
         meters: Kinds of meters; none for all that the machine has.
         options: What a user says about them.
         interval_s: Time between two readings. [s]
         repeat: How often it runs, one after the other, in one window; up to its first failure.
         repeat_for_s: It runs again until so much time is over. [s]
-        activity: What it does, for fits.
-        node: Kind of the node; its processor's name if empty.
-        model: What it trains.
-        name: Of the run.
-        iterations: Steps that it does each time it runs.
-        ranks: Processes that train together; None where no one says.
-        work: Of one step, all processes together.
         stdout: Where the command's output goes; None for that of this process.
         save: Called every so often with the run up to then, so that something is left where this
             process is killed.
@@ -94,20 +105,10 @@ def measure_command(
     """
     found = find_meters(meters, options)
     ends: list[CommandEnd] = []
-    facts = partial(
-        run_of_reading,
-        name=name or Path(command[0]).name,
-        activity=activity,
-        node=node,
-        model=model,
-        ranks_per_node=ranks,
-        work=work or Work(),
-        command=tuple(command),
-    )
 
     def run_of(reading: WindowReading, exit_code: int | None, notes: Sequence[str]) -> Run:
-        done = iterations * len(ends)
-        return facts(window, reading, iterations=done, exit_code=exit_code, notes=notes)
+        run = _labeled(labels or RunLabels(), command, times=len(ends))
+        return run(window, reading, exit_code=exit_code, notes=notes)
 
     def save_partial(reading: WindowReading) -> None:
         if save is not None:
@@ -125,6 +126,21 @@ def measure_command(
     finally:
         window.stop()
     return _measured(window.between(), ends, run_of)
+
+
+def _labeled(labels: RunLabels, command: Sequence[str], *, times: int) -> Callable[..., Run]:
+    """Return `run_of_reading` with the labels of a command that ran so many times."""
+    return partial(
+        run_of_reading,
+        name=labels.name or Path(command[0]).name,
+        activity=labels.activity,
+        node=labels.node,
+        model=labels.model,
+        iterations=labels.iterations * times,
+        ranks_per_node=labels.ranks,
+        work=labels.work,
+        command=tuple(command),
+    )
 
 
 def _measured(

@@ -58,52 +58,69 @@ class MeasuredStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessesOnDevice:
+    """Several processes on one device.
+
+    Attributes:
+        processes: How many.
+        rule: `fixed-global`: they share the samples of the measured step; `fixed-per-process`: each
+            has as many.
+        cores: Of a device that is a CPU: it serves `cores / cores_used` processes at once, and the
+            host time and loaders of all. None for an accelerator, whose host has enough cores.
+        capacity: Of an accelerator: processes whose kernels run at once as if each were alone (1
+            under time slicing).
+        contention: Slowdown that each further process at the device brings; None for the constant
+            of the shipped calibration, which is that of CPUs or of accelerators.
+        reduction_s: Averaging gradients between the processes, exposed. [s]
+        workers: Loader processes of all processes together; None: as many as measured.
+    """
+
+    processes: int
+    rule: str = FIXED_GLOBAL
+    cores: int | None = None
+    capacity: float = 1.0
+    contention: float | None = None
+    reduction_s: float = 0.0
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise WattreeError(f"processes: found {self.processes}, expected 1 or more")
+        if self.rule not in BATCH_RULES:
+            names = ", ".join(BATCH_RULES)
+            raise WattreeError(f"rule: found '{self.rule}', expected one of {names}")
+
+    @property
+    def batch_share(self) -> float:
+        """Samples of a process over those of the measured step."""
+        return 1.0 / self.processes if self.rule == FIXED_GLOBAL else 1.0
+
+    def slowdown(self) -> float:
+        """Return the slowdown that each further process brings."""
+        if self.contention is not None:
+            return self.contention
+        kind = "gpu" if self.cores is None else "cpu"
+        return load_calibration().general(f"colocation_contention_{kind}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedGain:
     """A step of several processes on one device.
 
     Attributes:
-        processes: How many.
         step_s: Its time. [s]
         samples: Of all processes.
         gain: Throughput over that of the measured step.
-        utilization: Share of the device's capacity that is used.
-        waiting_s, host_s, gaps_s, device_s, barrier_s, reduction_s: Its parts as one process sees
-            them; `device_s` with what it waits for the others. [s]
-        bound: What the step time is: `process` (the sum of the parts), `loader` or `cores`.
+        bound: What the step time is: `process` (the sum of its parts), `loader` or `cores`.
     """
 
-    processes: int
     step_s: float
     samples: float
     gain: float
-    utilization: float
-    waiting_s: float
-    host_s: float
-    gaps_s: float
-    device_s: float
-    barrier_s: float
-    reduction_s: float
     bound: str
 
 
-def _contention(cores: int | None) -> float:
-    """Return the slowdown per further process on devices of a kind."""
-    kind = "gpu" if cores is None else "cpu"
-    return load_calibration().general(f"colocation_contention_{kind}")
-
-
-def predicted_gain(
-    alone: MeasuredStep,
-    processes: int,
-    *,
-    rule: str = FIXED_GLOBAL,
-    cores: int | None = None,
-    host_cores: int | None = None,
-    capacity: float = 1.0,
-    contention: float | None = None,
-    reduction_s: float = 0.0,
-    workers: int | None = None,
-) -> PredictedGain:
+def predicted_gain(alone: MeasuredStep, shared: ProcessesOnDevice) -> PredictedGain:
     """Return the step of several processes on one device.
 
     What each process does once a step it does when the others do it, as a step ends for all
@@ -112,79 +129,45 @@ def predicted_gain(
 
     Args:
         alone: The measured step of one process on an unshared device.
-        processes: How many there will be.
-        rule: `fixed-global`: they share the samples of the measured step; `fixed-per-process`: each
-            has as many.
-        cores: Of a device that is a CPU: it serves `cores / cores_used` processes at once, and its
-            loaders' core time too. None for an accelerator.
-        host_cores: Cores for `host_s` of all processes; those of the device if it is a CPU, else
-            None for enough.
-        capacity: Of an accelerator: processes whose kernels run at once as if each were alone (1
-            under time slicing).
-        contention: Slowdown that each further process at the device brings; None for the constant
-            of the shipped calibration, which is that of CPUs or of accelerators.
-        reduction_s: Averaging gradients between the processes, exposed. [s]
-        workers: Loader processes of all processes together; None: as many as measured.
+        shared: The processes.
 
     Raises:
-        WattreeError: The rule or a number makes no sense.
+        WattreeError: The measured step takes no time.
     """
-    _check(alone, processes, rule)
-    contention = _contention(cores) if contention is None else contention
-    share = 1.0 / processes if rule == FIXED_GLOBAL else 1.0
+    if not alone.step_s > 0:
+        raise WattreeError(f"alone: found a step of {alone.step_s} s, expected one that takes time")
+    processes, cores, share = shared.processes, shared.cores, shared.batch_share
     device_s = alone.device_s * (alone.fixed_share + (1.0 - alone.fixed_share) * share)
     once = alone.fixed_waiting + (1.0 - alone.fixed_waiting) * share
-    slots = capacity if cores is None else max(cores / alone.cores_used, 1.0)
-    host_cores = cores if host_cores is None else host_cores
     host_s = alone.host_s * once
-    if host_cores is not None:
-        host_s = float(together_s(host_s, processes=processes, capacity=float(host_cores)))
-    at_device_s, waited = _at_device_s(alone, device_s, processes, slots, contention)
-    own_s = alone.waiting_s * once + host_s + alone.gaps_s + at_device_s + waited + reduction_s
-    bounds = {"process": own_s}
-    if count := alone.workers if workers is None else workers:
+    if cores is not None:
+        host_s = float(together_s(host_s, processes=processes, capacity=float(cores)))
+    own_s = alone.waiting_s * once + host_s + alone.gaps_s + _at_device_s(alone, device_s, shared)
+    bounds = {"process": own_s + shared.reduction_s}
+    if count := alone.workers if shared.workers is None else shared.workers:
         bounds["loader"] = alone.loader_s * share * processes / count
     if cores is not None:
         busy = device_s * alone.cores_used + alone.host_s * once + alone.loader_core_s * share
         bounds["cores"] = busy * processes / cores
     bound = max(bounds, key=bounds.__getitem__)
     step_s, samples = bounds[bound], alone.samples * share * processes
-    return PredictedGain(
-        processes=processes,
-        step_s=step_s,
-        samples=samples,
-        gain=samples / step_s / (alone.samples / alone.step_s),
-        utilization=min(processes * device_s / (slots * step_s), 1.0),
-        waiting_s=alone.waiting_s * once,
-        host_s=host_s,
-        gaps_s=alone.gaps_s,
-        device_s=at_device_s,
-        barrier_s=waited,
-        reduction_s=reduction_s,
-        bound=bound,
-    )
+    gain = samples / step_s / (alone.samples / alone.step_s)
+    return PredictedGain(step_s=step_s, samples=samples, gain=gain, bound=bound)
 
 
-def _at_device_s(
-    alone: MeasuredStep, device_s: float, processes: int, slots: float, contention: float
-) -> tuple[float, float]:
-    """Return the time at a device that so many share, and the wait for the last of them. [s]"""
+def _at_device_s(alone: MeasuredStep, device_s: float, shared: ProcessesOnDevice) -> float:
+    """Return the time at the device that all share, and the wait for the last of them. [s]"""
+    processes, contention = shared.processes, shared.slowdown()
+    slots = shared.capacity
+    if shared.cores is not None:
+        slots = max(shared.cores / alone.cores_used, 1.0)
     if alone.gaps_s <= 0:
         at_device_s = together_s(
             device_s, processes=processes, capacity=slots, contention=contention
         )
-        return float(at_device_s), 0.0
+        return float(at_device_s)
     found = alternating(
         alone.gaps_s, device_s, processes=processes, capacity=slots, contention=contention
     )
     variance = found.variance_s2(alone.gaps_s, alone.alternations)
-    return float(found.residence_s), float(barrier_s(variance, processes=processes))
-
-
-def _check(alone: MeasuredStep, processes: int, rule: str) -> None:
-    if processes < 1:
-        raise WattreeError(f"processes: found {processes}, expected 1 or more")
-    if rule not in BATCH_RULES:
-        raise WattreeError(f"rule: found '{rule}', expected one of {', '.join(BATCH_RULES)}")
-    if not alone.step_s > 0:
-        raise WattreeError(f"alone: found a step of {alone.step_s} s, expected one that takes time")
+    return float(found.residence_s) + float(barrier_s(variance, processes=processes))

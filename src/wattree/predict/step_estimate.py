@@ -132,7 +132,7 @@ def _estimated(setting: Setting) -> StepEstimate:
         return _generated(setting, options, degrees)
     asked = recent(setting)
     found = closed_form.estimate(asked.setting, options, degrees, shared=asked.shared)
-    return _told(setting, options, found)
+    return _step_estimate(setting, options, found)
 
 
 def _check(setting: Setting, options: StrategyOptions) -> None:
@@ -171,7 +171,7 @@ def _generated(setting: Setting, options: StrategyOptions, degrees: Degrees) -> 
     use = generation_use(
         figures(setting, [(1.0, found.prefill)]), decode, job.data, kv_cache_bytes=None
     )
-    return _told(setting, options, of_all_steps(found), generation=use)
+    return _step_estimate(setting, options, of_all_steps(found), generation=use)
 
 
 def _known(strategy: Strategy | StrategyOptions, job: Job) -> StrategyOptions:
@@ -190,7 +190,7 @@ def _known(strategy: Strategy | StrategyOptions, job: Job) -> StrategyOptions:
     )
 
 
-def _told(
+def _step_estimate(
     setting: Setting,
     options: StrategyOptions,
     found: Estimates,
@@ -208,7 +208,7 @@ def _told(
         tokens_per_s = generation.output_tokens_per_s
         read_share = 1.0 - generation.prefill.time_s / step_s
     device = cluster.pools[int(found.pool[0])].node.device
-    told = StepEstimate(
+    estimate = StepEstimate(
         step_time_s=step_s,
         samples_per_s=batch / step_s,
         tokens_per_s=tokens_per_s if setting.has_tokens else None,
@@ -221,22 +221,22 @@ def _told(
         generation=generation,
     )
     intervals = estimated_intervals(
-        setting, device, options.ranks, _figures(told), read_share=read_share
+        setting, device, options.ranks, _figures(estimate), read_share=read_share
     )
-    return replace(told, interval=intervals)
+    return replace(estimate, interval=intervals)
 
 
-def _figures(told: StepEstimate) -> dict[str, float | None]:
+def _figures(estimate: StepEstimate) -> dict[str, float | None]:
     """Return quantity → value, as intervals are named."""
     return {
-        "step_time_s": told.step_time_s,
-        "samples_per_s": told.samples_per_s,
-        "tokens_per_s": told.tokens_per_s,
-        "memory.peak_bytes": told.memory.peak_bytes,
-        "average_power_w": told.average_power_w,
-        "energy_j": told.energy_j.total,
-        "cost_usd": told.cost_usd,
-        "carbon_gco2e": told.carbon_gco2e,
+        "step_time_s": estimate.step_time_s,
+        "samples_per_s": estimate.samples_per_s,
+        "tokens_per_s": estimate.tokens_per_s,
+        "memory.peak_bytes": estimate.memory.peak_bytes,
+        "average_power_w": estimate.average_power_w,
+        "energy_j": estimate.energy_j.total,
+        "cost_usd": estimate.cost_usd,
+        "carbon_gco2e": estimate.carbon_gco2e,
     }
 
 

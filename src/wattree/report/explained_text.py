@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wattree.learn.explain import Explanation
 
 #: Most differences printed with their causes; the others are in the table.
-_TOLD = 4
+_MOST_FAULTS = 4
 
 
 def show_explanation(found: Explanation, console: Console) -> None:
@@ -30,7 +30,7 @@ def show_explanation(found: Explanation, console: Console) -> None:
     if measured is not None:
         words = f"\nTensors: {format_bytes(measured)} at most, {format_bytes(predicted)} predicted"
         console.print(Text(words))
-    for number, fault in enumerate(found.faults[:_TOLD], start=1):
+    for number, fault in enumerate(found.faults[:_MOST_FAULTS], start=1):
         console.print()
         lost = f"{number}. {format_time(fault.lost_s)} a step: {fault.title}"
         console.print(Text(lost, style="bold"))

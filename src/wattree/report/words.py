@@ -43,20 +43,20 @@ _GRAMS_PER_TONNE = 1e6
 _BINARY = ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"), (1.0, ""))
 
 
-def significant(value: float | None, digits: int = 3) -> str:
+def significant(value: float | None) -> str:
     """Return a number with three significant digits, in exponent form only below 10^-6."""
     if value is None:
         return NOT_APPLICABLE
     if value == 0:
         return "0"
-    if abs(value) >= 10 ** (digits - 1):
+    if abs(value) >= 100:
         return f"{value:,.0f}"
-    text = f"{value:.{digits}g}"
+    text = f"{value:.3g}"
     if "e" not in text:
         return text
     if abs(value) < _TINY:
         return f"{value:.1e}"
-    return f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}"
+    return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
 def quantity(value: float | None, unit: str) -> str:

@@ -63,9 +63,9 @@ def slowdowns(
             ),
         )
         result = simulate(job, calibration=calibration).result
-        beside = result.neighbours
-        step_s = result.step_time_s if beside is None else beside.mean_s
-        step_j = result.energy_j.total if beside is None else beside.energy_mean_j
+        shared = result.neighbours
+        step_s = result.step_time_s if shared is None else shared.mean_s
+        step_j = result.energy_j.total if shared is None else shared.energy_mean_j
         found[task] = Slowdown(
             max(step_s / own.step_time_s, 1.0), max(step_j / own.step_energy_j, 1.0)
         )

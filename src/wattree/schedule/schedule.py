@@ -71,8 +71,8 @@ def schedule(
             ways[task][way] = ways[task][way].slowed(factor.time, factor.energy)
             slower[task, way] = factor.after(slower.get((task, way), Slowdown()))
         problem = _roomy(queue, replace(problem, tasks=_tasks(queue, ways)))
-    untold = max((factor.time for factor in more.values()), default=1.0)
-    return _Answer(queue, chosen, alone, ways, slower, untold, refused).schedule()
+    unplanned = max((factor.time for factor in more.values()), default=1.0)
+    return _Answer(queue, chosen, alone, ways, slower, unplanned, refused).schedule()
 
 
 def _idle_w(queue: JobQueue) -> float:
@@ -216,7 +216,7 @@ class _Answer:
 
     Attributes:
         alone: The problem with steps that meet no other job.
-        untold: By how much steps are slower where they are placed than the schedule has them.
+        unplanned: By how much steps are slower where they are placed than the schedule has them.
     """
 
     queue: JobQueue
@@ -224,7 +224,7 @@ class _Answer:
     alone: Problem
     ways: Sequence[Sequence[PredictedWay]]
     slower: Mapping[tuple[int, int], Slowdown]
-    untold: float
+    unplanned: float
     refused: Sequence[Sequence[str]]
 
     def schedule(self) -> QueueSchedule:
@@ -343,9 +343,9 @@ class _Answer:
                 "steps of jobs that share uplinks were simulated together; they take longer"
             )
             notes.append("the bound, and first come first served, are of steps that meet no other")
-        if self.untold > 1.0:
+        if self.unplanned > 1.0:
             notes.append(
-                f"where jobs are placed, one meets others and takes {self.untold:.2f} x as long as "
-                "stated; every schedule that avoids it meets others in turn"
+                f"where jobs are placed, one meets others and takes {self.unplanned:.2f} x as long "
+                "as stated; every schedule that avoids it meets others in turn"
             )
         return notes

@@ -331,11 +331,11 @@ def _compute(
         yield "has no stage that holds more than others"
     elif better.pp < worse.pp:
         yield f"cuts the layers into {better.pp} stages, not {worse.pp}, and the fullest decides"
-    beside = max(rates.overlap_compute_rate for rates in setting.pool_rates)
+    overlap_rate = max(rates.overlap_compute_rate for rates in setting.pool_rates)
     if (
         worse.memory.sharding in _GATHERING
         and better.memory.sharding not in _GATHERING
-        and beside < 1
+        and overlap_rate < 1
     ):
         yield "has fewer gathers alongside its matmuls, which slow them down"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from wattree.search.screen import (
     screen,
 )
 from wattree.search.space import enumerate_space
+from wattree.search.space_search import SearchedSpace, SpaceSearch, rejections
 from wattree.strategy import options_in_words
 from wattree.units import format_bytes, format_time
 
@@ -33,24 +34,17 @@ _WIDER = "a larger --max-devices"
 
 
 def infeasible(
-    setting: Setting,
-    screened: ScreenedSpace,
-    constraints: Constraints,
-    rejected: Mapping[str, int],
-    *,
-    missed: Mapping[str, int],
-    max_devices: int | None = None,
+    seek: SpaceSearch, sought: Sequence[SearchedSpace], *, max_devices: int | None = None
 ) -> InfeasibleError:
     """Return the error for a search that found nothing.
 
     Args:
-        setting: The job.
-        screened: Estimates of every strategy.
-        constraints: The requested constraints.
-        rejected: Reason → strategies rejected.
-        missed: Of these, reason → strategies that only their simulation rejected.
+        seek: How was searched.
+        sought: What was found out; of the strategies of the model itself first.
         max_devices: The requested maximum of devices.
     """
+    setting, constraints, rejected = seek.setting, seek.constraints, rejections(sought)
+    screened, missed = sought[0].screened, sought[0].found.missed
     counted = ", ".join(
         f"{reason} ({count:,})" for reason, count in sorted(rejected.items(), key=lambda r: -r[1])
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +33,7 @@ from wattree.search.promising import FEWEST, in_order, misses, ranked_strategy
 from wattree.search.refine import refined_space, worth_it
 from wattree.search.screen import Constraints
 from wattree.search.space import enumerate_space
-from wattree.search.space_search import Progress, SearchedSpace, SpaceSearch
+from wattree.search.space_search import Progress, SearchedSpace, SpaceSearch, rejections
 from wattree.search.spread_tables import NOT_SPREAD, with_spread_tables
 from wattree.strategy import StrategyOptions
 
@@ -84,47 +83,54 @@ def plan(
         JobError: The objective needs a price or a carbon intensity that the job lacks, or the job
             has only a part of its cluster.
     """
-    _check_whole(job)
     began = time.perf_counter()
-    setting = workload_setting(job, load_calibration(calibration))
-    check_sequence(setting.model, setting.job.data.sequence_length, source=job.source)
     wanted = (objective, *(pareto or ()))
-    check_objectives(setting, wanted)
     constraints = Constraints(
         power_cap_w=power_cap_w,
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
         margin=_checked_margin(margin),
     )
+    seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
-    seek = SpaceSearch(
+    limits = _offered(limits or Limits(), job, any_software=any_software)
+    sought, found = _searched(seek, ranks, limits, approximate=allow_approximate)
+    if not found:
+        raise infeasible(seek, sought, max_devices=max_devices)
+    answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
+    if allow_approximate and not sought[1].candidates:
+        answer = replace(answer, warnings=(*answer.warnings, _no_phantoms(seek.setting)))
+    return replace(answer, wall_s=time.perf_counter() - began)
+
+
+def _space_search(
+    job: Job,
+    wanted: Sequence[str],
+    constraints: Constraints,
+    calibration: Path | None,
+    *,
+    fewest: int,
+    report: Progress | None,
+) -> SpaceSearch:
+    """Return how to search for strategies of a job, if it can be planned."""
+    _check_whole(job)
+    setting = workload_setting(job, load_calibration(calibration))
+    check_sequence(setting.model, setting.job.data.sequence_length, source=job.source)
+    check_objectives(setting, wanted)
+    return SpaceSearch(
         setting=setting,
         constraints=constraints,
         # The fastest save energy at rest, so they are always worth a look.
         objectives=tuple(dict.fromkeys((*wanted, "time"))),
-        fewest=max(FEWEST, top),
-        report=progress or (lambda *_: None),
+        fewest=max(FEWEST, fewest),
+        report=report or (lambda *_: None),
     )
-    limits = limits or Limits()
-    if not any_software and limits.offer is None:
-        limits = replace(limits, offer=offer_of(job.software))
-    sought, found = _searched(seek, ranks, limits, approximate=allow_approximate)
-    rejected = _summed(part.rejected for part in sought)
-    if not found:
-        raise infeasible(
-            setting,
-            sought[0].screened,
-            constraints,
-            rejected,
-            missed=sought[0].found.missed,
-            max_devices=max_devices,
-        )
-    idle = allow_approximate and not sought[1].candidates
-    return replace(
-        _answer(seek, limits, sought, found, top=top, pareto=pareto),
-        wall_s=time.perf_counter() - began,
-        rejected=rejected,
-        warnings=(*setting.warnings, *((_no_phantoms(setting),) if idle else ())),
-    )
+
+
+def _offered(limits: Limits, job: Job, *, any_software: bool) -> Limits:
+    """Return the limits with those of the job's software, unless any will do."""
+    if any_software or limits.offer is not None:
+        return limits
+    return replace(limits, offer=offer_of(job.software))
 
 
 def _answer(
@@ -136,7 +142,7 @@ def _answer(
     top: int,
     pareto: tuple[str, str] | None,
 ) -> Plan:
-    """Return the plan, but for its time, what was rejected, and warnings.
+    """Return the plan, but for its time.
 
     Args:
         seek: How was searched.
@@ -161,7 +167,8 @@ def _answer(
         best=ranked[0],
         ranked=_of_best_ideas(ranked, objective, top),
         explanation=explanation(setting, objective, ranked, rivals),
-        rejected={},
+        rejected=rejections(sought),
+        warnings=setting.warnings,
         not_offered=not_offered(setting, limits),
         pareto=None if pareto is None else _front(ranked, pareto),
         exact=None if exact is ranked[0] else exact,
@@ -222,14 +229,6 @@ def _no_phantoms(setting: Setting) -> str:
         f"allow_approximate: has no effect: no layers of {setting.model.name} can be phantom "
         "layers on these devices"
     )
-
-
-def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return reason → candidates rejected for it in any of the spaces."""
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(total)
 
 
 def _check_whole(job: Job) -> None:

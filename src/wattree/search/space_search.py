@@ -100,6 +100,14 @@ class SpaceSearch:
         return better
 
 
+def rejections(searched: Sequence[SearchedSpace]) -> dict[str, int]:
+    """Return reason → candidates rejected for it in any of the spaces."""
+    total: Counter[str] = Counter()
+    for each in searched:
+        total.update(each.rejected)
+    return dict(total)
+
+
 def _counted(
     illegal: Mapping[str, int],
     screened_out: Mapping[str, NDArray[np.bool_]],

@@ -80,10 +80,9 @@ def execute(
 
 
 def execute_events(
-    graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bool = True
+    graph: ExecutionGraph, *, sharing: str = "max-min"
 ) -> tuple[Trace, NDArray[np.int64]]:
     """Return the trace and every event in its order, as `task * EVENT_KINDS + EventKind`."""
-    graph = graph if mutual_slowdown else without_slowdown(graph)
     log = np.empty(graph.tasks * EVENT_KINDS, np.int64)
     trace = _execute(graph, sharing, log)
     return trace, log[: trace.events]

@@ -131,13 +131,13 @@ def _begin(stints: NDArray[np.void], lanes: Lanes, first: int, count: int, at: S
 
 
 @part
-def _shares(compute_w: float, beside_w: float, limit_w: float) -> tuple[float, float]:
+def _shares(compute_w: float, other_w: float, limit_w: float) -> tuple[float, float]:
     """Return the share of its demand that computation gets, and the share of the others."""
-    if compute_w + beside_w <= limit_w:
+    if compute_w + other_w <= limit_w:
         return 1.0, 1.0
     if compute_w > limit_w:
         return limit_w / compute_w, 0.0
-    return 1.0, (limit_w - compute_w) / beside_w
+    return 1.0, (limit_w - compute_w) / other_w
 
 
 @part
@@ -145,7 +145,7 @@ def _draw(
     found: Occupancy, own: int, lanes: Scratch, count: int, limit_w: float, lasts_s: float
 ) -> tuple[float, int, int]:
     """Add the energy of running tasks; return their power, and the cell and role of the rank."""
-    compute_w, beside_w = 0.0, 0.0
+    compute_w, other_w = 0.0, 0.0
     shown, role = -1, _NOTHING
     hungry, last = 0, 0
     for lane in range(count):
@@ -157,17 +157,17 @@ def _draw(
             if what == _COMPUTE:
                 compute_w += lanes.power_w[lane]
             else:
-                beside_w += lanes.power_w[lane]
+                other_w += lanes.power_w[lane]
         if what < role:
             shown, role = lanes.cell[lane], what
-    compute_share, beside_share = _shares(compute_w, beside_w, limit_w)
-    granted_w = compute_w * compute_share + beside_w * beside_share
+    compute_share, other_share = _shares(compute_w, other_w, limit_w)
+    granted_w = compute_w * compute_share + other_w * other_share
     if granted_w > 0.0:
         if hungry == 1:  # as a rule
             found.dynamic_j[own, lanes.cell[last]] += granted_w * lasts_s
         for lane in range(count if hungry > 1 else 0):
             if lanes.power_w[lane] > 0.0:
-                share = compute_share if lanes.role[lane] == _COMPUTE else beside_share
+                share = compute_share if lanes.role[lane] == _COMPUTE else other_share
                 spent_j = lanes.power_w[lane] * share * lasts_s
                 found.dynamic_j[own, lanes.cell[lane]] += spent_j
     return granted_w, shown, role

@@ -198,7 +198,7 @@ def _check(options: StrategyOptions) -> None:
             f"found '{recompute}', expected one of {', '.join(RECOMPUTATIONS)} or block_N"
         )
     if options.phantoms.enabled:
-        misfits |= _phantom_misfits(options.phantoms) | _beside_phantoms(options)
+        misfits |= _phantom_misfits(options.phantoms) | _phantom_conflicts(options)
     elif options.phantoms != _USUAL["phantoms"]:
         misfits |= {
             f"strategy.{key}": "is of phantom layers; expected it with preset: phantom"
@@ -241,7 +241,7 @@ def _phantom_misfits(phantoms: PhantomOptions) -> dict[str, str]:
     return found
 
 
-def _beside_phantoms(options: StrategyOptions) -> dict[str, str]:
+def _phantom_conflicts(options: StrategyOptions) -> dict[str, str]:
     """Return the settings that cannot be combined with phantom layers."""
     others = ["sequence_parallel", "op_shard", "tensor_pairs", "single_process"]
     found = [key for key in others if options.value(key)]

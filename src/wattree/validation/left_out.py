@@ -27,7 +27,7 @@ class LeftOutError:
         group: Which one of the kind.
         error: Logarithm of predicted over measured step time.
         parts: What the interval of the prediction rests on, without residuals and levels.
-        told: The same with levels, as runs of a user's own see it (`training_parts`).
+        at_levels: The same with levels, as runs of a user's own see it (`training_parts`).
         levels: Class of constants → level at which the look-up found them.
         known: Class of evidence.
     """
@@ -38,7 +38,7 @@ class LeftOutError:
     group: str
     error: float
     parts: Mapping[str, IntervalPart]
-    told: Mapping[str, IntervalPart]
+    at_levels: Mapping[str, IntervalPart]
     levels: Mapping[str, str]
     known: EvidenceClass
 
@@ -112,7 +112,7 @@ def _error(
         group=case[1],
         error=math.log(row.estimate_s(without) / row.measured_s),
         parts=parts,
-        told=training_parts(setting, levels, constants, facts.device, measured),
+        at_levels=training_parts(setting, levels, constants, facts.device, measured),
         levels={
             name: measured.level(found[0], facts.device)
             for name in shares

@@ -41,7 +41,7 @@ class ObservedError:
         anchor, row: Row ids.
         kind: Of the predicted row's model.
         before, after: Logarithm of predicted over measured, without and with the anchor.
-        spread_before, spread: Standard deviations that were foretold.
+        spread_before, spread: Standard deviations that were predicted.
     """
 
     hold_out: str
@@ -76,7 +76,7 @@ def observation_of(
     each: LeftOutError, spreads: Mapping[str, float], *, job: str = ""
 ) -> Observation:
     """Return a row as an observation of a user's own run."""
-    parts, known = each.told, each.known
+    parts, known = each.at_levels, each.known
     return Observation(
         what="step",
         job=job,
@@ -128,7 +128,7 @@ def _error(
     own = [run for run in runs if run.kind == mine.kind]
     errors = np.array([run.error for run in runs])
     without = deviation_of(row, spreads)
-    left = deviation(observed_parts(row.told, row.known, own, spreads)) if own else without
+    left = deviation(observed_parts(row.at_levels, row.known, own, spreads)) if own else without
     return ObservedError(
         hold_out=row.hold_out,
         group=group,

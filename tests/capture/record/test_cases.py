@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.capture.record.cases import CASES, Case
+from tests.capture.record.case_modules import Case
+from tests.capture.record.cases import CASES
 from wattree.capture.record import RecordingLimits, record
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.capture.record.cases import Calls, linear, rows, tokens
+from tests.capture.record.case_modules import Calls, linear, rows, tokens
 from wattree.capture.record import record
 from wattree.capture.record.sizes import SizePoint, Sizes
 from wattree.capture.recording import RecordedOperator, Recording, TensorSource

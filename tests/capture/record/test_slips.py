@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from tests.capture.record.cases import CASES, WIDTH, Case, linear, one, rows
+from tests.capture.record.case_modules import WIDTH, Case, linear, one, rows
+from tests.capture.record.cases import CASES
 from wattree.capture import capture_module
 from wattree.capture.record import record
 from wattree.capture.record.trees import tensors_in

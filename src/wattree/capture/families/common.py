@@ -47,11 +47,9 @@ def no_cross_attention(reader: ConfigReader) -> None:
         reader.fault("add_cross_attention", found=True, expected="false: half of a model is none")
 
 
-def attention_biases(
-    reader: ConfigReader, key: str = "attention_bias", *, default: bool = False
-) -> dict[str, bool]:
+def attention_biases(reader: ConfigReader, *, default: bool = False) -> dict[str, bool]:
     """Return the biases of a family that has one key for all projections of attention."""
-    bias = reader.flag(key, default=default)
+    bias = reader.flag("attention_bias", default=default)
     return {"qkv_bias": bias, "attention_out_bias": bias}
 
 

@@ -117,7 +117,7 @@ class Tracker(TorchDispatchMode):
         self._numbers: dict[int, int] = {}  # id of a tensor object → index of its newest value
         self._storages: dict[int, int] = {}  # storage → its number
         self._newest: dict[int, int] = {}  # number of a storage → its newest value
-        self._alive: list[Any] = []  # so that no id is given twice
+        self._live: list[Any] = []  # so that no id is given twice
         self._by_sequence: dict[int, list[RunOperator]] = {}
         self._weights: set[int] = set()  # storages of parameters and of what is made of them alone
         self._weight_numbers: set[int] = set()  # the same by number
@@ -296,7 +296,7 @@ class Tracker(TorchDispatchMode):
         is_fixed = keys <= self._weights | self._constants if is_weight else keys <= self._constants
         for tensor in _flat(out):
             key = storage_key(tensor)
-            self._alive.append(tensor)
+            self._live.append(tensor)
             if not is_fixed:  # written in place, perhaps
                 self._constants.discard(key)
                 continue
@@ -310,7 +310,7 @@ class Tracker(TorchDispatchMode):
         key = storage_key(tensor)
         is_new = key not in self._storages
         number = self._storages.setdefault(key, len(self._storages))
-        self._alive += [tensor, storage]
+        self._live += [tensor, storage]
         self.run.tensors.append(
             RunTensor(
                 shape=tuple(tensor.shape),

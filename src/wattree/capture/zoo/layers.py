@@ -11,13 +11,13 @@ from torch import Tensor, nn
 Activation = Callable[[], nn.Module]
 
 
-def divisible(value: float, divisor: int = 8) -> int:
-    """Return the multiple of `divisor` nearest to `value`, at least 90 % of it.
+def divisible(value: float) -> int:
+    """Return the multiple of 8 nearest to `value`, at least 90 % of it.
 
     As the MobileNet papers round channel numbers.
     """
-    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * value else rounded
+    rounded = max(8, int(value + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * value else rounded
 
 
 def conv_norm(

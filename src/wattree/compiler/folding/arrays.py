@@ -22,9 +22,7 @@ from wattree.compiler.folding.receivers import HEADINGS, peers, peers_of, receiv
 from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.folding.task_costs import BY_CLASS, by_class, cost_rows, times
 from wattree.compiler.folding.task_instances import TaskInstances, starts
-from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.table import load_bytes
-from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 from wattree.lowering.links import LinkClasses
 from wattree.lowering.streams import CATEGORIES, STREAMS, Stream
@@ -32,8 +30,6 @@ from wattree.lowering.streams import CATEGORIES, STREAMS, Stream
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: Tasks of all rank classes that are built at most: some 25 GiB of arrays.
-_MOST_INSTANCES = 100_000_000
 #: Directions of links. Collectives load both alike, so links that carry nothing else are executed
 #: once, as `_BOTH`.
 _BOTH, _OUT, _IN = "", " out", " in"
@@ -51,32 +47,26 @@ _STREAM_KINDS = {
 
 
 def execution_graph(
-    programs: Sequence[StageProgram],
-    classes: Sequence[StageClasses],
+    tasks: TaskInstances,
     *,
     links: Sequence[LinkClasses],
     names: Sequence[str],
-    compute_rate_while_communicating: float,
-    communication_rate_while_computing: float,
-    pipelines: Sequence[int] | None = None,
+    slowdown: tuple[float, float],
+    pipelines: Sequence[int],
 ) -> ExecutionGraph:
     """Return the arrays of the whole job, or of several.
 
     Args:
-        programs, classes: One per stage.
-        pipelines: Stages of each job, where there are several; None for one of all stages.
+        tasks: Of all stages.
         links, names: Link classes by kind, and strings that tasks name by number.
-        compute_rate_while_communicating, communication_rate_while_computing: Mutual slowdown.
-
-    Raises:
-        StrategyError: So many ranks differ that memory cannot hold what they do.
+        slowdown: Rates of compute while communicating, and of communication while computing.
+        pipelines: Stages of each job.
     """
-    tasks = TaskInstances(programs, classes)
-    _check_count(tasks)
+    classes = tasks.classes
     costs = cost_rows(tasks)
     latency_s, work_s, wire_bytes = times(tasks, costs)
     directions = _directions(tasks, costs, links)
-    rows, counts = _rows(tasks, costs, directions, work_s, pipelines or [len(programs)])
+    rows, counts = _rows(tasks, costs, directions, work_s, pipelines)
     bandwidths = np.concatenate([kind.bandwidth_bytes_per_s for kind, _ in directions])
     return ExecutionGraph(
         kind=tasks.column("kind"),
@@ -99,8 +89,8 @@ def execution_graph(
         static_bytes=np.concatenate([stage.static.sum(axis=1) for stage in classes]),
         link_bandwidth_bytes_per_s=bandwidths,
         link_names=_link_names(classes, directions),
-        compute_rate_while_communicating=compute_rate_while_communicating,
-        communication_rate_while_computing=communication_rate_while_computing,
+        compute_rate_while_communicating=slowdown[0],
+        communication_rate_while_computing=slowdown[1],
         name_ids=tasks.column("name").astype(np.int64),
         names=tuple(names),
         phase=tasks.column("phase"),
@@ -115,20 +105,6 @@ def execution_graph(
         flow_counts=counts,
         operator_class=tasks.column("operator_class"),
     )
-
-
-def _check_count(tasks: TaskInstances) -> None:
-    """Reject more tasks than memory can hold, before allocating arrays of that length."""
-    if (count := tasks.instances) > _MOST_INSTANCES:
-        differing = int(tasks.class_base[-1])
-        raise StrategyError(
-            {
-                "cluster": f"{differing:,} classes of ranks that differ make {count:,} tasks, more "
-                f"than the {_MOST_INSTANCES:,} that can be executed; let fewer devices differ "
-                "(stragglers, slowdown, slow_links), fold ranks that do the same, or use fewer "
-                "micro-batches"
-            }
-        )
 
 
 def _kinds_of_streams() -> list[StreamKind]:

@@ -12,9 +12,13 @@ from wattree.compiler.folding.kernels import Patterns
 from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.table import joined
+from wattree.errors import StrategyError
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+#: Tasks of all rank classes that are built at most: some 25 GiB of arrays.
+_MOST_INSTANCES = 100_000_000
 
 
 class TaskInstances:
@@ -36,6 +40,11 @@ class TaskInstances:
     """
 
     def __init__(self, programs: Sequence[StageProgram], classes: Sequence[StageClasses]) -> None:
+        """Join the programs of all stages.
+
+        Raises:
+            StrategyError: So many ranks differ that memory cannot hold what they do.
+        """
         self.programs, self.classes = programs, classes
         counts = [len(program.rows) for program in programs]
         sizes = [len(program.records) for program in programs]
@@ -57,10 +66,23 @@ class TaskInstances:
         self.pattern = self._pattern_of_record([len(stage) for stage in orbits])
         self.copies: Integers = (np.diff(self.patterns.copies_at) - 1)[self.pattern]
         self.is_single = int(self.class_base[-1]) == len(programs)
+        self._check_count()  # before arrays of that length are made
         self.first = (
             np.arange(len(self.row)) if self.is_single else starts(self.copies[self.row])[:-1]
         )
         self._played: tuple[Integers, Integers] | None = None  # level and record of instances
+
+    def _check_count(self) -> None:
+        if (count := self.instances) > _MOST_INSTANCES:
+            differing = int(self.class_base[-1])
+            raise StrategyError(
+                {
+                    "cluster": f"{differing:,} classes of ranks that differ make {count:,} tasks, "
+                    f"more than the {_MOST_INSTANCES:,} that can be executed; let fewer devices "
+                    "differ (stragglers, slowdown, slow_links), fold ranks that do the same, or "
+                    "use fewer micro-batches"
+                }
+            )
 
     @property
     def instances(self) -> int:

@@ -169,7 +169,12 @@ class PlacedSlot(NamedTuple):
 
 
 class SlotTransfers:
-    """The destinations of the results of a stage's slots, and the tasks that send them."""
+    """The destinations of the results of a stage's slots, and the tasks that send them.
+
+    Attributes:
+        stage, placement: Its number, and where the chunks of all stages lie.
+        transfer: Record of a transfer to a neighbor, ready but for direction and size.
+    """
 
     def __init__(
         self,
@@ -177,8 +182,17 @@ class SlotTransfers:
         placement: ChunkPlacement,
         transfer: np.void,
         boundary_bytes: Sequence[Sequence[tuple[float, float]]],
-        arrivals: tuple[TaskTable | None, TaskTable | None] = (None, None),
+        arrivals: tuple[TaskTable | None, TaskTable | None],
     ) -> None:
+        """Make the tasks.
+
+        Args:
+            stage, placement, transfer: As above.
+            boundary_bytes: Of each chunk, what crosses the border before it and the one after it
+                for a micro-batch, each forward and back. [B]
+            arrivals: What it makes of parts that it is sent, forward and backward.
+        """
+        self.stage, self.placement, self.transfer = stage, placement, transfer
         self._arrivals = arrivals
         self._hops: dict[tuple[int, bool], Hop | None] = {}
         self._tables: dict[tuple[int, bool], TaskTable | None] = {}
@@ -250,7 +264,7 @@ def place_slots(
     index = 0
     while index < len(order):
         slot, table = order[index], own[index]
-        if index + 1 < len(order) and order[index + 1].beside:
+        if index + 1 < len(order) and order[index + 1].overlaps:
             pair = pairs.together(table, own[index + 1])
             first = tables.append(pair.table, slot.micro_batch)
             for place, rows in zip((index, index + 1), pair.rows, strict=True):

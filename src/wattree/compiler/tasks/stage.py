@@ -37,7 +37,7 @@ from wattree.compiler.tasks.update import gradients_out, table_updates, update_t
 from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 from wattree.lowering.loading import Loading
 from wattree.lowering.streams import Stream
-from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, SlotWork
+from wattree.strategy.schedules import Order, Place, Slot, SlotWork
 
 Integers = NDArray[np.int64]
 Pairs = list[tuple[int, int]]
@@ -68,13 +68,9 @@ def stage_program(
     context: ChunkContext,
     update: Update,
     *,
-    stage: int,
-    placement: ChunkPlacement,
-    transfer: np.void,
-    boundary_bytes: Sequence[Sequence[tuple[float, float]]],
+    transfers: SlotTransfers,
     blocking_transfers: bool,
     pairs: PairedTables,
-    arrivals: tuple[TaskTable | None, TaskTable | None] = (None, None),
 ) -> StageProgram:
     """Return the program of one rank of a stage for a step.
 
@@ -84,19 +80,15 @@ def stage_program(
         blocks: The blocks of each chunk, for the traffic at the step's end.
         context: How traffic becomes tasks.
         update: The step's end.
-        stage, placement: Its number, and where the chunks of all stages lie.
-        transfer: Record of a transfer to a neighbour, ready but for direction and size.
-        boundary_bytes: Of each chunk, what crosses the border before it and the one after it for a
-            micro-batch, each forward and back. [B]
+        transfers: What it sends to other stages, and how.
         blocking_transfers: Compute waits for each transfer (no overlap).
         pairs: Tables of slots that run side by side.
-        arrivals: What it makes of parts that it is sent, forward and backward.
     """
+    stage, placement = transfers.stage, transfers.placement
     begins = [Place(stage, c) not in placement.before for c in range(len(chunks))]
     firsts = [slot for slot in order if slot.work is SlotWork.FORWARD and begins[slot.chunk]]
     tables = TableSequence()
     inputs = _input_tables(tables, context, update, len(firsts))
-    transfers = SlotTransfers(stage, placement, transfer, boundary_bytes, arrivals)
     keeps = not context.moves.overlap.reshard_after_forward
     placed = place_slots(order, chunks, tables, transfers, pairs, keeps_gathered=keeps)
     receives = receives_of(placed, stage=stage, placement=placement)
@@ -107,7 +99,7 @@ def stage_program(
     extra += gathered
     ends = []
     if placement.copies > 1:
-        ends.append(tables.append(_mirror_table(transfer, context, update)))
+        ends.append(tables.append(_mirror_table(transfers.transfer, context, update)))
         receives[MIRROR] = (tables.count,)
         sends.append(Send(ends[0], placement.stages - 1 - stage, 0, MIRROR))
     last = _tail([block for held in blocks for block in held], context, update)

@@ -18,6 +18,7 @@ from wattree.compiler.tasks.ledger import Holding, Items
 from wattree.compiler.tasks.merge import merged
 from wattree.compiler.tasks.offload import check_capacity, saved_bytes, stored_layers, waiting_bytes
 from wattree.compiler.tasks.pairs import PairedTables
+from wattree.compiler.tasks.slots import SlotTransfers
 from wattree.compiler.tasks.stage import Update, stage_program
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.static_memory import stage_holdings, static_bytes
@@ -188,8 +189,9 @@ def _stages(
     plain = len(parts)
     parts = [*parts, *_stored(step, parts, level)] if layers else parts
     for stage in wanted:
-        own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
-        keys = _part_numbers(step, own, layers, plain)
+        numbers = [placement.model_chunk(stage, chunk) for chunk in range(placement.chunks)]
+        borders = [crossing[number : number + 2] for number in numbers]
+        keys = _part_numbers(step, [chunks[number] for number in numbers], layers, plain)
         for key in keys:
             if key not in tables:
                 tables[key] = ChunkTables([parts[i] for i in key], context, split=split)
@@ -201,16 +203,11 @@ def _stages(
             held,
             context,
             _update(step, blocks),
-            stage=stage,
-            placement=placement,
-            transfer=transfer,
-            boundary_bytes=[
-                crossing[(number := placement.model_chunk(stage, chunk)) : number + 2]
-                for chunk in range(placement.chunks)
-            ],
+            transfers=SlotTransfers(
+                stage, placement, transfer, borders, _arrivals(step, stage, context)
+            ),
             blocking_transfers=stages > 1 and not step.moves.overlap.pipeline,
             pairs=pairs,
-            arrivals=_arrivals(step, stage, context),
         )
         found[stage] = BuiltStage(
             program=program,

@@ -13,7 +13,7 @@ from wattree.cost.algorithms import (
 )
 from wattree.cost.algorithms.alone import AloneTime, link_loads, time_alone
 from wattree.cost.algorithms.choose import choice_for, nccl_system, schedule_of
-from wattree.cost.algorithms.group import RankGroup, contiguous_group, group_of
+from wattree.cost.algorithms.group import RankGroup, group_of
 from wattree.cost.algorithms.messages import EVERY, MessageSchedule, Round, round_of
 from wattree.cost.algorithms.protocols import Protocol
 from wattree.cost.algorithms.registry import ALGORITHMS, KINDS, Call
@@ -35,7 +35,6 @@ __all__ = [
     "Routes",
     "binomial",
     "choice_for",
-    "contiguous_group",
     "direct",
     "grid",
     "group_of",

@@ -78,7 +78,7 @@ def nccl_knows(architecture: str) -> bool:
     return architecture in _CAPABILITIES
 
 
-def nccl_system(cluster: Cluster, group: RankGroup, *, collnet: bool = False) -> NcclSystem:
+def nccl_system(cluster: Cluster, group: RankGroup) -> NcclSystem:
     """Return NCCL's view of a group of a cluster's NVIDIA devices.
 
     A domain of NVLink counts as a node, as NCCL counts racks of NVL72.
@@ -104,5 +104,4 @@ def nccl_system(cluster: Cluster, group: RankGroup, *, collnet: bool = False) ->
         between_bytes_per_s=max(per_device * inside, 1.0),
         hardware="pcie" if node.scale_up.kind == "pcie" else "nvlink",
         nvls=node.scale_up.in_network_reduction and is_switch and inside > 2,
-        collnet=collnet,
     )

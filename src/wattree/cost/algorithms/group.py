@@ -87,12 +87,6 @@ class RankGroup:
         return np.stack(members)
 
 
-def contiguous_group(ranks: int, inside: int) -> RankGroup:
-    """Return ranks 0, 1, … on the devices of the same numbers, `inside` of them in each domain."""
-    devices = np.arange(ranks, dtype=np.int64)
-    return RankGroup(devices=devices, node=devices // inside)
-
-
 def group_of(cluster: Cluster, devices: Sequence[int]) -> RankGroup:
     """Return the group of these devices of a cluster, in the given order.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.search import first_paths
+from wattree.cost.algorithms.search import LinkArrays, first_paths
 from wattree.errors import CostError
 from wattree.hardware import Network
 
@@ -54,14 +54,18 @@ class Routes:
         self.bandwidth_bytes_per_s = np.array([link.bandwidth_bytes_per_s for link in links])
         self._latency_s = np.array([link.latency_s for link in links])
         self._kind = np.array([_kind_number(link.kind) for link in links], dtype=np.int64)
-        self._source = np.array([self._index[link.source] for link in links], dtype=np.int64)
+        source = np.array([self._index[link.source] for link in links], dtype=np.int64)
         target = np.array([self._index[link.target] for link in links], dtype=np.int64)
-        self._target = target
-        self._arriving = np.argsort(target, kind="stable")
-        self._offsets = np.searchsorted(target[self._arriving], np.arange(len(names) + 1))
-        self._last: dict[bytes, tuple[Integers, Integers]] = {}
+        arriving = np.argsort(target, kind="stable")
         forwards = network.forwards
-        self._forwards = np.array([forwards is None or name in forwards for name in names])
+        self._links = LinkArrays(
+            offsets=np.searchsorted(target[arriving], np.arange(len(names) + 1)),
+            arriving=arriving,
+            source=source,
+            target=target,
+            forwards=np.array([forwards is None or name in forwards for name in names]),
+        )
+        self._last: dict[bytes, tuple[Integers, Integers]] = {}
 
     def places(self, vertices: Sequence[str]) -> Integers:
         """Return the index of each vertex.
@@ -80,7 +84,7 @@ class Routes:
         Raises:
             CostError: A vertex cannot be reached from another.
         """
-        pair, route = np.unique(receiver * len(self._forwards) + sender, return_inverse=True)
+        pair, route = np.unique(receiver * len(self._index) + sender, return_inverse=True)
         offsets, links = self._found(pair)
         summed = np.concatenate([[0.0], np.cumsum(self._latency_s[links])])
         return Crossed(
@@ -94,17 +98,9 @@ class Routes:
         """Return the routes of distinct pairs; the last few calls are cached."""
         key = pair.tobytes()
         if key not in self._last:
-            size = len(self._forwards)
+            size = len(self._index)
             end, start = pair // size, pair % size
-            offsets, links, failed = _kernel()(
-                self._offsets,
-                self._arriving,
-                self._source,
-                self._target,
-                self._forwards,
-                start,
-                end,
-            )
+            offsets, links, failed = first_paths(self._links, start, end)
             if failed >= 0:
                 names = self.network.vertices
                 raise CostError(
@@ -143,15 +139,3 @@ class Routes:
 
 def _kind_number(kind: str) -> int:
     return 2 if kind in _OVER_NETWORK else 1 if kind in _OVER_HOST else 0
-
-
-_COMPILED: list[Callable[..., Any]] = []
-
-
-def _kernel() -> Callable[..., Any]:
-    """Return the compiled search; numba is imported when the first route is requested."""
-    if not _COMPILED:
-        from numba import njit
-
-        _COMPILED.append(njit(cache=True)(first_paths))
-    return _COMPILED[0]

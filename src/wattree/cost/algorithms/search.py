@@ -1,22 +1,44 @@
-"""Breadth-first search for the routes of many pairs. Plain Python that numba can compile."""
+"""Breadth-first search for the routes of many pairs, compiled."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiled import kernel, part
+
 Integers = NDArray[np.int64]
 
 
-# One loop over arrays, as numba wants it: hence its length, and arguments by position.
-def first_paths(  # noqa: C901, PLR0917
-    offsets: Integers,
-    arriving: Integers,
-    source: Integers,
-    target: Integers,
-    forwards: NDArray[np.bool_],
-    start: Integers,
-    end: Integers,
+class LinkArrays(NamedTuple):
+    """The links of a network, and its vertices.
+
+    Attributes:
+        offsets, arriving: Links into vertex v are `arriving[offsets[v]:offsets[v + 1]]`.
+        source, target: Ends of each link.
+        forwards: Whether a vertex passes traffic on.
+    """
+
+    offsets: Integers
+    arriving: Integers
+    source: Integers
+    target: Integers
+    forwards: NDArray[np.bool_]
+
+
+class _Search(NamedTuple):
+    """State of searches by vertex: number of the last one that found or wants it, link to take."""
+
+    found: Integers
+    wanted: Integers
+    departure: Integers
+    queue: Integers
+
+
+def first_paths(
+    network: LinkArrays, start: Integers, end: Integers
 ) -> tuple[Integers, Integers, int]:
     """Return the links of the route of each pair, the same as those of `Network.path`.
 
@@ -24,62 +46,80 @@ def first_paths(  # noqa: C901, PLR0917
     links in their order. The search around a target ends once all that send to it are found.
 
     Args:
-        offsets, arriving: Links into vertex v are `arriving[offsets[v]:offsets[v + 1]]`.
-        source, target: Ends of each link.
-        forwards: Whether a vertex passes traffic on.
+        network: Its links.
         start, end: Pairs, sorted by `end`.
 
     Returns:
         Offsets into the links, the links of all routes, and the first pair without one, or -1.
     """
-    vertices, pairs = len(forwards), len(start)
-    stamp = np.full(vertices, -1, dtype=np.int64)
-    wanted = np.full(vertices, -1, dtype=np.int64)
-    departure = np.empty(vertices, dtype=np.int64)
-    queue = np.empty(vertices, dtype=np.int64)
-    ends = np.zeros(pairs + 1, dtype=np.int64)
-    links = np.empty(8 * pairs + 8, dtype=np.int64)
-    used = 0
-    low = 0
-    while low < pairs:
-        goal = end[low]
-        high = low
-        missing = 0
-        while high < pairs and end[high] == goal:
-            if start[high] != goal and wanted[start[high]] != low:
-                wanted[start[high]] = low
-                missing += 1
+    offsets = np.zeros(len(start) + 1, dtype=np.int64)
+    links, used = np.empty(0, dtype=np.int64), 8 * len(start) + 8
+    while used > len(links):
+        links = np.empty(used, dtype=np.int64)
+        by_vertex = np.full((4, len(network.forwards)), -1, dtype=np.int64)
+        used = _write_paths(network, start, end, _Search(*by_vertex), (offsets, links))
+    return offsets, links[: max(used, 0)], max(-1 - used, -1)
+
+
+@kernel
+def _write_paths(
+    network: LinkArrays,
+    start: Integers,
+    end: Integers,
+    search: _Search,
+    routes: tuple[Integers, Integers],
+) -> int:
+    """Write the offsets and, as far as there is room, the links of `routes`.
+
+    Returns:
+        The number of links, or `-1 - pair` for the first pair without a route.
+    """
+    offsets, links = routes
+    used = low = 0
+    while low < len(start):
+        goal, high = end[low], low
+        while high < len(start) and end[high] == goal:
             high += 1
-        head, tail = 0, 1
-        queue[0] = goal
-        stamp[goal] = low
-        while head < tail and missing > 0:
-            at = queue[head]
-            head += 1
-            if at != goal and not forwards[at]:
-                continue
-            for place in range(offsets[at], offsets[at + 1]):
-                link = arriving[place]
-                back = source[link]
-                if stamp[back] != low:
-                    stamp[back] = low
-                    departure[back] = link
-                    queue[tail] = back
-                    tail += 1
-                    if wanted[back] == low:
-                        missing -= 1
+        _search_around(network, goal, start[low:high], low, search)
         for pair in range(low, high):
             at = start[pair]
-            if stamp[at] != low:
-                return ends, links[:0].copy(), pair
+            if search.found[at] != low:
+                return -1 - pair
             while at != goal:
-                if used == len(links):
-                    larger = np.empty(2 * used, dtype=np.int64)
-                    larger[:used] = links
-                    links = larger
-                links[used] = departure[at]
+                if used < len(links):
+                    links[used] = search.departure[at]
                 used += 1
-                at = target[departure[at]]
-            ends[pair + 1] = used
+                at = network.target[search.departure[at]]
+            offsets[pair + 1] = used
         low = high
-    return ends, links[:used].copy(), -1
+    return used
+
+
+@part
+def _search_around(
+    network: LinkArrays, goal: int, senders: Integers, number: int, search: _Search
+) -> None:
+    """Find the way to `goal` from each sender, in the search of this number."""
+    missing = 0
+    for sender in senders:
+        if sender != goal and search.wanted[sender] != number:
+            search.wanted[sender] = number
+            missing += 1
+    head, tail = 0, 1
+    search.queue[0] = goal
+    search.found[goal] = number
+    while head < tail and missing > 0:
+        at = search.queue[head]
+        head += 1
+        if at != goal and not network.forwards[at]:
+            continue
+        for place in range(network.offsets[at], network.offsets[at + 1]):
+            link = network.arriving[place]
+            back = network.source[link]
+            if search.found[back] != number:
+                search.found[back] = number
+                search.departure[back] = link
+                search.queue[tail] = back
+                tail += 1
+                if search.wanted[back] == number:
+                    missing -= 1

@@ -65,7 +65,6 @@ class Processes:
         self._work, self._size = work, workers
         self._workers: list[_Worker] = []
         self._deaths: dict[str, int] = {}
-        self._given_up: list[str] = []
 
     @property
     def free_slots(self) -> int:

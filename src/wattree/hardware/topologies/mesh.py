@@ -14,7 +14,6 @@ def full_mesh(
     *,
     bandwidth_bytes_per_s: float,
     latency_s: float,
-    kind: str = "mesh",
 ) -> Network:
     """Return every pair joined by its own cable, the rate of a device split evenly over its peers.
 
@@ -25,11 +24,10 @@ def full_mesh(
         devices: Names of the vertices.
         bandwidth_bytes_per_s: All links of one device together, one direction. [B/s]
         latency_s: From device to device. [s]
-        kind: Of the links.
     """
     share = bandwidth_bytes_per_s / max(len(devices) - 1, 1)
     widths = dict.fromkeys(combinations(range(len(devices)), 2), share)
-    return cabled(devices, widths, latency_s=latency_s, kind=kind)
+    return cabled(devices, widths, latency_s=latency_s)
 
 
 def cabled(

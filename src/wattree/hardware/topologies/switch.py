@@ -8,6 +8,8 @@ from wattree.errors import HardwareError
 from wattree.hardware.network import Network, cable
 from wattree.hardware.topologies.join import without_forwarding
 
+_KIND = "nvlink"  # of links to such a switch
+
 
 def switch_fabric(
     devices: Sequence[str],
@@ -15,7 +17,6 @@ def switch_fabric(
     bandwidth_bytes_per_s: float,
     latency_s: float,
     name: str = "nvswitch0",
-    kind: str = "nvlink",
 ) -> Network:
     """Return devices with one port each on a switch that never blocks.
 
@@ -27,7 +28,6 @@ def switch_fabric(
         bandwidth_bytes_per_s: All links of one device together, one direction. [B/s]
         latency_s: From device to device; half of it on each of the two links. [s]
         name: The switch.
-        kind: Of the links.
 
     References:
         [1] NVIDIA, DGX A100 System Architecture, whitepaper WP-10083, 2020, "NVSwitch".
@@ -37,6 +37,8 @@ def switch_fabric(
     links = [
         link
         for device in devices
-        for link in cable(device, name, bandwidth_bytes_per_s, latency_s=latency_s / 2, kind=kind)
+        for link in cable(
+            device, name, bandwidth_bytes_per_s, latency_s=latency_s / 2, kind="nvlink"
+        )
     ]
     return without_forwarding(links, devices)

@@ -144,7 +144,7 @@ class InstructionList:
         rest = instruction.share * (1.0 - part)
         return self.add(replace(instruction, share=rest, depends=(*instruction.depends, summed)))
 
-    def in_layout(self, name: str, want: Layout, *, copies: float = 1.0, label: str = "") -> Placed:
+    def in_layout(self, name: str, want: Layout, *, copies: float = 1.0) -> Placed:
         """Return tensor `name` laid out as `want`, adding collectives if it is not yet."""
         have = self.tensors[name]
         key = (name, tuple(sorted(want.items())))
@@ -158,7 +158,7 @@ class InstructionList:
             for other, placed in self.convert_together("tables", group, want).items():
                 self.converted[other, key[1]] = placed
             return self.converted[key]
-        placed = self.convert(label or name, have, want, copies=copies, tensor=name)
+        placed = self.convert(name, have, want, copies=copies, tensor=name)
         self.converted[key] = placed
         return placed
 

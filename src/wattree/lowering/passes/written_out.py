@@ -14,7 +14,7 @@ from wattree.lowering.program import LocalSize, SavedTensor
 #: `LlamaRMSNorm` of the transformers library: 4 + 2 for the 2 of 16-bit inputs, 4 + 4 for 4.
 _RMS_NORM_BYTES = 4.0
 #: `NewGELUActivation` of the same, but for constants `0.5 * x * (1 + tanh(x + x**3))`: it keeps
-#: half of `x`, the tangent and the sum beside `x`.
+#: half of `x`, the tangent and the sum next to `x`.
 _GELU_STEPS = 3.0
 #: What fp32 takes more than 16 bits.
 _WIDER_BYTES = 2.0

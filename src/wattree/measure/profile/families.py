@@ -256,8 +256,8 @@ class _Reading:
             found[name].seconds for name in ("product", "exchange", "both")
         )
         # Both at rate r until the shorter is done, the rest of the longer alone.
-        beside = both_s - abs(matmul_s - exchange_s)
-        rate = min(matmul_s, exchange_s) / max(beside, 1e-9)
+        overlapped_s = both_s - abs(matmul_s - exchange_s)
+        rate = min(matmul_s, exchange_s) / max(overlapped_s, 1e-9)
         rate = min(max(rate, _LEAST_RATE), 1.0)
         source = (
             f"{matmul_s * 1e3:.2f} ms of products and {exchange_s * 1e3:.2f} ms of exchange took "

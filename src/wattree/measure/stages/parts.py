@@ -62,9 +62,9 @@ def leave(part: Part, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_run(part.run, folder / f"rank{part.rank}.run.json")
-    beside = {"rank": part.rank, "host": part.host, "splits": part.splits}
+    facts = {"rank": part.rank, "host": part.host, "splits": part.splits}
     # Last, so that a part that has this file is complete.
-    write_atomic(folder / f"rank{part.rank}.json", json.dumps(beside))
+    write_atomic(folder / f"rank{part.rank}.json", json.dumps(facts))
 
 
 def collect(
@@ -95,11 +95,11 @@ def collect(
 
 def _read(path: Path) -> Part | None:
     try:
-        beside = read_json(path)
+        facts = read_json(path)
         run = read_run(path.with_name(f"{path.stem}.run.json"))
     except (JobError, RunError):  # it did not come, or came from another program
         return None
-    return Part(int(beside["rank"]), str(beside["host"]), run, beside["splits"])
+    return Part(int(facts["rank"]), str(facts["host"]), run, facts["splits"])
 
 
 def joined(parts: Sequence[Part], world: int) -> Run:

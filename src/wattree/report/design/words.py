@@ -52,7 +52,7 @@ _SAME = 0.0005
 #: Points alike that are named; more are counted.
 _MOST_TIES = 5
 #: Share of all differences of two steps from which a part of them is worth a word.
-_TOLD_SHARE = 0.05
+_SHOWN_SHARE = 0.05
 
 
 def amount(measure: str, value: float) -> str:
@@ -226,11 +226,11 @@ def bottleneck_sentence(sweep: Sweep, found: LimitingResource | NoAnswer) -> str
 def kind_sentence(sweep: Sweep, one: KindReason) -> str:
     """Return why the best kind is better than another."""
     axis = _axis(sweep, one.axis)
-    least = _TOLD_SHARE * sum(abs(time_s) for time_s in one.saved_s.values())
-    told = [(part, time_s) for part, time_s in one.saved_s.items() if abs(time_s) > least]
+    least = _SHOWN_SHARE * sum(abs(time_s) for time_s in one.saved_s.values())
+    shown = [(part, time_s) for part, time_s in one.saved_s.items() if abs(time_s) > least]
     parts = [
         f"{format_time(abs(time_s))} {'less' if time_s > 0 else 'more'} {part_in_words(part)}"
-        for part, time_s in told
+        for part, time_s in shown
     ]
     why = f": {_listed(parts)} to the target" if parts else ""
     return (
@@ -267,8 +267,8 @@ def point_name(point: int) -> str:
 
 def _unranked(measure: str, share: float) -> str:
     """Return what is to be said of a difference that may be none."""
-    is_told = is_ranked(measure, share) or abs(share) < _SAME
-    return "" if is_told else " (too little to rank them)"
+    is_clear = is_ranked(measure, share) or abs(share) < _SAME
+    return "" if is_clear else " (too little to rank them)"
 
 
 def elasticity_text(one: Elasticity) -> str:

@@ -9,7 +9,6 @@ a time write there, `resume.py` finds the one to go on from.
 from wattree.runtime.checkpoint.folder import (
     MOST_CHECKPOINTS,
     ask_fresh,
-    latest_step,
     set_damaged_aside,
     set_run_aside,
 )
@@ -31,7 +30,6 @@ __all__ = [
     "Resumed",
     "TensorShape",
     "ask_fresh",
-    "latest_step",
     "load_tensors",
     "newest_whole",
     "read_manifest",

@@ -31,12 +31,6 @@ def steps_in(folder: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in found if match is not None)
 
 
-def latest_step(folder: Path) -> int | None:
-    """Return the step of the newest checkpoint in a folder; None if there is none."""
-    steps = steps_in(folder)
-    return steps[-1] if steps else None
-
-
 def place_of(folder: Path, step: int) -> Path:
     """Return the path of the checkpoint of a step."""
     return folder / f"step-{step}"

@@ -68,9 +68,9 @@ def end(processes: Iterable[Process], *, within_s: float = 2.0) -> list[Process]
         processes: Which.
         within_s: Time until all are gone; what is left then is ended all the same. [s]
     """
-    alive = [process for process in processes if is_alive(process)]
-    tidy = [process for process in alive if _tidies(process)]
-    ended = [process for process in alive if process not in tidy]
+    running = [process for process in processes if is_alive(process)]
+    tidy = [process for process in running if _tidies(process)]
+    ended = [process for process in running if process not in tidy]
     for process in ended:
         _kill(process)
     until_s = time.monotonic() + within_s

@@ -52,7 +52,7 @@ def adjusted_by(
     for each in plan.adjustments:
         for name in names:
             place, attribute = name.rpartition(".")[0], each.attribute
-            if not fnmatchcase(name, each.beside):
+            if not fnmatchcase(name, each.layers):
                 continue
             parent = module.get_submodule(place)
             if not isinstance(getattr(parent, attribute, None), int):

@@ -67,7 +67,7 @@ _MLPS = {
     "torch": ConversionPlan(
         # Its fast path reads the weights of both and calls neither.
         rules=(*_in("*linear1"), *_out("*linear2")),
-        adjustments=(Adjustment(beside="*linear1", attribute="activation_relu_or_gelu", value=0),),
+        adjustments=(Adjustment(layers="*linear1", attribute="activation_relu_or_gelu", value=0),),
     ),
     "opt": ConversionPlan(rules=(*_in("*fc1"), *_out("*fc2"))),
 }
@@ -85,7 +85,7 @@ _ATTENTIONS = {
             *_in("*attn.c_attn", head="head_dim", parts=3),
             *_out("*attn.c_proj", head="head_dim"),
         ),
-        adjustments=(Adjustment(beside="*attn.c_attn", attribute="split_size"),),
+        adjustments=(Adjustment(layers="*attn.c_attn", attribute="split_size"),),
         unfit={"*crossattention": "attends to another sequence; use plan 'mlp'"},
     ),
     "bert": ConversionPlan(

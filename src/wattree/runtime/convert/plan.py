@@ -85,12 +85,12 @@ class Adjustment:
     """An attribute of modules around converted layers that must change with them.
 
     Attributes:
-        beside: Pattern of converted layers; the attribute belongs to the module that contains them.
+        layers: Pattern of converted layers; the attribute belongs to the module that contains them.
         attribute: Its name.
         value: What it becomes; None: it is divided by the number of ranks.
     """
 
-    beside: str
+    layers: str
     attribute: str
     value: int | bool | None = None
 

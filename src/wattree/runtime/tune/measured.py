@@ -29,7 +29,7 @@ T = TypeVar("T")
 _SOURCE = "--processes-per-device auto"
 #: Time to end once asked to stop: what a trial did is thrown away. [s]
 _GRACE_S = 2.0
-_UNTOLD = "it failed"
+_NO_REASON = "it failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,7 @@ class Trials:
     def _row(self, setting: TrialSetting, parts: Sequence[TrialPart]) -> TrialRow:
         if faults := [part.fault for part in parts if part.fault]:
             # Where others were ended with it, the one that failed knows why.
-            return TrialRow(setting=setting, fault=min(faults, key=lambda why: why == _UNTOLD))
+            return TrialRow(setting=setting, fault=min(faults, key=lambda why: why == _NO_REASON))
         found = [account for part in parts for account in part.accounts]
         # The ranks take the same steps; the slowest clock is that of all.
         step_s = max(account.seconds / account.steps for account in found)
@@ -319,7 +319,7 @@ def _why(logs: Path, message: str) -> str:
         errors = [line for line in lines if "rror" in line and not line.startswith(" ")]
         if errors:
             return _line(errors[-1])
-    return _line(message or _UNTOLD)
+    return _line(message or _NO_REASON)
 
 
 def _line(text: str) -> str:

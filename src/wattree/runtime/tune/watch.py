@@ -141,14 +141,14 @@ class TrialWatch:
         if self._last is None and named.exists():
             self._last = int(named.read_text(encoding="ascii"))
         if self._last is None:
-            self._last = self._told_by_others(now)
+            self._last = self._reported_by_others(now)
         return self._last is not None and self._seen >= self._last
 
     def _tell_others(self, last: int) -> None:
         if self._trial.has_others and dist.is_initialized():
             _get_default_store().set(_LAST, str(last))
 
-    def _told_by_others(self, now: float) -> int | None:
+    def _reported_by_others(self, now: float) -> int | None:
         """Return rank 0's message if its folder is on another host; None if there is none yet.
 
         Asking takes as long as a short step, so no one asks before rank 0 may have said it.

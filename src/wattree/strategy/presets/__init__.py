@@ -3,7 +3,6 @@
 from wattree.strategy.presets.combine import (
     PRESETS,
     options_of_preset,
-    preset_names,
     schedule_name,
     schedule_of_chunks,
     strategy_of,
@@ -15,7 +14,6 @@ __all__ = [
     "PRESETS",
     "REPLICAS",
     "options_of_preset",
-    "preset_names",
     "schedule_name",
     "schedule_of_chunks",
     "strategy_of",

@@ -50,11 +50,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 _ONE_CHUNK = ("1f1b",)
 
 
-def preset_names() -> tuple[str, ...]:
-    """Return the names of all presets."""
-    return tuple(sorted(PRESETS))
-
-
 def options_of_preset(name: str, overrides: Mapping[str, Any]) -> StrategyOptions:
     """Return the options of preset `name` with `overrides` on top.
 

@@ -134,18 +134,16 @@ def _missing(chunk: int, micro_batch: int, seen: set[Slot]) -> list[Slot]:
 def _stuck(orders: Sequence[Order], placement: ChunkPlacement) -> list[str]:
     """Return one line for each blocked slot, with the dependency it waits for."""
     at = [0] * len(orders)
-    handed: set[tuple[Place, int, bool]] = set()
+    sent: set[tuple[Place, int, bool]] = set()
     moved = True
     while moved:
         # A list, not a generator: every stage gets its turn in every round.
-        moves = [
-            _advanced(stage, order, at, placement, handed) for stage, order in enumerate(orders)
-        ]
+        moves = [_advanced(stage, order, at, placement, sent) for stage, order in enumerate(orders)]
         moved = any(moves)
     found = []
     for stage, order in enumerate(orders):
         for slot in _together(order, at[stage]):
-            source = _wait(slot, stage, placement, handed)
+            source = _wait(slot, stage, placement, sent)
             if source is not None:
                 found.append(_wait_in_words(slot, stage, source, orders, at))
     return found
@@ -156,17 +154,17 @@ def _advanced(
     order: Order,
     at: list[int],
     placement: ChunkPlacement,
-    handed: set[tuple[Place, int, bool]],
+    sent: set[tuple[Place, int, bool]],
 ) -> bool:
     """Advance a stage as far as possible; return whether it advanced."""
     before = at[stage]
     while at[stage] < len(order):
         together = _together(order, at[stage])
-        if any(_wait(slot, stage, placement, handed) is not None for slot in together):
+        if any(_wait(slot, stage, placement, sent) is not None for slot in together):
             break
         for slot in together:
             if slot.hands_on:
-                handed.add((Place(stage, slot.chunk), slot.micro_batch, slot.backward))
+                sent.add((Place(stage, slot.chunk), slot.micro_batch, slot.backward))
         at[stage] += len(together)
     return at[stage] > before
 
@@ -174,7 +172,7 @@ def _advanced(
 def _together(order: Order, at: int) -> Order:
     """Return the slot at a position of an order and its overlapped partner; none at the end."""
     return (
-        order[at : at + 2] if at + 1 < len(order) and order[at + 1].beside else order[at : at + 1]
+        order[at : at + 2] if at + 1 < len(order) and order[at + 1].overlaps else order[at : at + 1]
     )
 
 
@@ -182,14 +180,14 @@ def _wait(
     slot: Slot,
     stage: int,
     placement: ChunkPlacement,
-    handed: set[tuple[Place, int, bool]],
+    sent: set[tuple[Place, int, bool]],
 ) -> Place | None:
     """Return the place whose result `slot` depends on and that has not finished."""
     if not slot.hands_on:
         return None
     hops = placement.after if slot.backward else placement.before
     hop = hops.get(Place(stage, slot.chunk))
-    if hop is None or (hop.place, slot.micro_batch, slot.backward) in handed:
+    if hop is None or (hop.place, slot.micro_batch, slot.backward) in sent:
         return None
     return hop.place
 

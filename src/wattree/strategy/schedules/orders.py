@@ -40,8 +40,7 @@ def check_orders(
     placement: ChunkPlacement,
     micro_batches: int,
     *,
-    bounds: Sequence[int] | None = None,
-    path: str = "strategy.schedule",
+    path: str,
 ) -> None:
     """Raise a StrategyError with the reasons why `orders` cannot run, if there are any.
 
@@ -49,10 +48,9 @@ def check_orders(
         orders: One per stage.
         placement: Where the chunks lie.
         micro_batches: Per step.
-        bounds: As for `order_problems`.
         path: Where the orders stand in the job.
     """
-    problems = order_problems(orders, placement, micro_batches, bounds=bounds)
+    problems = order_problems(orders, placement, micro_batches)
     if problems:
         raise StrategyError({path: "; ".join(problems)})
 

@@ -20,8 +20,8 @@ def in_phases(phases: Sequence[tuple[int, str]]) -> list[Slot]:
     order = []
     for times, pattern in phases:
         for piece in pattern.replace("&", " &").split() * times:
-            beside = piece.startswith("&")
-            work, number = SlotWork(piece[beside]), piece[beside + 1 :]
+            overlaps = piece.startswith("&")
+            work, number = SlotWork(piece[overlaps]), piece[overlaps + 1 :]
             if work is SlotWork.WEIGHT_GRADIENT:
                 order.append(Slot(*waiting.popleft(), work))
                 continue
@@ -30,7 +30,7 @@ def in_phases(phases: Sequence[tuple[int, str]]) -> list[Slot]:
             row = (SlotWork.FORWARD if work is SlotWork.FORWARD else SlotWork.BACKWARD), chunk
             micro_batch = done.get(row, 0)
             done[row] = micro_batch + 1
-            order.append(Slot(chunk, micro_batch, work, beside))
+            order.append(Slot(chunk, micro_batch, work, overlaps))
             if work is SlotWork.INPUT_GRADIENT:
                 waiting.append((chunk, micro_batch))
     return order
@@ -52,7 +52,7 @@ def limited(order: Sequence[Slot], micro_batches: Sequence[range]) -> tuple[Slot
         if slot.micro_batch >= len(numbers):
             partner = False
             continue
-        beside = slot.beside and partner
-        kept.append(Slot(slot.chunk, numbers[slot.micro_batch], slot.work, beside))
+        overlaps = slot.overlaps and partner
+        kept.append(Slot(slot.chunk, numbers[slot.micro_batch], slot.work, overlaps))
         partner = True
     return tuple(kept)

@@ -40,14 +40,14 @@ class Slot(NamedTuple):
         chunk: Of the stage, counted from 0.
         micro_batch: Of the step, counted from 0.
         work: What is done.
-        beside: It overlaps the slot before it, each computing while the other
+        overlaps: It overlaps the slot before it, each computing while the other
             exchanges.
     """
 
     chunk: int
     micro_batch: int
     work: SlotWork
-    beside: bool = False
+    overlaps: bool = False
 
     @property
     def hands_on(self) -> bool:
@@ -57,7 +57,7 @@ class Slot(NamedTuple):
     @property
     def alone(self) -> Slot:
         """The same slot without its overlapped partner."""
-        return self._replace(beside=False) if self.beside else self
+        return self._replace(overlaps=False) if self.overlaps else self
 
     @property
     def backward(self) -> bool:

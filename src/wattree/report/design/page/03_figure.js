@@ -1,4 +1,4 @@
-// A plot: drawn when it comes into view, again when what it shows changed; saved; told as a table.
+// A plot: drawn when it comes into view, again when what it shows changed; saved; shown as a table.
 // Okabe and Ito's colors (2008) stay apart for the color-blind; more kinds repeat them.
 const COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442"];
 const figures = [];
@@ -120,7 +120,7 @@ function element(name, text = "", attributes = {}) {
   return node;
 }
 
-/** A cell of a table; its heading stands beside it where a row is a block. */
+/** A cell of a table; its heading stands next to it where a row is a block. */
 function cellOf(text, head) {
   return element("td", text, { "data-head": head, ...(text.length <= 12 ? { class: "brief" } : {}) });
 }

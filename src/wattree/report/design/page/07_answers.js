@@ -57,7 +57,7 @@ function worthPlot(axis, lines, theme) {
     },
     summary: summaryOf(axis, lines),
     head: [axis.label, ...lines.flatMap((line) => [line.label, "strategy there"])],
-    rows: shownCodes.map((code) => [axis.levels[code], ...lines.flatMap((line) => told(line, line.codes.indexOf(code), measured.unit))]),
+    rows: shownCodes.map((code) => [axis.levels[code], ...lines.flatMap((line) => cellsOf(line, line.codes.indexOf(code), measured.unit))]),
   };
 }
 
@@ -81,13 +81,13 @@ function endLabels(lines, x, factor, color) {
 const distinct = new Map();
 function linesOf(axis) {
   if (!distinct.has(axis)) {
-    const lines = study.worths.find((worth) => worth.axis === axis.name).lines, told = (line) => JSON.stringify([line.codes, line.values]);
-    distinct.set(axis, lines.filter((line, i) => !i || told(line) !== told(lines[i - 1])));
+    const lines = study.worths.find((worth) => worth.axis === axis.name).lines, drawn = (line) => JSON.stringify([line.codes, line.values]);
+    distinct.set(axis, lines.filter((line, i) => !i || drawn(line) !== drawn(lines[i - 1])));
   }
   return distinct.get(axis);
 }
 
-function told(line, place, unit) {
+function cellsOf(line, place, unit) {
   if (place < 0) return ["nothing fits", ""];
   return [figureText(line.values[place], unit), study.workloads.map((one) => strategyAt(one, line.points[place])).join("; ")];
 }
