@@ -15,16 +15,21 @@ Integers = NDArray[np.int64]
 def membership_class(trace: Trace) -> tuple[Integers, Integers]:
     """Return (task, rank class) of every membership of a task in a stream."""
     graph = trace.graph
+    return _members(trace), graph.stream_class[graph.stream_ids]
+
+
+def _members(trace: Trace) -> Integers:
+    """Return the task of every membership of a task in a stream."""
+    graph = trace.graph
     counts, task = np.diff(graph.stream_offsets), np.arange(graph.tasks)
-    task = task if (counts == 1).all() else np.repeat(task, counts)
-    return task, graph.stream_class[graph.stream_ids]
+    return task if (counts == 1).all() else np.repeat(task, counts)
 
 
 def tasks_of(trace: Trace, rank_class: int) -> Integers:
     """Return the tasks that a rank class takes part in, ascending."""
     graph = trace.graph
-    places = np.flatnonzero((graph.stream_class == rank_class)[graph.stream_ids])
-    return _distinct(np.searchsorted(graph.stream_offsets, places, side="right") - 1)
+    mine = (graph.stream_class == rank_class)[graph.stream_ids]
+    return _distinct(_members(trace)[mine])
 
 
 def _distinct(row: Integers) -> Integers:

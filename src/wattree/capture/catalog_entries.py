@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -48,7 +48,7 @@ class CatalogEntry:
 def _entries() -> Mapping[str, CatalogEntry]:
     """Return the entries by name. Read once: the files cannot change while the program runs."""
     entries = {}
-    folder = files("wattree.capture") / "catalog"
+    folder = Path(__file__).with_name("catalog")
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.name.endswith(".json"):
             for name, entry in json.loads(path.read_text(encoding="utf-8")).items():

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
 from wattree.capture.configuration import model_from_config
-from wattree.capture.zoo.graph import built_in_graph
 from wattree.errors import ModelError
 from wattree.files import exists, read_json
 from wattree.graph import ModelGraph
@@ -59,6 +58,8 @@ def load_model(
         return model_from_config(config, str(file), sequence=sequence, capture=capture)
     entry = catalog_entry(text)
     if entry.config is None:
+        from wattree.capture.zoo.graph import built_in_graph
+
         return built_in_graph(entry.name, arguments or {})
     _refuse(arguments, entry.name)
     return _of_catalogue(entry.name, sequence, capture=capture)

@@ -117,7 +117,7 @@ def terminal(*, stderr: bool = False, highlight: bool = True) -> Console:
                 else:
                     yield Segment(printable(segment.text), segment.style)
 
-    found = _Terminal(stderr=stderr, highlight=highlight)
+    found = _Terminal(stderr=stderr, highlight=highlight, emoji=False)
     # Narrower tables would cut figures off; a narrower terminal wraps lines and loses nothing.
     found.width = max(found.width, _FEWEST_COLUMNS)
     return found

@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 #: on six GPUs take hardly longer by the tile of 128 x 64 than by larger ones (persistent kernels
 #: overlap the ends of tiles); of these shapes and rates the error is least
 #: (python -m benchmarks.products).
-_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 64, 1.0), (64, 64, 0.9))
+_TILES = np.array([(256, 128, 1.0), (128, 256, 1.0), (128, 64, 1.0), (64, 64, 0.9)])
 #: Contraction length at which a tile reaches half its rate (same fits; the same for 16 and 8 bit).
 _RAMP_K = 165.0
 #: Above this many waves the last, partial one is averaged: kernels interleave tiles.
@@ -37,18 +37,16 @@ def tile_efficiency(  # noqa: PLR0917 - a shape
         compute_units: SMs or the like.
         split_k: Tiles that do not fill a wave are cut along the contraction until they do.
     """
-    best = np.zeros_like(m)
-    useful = m * n * groups
-    for tile_m, tile_n, rate in _TILES:
-        tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
+    tile_m, tile_n, rate = _TILES.T[:, :, None]  # a row for each tile
+    useful = rate * (m * n * groups)
+    tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
+    if split_k:
+        best = useful / (tiles * tile_m * tile_n)
+    else:
         waves = tiles / compute_units
         whole = np.where(waves <= _WAVES_AVERAGED, np.ceil(waves), waves + 0.5)
-        if split_k:
-            best = np.maximum(best, rate * useful / (tiles * tile_m * tile_n))
-            continue
-        padded = np.maximum(whole, 1.0) * (tile_m * tile_n * compute_units)
-        best = np.maximum(best, rate * useful / padded)
-    return np.asarray(best * k / (k + _RAMP_K))
+        best = useful / (np.maximum(whole, 1.0) * (tile_m * tile_n * compute_units))
+    return np.asarray(best.max(axis=0) * k / (k + _RAMP_K))
 
 
 def alignment_factor(n: Floats, k: Floats, penalty: float) -> Floats:

@@ -187,24 +187,40 @@ def trained_from(model: ModelGraph) -> int:
 
 def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Choices, ...]]:
     """Resolve the tree for every operator; instances with the same matches share one tuple."""
-    resolved: dict[tuple[object, ...], tuple[Choices, ...]] = {}
-    by_patterns: dict[tuple[str, ...], Choices] = {}
+    key = id(model), tuple(tree.nodes)
+    matches = _cached_matches(CachedComputation(key, lambda: _matches(model, tree)))
+    distinct = {id(matched): matched for matched in matches}
+    patterns = dict.fromkeys(each for matched in distinct.values() for each in matched)
+    by_patterns = {each: tree.resolve(each) for each in patterns}
+    resolved = {
+        number: tuple(by_patterns[each] for each in matched) for number, matched in distinct.items()
+    }
+    return [resolved[id(matched)] for matched in matches]
+
+
+#: The patterns that apply to each operator of a block instance, weakest first.
+_Matched = tuple[tuple[str, ...], ...]
+
+
+@lru_cache(maxsize=64)  # trees of a search share their patterns
+def _cached_matches(computation: CachedComputation[list[_Matched]]) -> list[_Matched]:
+    return computation.make()
+
+
+def _matches(model: ModelGraph, tree: StrategyTree) -> list[_Matched]:
+    """Return what applies to each instance; equal ones of a block are one object."""
+    relevant: dict[tuple[str, tuple[str, ...]], _Matched] = {}
+    known: dict[tuple[str, _Matched], _Matched] = {}
     result = []
-    relevant: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, ...], ...]] = {}
     for instance in model.instances:
         heads = tree.matching_below(instance.path)
         key = (instance.block, heads)
         if key not in relevant:
             part = StrategyTree(nodes={p: tree.nodes[p] for p in heads})
             operators = model.blocks[instance.block].operators
-            relevant[key] = tuple(part.matching(f"{instance.path}.{o.path}") for o in operators)
-        matched = relevant[key]
-        if (instance.block, matched) not in resolved:
-            for patterns in matched:
-                if patterns not in by_patterns:
-                    by_patterns[patterns] = tree.resolve(patterns)
-            resolved[instance.block, matched] = tuple(by_patterns[p] for p in matched)
-        result.append(resolved[instance.block, matched])
+            matched = tuple(part.matching(f"{instance.path}.{o.path}") for o in operators)
+            relevant[key] = known.setdefault((instance.block, matched), matched)
+        result.append(relevant[key])
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,15 @@ _OF_QUERIES = {1: 3, 2: 2}
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
 
 
+class _Compute(NamedTuple):
+    """A compute instruction, its row in the costs of its phase, and how many kernels it is."""
+
+    phase: PhaseCosts
+    row: int
+    instruction: ComputeInstruction
+    kernels: float
+
+
 def stretch_to_host(
     phases: Sequence[PhaseCosts], rates: Rates, scale: Scale, *, launches: float = 1.0
 ) -> SharedWork | None:
@@ -40,7 +50,7 @@ def stretch_to_host(
     the resulting terms of the block are returned.
     """
     computes = [
-        (phase, index, instruction)
+        _Compute(phase, index, instruction, _kernels(instruction, rates))
         for phase in phases
         for index, instruction in enumerate(phase.instructions)
         if isinstance(instruction, ComputeInstruction)
@@ -48,22 +58,21 @@ def stretch_to_host(
     if not computes:
         return None
     device: Floats = np.zeros(phases[0].work_s.shape[1])
-    for phase, index, instruction in computes:
-        kernels = _kernels(instruction, rates)
-        own = launches_of(instruction, scale) * kernels
+    host = np.zeros_like(device)
+    for phase, row, instruction, kernels in computes:
+        launched = launches_of(instruction, scale)
+        own = launched * kernels
         if rates.written_out:  # none of many small ones is shorter than the shortest there is
             least_s = own * rates.kernel_s * instruction.share
-            phase.work_s[index] = np.maximum(phase.work_s[index], least_s)
-        phase.work_s[index] += own * rates.blocking_s * (instruction.share > 0)
-        device = device + phase.work_s[index]
-    host = np.zeros_like(device)
-    for _, _, instruction in computes:
-        once_s = host_time_s(instruction, rates)
+            phase.work_s[row] = np.maximum(phase.work_s[row], least_s)
+        phase.work_s[row] += own * rates.blocking_s * (instruction.share > 0)
+        device = device + phase.work_s[row]
+        once_s = _host_time_s(instruction, kernels, rates)
         if launches > 1:  # one process makes a replica of each module before it launches it
             once_s += (
                 len(instruction.weights) + _BUFFERS.get(instruction.kind, 0)
             ) * rates.replicate_s
-        host = host + launches * launches_of(instruction, scale) * once_s
+        host = host + launches * launched * once_s
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**HOST_SMOOTHNESS) ** (1.0 / HOST_SMOOTHNESS)
     if scale.load is not None:
@@ -72,15 +81,16 @@ def stretch_to_host(
     if rates.sharing.processes > 1:
         shared = _shared(computes, device, stretch, rates, scale)
         stretch = shared.stretch
-    for phase, index, _ in computes:
+    for phase in phases:
+        rows = [each.row for each in computes if each.phase is phase]
         if shared is None:
-            phase.waits_s[index] = phase.work_s[index] * (stretch - 1.0)
-        phase.work_s[index] *= stretch
+            phase.waits_s[rows] = phase.work_s[rows] * (stretch - 1.0)
+        phase.work_s[rows] *= stretch
     return shared
 
 
 def _shared(
-    computes: Sequence[tuple[PhaseCosts, int, ComputeInstruction]],
+    computes: Sequence[_Compute],
     device: Floats,
     stretch: Floats,
     rates: Rates,
@@ -88,16 +98,16 @@ def _shared(
 ) -> SharedWork:
     """Return the queueing terms of one of several processes; FLOP and traffic then count all."""
     sharing, filled, kernels = rates.sharing, 0.0 * device, 0.0 * device
-    for phase, index, instruction in computes:
-        launched = launches_of(instruction, scale) * _kernels(instruction, rates)
+    for phase, row, instruction, each in computes:
+        launched = launches_of(instruction, scale) * each
         blocked = launched * rates.blocking_s * (instruction.share > 0)
-        own = phase.work_s[index] - blocked
+        own = phase.work_s[row] - blocked
         filled = (
             filled + own * step_fill(instruction, scale, sharing) + blocked * sharing.launch_fill
         )
         kernels = kernels + launched
-        phase.flop[index] *= sharing.processes
-        phase.traffic_bytes[index] *= sharing.processes
+        phase.flop[row] *= sharing.processes
+        phase.traffic_bytes[row] *= sharing.processes
     return shared_work(device * (stretch - 1.0), device, filled, kernels, sharing)
 
 
@@ -106,9 +116,12 @@ def host_time_s(instruction: ComputeInstruction, rates: Rates) -> float:
 
     A graph launches all of its kernels at once.
     """
+    return _host_time_s(instruction, _kernels(instruction, rates), rates)
+
+
+def _host_time_s(instruction: ComputeInstruction, kernels: float, rates: Rates) -> float:
     routing = rates.moe_host_s / 2 if instruction.kind is OperatorKind.PERMUTE else 0.0
-    launches_s = _kernels(instruction, rates) * rates.launch_s
-    return (launches_s if rates.start_s is None else 0.0) + routing
+    return (kernels * rates.launch_s if rates.start_s is None else 0.0) + routing
 
 
 def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:

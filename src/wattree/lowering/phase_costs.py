@@ -148,8 +148,9 @@ def _fill_collective(
     costs.in_turn[index] = found.in_turn
     if instruction.kind is CollectiveKind.ALL_GATHER and not instruction.saved_gather:
         costs.transient_bytes[index] = size * (group.ranks > 1)  # one rank has the whole already
-    taken = rates.exchange_s + rates.exchange_s_per_byte * found.wire_bytes
-    costs.processor_s[index] = np.where(group.ranks > 1, taken, 0.0)
+    if rates.exchange_s or rates.exchange_s_per_byte:  # of processors alone
+        taken = rates.exchange_s + rates.exchange_s_per_byte * found.wire_bytes
+        costs.processor_s[index] = np.where(group.ranks > 1, taken, 0.0)
 
 
 def _collective(instruction: Instruction) -> CollectiveInstruction:
@@ -167,8 +168,5 @@ def _visiting(
     return np.asarray(blocks * scale.value(keys.size) / ranks * rates.element_bytes)
 
 
-def _transient(instruction: ComputeInstruction, scale: Scale, rates: Rates) -> Floats:
-    size = np.zeros_like(scale.micro_batch)
-    for part in instruction.transient:
-        size = size + scale.value(part)
-    return size * rates.element_bytes
+def _transient(instruction: ComputeInstruction, scale: Scale, rates: Rates) -> Floats | float:
+    return sum(map(scale.value, instruction.transient), 0.0) * rates.element_bytes

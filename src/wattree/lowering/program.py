@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +51,7 @@ class InstructionPhase(StrEnum):
     WEIGHT_GRADIENT = "weight_gradient"
 
 
-@dataclass(frozen=True, slots=True)
-class LocalSize:
+class LocalSize(NamedTuple):  # made and looked up by the thousand, so not a frozen dataclass
     """`coefficient * B**batch * S**seq / product of the degrees of divisors`.
 
     `B` is the micro-batch over all replicas together, `S` the sequence length. What counts tokens

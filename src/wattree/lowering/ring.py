@@ -48,17 +48,20 @@ class Ring:
 
 def rings_of(instructions: Sequence[Instruction]) -> dict[int, Ring]:
     """Return attention instruction → its ring."""
+    keys = [
+        index
+        for index, instruction in enumerate(instructions)
+        if isinstance(instruction, CollectiveInstruction)
+        and instruction.kind is CollectiveKind.RING_GATHER
+    ]
+    if not keys:
+        return {}
     readers: dict[int, list[int]] = {}
     for index, instruction in enumerate(instructions):
         for before in instruction.depends:
             readers.setdefault(before, []).append(index)
     found = {}
-    for index, instruction in enumerate(instructions):
-        if (
-            not isinstance(instruction, CollectiveInstruction)
-            or instruction.kind is not CollectiveKind.RING_GATHER
-        ):
-            continue
+    for index in keys:
         if len(readers.get(index, ())) != 1:
             continue
         attention = readers[index][0]

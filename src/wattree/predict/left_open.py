@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from wattree.closed_form import strategies as closed_form
-from wattree.closed_form.degrees import Degrees
-from wattree.closed_form.expressible import is_expressible
 from wattree.errors import StrategyError
 from wattree.job.usual import USUAL_STRATEGIES, in_words, ways
 from wattree.lowering.setting import Setting
-from wattree.predict.recent_jobs import RecentJob
 from wattree.strategy import Offload, StrategyOptions
 from wattree.strategy.presets import strategy_of
+
+if TYPE_CHECKING:
+    from wattree.predict.recent_jobs import RecentJob
 
 #: A forward pass takes a third of a step: backward computes twice as much.
 _FORWARD = 1 / 3
@@ -38,6 +38,10 @@ def decided(setting: Setting, asked: RecentJob | None = None) -> Setting:
     job, options = setting.job, setting.job.strategy
     if not job.left_open or not isinstance(options, StrategyOptions):
         return setting
+    # Imported here: most jobs leave nothing open, and do without the closed form.
+    from wattree.closed_form.expressible import is_expressible
+    from wattree.predict.recent_jobs import RecentJob
+
     if not is_expressible(options, job.cluster):
         return setting
     weighed = _Weighed(setting, asked or RecentJob(setting))
@@ -155,12 +159,13 @@ class _Weighed:
         self.found |= dict.fromkeys(tried)
         if not (possible := [each for each in tried if self._is_possible(each)]):
             return
+        from wattree.closed_form.degrees import Degrees
+        from wattree.closed_form.strategies import estimate
+
         job = self.setting.job
         degrees = Degrees.of(possible, job.data.global_batch)
         try:
-            found = closed_form.estimate(
-                self.asked.setting, possible[0], degrees, shared=self.asked.shared
-            )
+            found = estimate(self.asked.setting, possible[0], degrees, shared=self.asked.shared)
         except StrategyError:  # of one of them; the others are still to choose from
             for options in possible if len(possible) > 1 else ():
                 self._estimate_all([options])
@@ -175,6 +180,8 @@ class _Weighed:
 
     def _is_possible(self, options: StrategyOptions) -> bool:
         """Return whether the model has such a strategy, and the strategy a closed form."""
+        from wattree.closed_form.expressible import is_expressible
+
         job = self.setting.job
         if not is_expressible(options, job.cluster):
             return False

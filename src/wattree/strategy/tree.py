@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from wattree.strategy.phantom import PhantomLayers
 
@@ -226,43 +227,66 @@ def _laid_over(ours: MemoryChoice, theirs: MemoryChoice) -> MemoryChoice:
     return replace(ours, **{name: value for name, value in chosen.items() if value is not None})
 
 
-@lru_cache(maxsize=2**16)  # trees of a search share their patterns, and models their paths
+class _Branch(NamedTuple):
+    """Patterns that begin alike: those that end here, and the others by their next segment.
+
+    `names` has the segments that match no other name, `wild` the rest.
+    """
+
+    ends: list[str]
+    names: dict[str, _Branch]
+    wild: dict[str, _Branch]
+
+    def at(self, name: str) -> list[_Branch]:
+        """Return what goes on with a segment that matches `name`."""
+        found = [branch for want, branch in self.wild.items() if _fits(want, name)]
+        return [self.names[name], *found] if name in self.names else found
+
+
+@lru_cache(maxsize=256)  # trees of a search share their patterns
+def _branches(patterns: tuple[str, ...]) -> _Branch:
+    root = _Branch([], {}, {})
+    for pattern in patterns:
+        branch = root
+        for segment in pattern.split(".") if pattern else ():
+            known = branch.names if _LITERAL(segment) else branch.wild
+            branch = known.setdefault(segment, _Branch([], {}, {}))
+        branch.ends.append(pattern)
+    return root
+
+
+@lru_cache(maxsize=2**16)  # and models their paths
 def _matching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
-    return tuple(sorted((p for p in patterns if _applies(p, path)), key=_strength))
+    branches = [_branches(patterns)]
+    found = [*branches[0].ends]
+    for name in path.split("."):
+        branches = [each for branch in branches for each in branch.at(name)]
+        found += [pattern for branch in branches for pattern in branch.ends]
+    return tuple(sorted(found, key=_strength))
 
 
 @lru_cache(maxsize=2**16)
 def _reaching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
-    depth = path.count(".") + 1
-    return tuple(pattern for pattern in patterns if _applies(_head(pattern, depth), path))
-
-
-@lru_cache(maxsize=2**16)  # trees differ in few of their patterns
-def _applies(pattern: str, path: str) -> bool:
-    return _fit(_segments(pattern), path.split("."))
-
-
-@lru_cache(maxsize=2**16)  # many patterns begin alike
-def _head(pattern: str, depth: int) -> str:
-    return ".".join(_segments(pattern)[:depth])
-
-
-@cache
-def _segments(pattern: str) -> list[str]:
-    return pattern.split(".") if pattern else []
+    branches = [_branches(patterns)]
+    found = {*branches[0].ends}
+    for name in path.split("."):
+        branches = [each for branch in branches for each in branch.at(name)]
+        found.update(pattern for branch in branches for pattern in branch.ends)
+    while branches:
+        found.update(pattern for branch in branches for pattern in branch.ends)
+        branches = [each for b in branches for each in (*b.names.values(), *b.wild.values())]
+    return tuple(pattern for pattern in patterns if pattern in found)
 
 
 #: Most segments are names. Only others are worth a pattern's while.
 _LITERAL = re.compile(r"[^*?\[]*").fullmatch
 
 
-def _fit(wanted: list[str], segments: list[str]) -> bool:
-    return len(wanted) <= len(segments) and all(
-        want in ("*", have) or (not _LITERAL(want) and fnmatch.fnmatchcase(have, want))
-        for want, have in zip(wanted, segments, strict=False)
-    )
+def _fits(want: str, name: str) -> bool:
+    return want in ("*", name) or fnmatch.fnmatchcase(name, want)
 
 
+@cache
 def _strength(pattern: str) -> tuple[int, int, str]:
-    segments = _segments(pattern)
+    segments = pattern.split(".") if pattern else []
     return len(segments), -sum("*" in s or "?" in s or "[" in s for s in segments), pattern

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -47,7 +47,7 @@ class BuiltInModel:
 def built_in_models() -> Mapping[str, BuiltInModel]:
     """Return the built-in models by name. Read once: the files cannot change meanwhile."""
     models = {}
-    folder = files("wattree.capture.zoo") / "entries"
+    folder = Path(__file__).with_name("entries")
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         field = path.name.removesuffix(".json")
         for name, entry in json.loads(path.read_text(encoding="utf-8")).items():

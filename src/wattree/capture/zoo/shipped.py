@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 
@@ -52,7 +51,7 @@ _INPUT = re.compile(r"(?:(?P<count>\d+) × )?(?P<dtype>\w+)\[(?P<dims>[^]]*)\]",
 @cache
 def shipped_models() -> Mapping[str, Shipped]:
     """Return the figures of the models that ship, by name."""
-    path = files("wattree.capture.zoo") / FOLDER / "summary.json"
+    path = Path(__file__).with_name(FOLDER) / "summary.json"
     found = json.loads(path.read_text(encoding="utf-8"))
     return MappingProxyType(
         {
@@ -72,7 +71,7 @@ def shipped_graph(name: str) -> ModelGraph:
         raise ModelError(f"model {name}: its graph does not ship")
     from wattree.graph.serialize import graph_from_json
 
-    path = files("wattree.capture.zoo") / FOLDER / f"{name}.json.gz"
+    path = Path(__file__).with_name(FOLDER) / f"{name}.json.gz"
     graph = graph_from_json(gzip.decompress(path.read_bytes()).decode())
     return replace(graph, inputs=_input_bytes(shipped_models()[name].inputs))
 

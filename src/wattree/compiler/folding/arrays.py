@@ -285,12 +285,16 @@ def _transfers(tasks: TaskInstances, by_heading: Sequence[Integers]) -> list[tup
     """Return transfers, the tasks of other stages that wait for each, and the row of `peers`."""
     first = tasks.first_task.tolist()
     row = dict(zip(HEADINGS, (1 + starts(list(map(len, by_heading)))).tolist(), strict=False))
+    rows = [
+        {h: range(row[h], row[h] + len(peers_of(stage, h))) for h in HEADINGS}
+        for stage in tasks.classes
+    ]
     return [
-        (send.task + base, entry + first[send.stage], row[send.heading] + peer)
-        for base, program, stage in zip(first, tasks.programs, tasks.classes, strict=False)
+        (send.task + base, entry + first[send.stage], peer)
+        for base, program, own in zip(first, tasks.programs, rows, strict=False)
         for send in program.sends
         for entry in tasks.programs[send.stage].receives[send.transfer]
-        for peer in range(len(peers_of(stage, send.heading)))
+        for peer in own[send.heading]
     ]
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.tasks.copies import copy_task
 from wattree.compiler.tasks.ledger import Item, Items, Line
-from wattree.compiler.tasks.table import TASK, BlockTasks, joined
+from wattree.compiler.tasks.table import NO_TASKS, TASK, BlockTasks, joined
 from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
@@ -76,15 +76,22 @@ def sync_tasks(
     *,
     label: str,
     stream: int,
-    overlaps: bool = True,
+    alloc_bytes: float = 0.0,
+    free_bytes: float = 0.0,
+    category: int = 0,
 ) -> np.ndarray:
-    """Return the task of one collective between replicas; none if the group is one rank."""
-    key = kind, axes, float(size_bytes), label, int(stream), overlaps
+    """Return the task of one collective between replicas; none if the group is one rank.
+
+    Equal collectives have one array, which nobody writes to. The memory that one takes and gives
+    back is `alloc_bytes` and `free_bytes`, of a `category`.
+    """
+    memory = float(alloc_bytes), float(free_bytes), category
+    key = kind, axes, float(size_bytes), label, int(stream), memory
     if key not in context.made:
-        context.made[key] = _sync_task(
-            kind, axes, size_bytes, context, label=label, stream=stream, overlaps=overlaps
-        )
-    return context.made[key].copy()  # callers add what it takes and gives
+        task = _sync_task(kind, axes, size_bytes, context, label=label, stream=stream)
+        task["alloc_bytes"], task["free_bytes"], task["category"] = memory
+        context.made[key] = task
+    return context.made[key]
 
 
 def _sync_task(
@@ -95,17 +102,16 @@ def _sync_task(
     *,
     label: str,
     stream: int,
-    overlaps: bool,
 ) -> np.ndarray:
     group = context.group(axes)
     if size_bytes <= 0 or float(group.ranks[0]) <= 1:
-        return np.zeros(0, TASK)
+        return NO_TASKS
     costs = collective_costs(kind, np.array([size_bytes]), group, context.rates)
     latency, work, wire, scale_up, adapter, uplink, in_turn = (float(v[0]) for v in costs)
     task = np.zeros(1, TASK)
     task["kind"] = TaskKind.COLLECTIVE
     task["stream"], task["axes"] = stream, context.axes(axes)
-    task["overlaps"], task["in_turn"] = overlaps, in_turn > 0
+    task["overlaps"], task["in_turn"] = True, in_turn > 0
     task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMMUNICATING
     task["name"], task["operator_class"] = context.name(label), class_between_replicas(kind)
     task["latency_s"], task["work_s"], task["wire_bytes"] = latency, work, wire
@@ -155,7 +161,7 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
     for group in storage.sync:
         if group.gather_axes:
             sizes[group.gather_axes] = sizes.get(group.gather_axes, 0.0) + group.gather_bytes[0]
-    tasks = [np.zeros(0, TASK)]
+    tasks = [NO_TASKS]
     if moves.offload.parameters is not None and storage.parameters[0] > 0:
         size = float(storage.parameters[0])
         copy = copy_task(
@@ -176,9 +182,9 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
             context,
             label="parameters.gather",
             stream=moves.stream("parameters", Stream.GATHER),
-            overlaps=True,
+            alloc_bytes=size,
+            category=GATHERED,
         )
-        task["alloc_bytes"], task["category"] = size, GATHERED
         tasks.append(task)
     return joined(tasks)
 
@@ -187,7 +193,7 @@ def rows_of_tables(storage: Storage, context: ChunkContext, *, out: bool) -> np.
     """Copy looked-up rows of offloaded tables in, or their gradients out."""
     moves, size = context.moves, storage.rows_out if out else storage.rows_in
     if size is None or moves.offload.tables is None:
-        return np.zeros(0, TASK)
+        return NO_TASKS
     task = copy_task(
         moves.tiers[moves.offload.tables],
         float(size[0]),
@@ -208,7 +214,7 @@ def from_first_rank(storages: Sequence[Storage], context: ChunkContext) -> np.nd
     then the parameters.
     """
     if not context.moves.single_process:
-        return np.zeros(0, TASK)
+        return NO_TASKS
     parameters = float(sum(storage.parameters[0] for storage in storages))
     sent = (
         (CollectiveKind.ALL_GATHER, context.moves.sample_bytes, "samples.scatter"),
@@ -232,7 +238,7 @@ def update_portions(storages: Sequence[Storage], context: ChunkContext) -> list[
     bucket_bytes = context.moves.parameter_bucket_bytes
     if bucket_bytes <= 0:
         return [_updates(storage.sync, context) for storage in storages]
-    portions = [np.zeros(0, TASK)] * len(storages)
+    portions = [NO_TASKS] * len(storages)
     sizes: dict[tuple[str, ...], float] = {}
     first = 0
     for index, storage in enumerate(storages):
@@ -301,13 +307,12 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
             staged[group.scatter_axes] = staged.get(group.scatter_axes, 0.0) + float(
                 group.reduce_bytes[0]
             )
-    tasks = [np.zeros(0, TASK)]
+    tasks = [NO_TASKS]
     for (scatter, rest), size in sizes.items():
         if scatter:
-            task = _reduction(CollectiveKind.REDUCE_SCATTER, scatter, size, context)
-            task["alloc_bytes"] = task["free_bytes"] = staged.pop(scatter, 0.0)
-            task["category"] = GRADIENTS
-            tasks.append(task)
+            held = staged.pop(scatter, 0.0)
+            kind = CollectiveKind.REDUCE_SCATTER
+            tasks.append(_reduction(kind, scatter, size, context, held_bytes=held))
         if rest:
             shard = size / float(context.group(scatter).ranks[0])
             to_first = context.moves.single_process
@@ -317,7 +322,21 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
 
 
 def _reduction(
-    kind: CollectiveKind, axes: tuple[str, ...], size: float, context: ChunkContext
+    kind: CollectiveKind,
+    axes: tuple[str, ...],
+    size: float,
+    context: ChunkContext,
+    *,
+    held_bytes: float = 0.0,
 ) -> np.ndarray:
-    stream = context.moves.stream("gradients", Stream.REDUCE)
-    return sync_tasks(kind, axes, size, context, label="gradients.reduce", stream=stream)
+    return sync_tasks(
+        kind,
+        axes,
+        size,
+        context,
+        label="gradients.reduce",
+        stream=context.moves.stream("gradients", Stream.REDUCE),
+        alloc_bytes=held_bytes,
+        free_bytes=held_bytes,
+        category=GRADIENTS if kind is CollectiveKind.REDUCE_SCATTER else 0,
+    )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.tasks.table import TASK
+from wattree.compiler.tasks.table import NO_TASKS, TASK
 from wattree.cost.loading import copy_bytes_per_s, storage_bytes_per_s
 from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 from wattree.lowering.loading import Loading
@@ -35,7 +35,7 @@ def input_ahead(loading: Loading, count: int, name: Names) -> NDArray[np.void]:
         rows.append(_host(name("input.decode on device"), Stream.DECODER, parts["decoder"]))
     rows = [row for row in rows if row["work_s"][0] > 0]
     if not rows:
-        return np.zeros(0, TASK)
+        return NO_TASKS
     tasks = np.tile(np.concatenate(rows), count)
     tasks["micro_batch"] = np.repeat(np.arange(count), len(rows))
     return tasks
@@ -44,7 +44,7 @@ def input_ahead(loading: Loading, count: int, name: Names) -> NDArray[np.void]:
 def input_copies(loading: Loading, count: int, name: Names) -> NDArray[np.void]:
     """Return the copies that computation waits for, one per micro-batch."""
     if loading.loader.pinned or not loading.loader.copied_bytes:
-        return np.zeros(0, TASK)
+        return NO_TASKS
     copies_s = loading.times_s()["copies"]
     return np.tile(_copy(loading, copies_s, name, Phase.MATERIALS), count)
 

@@ -30,8 +30,6 @@ ENTRY = np.dtype(
     ]
 )
 NO_ENTRIES = np.zeros(0, ENTRY)
-#: A line as so many bytes: numpy concatenates those at once, but records field by field.
-_BYTES = np.dtype((np.void, ENTRY.itemsize))
 
 
 #: An entry before it is one: (task, at_end, item, block, tensors, bytes).
@@ -97,22 +95,21 @@ def entries(lines: Sequence[Line]) -> NDArray[np.void]:
 
 def ledgers(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
     """Return the lines of all parts, concatenated."""
-    return np.concatenate([np.ascontiguousarray(part).view(_BYTES) for part in parts]).view(ENTRY)
+    # As bytes, because numpy copies records field by field.
+    return np.frombuffer(bytearray().join([part.tobytes() for part in parts]), ENTRY)
 
 
-def shifted(ledger: NDArray[np.void], to: int | Integers) -> NDArray[np.void]:
-    """Return a ledger with task numbers shifted by `to`, or mapped to `to[task]`."""
-    if not len(ledger):
-        return ledger
-    result = ledger.copy()
+def shifted(
+    ledger: NDArray[np.void], to: int | Integers, *, block: int | None = None
+) -> NDArray[np.void]:
+    """Return a ledger with task numbers shifted by `to`, or mapped to `to[task]`.
+
+    Its lines are of the block at position `block` of a chunk, if that is given.
+    """
+    result = ledgers([ledger])
     result["task"] = ledger["task"] + to if isinstance(to, int) else to[ledger["task"]]
-    return result
-
-
-def at_block(ledger: NDArray[np.void], block: int) -> NDArray[np.void]:
-    """Return a block's ledger for the block at position `block` of a chunk."""
-    result = ledger.copy()
-    result["block"] = block
+    if block is not None:
+        result["block"] = block
     return result
 
 

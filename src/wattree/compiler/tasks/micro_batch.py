@@ -26,8 +26,8 @@ from wattree.compiler.tasks.chunk import (
     staging_lines,
     update_portions,
 )
-from wattree.compiler.tasks.ledger import Item, at_block, shifted, taken_for_later
-from wattree.compiler.tasks.table import TASK, TaskTable, joined
+from wattree.compiler.tasks.ledger import Item, shifted, taken_for_later
+from wattree.compiler.tasks.table import NO_TASKS, TaskTable, joined
 from wattree.compiler.tasks.update import gradients_out, gradients_taken, update_tasks
 from wattree.lowering.storage import SyncGroup
 from wattree.lowering.streams import Stream
@@ -50,19 +50,22 @@ def chunk_forward(
     """
     moves = context.moves
     builder = TableBuilder(moves.lookahead)
-    updated = [np.zeros(0, TASK)] * len(blocks)
+    updated = [NO_TASKS] * len(blocks)
     if first_micro_batch and moves.overlap.parameters:
         updated = update_portions([block.storage for block in blocks], context)
     stored = moves.offload.prefetch + 1
     sent = from_first_rank([block.storage for block in blocks], context)
     for place, (block, update) in enumerate(zip(blocks, updated, strict=True)):
-        gather = np.zeros(0, TASK) if gathered else gathers(block.storage, context)
-        gather = joined([rows_of_tables(block.storage, context, out=False), gather])
+        brought = [
+            rows_of_tables(block.storage, context, out=False),
+            NO_TASKS if gathered else gathers(block.storage, context),
+            update,
+        ]
         start = _add_block(
             builder,
             block,
             block.tasks.forward,
-            joined([sent, gather, update] if place == 0 else [gather, update]),
+            joined([sent, *brought] if place == 0 else brought),
             context,
             place=place,
             ahead=moves.overlap.forward_ahead,
@@ -156,7 +159,7 @@ def chunk_weight_gradient(
         table = block.tasks.weight_gradient
         assert table is not None
         if len(table.tasks):
-            _add_block(builder, block, table, np.zeros(0, TASK), context, place=place)
+            _add_block(builder, block, table, NO_TASKS, context, place=place)
         if first_micro_batch:
             _take_gradients(builder, block, place, context)
         leaving.add(block)
@@ -188,7 +191,7 @@ def _fetch_and_add(
         builder,
         block,
         table,
-        np.zeros(0, TASK) if gathered else gather,
+        NO_TASKS if gathered else gather,
         context,
         place=place,
         ahead=moves.overlap.backward_ahead,
@@ -244,7 +247,7 @@ def _add_block(
     first = _add_gather(builder, gather, ahead=ahead, behind=behind)
     builder.note([(first + i, False, copies, place, 1, size) for i, size in enumerate(sizes)])
     start = builder.append(table.tasks, table.edges)
-    builder.ledger.append(at_block(shifted(table.ledger, start), place))
+    builder.ledger.append(shifted(table.ledger, start, block=place))
     for entry in table.entries:
         if before >= 0:
             builder.link(before, start + entry)

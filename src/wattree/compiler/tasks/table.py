@@ -41,8 +41,8 @@ TASK = np.dtype(
 )
 
 
-#: A task as so many bytes: numpy concatenates those at once, but records field by field.
-_BYTES = np.dtype((np.void, TASK.itemsize))
+#: No task at all.
+NO_TASKS = np.zeros(0, TASK)
 
 
 @dataclass(slots=True)
@@ -122,5 +122,5 @@ def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
 
 def joined(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
     """Return the tasks of all parts, concatenated."""
-    found = [np.ascontiguousarray(part).view(_BYTES) for part in parts if len(part)]
-    return np.concatenate(found).view(TASK) if found else np.zeros(0, TASK)
+    # As bytes, because numpy copies records field by field.
+    return np.frombuffer(bytearray().join([part.tobytes() for part in parts]), TASK)

@@ -223,7 +223,7 @@ class InstructionList:
 
 def like(placed: Placed, other: Placed) -> bool:
     """Return whether two tensors have the same layout, so that one exchange can move both."""
-    same = replace(placed.size, coefficient=other.size.coefficient) == other.size
+    same = placed.size._replace(coefficient=other.size.coefficient) == other.size
     return same and placed.layout == other.layout
 
 
