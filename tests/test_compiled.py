@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from wattree import compiled
 from wattree.cached import cached, store
 
 _MODULE = """
@@ -112,3 +115,20 @@ def test_where_nothing_can_be_kept_it_is_made_again(
     store(tmp_path / "a.py", "name", "key", b"content")
 
     assert cached(tmp_path / "a.py", "name", "key") is None
+
+
+def test_what_another_process_compiles_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine, commands in one process would begin compilers faster than they end."""
+    begun: list[Any] = []
+
+    def popen(words: list[str], **_: object) -> SimpleNamespace:
+        begun.append(words)
+        return SimpleNamespace(kill=lambda: None)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(compiled, "_ELSEWHERE", {})
+    kernel: Any = SimpleNamespace(name="package.module.kernel", is_compiled=lambda: False)
+    for _ in range(3):
+        compiled.compile_elsewhere(_printed, kernel)  # type: ignore[arg-type]
+
+    assert len(begun) == 1

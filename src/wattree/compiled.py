@@ -134,7 +134,10 @@ class Kernel(Generic[P, R]):
 
 
 def compile_elsewhere(function: Callable[[], None], *kernels: Kernel[..., Any]) -> None:
-    """Let another process compile kernels, unless all are kept; their first calls wait for it.
+    """Let another process compile kernels; their first calls wait for it.
+
+    Not if all are kept, nor if one that this process began is at it: on a slow machine a program
+    that asks again and again would add processes faster than they end.
 
     Args:
         function: Of a module, calls all the kernels.
@@ -142,7 +145,7 @@ def compile_elsewhere(function: Callable[[], None], *kernels: Kernel[..., Any]) 
     """
     import atexit
 
-    if all(each.is_compiled() for each in kernels):
+    if all(each.name in _ELSEWHERE or each.is_compiled() for each in kernels):
         return
     words = f"import gc, sys; gc.disable(); sys.path[:] = {sys.path!r}; "
     words += f"from {function.__module__} import {function.__name__} as f; f()"
