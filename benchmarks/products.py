@@ -285,7 +285,8 @@ def with_best(best: Sequence[BestProduct], calibration: Calibration) -> Calibrat
         found |= _convolutions(own, prior)
         eight = f"device.{device.name}.matmul.fp8"
         has_best = any(other.name == eight for other in best)
-        if not has_best and Precision.FP8 in device.peak_flop_per_s:
+        is_16_bit = own[0].item == "matmul.bf16"
+        if is_16_bit and not has_best and Precision.FP8 in device.peak_flop_per_s:
             whose = f"16-bit products, times {fp8 / bf16:.3f}"
             found[eight] = _pooled(found[name].value * fp8 / bf16, whose, OF_ALL)
     return with_levels(replace(prior, constants={**known, **found}))

@@ -11,7 +11,12 @@ from wattree.hardware import default_fabric_name, load_node
 
 @pytest.mark.parametrize(
     ("name", "count", "device"),
-    [("2x-rtx-4090", 2, "rtx-4090"), ("3x RTX 4080", 3, "rtx-4080"), ("2x-L40S-48GB", 2, "l40s")],
+    [
+        ("2x-v100-pcie", 2, "v100-pcie-32gb"),
+        ("2x-rtx-4090", 2, "rtx-4090"),
+        ("3x RTX 4080", 3, "rtx-4080"),
+        ("2x-L40S-48GB", 2, "l40s"),
+    ],
 )
 def test_a_name_says_how_many_of_which_card(name: str, count: int, device: str) -> None:
     """All of them share one domain of PCIe, and no price of another number is theirs."""
@@ -24,17 +29,28 @@ def test_a_name_says_how_many_of_which_card(name: str, count: int, device: str) 
 
 
 def test_a_node_of_the_catalog_goes_first() -> None:
-    """Eight in a server have its sockets and switches."""
+    """Eight in a server have its sockets and switches, whatever the server is called."""
     assert load_node("8x-rtx-4090").scale_up.sockets == 2
+    assert load_node("4x-rtx-a6000").name == "4x-a6000"
+    assert load_node("8x-a100-pcie-80gb").name == "8x-a100-pcie"
+
+
+def test_few_cards_of_a_server_have_their_part_of_its_host() -> None:
+    """What it draws was estimated by the power of its devices."""
+    two, eight = load_node("2x-a100-pcie-80gb"), load_node("8x-a100-pcie")
+
+    assert two.host.busy_w == pytest.approx(eight.host.busy_w / 4)
+    assert load_node("2x-rtx-4090").host == load_node("workstation-rtx-4090").host
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("2x-h100-sxm", "unknown node '2x-h100-sxm'"),  # joined by NVLink: no part of such a node
-        ("9x-rtx-4090", "unknown node '9x-rtx-4090'"),
+        ("2x-h100-sxm", "unknown node '2x-h100-sxm'.*dgx-h100"),  # joined by NVLink: no part of it
+        ("RTX 3060", "unknown node 'RTX 3060'.* 2x-rtx-3060, .*workstation-rtx-3060"),
+        ("5x-rtx-4090", "unknown node '5x-rtx-4090'"),  # they share sockets: no one says how
         ("0x-rtx-4090", "unknown node '0x-rtx-4090'"),
-        ("2x-foo", "unknown device 'foo'"),
+        ("2x-foo", "unknown node '2x-foo'"),
     ],
 )
 def test_what_is_no_such_node_is_refused(name: str, message: str) -> None:

@@ -31,6 +31,7 @@ def activations(software: str, precision: str, *, fused: bool) -> float:
     ("software", "precision", "score_bytes"),
     [
         ("megatron-lm-2021", "fp16", 2 + 1 + 2),  # Korthikanti 2022, equation 1
+        ("megatron-lm-2021", "fp32", 4 + 1 + 4),
         ("hf-trainer", "fp16", 4 + 1 + 2),  # autocast runs softmax in fp32 and casts its result
         ("hf-trainer", "fp32", 4 + 1 + 4),
     ],

@@ -70,12 +70,14 @@ def write_plots(asked: Mapping[str, Path], plots: Iterable[Plot]) -> None:
     """Write the pictures that were asked for.
 
     Raises:
-        JobError: A result has no such picture: no link is used, or no power is known.
+        JobError: A result has no such picture: no link is used, or no power is known. The others
+            are written.
     """
     from wattree.report.plots import write_plot
 
     found = {plot.name: plot for plot in plots}
+    for name, path in asked.items():
+        if name in found:
+            write_plot(path, found[name])
     if missing := [name for name in asked if name not in found]:
         raise JobError("--plot", [f"{name}: there is nothing to draw" for name in missing])
-    for name, path in asked.items():
-        write_plot(path, found[name])

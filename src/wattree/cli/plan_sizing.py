@@ -37,7 +37,7 @@ def nodes_asked(text: str) -> range:
 
 
 def of_length(job: Job, tokens: float | None) -> Job:
-    """Return the job with as many training steps as it takes to see so many tokens.
+    """Return the job with as many steps as it takes to see, or generate, so many tokens.
 
     Raises:
         JobError: It has no tokens.
@@ -46,7 +46,8 @@ def of_length(job: Job, tokens: float | None) -> Job:
         return job
     if job.data.sequence_length is None:
         raise JobError("--tokens", ["the job has no data.sequence_length, so no tokens"])
-    steps = -(-int(tokens) // (job.data.sequence_length * job.data.global_batch))
+    of_sample = job.data.generate_length or job.data.sequence_length
+    steps = -(-int(tokens) // (of_sample * job.data.global_batch))
     return replace(job, training=replace(job.training, steps=steps))
 
 

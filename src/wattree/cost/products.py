@@ -44,7 +44,9 @@ def with_levels(calibration: Calibration) -> Calibration:
             pooled.setdefault(item, []).append(kept[f"die.{die}.{item}"].value)
     for die, items in others.items():
         for item, values in items.items():
-            mean = _mean(values, f"devices of {die.upper()}", _OF_DIE)
+            # As uncertain as those devices are, and one more step away.
+            spread = float(np.hypot(_OF_DIE, _spread_of(calibration.constants, die, item)))
+            mean = _mean(values, f"devices of {die.upper()}", round(spread, 3))
             kept[f"die.{die}.{item}"] = replace(mean, evidence="pooled")
     for item, values in pooled.items():
         kept[f"pooled.{item}"] = _mean(values, "measured dies", OF_ALL)
@@ -78,6 +80,17 @@ def _by_die(constants: Mapping[str, Constant], evidence: str) -> dict[str, dict[
             boards[device.die].add(device.name)
             items.setdefault(BOARD_ITEM, []).append(power)
     return found
+
+
+def _spread_of(constants: Mapping[str, Constant], die: str, item: str) -> float:
+    """Return the mean spread of an item of the devices of a die; 0 for what has none."""
+    found = [
+        constant.spread or 0.0
+        for name, constant in constants.items()
+        if name.startswith("device.") and name.endswith(f".{item}")
+        if load_device(name.removeprefix("device.").removesuffix(f".{item}")).die == die
+    ]
+    return float(np.mean(found)) if found else 0.0
 
 
 def _mean(values: Sequence[float], whose: str, spread: float) -> Constant:

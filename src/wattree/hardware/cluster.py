@@ -290,7 +290,7 @@ def _check_network(cluster: Cluster, pool: Pool, where: str) -> None:
             {
                 "fabric": f"{cluster.fabric.name} joins no nodes, and {pool.nodes} of "
                 f"{pool.node.name} reach no farther than {pool.domain_devices} of "
-                f"{cluster.devices} devices without one; name a fabric with a network, or use "
-                "fewer nodes"
+                f"{cluster.devices} devices without one; name a cluster.fabric with a network "
+                "(such as ethernet-10g), or use fewer nodes"
             }
         )

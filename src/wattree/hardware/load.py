@@ -20,7 +20,7 @@ from wattree.hardware.device import Device, Precision
 from wattree.hardware.fields import CitedFigure, Fields
 from wattree.hardware.host import read_host
 from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
-from wattree.hardware.several import BASES, several, with_devices
+from wattree.hardware.several import names_with, node_of, several
 from wattree.hardware.wiring import read_wiring
 from wattree.units import JOULES_PER_KWH
 
@@ -147,22 +147,28 @@ def describe(kind: str, name_or_path: str | Path) -> Description:
     try:
         path = _path(kind, name_or_path)
     except UnknownNameError:
-        if kind == "node" and (found := _several(str(name_or_path))) is not None:
-            return found
-        raise
+        if kind != "node":
+            raise
+        return _several(str(name_or_path))
     return Description(path=path, mapping=read_yaml(path))
 
 
-def _several(name: str) -> Description | None:
-    """Return the node that holds so many of a device, as its name says, if it can be made."""
-    if (asked := several(_plain(name))) is None:
-        return None
-    count, device = asked[0], canonical_name("device", asked[1])
-    for base in BASES:
-        path = CATALOG / _FOLDERS["node"] / f"{base.format(device)}.yaml"
-        if path.is_file() and (mapping := with_devices(read_yaml(path), count)) is not None:
-            return Description(path=path, mapping=mapping)
-    return None
+def _several(name: str) -> Description:
+    """Return the node that holds so many of a device, as its name says.
+
+    Raises:
+        UnknownNameError: There is none; of a known device, the nodes that hold it are named.
+    """
+    folder, (count, typed) = CATALOG / _FOLDERS["node"], several(_plain(name)) or (0, _plain(name))
+    # `2x-v100-pcie` has the cards of `8x-v100-pcie`, whatever else goes by that name.
+    alike = [path for size in (8, 4) if (path := folder / f"{size}x-{typed}.yaml").is_file()]
+    try:
+        device = read_yaml(alike[0])["device"] if alike else canonical_name("device", typed)
+    except UnknownNameError:
+        raise UnknownNameError(kind="node", name=name, known=node_names()) from None
+    if count and (found := node_of(folder, count, device)) is not None:
+        return Description(path=found[0], mapping=found[1])
+    raise UnknownNameError(kind="node", name=name, known=names_with(folder, device))
 
 
 def load_device(name_or_path: str | Path | Description) -> Device:

@@ -49,10 +49,17 @@ class Offer:
             for key in self.choices
         )
 
-    def excludes(self, options: StrategyOptions, axis: str) -> bool:
-        """Return whether an axis must not be wider than 1 with such options."""
+    def excludes(self, options: StrategyOptions, axis: str, *, holders: bool = True) -> bool:
+        """Return whether an axis must not be wider than 1 with such options.
+
+        Args:
+            options: The options.
+            axis: The axis.
+            holders: Several ranks hold the same state, so that its sharding says anything.
+        """
         also = self.together.get(axis, {})
-        return axis not in self.axes or any(options.value(key) not in also[key] for key in also)
+        asked = [key for key in also if holders or key != "sharding"]
+        return axis not in self.axes or any(options.value(key) not in also[key] for key in asked)
 
     def lacks(self, options: StrategyOptions, *, left: Collection[str] = ()) -> tuple[str, ...]:
         """Return the features that the software lacks for a strategy, in words, each once.

@@ -170,10 +170,10 @@ def _score_bytes(rates: Rates, software: Software) -> float:
     """Return the bytes of a score that attention keeps: softmax, dropout mask and result."""
     if software.fused_attention:
         return 0.0
-    if not (software.library_kernels or software.written_out):
-        return 5.0  # 2 + 1 + 2 (Korthikanti 2022, eq. 1)
-    wide = max(rates.element_bytes, 4.0 if software.autocast else 0.0)  # softmax of autocast: fp32
-    return wide + 1.0 + rates.element_bytes
+    is_eager = software.library_kernels or software.written_out
+    # Softmax of autocast is in fp32; else 2 + 1 + 2 bytes in 16 bits (Korthikanti 2022, eq. 1).
+    softmax = max(rates.element_bytes, 4.0 if is_eager and software.autocast else 0.0)
+    return softmax + 1.0 + rates.element_bytes
 
 
 def _left_out(program: BlockProgram, rates: Rates, software: Software) -> frozenset[str]:

@@ -56,7 +56,7 @@ def workload_model(
         JobError: Its model cannot generate, or not as many tokens.
     """
     if job.workload is WorkloadKind.FORWARD:
-        return job, evaluated(model)
+        return _with_running_statistics(job), evaluated(model)
     assert phase is not None
     _check_generation(job, model)
     data = job.data
@@ -68,6 +68,16 @@ def workload_model(
         job = replace(job, data=replace(data, sequence_length=1))
     job = _with_split_experts(job, model)
     return job, _fused(graph) if software.inference_kernels else graph
+
+
+def _with_running_statistics(job: Job) -> Job:
+    """Return a job whose batch norms exchange nothing, as they use running statistics."""
+    options = job.strategy
+    if not isinstance(options, StrategyOptions) or not options.parallelism.sync_batch_norm:
+        return job
+    words = "strategy.sync_batch_norm: false, as forward passes use running statistics"
+    strategy = options.changed(sync_batch_norm=False)
+    return replace(job, strategy=strategy, assumed=(*job.assumed, words))
 
 
 def _with_split_experts(job: Job, model: ModelGraph) -> Job:

@@ -69,6 +69,10 @@ def infeasible(
 def _more_nodes(setting: Setting, constraints: Constraints) -> str:
     """Return how many nodes would be enough, found by doubling them."""
     cluster = setting.job.cluster
+    if cluster.fabric.kind == "none" and any(
+        p.node.scale_up.domain_devices <= p.devices for p in cluster.pools
+    ):
+        return "more nodes, on a cluster.fabric that joins them (such as ethernet-10g)"
     lean = Limits(micro_batches=(1,), recomputations=("full",), schedules=("1f1b",))
     for doublings in range(1, _MOST_DOUBLINGS + 1):
         pools = tuple(replace(p, nodes=p.nodes * 2**doublings) for p in cluster.pools)

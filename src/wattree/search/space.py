@@ -319,7 +319,11 @@ def _offered(meshes: Integers, options: StrategyOptions, limits: Limits) -> Inte
         return meshes
     for axis in AXES:
         if limits.offer.excludes(options, axis):
-            meshes = meshes[_column(meshes, axis) == 1]
+            kept = _column(meshes, axis) == 1
+            if not limits.offer.excludes(options, axis, holders=False):
+                holders = [_column(meshes, each) for each in ("dp", "fsdp", "cp", "ep")]
+                kept |= np.prod(holders, axis=0) == 1
+            meshes = meshes[kept]
     return meshes
 
 

@@ -21,7 +21,7 @@ _LABEL: Final = 0.18
 #: Share of the range of an axis within which two labels overlap.
 _CLOSE: Final = 0.05
 #: Totals from here on are written as whole numbers.
-_LONG: Final = 1000.0
+_LONG: Final = 999.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
