@@ -140,3 +140,21 @@ def test_settings_of_training_without_effect_are_told() -> None:
     found = job("forward", "ddp", optimizer="sgd", training={"steps": 5})
 
     assert [line.split(":")[0] for line in found.warnings] == ["optimizer", "training"]
+
+
+def test_forward_passes_synchronize_no_statistics() -> None:
+    """Batch norms use running ones, which every replica has."""
+    asked, plain = (
+        wattree.simulate(
+            job(
+                "forward",
+                {"dp": 8, "micro_batch": 32, "sync_batch_norm": asked},
+                model="resnet50",
+                data={"global_batch": 256},
+            )
+        ).result
+        for asked in (True, False)
+    )
+
+    assert asked.step_time_s == plain.step_time_s
+    assert any("sync_batch_norm: false" in line for line in asked.assumed)

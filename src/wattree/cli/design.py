@@ -139,16 +139,16 @@ def design(request: DesignRequest) -> None:
     for write, path in writers.items():
         if path is not None:
             write(results, path)
-    if plots:
-        from wattree.report.plots.of_design import design_plots
-
-        write_plots(plots, design_plots(results))
 
     def show(console: Console) -> None:
         show_points(results, console)
         show_answers(results, console)
 
     deliver(lambda: results_json(results), request.json_path, show)
+    if plots:
+        from wattree.report.plots.of_design import design_plots
+
+        write_plots(plots, design_plots(results))
     if not results.feasible.any():
         raise typer.Exit(NOTHING_FITS)
 

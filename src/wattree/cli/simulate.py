@@ -166,8 +166,6 @@ def _deliver(request: SimulateRequest, job: Job, prediction: Prediction, result:
 
     from wattree.report import show_result
 
-    _write_pictures(request, prediction)
-
     def show(console: Console) -> None:
         if not result.memory.fits:  # before the figures of a step that there is not
             line = Text(f"{result.model} {_shortage(result)}", style="bold red")
@@ -185,6 +183,7 @@ def _deliver(request: SimulateRequest, job: Job, prediction: Prediction, result:
         request.json_path,
         show,
     )
+    _write_pictures(request, prediction)
     if not result.memory.fits:
         if str(request.json_path) == "-":  # only JSON goes to standard output
             tell(f"wattree: {_shortage(result)}")

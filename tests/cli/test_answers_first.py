@@ -1,0 +1,76 @@
+"""Answers that come although something asked for beside them cannot be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wattree.cli.main import run
+
+_ALONE = """
+workload: forward
+model: resnet-50
+data: {global_batch: 8}
+cluster: {node: workstation-rtx-3060}
+strategy: {micro_batch: 8}
+"""
+_TOO_LARGE = """
+model: llama-3.1-8b
+data: {sequence_length: 1024, global_batch: 16}
+cluster: {node: NODE}
+"""
+_GENERATES = """
+workload: generate
+model: gpt2
+data: {prompt_length: 96, generate_length: 32, global_batch: 4}
+cluster: {node: workstation-rtx-3060}
+"""
+
+
+def test_a_picture_of_nothing_keeps_no_one_from_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One replica sends nothing, so no link can be drawn; its step and its figures can."""
+    (tmp_path / "job.yaml").write_text(_ALONE)
+    pictures = [f"--plot=links={tmp_path}/links.svg", f"--plot=step={tmp_path}/step.svg"]
+
+    assert run(["simulate", str(tmp_path / "job.yaml"), *pictures]) == 2
+    found = capsys.readouterr()
+    assert "Step time" in found.out
+    assert "--plot: links: there is nothing to draw" in found.err
+    assert [path.name for path in tmp_path.glob("*.svg")] == ["step.svg"]
+
+
+@pytest.mark.parametrize(
+    ("node", "helps"),
+    [
+        ("workstation-rtx-4090", "more nodes, on a cluster.fabric that joins them"),
+        ("2x-rtx-4080", "more nodes, on a cluster.fabric that joins them"),
+        ("8x-rtx-2080-ti", "nodes (by the closed form)"),
+    ],
+)
+def test_where_nothing_fits_it_says_what_would_help(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], node: str, helps: str
+) -> None:
+    """Also where the fabric of the node's file joins no nodes."""
+    (tmp_path / "job.yaml").write_text(_TOO_LARGE.replace("NODE", node))
+
+    assert run(["plan", str(tmp_path / "job.yaml")]) == 3
+    message = capsys.readouterr().err
+    assert "nothing fits" in message
+    assert helps in message
+
+
+def test_a_run_that_generates_counts_generated_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A million tokens of 4 x 32 a batch; prompts are read, not made."""
+    (tmp_path / "job.yaml").write_text(_GENERATES)
+    commands = (["simulate", "--tokens", "1M"], ["plan", "--tokens", "1M"])
+    (tmp_path / "one.yaml").write_text(_GENERATES + "strategy: {micro_batch: 4}\n")
+    files = ("one.yaml", "job.yaml")
+    for (command, *options), name in zip(commands, files, strict=True):
+        assert run([command, str(tmp_path / name), *options]) == 0
+        assert "1 million tokens" in (text := capsys.readouterr().out), command
+        assert "7,813 steps" in text, command
