@@ -74,3 +74,14 @@ def test_a_run_that_generates_counts_generated_tokens(
         assert run([command, str(tmp_path / name), *options]) == 0
         assert "1 million tokens" in (text := capsys.readouterr().out), command
         assert "7,813 steps" in text, command
+
+
+def test_a_check_says_how_much_of_a_model_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Adapters are a job's most important fact, and were not seen."""
+    lora = _TOO_LARGE.replace("model: llama-3.1-8b", "model: {name: llama-3.1-8b, lora: {rank: 8}}")
+    (tmp_path / "job.yaml").write_text(lora.replace("NODE", "dgx-h100"))
+
+    assert run(["check", str(tmp_path / "job.yaml")]) == 0
+    assert " trained) parameters, 32 layers" in capsys.readouterr().out

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wattree.cost import load_calibration
+from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.legality import check_fits, check_sequence
 from wattree.lowering.model import check_recomputation
@@ -61,9 +62,10 @@ def checked(job: Job) -> CheckedJob:
             sequence=sequence,
             devices=None if whole.devices is None else len(whole.devices),
         )
+    devices = whole.cluster.devices
     facts = {
-        "model": f"{model.name}, {_parameters(model.parameters)} parameters, {model.layers} layers",
-        "cluster": f"{whole.cluster.label}, {whole.cluster.devices} devices, "
+        "model": f"{model.name}, {_parameters(model)} parameters, {model.layers} layers",
+        "cluster": f"{whole.cluster.label}, {devices} device{'s' * (devices > 1)}, "
         f"{whole.cluster.node.device.memory_bytes / 2**30:.0f} GiB each",
         **_work(setting),
         "strategy": words,
@@ -75,7 +77,14 @@ def checked(job: Job) -> CheckedJob:
     )
 
 
-def _parameters(number: int) -> str:
+def _parameters(model: ModelGraph) -> str:
+    """Return the number of parameters, and how many of them are trained if not all are."""
+    own, trained = (_count(n) for n in (model.parameters, model.trainable_parameters))
+    is_part = 0 < model.trainable_parameters < model.parameters
+    return f"{own} ({trained} trained)" if is_part else own
+
+
+def _count(number: int) -> str:
     return f"{number / 1e9:.3g} billion" if number >= 10**7 else f"{number:,}"
 
 
