@@ -24,10 +24,9 @@ SHARE = 8
 
 # Examples may be slow on a busy machine, which is no defect: hence no deadline. In CI the examples
 # are the same on every run, so that a red run can be repeated.
-hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("every", deadline=None, print_blob=True, derandomize=True)
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=500)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+hypothesis.settings.load_profile("every")
 
 # Else every process that a test starts would compile the package and parse its constants anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
@@ -20,14 +17,12 @@ markers =
 
 
 @pytest.fixture
-def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Pytester]:
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Return an empty test suite under the same conftest, in CI, run in this process."""
     pytester.makeconftest(CONFTEST.read_text(encoding="utf-8"))
     pytester.makeini(INI)
-    profile = "ci" if os.environ.get("CI") else "dev"
     monkeypatch.setenv("CI", "true")
-    yield pytester
-    hypothesis.settings.load_profile(profile)  # the conftest has loaded that of CI
+    return pytester
 
 
 SKIPS = """

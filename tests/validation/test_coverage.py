@@ -32,7 +32,7 @@ def left_out(error: float, **changes: Any) -> LeftOutError:
         "group": "one",
         "error": error,
         "parts": {"products": IntervalPart(share=share, spread=0.02)},
-        "told": {"products": IntervalPart(share=share, spread=0.02)},
+        "at_levels": {"products": IntervalPart(share=share, spread=0.02)},
         "levels": {"products": level},
         "known": EvidenceClass(kind="language", level=level, software="measured"),
     }

@@ -231,7 +231,7 @@ def test_the_table_shows_both_sides_and_what_the_meter_cannot_tell() -> None:
 
     whole = "vgg-16, 64 all 100.000 ms 80.000 ms +25.0% 30.000 J 40.000 J -25.0% 300 / 500"
     assert whole in text
-    assert "materials 25.000 ms 50.000 ms -50.0% 7.500 J not told" in text
+    assert "materials 25.000 ms 50.000 ms -50.0% 7.500 J unknown" in text
     assert rows[0].as_json()["error"] == pytest.approx({"step_s": 0.25, "energy_j": -0.25})
 
 

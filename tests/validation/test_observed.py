@@ -49,7 +49,7 @@ def left_out(error: float, *, number: int = 0, source: str = "one", **changes: A
         "group": source,
         "error": error,
         "parts": parts,
-        "told": parts,
+        "at_levels": parts,
         "levels": {"products": "device"},
         "known": EvidenceClass(kind=facts.kind, level="device", software="generic"),
     }

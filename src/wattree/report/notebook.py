@@ -180,7 +180,7 @@ def _screen(
     """Return parts of a report as a piece of a page, whose style holds for it alone."""
     from wattree.report.html.templates import rendered, style
 
-    scoped = style().replace(":root", ":scope").replace("body {", ":scope {")
+    scoped = re.sub(r":root|\bbody(?= \{)", ":scope", style())
     shown: dict[str, Any] = {"cards": cards, "lines": lines, "plots": plots, "tables": tables}
     html = rendered("notebook.html.j2", style=scoped, title=title, words=words, **shown)
     # Ids of two results of a page must differ.
