@@ -119,7 +119,7 @@ def test_a_plan_takes_the_better_schedule() -> None:
     axes = {"dp": (2,), "fsdp": (1,), "tp": (1,), "cp": (1,), "pp": (4,)}
     own, plain = (
         plan(
-            job(batch=8, software="torchtitan"),
+            job(batch=8, software="pytorch"),
             limits=Limits(axes=axes, shardings=("none",), refined=refined),
             top=20,
         )
@@ -133,5 +133,5 @@ def test_a_plan_takes_the_better_schedule() -> None:
     assert best.result.step_time_s < 0.99 * listed.result.step_time_s
     assert (
         best.result.step_time_s
-        == predicted(setting(batch=8, software="torchtitan"), best.options).result.step_time_s
+        == predicted(setting(batch=8, software="pytorch"), best.options).result.step_time_s
     )
