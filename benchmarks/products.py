@@ -9,7 +9,7 @@ clock to settle, and only those rows count. The others are short: on boards with
 their peak they run at clocks that do not last, by a factor that comes from devices that have both.
 
 Of more devices only the best product is known (`gemm_max_achievable.csv` there, and
-`matmul_best.csv` beside this file). They reach the part of it that products of 200 us reach on dies
+`matmul_best.csv` in this folder). They reach the part of it that products of 200 us reach on dies
 that have both, weighed against what their die, or all devices, say of them; so do the implicit
 products of convolutions, where nothing else is known of them.
 
@@ -34,12 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frame import SHARED
-from wattree.cost import (
-    Calibration,
-    Constant,
-    load_calibration,
-    matmul_time_s,
-)
+from wattree.cost import Calibration, Constant, load_calibration, matmul_time_s
 from wattree.cost.precisions import precision_class
 from wattree.cost.products import OF_ALL, with_levels
 from wattree.hardware import Device, Precision, load_device

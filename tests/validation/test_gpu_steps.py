@@ -46,8 +46,8 @@ def test_what_is_measured_is_a_job(case: dict[str, Any]) -> None:
         "Llama 3.2 1B generates, 1 x 128 + 64",
     ],
 )
-def test_a_step_runs_twice(name: str) -> None:
-    """Of a small model, on the CPU."""
+def test_a_step_runs_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small model, on the CPU: it updates, gives finite results, or as many tokens as asked."""
     from benchmarks.gpu_steps_run import step_of
 
     (job,) = (case["job"] for case in CASES["reports"] if case["name"] == name)
@@ -56,10 +56,20 @@ def test_a_step_runs_twice(name: str) -> None:
     module = CASES["modules"][job["model"]]
     config = {key: _SMALL.get(key, value) for key, value in module["config"].items()}
 
+    updates: list[object] = []
+    update = torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda optimizer: updates.append(update(optimizer))
+    )
     step = step_of(job, {**module, "config": config}, "cpu")
+    results = [step(), step()]
 
-    step()
-    step()
+    if job.get("workload") == "generate":
+        assert [tuple(ids.shape) for ids in results] == [(2, 8 + 2)] * 2
+    elif job.get("workload") == "forward":
+        assert all(torch.isfinite(found.logits).all() for found in results)
+    else:
+        assert len(updates) == 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a device")

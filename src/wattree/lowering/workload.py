@@ -75,9 +75,7 @@ def _with_running_statistics(job: Job) -> Job:
     options = job.strategy
     if not isinstance(options, StrategyOptions) or not options.parallelism.sync_batch_norm:
         return job
-    words = "strategy.sync_batch_norm: false, as forward passes use running statistics"
-    strategy = options.changed(sync_batch_norm=False)
-    return replace(job, strategy=strategy, assumed=(*job.assumed, words))
+    return _decided(job, options, "sync_batch_norm", "as forward passes use running statistics")
 
 
 def _with_split_experts(job: Job, model: ModelGraph) -> Job:
@@ -88,12 +86,14 @@ def _with_split_experts(job: Job, model: ModelGraph) -> Job:
     options = job.strategy
     if not isinstance(options, StrategyOptions) or options.tp == 1 or not has_experts(model):
         return job
-    words = "strategy.expert_over_tensor: false, as a generated token is one position; use ep"
-    return replace(
-        job,
-        strategy=options.changed(expert_over_tensor=False),
-        assumed=(*job.assumed, f"{words} to spread experts"),
-    )
+    why = "as a generated token is one position; use ep to spread experts"
+    return _decided(job, options, "expert_over_tensor", why)
+
+
+def _decided(job: Job, options: StrategyOptions, key: str, why: str) -> Job:
+    """Return a job whose strategy has `key` off, and says why under what was assumed."""
+    assumed = (*job.assumed, f"strategy.{key}: false, {why}")
+    return replace(job, strategy=options.changed(**{key: False}), assumed=assumed)
 
 
 def with_inference_software(job: Job) -> Job:
