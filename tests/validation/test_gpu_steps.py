@@ -47,7 +47,7 @@ def test_what_is_measured_is_a_job(case: dict[str, Any]) -> None:
     ],
 )
 def test_a_step_runs_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a small model, on the CPU: it updates, gives finite results, or as many tokens as asked."""
+    """Of a small model, on the CPU: updates, finite results, or the tokens that were asked for."""
     from benchmarks.gpu_steps_run import step_of
 
     (job,) = (case["job"] for case in CASES["reports"] if case["name"] == name)
