@@ -161,11 +161,16 @@ def _several(name: str) -> Description:
     """
     folder, (count, typed) = CATALOG / _FOLDERS["node"], several(_plain(name)) or (0, _plain(name))
     # `2x-v100-pcie` has the cards of `8x-v100-pcie`, whatever else goes by that name.
-    alike = [path for size in (8, 4) if (path := folder / f"{size}x-{typed}.yaml").is_file()]
+    known = node_names()
+    alike = next((node for size in (8, 4) if (node := f"{size}x-{typed}") in known), None)
     try:
-        device = read_yaml(alike[0])["device"] if alike else canonical_name("device", typed)
+        device = (
+            read_yaml(folder / f"{alike}.yaml")["device"]
+            if alike
+            else canonical_name("device", typed)
+        )
     except UnknownNameError:
-        raise UnknownNameError(kind="node", name=name, known=node_names()) from None
+        raise UnknownNameError(kind="node", name=name, known=known) from None
     if count and (found := node_of(folder, count, device)) is not None:
         return Description(path=found[0], mapping=found[1])
     raise UnknownNameError(kind="node", name=name, known=names_with(folder, device))
