@@ -41,8 +41,9 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 def steps_of(model: nn.Module, shares: Callable[[int, int], slice], *, parts: int = 1) -> Row:
     """Return the parameters after a few steps, each on shares of a batch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    device = next(model.parameters()).device
     for step in range(STEPS):
-        x, y = batch(step)
+        x, y = (values.to(device) for values in batch(step))
         for part in range(parts):
             mine = shares(step, part)
             loss = nn.functional.mse_loss(model(x[mine]), y[mine]) / parts
@@ -106,6 +107,15 @@ def paths() -> dict[str, Any]:
         "bf16, flat": steps_of(wrapped(compress="bf16", method="flat", **two), evenly),
     }
     return found
+
+
+def on_accelerator() -> dict[str, Row]:
+    """Return where two processes on one accelerator go, whose buffers CUDA IPC shares."""
+    both = wrapped(model_of().to("cuda"), method="hierarchical", processes_per_device=2)
+    return {
+        "alone": steps_of(model_of().to("cuda"), lambda _step, _part: slice(None)),
+        "both": steps_of(both, evenly),
+    }
 
 
 def gradients() -> dict[str, Any]:

@@ -52,6 +52,17 @@ def test_training_goes_where_one_process_goes(ranks: list[dict[str, Any]], way: 
     assert apart(paths[way], paths["alone"]) < 1e-10
 
 
+@pytest.mark.gpu
+def test_two_processes_on_an_accelerator_go_where_one_goes() -> None:
+    """Buckets are averaged in memory of the device that CUDA IPC opens for both processes."""
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    found = run_ranks(2, f"{CASES}:on_accelerator")
+
+    assert found[0] == found[1]
+    assert apart(found[0]["both"], found[0]["alone"]) < 1e-10
+
+
 def test_hierarchical_and_flat_averages_agree(ranks: list[dict[str, Any]]) -> None:
     """They add up in another order, which float64 tells in the last bits."""
     gradients = ranks[0]["gradients"]

@@ -1,4 +1,4 @@
-"""Buffers in an accelerator's memory, by CUDA IPC. Values are tested with a stand-in.
+"""Buffers in an accelerator's memory, by CUDA IPC.
 
 References:
     [1] PyTorch, "Multiprocessing package", sections "Sharing CUDA tensors" and
