@@ -26,13 +26,14 @@ def step_of(job: Mapping[str, Any], module: Mapping[str, Any], device: str) -> C
         device: Where, as torch calls it.
     """
     trains = job.get("workload", "train") == "train"
-    is_wide = trains and job.get("traits", {}).get("parameter_bytes", 4) == 4
+    adapts = isinstance(job["model"], Mapping)
+    is_wide = trains and not adapts and job.get("traits", {}).get("parameter_bytes", 4) == 4
     model = _built(module, torch.float32 if is_wide else torch.bfloat16, device)
     if not trains:
         model = model.eval()
         act = _generation if job["workload"] == "generate" else _forward
         return act(model, job["data"], device)
-    if isinstance(job["model"], Mapping):
+    if adapts:
         model = _adapted(model, job["model"]["lora"])
     if job["strategy"].get("recompute") == "full":
         model.gradient_checkpointing_enable({"use_reentrant": False})

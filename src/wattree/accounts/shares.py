@@ -15,8 +15,9 @@ import numpy as np
 from wattree.accounts.breakdown import tasks_of
 from wattree.accounts.executed import ExecutedStep
 from wattree.compiler.compile import Compilation
+from wattree.cost.rates import Rates
 from wattree.graph import OperatorClass, StageLabel, TaskKind
-from wattree.lowering.costs import BlockCosts
+from wattree.lowering.costs import BlockCosts, without_idle_casts
 from wattree.lowering.host_stretch import HOST_SMOOTHNESS, host_time_s
 from wattree.lowering.operator_classes import class_of_instruction
 from wattree.lowering.phase_costs import PhaseCosts
@@ -104,9 +105,11 @@ def _block_seconds(costs: BlockCosts, step: ExecutedStep, *, as_seen: bool) -> M
     Where the host stretches a block to `(device**4 + host**4)**(1/4)`, the host has
     `(host / block)**4` of how it changes; the device works for `device / block` of it.
     """
+    setting = step.setting
+    rates, _ = without_idle_casts(costs.program, setting.pool_rates[0], setting.software)
     seconds: dict[str, float] = defaultdict(float)
     for phases in ((costs.forward,), (costs.recomputation, costs.backward)):
-        own, host = _phase_seconds(phases, step)
+        own, host = _phase_seconds(phases, rates)
         total = sum(own.values())
         share = min(host / total, 1.0) ** HOST_SMOOTHNESS if total > 0 else 0.0
         if as_seen:
@@ -118,10 +121,9 @@ def _block_seconds(costs: BlockCosts, step: ExecutedStep, *, as_seen: bool) -> M
 
 
 def _phase_seconds(
-    phases: tuple[PhaseCosts, ...], step: ExecutedStep
+    phases: tuple[PhaseCosts, ...], rates: Rates
 ) -> tuple[Mapping[str, float], float]:
     """Return class → time on the device, and the time of the host. [s]"""
-    rates = step.setting.pool_rates[0]
     seconds: dict[str, float] = defaultdict(float)
     host = 0.0
     for phase in phases:

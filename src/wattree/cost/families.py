@@ -41,6 +41,10 @@ _TRANSFORMERS: dict[str, Any] = {
     "loss_bytes_per_logit": _LOSS_BYTES,
     "keeps_gradients": False,
 }
+#: The same, trained through Accelerate. What is trained is in fp32, or cast to it (`MixedPrecision`
+#: wants that; PEFT casts its adapters). What is frozen has the checkpoint's 16 bits: `dtype="auto"`
+#: of `from_pretrained` since transformers 5. FSDP2 alone casts all (`fsdp2_prepare_model`).
+_ACCELERATED: dict[str, Any] = {**_FSDP, **_TRANSFORMERS, "autocast": True, "frozen_bytes": 2.0}
 
 #: What a compiler of the whole step makes of it.
 _FUSING: dict[str, Any] = {
@@ -158,15 +162,13 @@ SOFTWARE: Mapping[str, Software] = {
             title="Accelerate (DDP, FSDP2, DeepSpeed) with models of the transformers library",
             # `reduce_dtype` is that of mixed precision (accelerate, MixedPrecisionPolicy).
             reduce_bytes=2.0,
-            autocast=True,
-            **_FSDP | _TRANSFORMERS,
+            **_ACCELERATED,
         ),
         Software(
             name="hf-trainer",
             title="Trainer of the transformers library (DDP, FSDP2, DeepSpeed)",
             reduce_bytes=2.0,
-            autocast=True,
-            **_FSDP | _TRANSFORMERS,
+            **_ACCELERATED,
         ),
         Software(
             name="maxtext",

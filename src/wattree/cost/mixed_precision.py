@@ -16,6 +16,7 @@ AUTOCAST = "amp"
 #: Nothing is kept twice: parameters are fp32 in the optimizer, as gradients and on the wire.
 _FULL: dict[str, Any] = {
     "parameter_bytes": 4.0,
+    "frozen_bytes": 0.0,
     "master_bytes": 0.0,
     "master_gradient_bytes": 0.0,
     "gradient_bytes": 4.0,

@@ -39,6 +39,7 @@ class Software:
             fp32 parameters are steps in Python that each keep their result for backward; with
             `compiled` they do not.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
+        frozen_bytes: The same of a frozen parameter that is not gathered; 0: as trained ones.
         master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.
         gradient_bytes: Accumulated gradient, per element.
         gather_bytes: Parameter on the wire when gathered, per element.
@@ -111,6 +112,7 @@ class Software:
     compiled: bool = False
     written_out: bool = False
     parameter_bytes: float = 2.0
+    frozen_bytes: float = 0.0
     master_bytes: float = 4.0
     gradient_bytes: float = 4.0
     gather_bytes: float = 2.0
@@ -146,6 +148,16 @@ class Software:
     inference_kernels: bool = False
     cache_bytes: float = 2.0
     grouped_cache: bool = True
+
+    def stored_bytes(self, *, trainable: bool, gathered: bool) -> float:
+        """Return the bytes of an element of a parameter where it is stored.
+
+        Args:
+            trainable: It is updated.
+            gathered: Devices store parts of it, and gather the whole.
+        """
+        is_own = not trainable and not gathered
+        return (is_own and self.frozen_bytes) or self.parameter_bytes
 
     @property
     def casts(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ from wattree.lowering.program import BlockProgram, ComputeInstruction, Instructi
 
 Floats = NDArray[np.float64]
 
+#: Of an element that matmuls in 16 bits read as it is.
+_NARROW_BYTES = 2.0
 #: Outputs of experts: saved for the weighting, unless weights are applied before.
 _WEIGHED = "moe.experts.down"
 
@@ -53,12 +55,12 @@ class BlockCosting:
         self._scale, self._placement, self._rates = scale, placement, rates
         self._software = software
         # Keyed by instruction ids; the value references the programs so that ids stay valid.
-        self._known: dict[tuple[int, ...], tuple[BlockProgram, _CostedPass]] = {}
+        self._known: dict[tuple[object, ...], tuple[BlockProgram, _CostedPass]] = {}
 
     def of(self, program: BlockProgram) -> BlockCosts:
         """Return the costs of one block."""
-        scale, rates = self._scale, self._rates
-        saved_bytes = _saved_bytes(program, scale, rates, self._software)
+        rates, software = without_idle_casts(program, self._rates, self._software)
+        saved_bytes = _saved_bytes(program, self._scale, rates, software)
         tier2: Floats | None = None
         moved: tuple[Mapping[int, Floats], ...] = ({}, {}, {})
         if rates.expanded is not None:
@@ -66,11 +68,11 @@ class BlockCosting:
             saved_bytes, moved = saved_bytes - tier2, tier2_accesses(program, tier2)
         # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by
         # device.
-        ahead = self._pass(program, (program.forward,), moved[:1], launches=scale.launches)
+        ahead = self._pass(program, (program.forward,), moved[:1], launches=self._scale.launches)
         back = self._pass(program, (program.recomputation, program.backward), moved[1:])
         (forward,), (again, backward) = ahead.phases, back.phases
-        sizes = [scale.value(size) for _, size in program.boundary_tensors]
-        shape = len(program.boundary_tensors), len(scale.micro_batch)
+        sizes = [self._scale.value(size) for _, size in program.boundary_tensors]
+        shape = len(program.boundary_tensors), len(self._scale.micro_batch)
         return BlockCosts(
             program=program,
             forward=forward,
@@ -94,7 +96,8 @@ class BlockCosting:
         """Return the costs of phases that the host launches one after another."""
         # What is read where it is stored depends on all that the program saves.
         of_all = () if self._rates.expanded is None else (id(program),)
-        key = (*of_all, *map(id, phases))
+        narrow = self._software.casts and _reads_narrow(program, self._software)
+        key = (narrow, *of_all, *map(id, phases))
         if key not in self._known:
             self._known[key] = program, self._costed(program, phases, moved, launches)
         return self._known[key][1]
@@ -106,11 +109,12 @@ class BlockCosting:
         moved: Sequence[Mapping[int, Floats]],
         launches: float,
     ) -> _CostedPass:
-        scale, rates = self._scale, self._rates
+        rates, software = without_idle_casts(program, self._rates, self._software)
+        scale = self._scale
         whole = np.ones(1) if rates.expanded is None else stored_whole(program, scale)
         found = [
             phase_costs(
-                instructions, scale, self._placement, rates, self._software, kept=kept, whole=whole
+                instructions, scale, self._placement, rates, software, kept=kept, whole=whole
             )
             for instructions, kept in zip(phases, moved, strict=True)
         ]
@@ -147,7 +151,7 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
         quantized = frozenset(
             instruction.path for instruction in instructions if is_quantized(instruction, rates)
         )
-    left_out = _left_out(program, rates, software)
+    left_out = _left_out(rates, software)
     for index, tensor in enumerate(program.saved):
         width = rates.element_bytes
         if tensor.kind == "logits":
@@ -176,17 +180,39 @@ def _score_bytes(rates: Rates, software: Software) -> float:
     return softmax + 1.0 + rates.element_bytes
 
 
-def _left_out(program: BlockProgram, rates: Rates, software: Software) -> frozenset[str]:
+def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     """Return the kinds of tensors that the software does not make.
 
-    Modules written out keep what they compute step by step. They cast fp32 parameters where
-    products need them (autocast), unless they are gathered as 16 bits (FSDP).
+    Modules written out keep what they compute step by step, and casts of fp32 parameters.
     """
     if not software.runs_steps:
         return frozenset({"steps", "casts"})
-    is_gathered = any(group.parameter_axes for group in program.parameters)
     casts = software.casts and rates.element_bytes < software.parameter_bytes
-    return frozenset() if casts and not is_gathered else frozenset({"casts"})
+    return frozenset() if casts else frozenset({"casts"})
+
+
+def without_idle_casts(
+    program: BlockProgram, rates: Rates, software: Software
+) -> tuple[Rates, Software]:
+    """Return rates and software of a block, without casts where matmuls read 16 bits anyway."""
+    if not software.casts or not _reads_narrow(program, software):
+        return rates, software
+    return replace(rates, casts=False), replace(software, parameter_bytes=_NARROW_BYTES)
+
+
+def _reads_narrow(program: BlockProgram, software: Software) -> bool:
+    """Return whether most parameters that matmuls read are of 16 bits, so that none is cast.
+
+    FSDP gathers 16 bits of fp32 shards; frozen parameters may be stored as 16 bits.
+    """
+    groups = program.parameters
+    if software.gather_bytes <= _NARROW_BYTES and any(group.parameter_axes for group in groups):
+        return True
+    of_width = {True: 0.0, False: 0.0}
+    for group in groups:
+        width = software.stored_bytes(trainable=group.trainable, gathered=False)
+        of_width[width <= _NARROW_BYTES] += group.elements.coefficient
+    return of_width[True] > of_width[False]
 
 
 def _quantized_width(savers: Sequence[str], quantized: frozenset[str], rates: Rates) -> float:

@@ -159,6 +159,7 @@ def setting_of(
         )
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
+    job = _with_widths(job, model, software)
     model, software = _compiled(model, software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
     if job.workload is not WorkloadKind.TRAIN:
@@ -194,6 +195,23 @@ def _software_of(job: Job, model: ModelGraph) -> Software:
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
     return software.with_traits(job.traits)
+
+
+def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
+    """Return the job with how wide its parameters are, where checkpoints may be narrower."""
+    if not software.casts or not software.frozen_bytes or "parameter_bytes" in job.traits:
+        return job
+    words = [
+        "trained parameters are stored in fp32, as FSDP has them in any case; without FSDP, a "
+        "script that loads 16 bits (the default of transformers 5) needs traits: {autocast: "
+        "false, parameter_bytes: 2, gradient_bytes: 2}"
+    ]
+    if model.trainable_parameters < model.parameters:
+        words = [
+            f"frozen parameters have {software.frozen_bytes:g} bytes where no FSDP gathers them, "
+            "trained ones fp32"
+        ]
+    return replace(job, assumed=(*job.assumed, *words))
 
 
 def _with_usual(job: Job, model: ModelGraph) -> Job:

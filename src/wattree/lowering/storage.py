@@ -218,16 +218,18 @@ def _taken(
     tier2, rows_in, rows_out, tier2_elements = zero, zero, zero, zero
     near = 1.0
     state = software.master_bytes + software.master_gradient_bytes + state_bytes
+    gathered = bool(group.parameter_axes)
+    width = software.stored_bytes(trainable=group.trainable, gathered=gathered)
     if offload is not None and group.touched is not None:
         near, missed = offload.cached, 1.0 - offload.hits
         rows = scale.value(group.touched) * missed
-        tier2 = (1.0 - near) * elements * (software.parameter_bytes + state * group.trainable)
-        rows_in = rows * software.parameter_bytes
+        tier2 = (1.0 - near) * elements * (width + state * group.trainable)
+        rows_in = rows * width
         if group.trainable:
             rows_out = rows * software.gradient_bytes
     if not group.tied:
         shards = scale.degree(group.parameter_axes)
-        parameters = near * software.parameter_bytes * elements / shards
+        parameters = near * width * elements / shards
     if group.trainable and group.tied and not _keeps_gradients(software, scale):
         # Autograd adds up the gradients of a shared parameter when all of them are there.
         gradients = software.gradient_bytes * elements / scale.degree(_gradient_axes(group, often))
