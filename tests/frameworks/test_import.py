@@ -60,7 +60,7 @@ def test_what_is_assumed_stands_in_the_job(tmp_path: Path) -> None:
     text = import_recipe(path, "torchtitan").text()
 
     assert "# assumed: nodes are dgx-h100" in text
-    assert "# assumed: 8 devices" in text
+    assert "# assumed: devices: 8" in text
 
 
 def test_fewer_ranks_than_a_node_has_take_a_part_of_it(tmp_path: Path) -> None:

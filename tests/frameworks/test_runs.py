@@ -39,12 +39,18 @@ CPUS = {"node": "2x-epyc-7742", "nodes": 1}
 GPUS = {"node": "workstation-rtx-4090", "nodes": 2, "fabric": "datacenter-ethernet"}
 
 
-def exported_folder(tmp_path: Path, framework: str, cluster: dict[str, Any], **keys: Any) -> Path:
+def exported_folder(
+    tmp_path: Path,
+    framework: str,
+    cluster: dict[str, Any],
+    model: str | dict[str, Any] = "model.json",
+    **keys: Any,
+) -> Path:
     """Return the folder that `wattree export` writes."""
     (tmp_path / "model.json").write_text(json.dumps(MODEL))
     job = tmp_path / "job.yaml"
     text = {
-        "model": "model.json",
+        "model": model,
         "data": {"sequence_length": 32, "global_batch": 8},
         "precision": "fp32",
         "cluster": cluster,
@@ -128,6 +134,18 @@ def test_the_trainer_trains_replicas(tmp_path: Path) -> None:
     """DDP on two CPU processes, as the exported command starts it."""
     pytest.importorskip("accelerate")
     folder = exported_folder(tmp_path, "hf-trainer", CPUS, sharding="none", recompute="full")
+
+    assert len(losses(output_of(command_of(folder), folder))) >= 2
+
+
+@pytest.mark.slow
+def test_the_trainer_trains_adapters(tmp_path: Path) -> None:
+    """PEFT finds the modules that the exported arguments name."""
+    pytest.importorskip("accelerate")
+    pytest.importorskip("peft")
+    model = {"name": "model.json", "lora": {"rank": 4, "targets": ["attention.*", "mlp.down"]}}
+    keys = {"sharding": "none", "recompute": "full"}
+    folder = exported_folder(tmp_path, "hf-trainer", CPUS, model, **keys)
 
     assert len(losses(output_of(command_of(folder), folder))) >= 2
 

@@ -127,6 +127,7 @@ class Framework:
             refused. Degrees, `micro_batch`, `sharding`, `recompute`, `schedule`,
             `virtual_stages`, `sequence_parallel` and `context` are up to the writer.
         precisions, optimizers: That it has settings for.
+        adapts: Its writer has settings for low-rank adapters.
         ignored: Patterns of settings that cannot matter to a step.
         write: Makes files of a job; None where its files are only read.
         parse: Reads a file into plain values.
@@ -141,6 +142,7 @@ class Framework:
     knobs: frozenset[str] = frozenset()
     precisions: tuple[str, ...]
     optimizers: tuple[str, ...]
+    adapts: bool = False
     ignored: tuple[str, ...] = ()
     write: Callable[[ConcreteJob], Written] | None
     parse: Callable[[Path], Mapping[str, Any]]

@@ -37,10 +37,12 @@ from wattree.frameworks.launch import (
     parsed,
     script,
 )
+from wattree.frameworks.peft import adapted_modules
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.frameworks.zero_json import CPU
 
 FILE: Final = "trainer.yaml"
+PEFT: Final = "PEFT, which makes the adapters: `pip install peft`."
 #: Filled in by the Trainer, from its own arguments.
 _AUTOMATIC: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -64,6 +66,7 @@ def write(concrete: ConcreteJob) -> Written:
             SAMPLES,
             f"`max_steps` and `save_strategy` in {FILE}: how long, and what is saved.",
             *missing,
+            *([PEFT] if job.model.lora is not None else []),
             *hosts_to_fill_in(concrete),
         ),
         assumed=assumed_rate(concrete),
@@ -77,6 +80,8 @@ def _misfits(concrete: ConcreteJob) -> dict[str, str]:
         if size % MIB:
             found["strategy.bucket"] = f"found {size:g} B, expected whole MiB"
         options = options.changed(gradient_bucket_bytes=None)
+    if concrete.job.model.lora is not None and (problem := adapted_modules(concrete)[1]):
+        found["model.lora"] = problem
     return found | first_of(engine_misfits(concrete, options))
 
 
@@ -118,6 +123,13 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
         found["parallelism_config"] = parallel
     if concrete.compiled:
         found["torch_compile"] = True
+    if (lora := job.model.lora) is not None:
+        found |= {
+            "use_peft": True,
+            "lora_r": lora.rank,
+            "lora_alpha": 2 * lora.rank,
+            "lora_target_modules": adapted_modules(concrete)[0],
+        }
     return found
 
 
@@ -131,6 +143,7 @@ FRAMEWORKS.register("hf-trainer")(
         knobs=ENGINE_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
+        adapts=True,
         ignored=IGNORED,
         write=write,
         parse=parsed,

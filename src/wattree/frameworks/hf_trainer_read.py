@@ -19,6 +19,7 @@ from wattree.frameworks.command import model_next_to, read_flags
 from wattree.frameworks.engines import CONTEXTS
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
+from wattree.frameworks.peft import DEFAULT_RANK, adapted_operators
 from wattree.frameworks.read import without
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.zero_read import read_zero_json
@@ -105,6 +106,9 @@ class TrainerSpec(Section):
     ddp_bucket_cap_mb: Degree | None = Field(None, description="a whole number of MiB")
     fsdp: bool | str | list[str] | None = Field(None, description="true or false")
     fsdp_config: FsdpConfigSpec | str | None = Field(None, description="a mapping, or a file")
+    use_peft: Flag = Field(False, description="true or false")
+    lora_r: Degree = Field(DEFAULT_RANK, description="a whole number")
+    lora_target_modules: str | list[str] | None = Field(None, description="a list of modules")
     deepspeed: dict[str, Any] | str | None = Field(None, description="a JSON file, or a mapping")
     parallelism_config: ParallelismSpec = Field(ParallelismSpec(), description="a mapping")
 
@@ -144,8 +148,13 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     assumed = list(notes_of((), left_out))
     if "per_device_train_batch_size" not in known:
         assumed.append("micro-batches of 8 samples, the Trainer's default")
+    model: str | dict[str, Any] | None = None if name is None else model_next_to(path, name)
+    if spec.use_peft and model is not None:
+        targets, said = adapted_operators(spec.lora_target_modules, problems)
+        model = {"name": model, "lora": {"rank": spec.lora_r, "targets": targets}}
+        assumed += [said] if said else []
     found = Found(
-        model=None if name is None else model_next_to(path, name),
+        model=model,
         sequence_length=spec.block_size or spec.max_length or spec.max_seq_length,
         micro_batch=spec.per_device_train_batch_size,
         accumulation=spec.gradient_accumulation_steps,

@@ -54,7 +54,7 @@ def _training_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
         found["precision"] = f"found {job.precision}, expected {_one_of(framework.precisions)}"
     if job.optimizer not in framework.optimizers:
         found["optimizer"] = f"found {job.optimizer}, expected {_one_of(framework.optimizers)}"
-    if job.model.lora is not None or job.model.freeze:
+    if job.model.freeze or (job.model.lora is not None and not framework.adapts):
         found["model"] = "found adapters or frozen parts, expected a model of which all is trained"
     if job.cluster.is_mixed:
         found["cluster.pools"] = "found nodes of different kinds, expected nodes of one kind"

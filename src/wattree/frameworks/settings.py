@@ -156,7 +156,7 @@ class Settings:
             least = others * multiple
             whole = math.lcm(least, self.devices_per_node)
             self.assume(
-                f"{whole} devices, as the file leaves their number open: name the cluster by "
+                f"devices: {whole}, as the file leaves their number open: name the cluster by "
                 "--cluster and --nodes"
             )
         if whole % others:

@@ -1,0 +1,133 @@
+"""Low-rank adapters in the Trainer's files, and the names that PEFT has for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.capture import catalog_entry, configuration_names
+from wattree.errors import WattreeError
+from wattree.files import read_yaml
+from wattree.frameworks import export_recipe, import_recipe, peft
+from wattree.frameworks.concrete import concrete_job
+from wattree.job import Job, job_from_mapping
+from wattree.job.problems import Problems
+
+TYPES: dict[str, dict[str, list[str]]] = read_yaml(Path(peft.__file__).with_name("peft.yaml"))
+
+
+def job(name: str, *targets: str, framework: str = "hf-trainer") -> Job:
+    """Return a job with adapters, on one device."""
+    return job_from_mapping(
+        {
+            "model": {"name": name, "lora": {"rank": 8, "targets": list(targets)}},
+            "data": {"sequence_length": 512, "global_batch": 8},
+            "cluster": {"node": "workstation-rtx-4090"},
+            "software": framework,
+            "strategy": {"micro_batch": 1, "sharding": "none", "recompute": "none"},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "modules"),
+    [
+        ("llama-3.1-8b", ["attention.*"], ["q_proj", "k_proj", "v_proj", "o_proj"]),
+        ("gpt2", ["mlp.down", "attention.qkv"], ["c_attn", "mlp.c_proj"]),
+        ("pythia-1.4b", ["attention.out"], ["attention.dense"]),
+        ("mixtral-8x7b", ["attention.qkv"], ["q_proj", "k_proj", "v_proj"]),
+    ],
+)
+def test_adapters_come_back(
+    tmp_path: Path, name: str, targets: list[str], modules: list[str]
+) -> None:
+    """By the names of the model's own modules."""
+    asked = job(name, *targets)
+    export_recipe(asked, "hf-trainer", tmp_path / "out")
+    written = read_yaml(tmp_path / "out" / "trainer.yaml")
+    found = import_recipe(
+        tmp_path / "out" / "trainer.yaml", "hf-trainer", node="workstation-rtx-4090"
+    )
+    back = job_from_mapping(found.job, "imported").model
+
+    assert written["lora_target_modules"] == modules
+    assert back.lora is not None
+    assert (back.name, back.lora.rank) == (name, 8)
+    assert peft.adapted_modules(concrete_job(asked)) == peft.adapted_modules(
+        concrete_job(job(name, *back.lora.targets))
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "framework", "words"),
+    [
+        (job("llama-3.1-8b", "layers.0.attention.qkv"), "hf-trainer", "in some layers"),
+        (job("mixtral-8x7b", "moe.experts.up"), "hf-trainer", "which are no linear layers"),
+        (job("deepseek-v2-lite", "attention.out"), "hf-trainer", "no known names"),
+        (job("gpt2", "mlp.*", framework="accelerate"), "accelerate", "adapters or frozen parts"),
+    ],
+)
+def test_what_peft_cannot_have_is_refused(
+    tmp_path: Path, asked: Job, framework: str, words: str
+) -> None:
+    """Nothing is written."""
+    with pytest.raises(WattreeError, match=words):
+        export_recipe(asked, framework, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "operators", "assumed"),
+    [
+        (None, ["attention.qkv"], True),
+        ("all-linear", ["attention.*", "mlp.*"], False),
+        (["q_proj", "k_proj", "v_proj"], ["attention.qkv"], False),
+        (["model.layers.self_attn.o_proj"], ["attention.out"], False),
+        (["attn.c_proj"], ["attention.out"], False),
+        (["c_proj"], ["attention.out", "mlp.down"], False),
+        (["q_proj", "gate_proj"], ["attention.qkv", "mlp.up"], True),
+    ],
+)
+def test_names_of_modules_are_operators(named: Any, operators: list[str], *, assumed: bool) -> None:
+    """Of any model type; parts of one matmul are the whole of it, and that is said."""
+    problems = Problems("trainer.yaml")
+    found, said = peft.adapted_operators(named, problems)
+
+    assert (problems.lines, found, bool(said)) == ([], operators, assumed)
+
+
+def test_a_name_of_no_module_is_refused(tmp_path: Path) -> None:
+    """With the nearest one."""
+    path = tmp_path / "trainer.yaml"
+    path.write_text(
+        "{model_name_or_path: gpt2, block_size: 64, use_peft: true, lora_target_modules: [q_prj]}"
+    )
+    with pytest.raises(WattreeError, match=r"found 'q_prj'.*did you mean 'q_proj'"):
+        import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1)
+
+
+def test_models_of_the_library_have_these_modules() -> None:
+    """Each name is that of a module with weights in every layer of a model of that type."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    configs = {}
+    for name in configuration_names():
+        config = dict(catalog_entry(name).config or {})
+        configs[config.get("model_type")] = config
+    wrong = []
+    for kind, operators in TYPES.items():
+        config = transformers.AutoConfig.for_model(**configs[kind])
+        config.num_hidden_layers = 2
+        for kinds in ("layer_types", "attention_layers"):  # of each layer
+            if getattr(config, kinds, None):
+                setattr(config, kinds, getattr(config, kinds)[:2])
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        names = [name for name, module in model.named_modules() if hasattr(module, "weight")]
+        for module in (each for modules in operators.values() for each in modules):
+            times = sum(f".{name}".endswith(f".{module}") for name in names)
+            wrong += [(kind, module, times)] if times != 2 else []
+
+    assert wrong == []
