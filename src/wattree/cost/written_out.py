@@ -35,6 +35,10 @@ class Steps:
     under_autocast: float = 1.0
 
 
+#: Parameters of the matmul of queries, keys and values → the linear layers that it stands for:
+#: three without biases; with biases, half of the families have one (GPT-2, GPT-NeoX, BLOOM), half
+#: three (BERT, OPT, Qwen 2).
+LAYERS_OF_QKV: Mapping[int, int] = {1: 3, 2: 2}
 #: Function → its steps. A kernel for all reads the input and writes the result of a norm and of a
 #: rotation: two elements, where a gate reads two and writes one.
 _STEPS: Mapping[str, Steps] = {

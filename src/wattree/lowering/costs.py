@@ -185,10 +185,11 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
 
     Modules written out keep what they compute step by step, and casts of fp32 parameters.
     """
-    if not software.runs_steps:
-        return frozenset({"steps", "casts"})
-    casts = software.casts and rates.element_bytes < software.parameter_bytes
-    return frozenset() if casts else frozenset({"casts"})
+    casts = software.casts and not software.compiled
+    casts = casts and rates.element_bytes < software.parameter_bytes
+    runs = software.runs_steps
+    kinds = {"steps": runs, "casts": casts, "step_casts": casts and runs}
+    return frozenset(kind for kind, is_made in kinds.items() if not is_made)
 
 
 def without_idle_casts(

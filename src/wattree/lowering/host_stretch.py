@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.rates import Rates
-from wattree.cost.written_out import steps_of
+from wattree.cost.written_out import LAYERS_OF_QKV, steps_of
 from wattree.graph import OperatorKind
 from wattree.lowering.colocation import SharedWork, shared_work, step_fill
 from wattree.lowering.compute_costs import launches_of
@@ -21,9 +21,6 @@ Floats = NDArray[np.float64]
 
 #: Exponent of the smooth maximum of device time and host time of a block.
 HOST_SMOOTHNESS = 4.0
-#: Linear layers for queries, keys and values: three without biases; with biases, half of the
-#: families have one (GPT-2, GPT-NeoX, BLOOM), half three (BERT, OPT, Qwen 2).
-_OF_QUERIES = {1: 3, 2: 2}
 #: Tensors of a module besides its parameters: running mean, variance and count.
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
 
@@ -134,7 +131,7 @@ def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:
         return instruction.kernels
     if instruction.kind is OperatorKind.MATMUL and instruction.weights:
         weights = len(instruction.weights)
-        apart = _OF_QUERIES.get(weights, 1) if instruction.path.endswith(".qkv") else 1
+        apart = LAYERS_OF_QKV.get(weights, 1) if instruction.path.endswith(".qkv") else 1
         one = _of_linear(instruction.phase, weights, casts=rates.casts)
         return one * (1.0 + rates.written_out * (apart - 1))
     steps = steps_of(instruction.function)

@@ -315,7 +315,7 @@ class SavedTensor:
         producer: Index of the forward instruction that makes it, -1 for the block's input.
         consumer: Path of the operator whose backward is the last to need it.
         kind: `activation`, `scores` (unfused attention), `steps` (written out),
-            `casts` (between fp32 and 16 bits) or `logits`.
+            `casts` (between fp32 and 16 bits), `step_casts` (both) or `logits`.
         savers: Paths of all operators whose backward needs it, in forward order.
     """
 

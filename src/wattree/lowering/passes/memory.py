@@ -10,7 +10,7 @@ from wattree.lowering.layout import Layout, layout_of
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS, together
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.passes.written_out import steps, weight_casts, wide
+from wattree.lowering.passes.written_out import copies_of_inputs, steps, weight_casts, wide
 from wattree.lowering.program import (
     CollectiveInstruction,
     CollectiveKind,
@@ -81,7 +81,7 @@ def saved_tensors(
             found.append(_scores(operator, split_of[operator.path], forward, share))
         found += steps(operator, forward, inputs, share)
         found += weight_casts(operator, split_of[operator.path], forward, share)
-    found += wide(block, found, producer)
+    found += [*wide(block, found, producer), *copies_of_inputs(block, found, producer)]
     return tuple(found)
 
 

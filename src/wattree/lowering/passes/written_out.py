@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from wattree.cost.written_out import LAYERS_OF_QKV
 from wattree.graph import Block, Operator, OperatorKind, Parameter
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS
@@ -43,6 +44,8 @@ def steps(
     if operator.inputs[index].tensor not in operator.saved:
         return []
     name = operator.inputs[index].tensor
+    if operator.kind is OperatorKind.NORM:  # that of keys reads half of what it passes on
+        times *= operator.inputs[0].fraction / operator.outputs[0].fraction
     size = (forward.tensors.get(name) or inputs[name]).size
     return [
         SavedTensor(
@@ -100,3 +103,36 @@ def wide(
         for tensor in saved_names
         if tensor.name in names
     ]
+
+
+def copies_of_inputs(
+    block: Block, saved_names: Sequence[SavedTensor], producer: Mapping[str, Operator]
+) -> list[SavedTensor]:
+    """Return the further 16-bit copies of what norms make in fp32: each linear layer has its own.
+
+    Autocast remembers its casts of parameters, not those of other tensors. What a block reads is
+    made like its output, by the block before.
+    """
+    made = {name for name, o in producer.items() if o.kind is OperatorKind.NORM}
+    if block.output in made:
+        made |= {each.name for each in block.inputs[:1]}
+    found = []
+    for tensor in saved_names:
+        readers = [o for o in block.operators if o.kind in MATMULS and tensor.name in o.saved]
+        if tensor.name not in made or not readers:
+            continue
+        apart, counted = len(readers), sum(_linear_layers(each, block) for each in readers)
+        for kind, copies in (("casts", apart - 1.0), ("step_casts", counted - apart)):
+            if copies > 0:
+                name, size = f"{tensor.name}.{kind}", tensor.size.scaled(copies)
+                found.append(replace(tensor, name=name, size=size, kind=kind))
+    return found
+
+
+def _linear_layers(operator: Operator, block: Block) -> float:
+    """Return how many linear layers of a module written out a matmul stands for."""
+    if operator.path.endswith(".qkv"):
+        return LAYERS_OF_QKV.get(len(operator.parameters), 1)
+    made = operator.outputs[0].tensor
+    readers = (o for o in block.operators if any(each.tensor == made for each in o.inputs))
+    return 2.0 if any(o.function.endswith("_gate") for o in readers) else 1.0

@@ -1,0 +1,112 @@
+"""What a layer keeps for backward, against what autograd keeps of the library's own module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import wattree
+from wattree.capture import catalog_entry
+from wattree.job import job_from_mapping
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+fake = pytest.importorskip("torch._subclasses.fake_tensor")
+BATCH, LENGTH = 8, 512
+PURE = {"autocast": False, "parameter_bytes": 2, "gradient_bytes": 2}
+#: Precision and traits of a job, and the weights and autocast of the module.
+WAYS = {
+    "autocast": ("bf16", {}, torch.float32, torch.bfloat16),
+    "pure bf16": ("bf16", PURE, torch.bfloat16, None),
+    "fp32": ("fp32", {}, torch.float32, None),
+}
+
+
+def fake_copy(tensor: Any, mode: Any) -> Any:
+    """Return a tensor without values, of the same shape, on the processor."""
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return fake.FakeTensor(mode, empty, torch.device("cpu"))
+
+
+def fake_model(name: str, layers: int, dtype: Any, mode: Any) -> Any:
+    """Return a model of the library without values, in training.
+
+    Nothing is dropped: PyTorch has no fused attention with dropout on processors, nor bit masks.
+    """
+    config = transformers.AutoConfig.for_model(**catalog_entry(name).config)
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    for key in (each for each in config.to_dict() if "dropout" in each):
+        setattr(config, key, 0.0)
+    config._attn_implementation = "sdpa"
+    kind = "MaskedLM" if name.startswith("bert") else "CausalLM"
+    with torch.device("meta"):
+        model = getattr(transformers, f"AutoModelFor{kind}").from_config(config, dtype=dtype)
+    copies: dict[int, Any] = {}
+    for module in model.modules():
+        for key, value in module._parameters.items():
+            if value is not None and id(value) not in copies:
+                copies[id(value)] = torch.nn.Parameter(fake_copy(value, mode))
+            module._parameters[key] = copies.get(id(value))
+        for key, value in module._buffers.items():
+            module._buffers[key] = None if value is None else fake_copy(value, mode)
+    return model.train()
+
+
+def saved_bytes(name: str, layers: int, dtype: Any, autocast: Any) -> int:
+    """Return the bytes of all that the forward pass of a model saves, besides its state."""
+    mode = fake.FakeTensorMode(allow_non_fake_inputs=True)
+    model = fake_model(name, layers, dtype, mode)
+    own = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Any) -> Any:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long, device="meta")
+    inputs = {key: fake_copy(tokens, mode) for key in ("input_ids", "labels")}
+    with (
+        mode,
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", dtype=autocast, enabled=autocast is not None),
+    ):
+        model(**inputs, use_cache=False) if name[:4] != "bert" else model(**inputs)
+    return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in own)
+
+
+def predicted_bytes(name: str, precision: str, traits: dict[str, Any]) -> float:
+    """Return the bytes that one layer saves, masks of dropout aside, of a job of that model."""
+    job = job_from_mapping(
+        {
+            "model": name,
+            "data": {"sequence_length": LENGTH, "global_batch": BATCH},
+            "precision": precision,
+            "cluster": {"node": "dgx-h200"},
+            "place": {"devices": 0},
+            "software": "hf-trainer",
+            "traits": traits,
+            "strategy": {"micro_batch": BATCH, "recompute": "none"},
+        }
+    )
+    live = wattree.simulate(job).result.memory.live
+    saved = (each for each in live if (each.block, each.kind) == ("layer", "saved"))
+    return sum(each.bytes / each.tensors for each in saved if not each.name.endswith("mask"))
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.2-1b", "qwen3-0.6b", "qwen2.5-0.5b", "bert-large", "opt-1.3b"]
+)
+def test_a_layer_saves_what_autograd_saves(name: str) -> None:
+    """In fp32, in 16 bits, and under autocast, which copies what each linear layer reads."""
+    wrong = {}
+    for way, (precision, traits, dtype, autocast) in WAYS.items():
+        one, two = (saved_bytes(name, layers, dtype, autocast) for layers in (1, 2))
+        share = predicted_bytes(name, precision, traits) / (two - one)
+        if not 0.95 < share < 1.05:
+            wrong[way] = share
+
+    assert wrong == {}
