@@ -74,6 +74,7 @@ def sample_result(**changes: Any) -> Result:
             dynamic=60_000.0,
         ),
         average_power_w=5_000.0,
+        pue=1.125,
         peak_power_w=6_500.0,
         cost_usd=0.25,
         carbon_gco2e=12.0,

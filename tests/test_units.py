@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from tests.each import each
 from wattree.errors import UnitError
 from wattree.report.words import count, quantity
-from wattree.units import UNITS, format_bytes, format_quantity, format_time, parse_quantity
+from wattree.units import (
+    UNITS,
+    counted,
+    format_bytes,
+    format_quantity,
+    format_time,
+    parse_quantity,
+)
 
 DIMENSIONS_AND_UNITS = [(dimension, unit) for dimension in UNITS for unit in UNITS[dimension]]
 BYTE_UNITS = ", ".join(UNITS["bytes"])
@@ -204,3 +211,18 @@ def test_the_first_unit_of_a_dimension_is_an_example_that_reads(dimension: str) 
 def test_no_unit_has_characters_that_belong_to_numbers(dimension: str, unit: str) -> None:
     """`1e3` must never be one thousand or one `e3`, so no unit starts like an exponent."""
     assert re.match(r"[\d.,_+-]|[eE][+-]?\d", unit) is None, dimension
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "sequence", "1 sequence"),
+        (0, "sample", "0 samples"),
+        (1024, "batch", "1,024 batches"),
+        (2, "strategy", "2 strategies"),
+        (3, "rank class", "3 rank classes"),
+    ],
+)
+def test_nouns_agree_with_their_number(number: int, noun: str, text: str) -> None:
+    """'1 sequences' reads like a program."""
+    assert counted(number, noun) == text

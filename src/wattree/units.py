@@ -145,6 +145,20 @@ def any_quantity(text: str) -> tuple[float, str, float] | None:
     return (value, match.group(2), factor) if factor and math.isfinite(value) else None
 
 
+def plural(noun: str, number: float) -> str:
+    """Return a noun, in the plural unless it is of one."""
+    if number == 1:
+        return noun
+    if noun.endswith("y"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: `1 batch`, `1,024 batches`."""
+    return f"{number:,} {plural(noun, number)}"
+
+
 def format_bytes(size_bytes: float) -> str:
     """Return a size in the largest binary unit that keeps it above one."""
     for unit, scale in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", 2.0**20), ("KiB", 2.0**10)):

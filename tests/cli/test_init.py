@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import typer
 
 import wattree
 from wattree.cli.main import run
+from wattree.files import read_yaml
 from wattree.strategy import StrategyOptions
 
 
@@ -138,3 +140,20 @@ def test_a_wrong_answer_is_asked_for_again(
 
     assert wattree.load_job(path).software == "pytorch"
     assert "unknown node 'dgx-a10'" in capsys.readouterr().err
+
+
+def test_the_schema_that_a_job_names_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An editor would report a missing file in the first line; one that exists is left alone."""
+    words = ["--model", "gpt2", "--node", "dgx-a100"]
+    assert run(["init", str(tmp_path / "job.yaml"), *words]) == 0
+    first = (tmp_path / "job.yaml").read_text().splitlines()[0]
+    path = tmp_path / first.rpartition("=")[2]
+    job = read_yaml(tmp_path / "job.yaml")
+    jsonschema.validate(job, json.loads(path.read_text()))
+    assert f"{path.name}: " in capsys.readouterr().err
+
+    path.write_text("mine")
+    assert run(["init", str(tmp_path / "second.yaml"), *words]) == 0
+    assert path.read_text() == "mine"

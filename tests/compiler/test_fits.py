@@ -157,7 +157,7 @@ def test_a_batch_that_does_not_split() -> None:
     problems = misfits(dense(), strategy, small_cluster(4), global_batch=16, sequence=64)
 
     assert problems == {
-        "data.global_batch": "16 samples do not split over 4 replicas x 3 micro-batches; use a "
+        "data.global_batch": "16 samples cannot be split over 4 replicas x 3 micro-batches; use a "
         "multiple of 12"
     }
 
@@ -168,7 +168,7 @@ def test_a_preset_s_batch_that_does_not_split() -> None:
         strategy_of(StrategyOptions(dp=4, micro_batch=3), model=dense(2), global_batch=16)
 
     assert str(caught.value) == (
-        "strategy rejected, 1 problem(s):\n  at data.global_batch: 16 samples do not split into "
+        "strategy rejected, 1 problem(s):\n  at data.global_batch: 16 samples cannot be split into "
         "micro-batches of 3 on 4 replicas; use a multiple of 12"
     )
 

@@ -53,7 +53,7 @@ def test_pictures_are_written_alone(study_file: Path, tmp_path: Path) -> None:
     texts = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
     assert "time to target [" in texts["front"]
     assert "time of a step [" in texts["step"]
-    assert "energy of a step [" in texts["energy"]
+    assert "energy of a step with PUE [" in texts["energy"]
 
 
 def test_a_missing_package_is_said_before_the_study_runs(

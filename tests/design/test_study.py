@@ -343,7 +343,21 @@ def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None)
         "changes": found,
         "axes": {"nodes": {"path": "cluster.nodes", "values": [1, 2]}},
     }
-    notes = study_from_mapping(study).notes
+    notes = [note for note in study_from_mapping(study).notes if not note.startswith("rent of")]
 
     assert len(notes) == (told is not None)
     assert told is None or told in notes[0]
+
+
+def test_whose_rents_are_compared_is_said() -> None:
+    """List prices of two providers differ for the same machine; so does the site, by default."""
+    nodes = {"path": "cluster.node", "values": ["dgx-h100", "p5.48xlarge"]}
+    notes = study_from_mapping(
+        small_study(cluster={"node": "dgx-h100"}, axes={"node": nodes})
+    ).notes
+
+    assert [note.split(",")[0] for note in notes] == [
+        "site world-average: PUE 1.56",
+        "rent of dgx-h100: $23.6 per hour",
+        "rent of p5.48xlarge: $98.32 per hour",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from wattree.report.design_table import show_points
 def test_points_are_shown_best_first_in_the_units_of_the_study() -> None:
     """Infeasible points are counted with a reason; markup in a file's texts does nothing."""
     study = study_from_mapping(small_study(title="[red]which[/red]?", notes="[b]invented"))
+    study = replace(study, notes=study.notes[:1])
     points = points_of(study)
     fits = [
         WorkloadOutcome(workload="llama", feasible=True, strategy=words)
@@ -43,7 +45,7 @@ def test_points_are_shown_best_first_in_the_units_of_the_study() -> None:
 
 def test_the_best_by_every_objective_is_in_the_table_in_one_unit() -> None:
     """However far behind it is by the first; units are those of answers and page."""
-    study = study_from_mapping(small_study())
+    study = replace(study_from_mapping(small_study()), notes=())
     fits = (WorkloadOutcome(workload="llama", feasible=True, strategy="dp 8"),)
     outcomes = tuple(
         Outcome(
@@ -62,7 +64,38 @@ def test_the_best_by_every_objective_is_in_the_table_in_one_unit() -> None:
         "point memory bandwidth time energy carbon",
         "#1 80 GB 100 GB/s 1 s 1 kWh 2 tCO2e",
         "#4 80 GB 400 GB/s 4 s 250 Wh 2 tCO2e",
+        "Energy with PUE.",
         "#1, #4: dp 8",
         "least time to target at #1, energy to target at #4",
         "4 of 4 points finished, 4 feasible, 2 shown",
     ]
+
+
+def test_a_narrow_terminal_gets_whole_figures_of_fewer_totals() -> None:
+    """What a study asks for stays; what it leaves out is named."""
+    axes = {
+        f"axis{number}": {"path": path, "values": values, "label": label}
+        for number, (path, values, label) in enumerate(
+            (
+                ("device.memory", ["40 GB", "80 GB"], "memory per device"),
+                ("node.nic_bandwidth", ["200 Gbit/s", "400 Gbit/s"], "network adapter"),
+                ("cluster.nodes", [8, 16], "nodes"),
+            )
+        )
+    }
+    study = replace(study_from_mapping(small_study(axes=axes)), notes=())
+    totals = {"time_s": 8e5, "energy_j": 1.5e11, "cost_usd": 28412.0, "carbon_gco2e": 2e7}
+    totals |= {"power_w": 2e5, "capital_usd": 3.78e6}
+    fits = (WorkloadOutcome(workload="llama", feasible=True, strategy="dp 8"),)
+    outcomes = tuple(
+        Outcome(point=point, feasible=True, workloads=fits, totals=totals)
+        for point in points_of(study)
+    )
+    text = StringIO()
+    show_points(Results(study=study, outcomes=outcomes), Console(file=text, width=80))
+    lines = text.getvalue().splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert "…" not in text.getvalue()
+    assert sum("9.26 d" in line and "$3.78 million" in line for line in lines) == 8
+    assert "Energy and peak power with PUE. Not shown: carbon." in lines

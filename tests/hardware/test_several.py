@@ -6,7 +6,7 @@ import pytest
 
 from wattree import job_from_mapping, simulate
 from wattree.errors import WattreeError
-from wattree.hardware import default_fabric_name, load_node
+from wattree.hardware import default_fabric_name, load_node, node_names
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,11 @@ def test_a_job_runs_on_two_cards() -> None:
     )
 
     assert simulate(job).result.ranks == 2
+
+
+def test_homes_can_keep_the_optimizer_in_host_memory() -> None:
+    """Their devices are small, and the host has to be fast enough to say how long it takes."""
+    nodes = [name for name in node_names() if name.startswith("workstation-")]
+    rates = {load_node(name).host.memory_bytes_per_s for name in [*nodes, "2x-rtx-4090"]}
+
+    assert rates == {2 * 8 * 5600e6}  # two channels of eight bytes, DDR5-5600

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.job.mappings import mapping
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
 from wattree.job.hourly import read_hourly
@@ -144,3 +145,34 @@ def test_series_that_cannot_be_used_are_refused(tmp_path: Path, text: str, line:
 def test_every_fault_of_a_series_has_its_line(tmp_path: Path) -> None:
     """Not one at a time."""
     assert len(faults(tmp_path, HEAD + "0,x,1\n2,-1,1\n1,1,y\n").splitlines()) == 5
+
+
+def test_a_job_says_which_site_and_whose_rent_it_took() -> None:
+    """Energy, cost and carbon rest on them."""
+    assert job_from_mapping(mapping()).assumed == (
+        "site world-average: PUE 1.56, 475 g CO2e per kWh",
+        "rent of dgx-h100: $23.6 per hour, Nebius on-demand list price of an equal 8-GPU node, "
+        "SkyPilot catalogue v8, 2025-26",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cluster": {"node": "dgx-h100", "site": "sweden"}}, ("rent of dgx-h100",)),
+        ({"energy": {"device_price": "2 USD/h"}}, ("site world-average",)),
+        ({"energy": {"price": "0.1 USD/kWh"}}, ("site world-average",)),
+        (
+            {"cluster": {"node": "workstation-rtx-4090", "site": "us-average"}},
+            ("energy: $0.0806 per kWh, of us-average; nothing for the nodes",),
+        ),
+    ],
+)
+def test_what_a_job_names_itself_is_not_assumed(
+    changes: dict[str, Any], told: tuple[str, ...]
+) -> None:
+    """Only defaults are assumptions."""
+    found = job_from_mapping(mapping(**changes)).assumed
+
+    assert len(found) == len(told)
+    assert all(line.startswith(words) for line, words in zip(found, told, strict=True))

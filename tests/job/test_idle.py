@@ -77,12 +77,12 @@ def test_of_the_cluster(section: dict[str, Any], warning: str) -> None:
         (
             {"schedule": "interleaved", "pp": 2},
             "strategy.schedule: 'interleaved' with one chunk on each stage gains nothing over "
-            "1f1b; set virtual_stages above 1",
+            "'1f1b'; set virtual_stages above 1",
         ),
         (
             {"schedule": "breadth-first", "pp": 2},
             "strategy.schedule: 'breadth-first' with one chunk on each stage gains nothing over "
-            "gpipe; set virtual_stages above 1",
+            "'gpipe'; set virtual_stages above 1",
         ),
         (
             {"stage_layers": [12]},

@@ -184,16 +184,16 @@ def test_what_cannot_cross_or_be_cut_is_listed_together() -> None:
     assert found == {
         "strategy.offload": "found with several meshes; expected one mesh",
         "strategy.schedule.name": "found interleaved with 2 chunks on each stage, expected one on "
-        "each where stages are on several meshes, as of gpipe, 1f1b and zb-h1",
+        "each where stages are on several meshes, as of 'gpipe', '1f1b' and 'zb-h1'",
         "strategy.meshes.early": "found 4 stages for 2 layers, expected a layer or more for each; "
         "use fewer",
     }
     meshes = {"early": {"mesh": {"dp": 3}}, "late": {"mesh": {"dp": 13, "tp": 1}}}
     assert refusal(meshes=meshes) == {
-        "data.global_batch (early)": "64 samples do not split over 3 replicas x 4 micro-batches; "
-        "use a multiple of 12",
-        "data.global_batch (late)": "64 samples do not split over 13 replicas x 4 micro-batches; "
-        "use a multiple of 52",
+        "data.global_batch (early)": "64 samples cannot be split over 3 replicas x 4 "
+        "micro-batches; use a multiple of 12",
+        "data.global_batch (late)": "64 samples cannot be split over 13 replicas x 4 "
+        "micro-batches; use a multiple of 52",
     }
 
 

@@ -110,7 +110,7 @@ def test_the_summary_says_what_a_user_looks_for() -> None:
     lines = list(summary_lines(replace(run, notes=("a note",))))
 
     assert lines == [
-        "wattree: job: 5 steps in 10.00 s on 1 node(s), 100.0 J, 10.0 W (measured)",
+        "wattree: job: 5 steps in 10.00 s on 1 node, 100.0 J, 10.0 W (measured)",
         "  materials         200.000 ms a step   10.0%  busy 400.000 ms        10.0 J",
         "  computing        1800.000 ms a step   90.0%  busy 1000.000 ms        85.0 J",
         "  communicating       0.000 ms a step    0.0%  busy 0.000 ms         5.0 J",

@@ -227,7 +227,7 @@ def test_a_batch_that_does_not_split_is_refused_in_one_line() -> None:
     """Smaller than the processes, or no multiple."""
     with pytest.raises(StrategyError, match="expected a number that divides it"):
         simulate(job(3, 128))
-    with pytest.raises(StrategyError, match="do not split into micro-batches"):
+    with pytest.raises(StrategyError, match="cannot be split into micro-batches"):
         simulate(job(2, 8))
 
 

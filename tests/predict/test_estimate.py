@@ -136,3 +136,12 @@ def test_a_vocabulary_that_does_not_divide_costs_what_a_padded_one_does() -> Non
 
     assert odd.step_time_s == pytest.approx(padded.step_time_s, rel=1e-3)
     assert odd.memory.peak_bytes == pytest.approx(padded.memory.peak_bytes, rel=1e-3)
+
+
+def test_power_with_pue_times_time_is_the_energy() -> None:
+    """What a reader checks first on a screen that shows all of them."""
+    asked = job(STRATEGIES["sharded"])
+    for found in (wattree.estimate(asked), wattree.simulate(asked).result):
+        spent_j = found.average_power_w * (found.pue or 0.0) * found.step_time_s
+        assert found.pue == asked.cluster.site.pue
+        assert spent_j == pytest.approx(found.energy_j.total, rel=1e-9)

@@ -200,19 +200,32 @@ def test_numbers_in_a_picture_keep_their_digits() -> None:
     assert "0.0548 s" in plot.svg()
 
 
-def test_strategies_that_are_close_share_a_label() -> None:
-    """Numbers over each other are read by no one."""
-    points = [("1", 55.9, 2.68), ("2", 56.0, 2.69), ("3", 72.5, 3.5)]
-    plot = Plot(
-        name="front",
-        title="",
-        summary="",
-        draw=partial(draw_front, points=points, x_title="time [s]", y_title="energy [MJ]"),
-    )
-    text = plot.svg()
+def _front(points: list[tuple[str, float, float]], always: int = 1) -> str:
+    """Return a picture of points by time and energy."""
+    titles = {"x_title": "time [s]", "y_title": "energy [MJ]"}
+    draw = partial(draw_front, points=points, always=always, **titles)
+    return Plot(name="front", title="", summary="", draw=draw).svg()
 
-    assert ">1, 2<" in text
-    assert ">3<" in text
+
+def test_labels_of_strategies_that_are_close_lie_apart() -> None:
+    """Numbers over each other are read by no one."""
+    text = _front([("first", 55.9, 2.68), ("second", 56.0, 2.69), ("third", 72.5, 3.5)])
+    found = re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(first|second|third)<', text)
+    places = {name: (float(x), float(y)) for x, y, name in found}
+    across, up = (abs(a - b) for a, b in zip(places["first"], places["second"], strict=True))
+
+    assert len(places) == 3
+    assert across > 30 or up > 8.5
+
+
+def test_points_without_room_for_a_label_have_none_but_those_that_matter() -> None:
+    """A heap of a hundred clusters: the best by each objective are named in any case."""
+    heap = [(f"#{number}", 1.0 + 1e-4 * number, 1.0) for number in range(100)]
+    text = _front([*heap, ("", 2.0, 2.0)], always=30)
+    written = [name for name, _, _ in heap if f">{name}<" in text]
+
+    assert written[:30] == [name for name, _, _ in heap[:30]]
+    assert len(written) < 60
 
 
 def test_memory_in_a_picture_includes_what_is_no_tensor() -> None:

@@ -134,7 +134,7 @@ def test_a_batch_that_does_not_split_over_processes_is_refused() -> None:
         colocated(job, recipe_of(job), 3, "fixed-global")
 
     assert str(caught.value) == (
-        "job: data.global_batch: 10 samples do not split over 2 devices of 3 processes; use a "
+        "job: data.global_batch: 10 samples cannot be split over 2 devices of 3 processes; use a "
         "multiple of 6, another number of processes, or --batch-rule fixed-per-process"
     )
 

@@ -112,7 +112,7 @@ def test_a_recipe_has_the_degrees_of_the_strategy() -> None:
             {"preset": "ddp", "offload": {"optimizer": "host"}},
             "train stores everything on the devices",
         ),
-        ({"preset": "ddp", "micro_batch": 3}, "do not split into micro-batches of 3"),
+        ({"preset": "ddp", "micro_batch": 3}, "cannot be split into micro-batches of 3"),
     ],
 )
 def test_other_strategies_are_refused_with_those_that_are_run(strategy: Any, words: str) -> None:

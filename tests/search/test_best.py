@@ -61,7 +61,7 @@ def executed() -> tuple[Result, ...]:
     """Return the result of every strategy of the space, simulated."""
     here = setting(80e9, 30.0)
     space = enumerate_space(here, ranks=(8,), limits=LIMITS)
-    return tuple(predicted(here, options, detail=False).result for options in space)
+    return tuple(predicted(here, options).result for options in space)
 
 
 @pytest.mark.parametrize("objective", ["time", "energy", "cost"])
@@ -118,3 +118,15 @@ def test_memory_that_does_not_count_lets_everything_fit() -> None:
         simulate=1,
     )
     assert (found.reason, found.feasible) == (None, found.candidates)
+
+
+def test_the_best_has_the_figures_of_simulate() -> None:
+    """A design study of one cluster shows the energy that `simulate` shows of its strategy."""
+    here = setting(80e9, 30.0)
+    asked = {"objective": "energy", "constraints": Constraints(), "limits": LIMITS}
+    best = best_strategy(here, ranks=(8,), simulate=2, **asked).ranked
+    assert best is not None
+    alone = predicted(here, best.options).result
+
+    assert best.result.energy_j.total == alone.energy_j.total
+    assert best.result.peak_power_w == alone.peak_power_w

@@ -166,7 +166,7 @@ def test_schedules_are_words(job_file: Written) -> None:
     """Not the keys and values of a mapping."""
     schedule = compare([job_file("a.yaml", strategy={"dp": 8})] * 2).runs[0].facts["schedule"]
 
-    assert re.fullmatch(r"1f1b, \d+ micro-batch(es)?", schedule)
+    assert re.fullmatch(r"1F1B, \d+ micro-batch(es)?", schedule)
 
 
 def test_a_run_without_energy_is_compared_by_what_it_has(job_file: Written, tmp_path: Path) -> None:
@@ -179,3 +179,30 @@ def test_a_run_without_energy_is_compared_by_what_it_has(job_file: Written, tmp_
     reason = found(path, measured).reasons[0]
     assert "100.0 % longer" in reason
     assert "energy" not in reason
+
+
+def test_what_only_one_of_two_jobs_has_is_told(job_file: Written) -> None:
+    """Training and generation differ in their workload before anything else."""
+    training = job_file("train.yaml", strategy={"dp": 8})
+    data = {"prompt_length": 128, "generate_length": 4, "global_batch": 1}
+    cluster = {"node": "workstation-rtx-4090"}
+    making = job_file(
+        "make.yaml", workload="generate", data=data, cluster=cluster, strategy={"dp": 1}
+    )
+    differing = found(training, making).differing
+
+    assert differing["workload"] == ("train", "generate")
+    assert differing["step"] == ("64 samples, 65,536 tokens", "–")
+    assert differing["generation"] == ("–", "1 sequence, 128 tokens of prompt, 4 generated")
+
+
+def test_prices_of_two_providers_are_told(job_file: Written) -> None:
+    """Else the dearer cloud looks like the slower machine."""
+    own, cloud = (
+        job_file(f"{node}.yaml", cluster={"node": node}, strategy={"dp": 8})
+        for node in ("dgx-h100", "p5.48xlarge")
+    )
+    prices = found(own, cloud).differing["price"]
+
+    assert prices[0].startswith("rent of dgx-h100: $23.6 per hour, Nebius on-demand list price")
+    assert prices[1].startswith("rent of p5.48xlarge: $98.32 per hour, AWS EC2 on-demand")

@@ -11,9 +11,9 @@ import pytest
 import wattree
 from tests.samples import sample_plan, sample_result
 from tests.search.jobs import FEW, job, setting
-from wattree.errors import InfeasibleError, JobError
+from wattree.errors import InfeasibleError, JobError, StrategyError
 from wattree.predict import predicted
-from wattree.search import Plan, memory_fixes, plan
+from wattree.search import Limits, Plan, memory_fixes, plan
 from wattree.search.explain import explanation
 from wattree.search.infeasible import infeasible
 from wattree.search.objective import to_digits
@@ -187,7 +187,8 @@ def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
         lines[2],
     )
     assert re.fullmatch(
-        r"  what would help: (2|4) nodes \(by the closed form\), devices with more memory, a "
+        r"  what would help: (that with 'offload: {optimizer: host}', which fits with [\d.]+ s per "
+        r"step; )?(2|4) nodes \(by the closed form\), devices with more memory, a "
         r"shorter data\.sequence_length, or an optimizer with less state \(adamw8bit, lion\)",
         lines[3],
     )
@@ -308,3 +309,21 @@ def test_strategies_that_only_simulations_reject_say_what_they_miss() -> None:
 
     assert "simulated, the 5 most promising are out of memory\n" in str(error)
     assert "what would help: more devices, a smaller --margin, devices with more" in str(error)
+
+
+def test_help_names_the_host_if_that_is_enough() -> None:
+    """The search leaves the optimizer on the devices; the host has 2 TB of memory."""
+    with pytest.raises(
+        InfeasibleError, match=r"help: that with 'offload: {optimizer: host}', which fits with"
+    ):
+        plan(
+            job(model="llama-3.1-70b", node="dgx-h100", batch=8, sequence=4096),
+            limits=Limits(axes={"tp": (8,)}),
+        )
+
+
+def test_a_batch_of_more_micro_batches_than_can_be_simulated_is_blamed_itself() -> None:
+    """Not a schedule that no one wrote."""
+    absurd = job(model="llama-3.2-1b", batch=99_999_989, sequence=1024)
+    with pytest.raises(StrategyError, match=r"^job: data\.global_batch: [\d,]+ micro-batches make"):
+        plan(absurd, limits=Limits(axes={"tp": (8,)}, micro_batches=(1,)))

@@ -71,6 +71,7 @@ def result_of(
         time_s=parts,
         energy_j=with_bill(energy.use, cluster, nodes, step_s),
         average_power_w=energy.average_w,
+        pue=cluster.site.pue,
         peak_power_w=energy.peak_w,
         cost_usd=cost_usd(cluster, nodes, step_s, energy.use.total),
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),

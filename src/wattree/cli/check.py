@@ -39,9 +39,9 @@ def check(request: CheckRequest) -> None:
 
 
 def _show(found: CheckedJob, console: Console) -> None:
-    from rich.padding import Padding
     from rich.table import Table
-    from rich.text import Text
+
+    from wattree.report.parts import bullets, section
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
@@ -51,6 +51,4 @@ def _show(found: CheckedJob, console: Console) -> None:
     console.print(table)
     for title, lines in (("Assumed", found.assumed), ("Warnings", found.warnings)):
         if lines:
-            console.print(Text(f"\n{title}", style="bold"))
-        for line in lines:
-            console.print(Padding(Text(f"- {line}"), (0, 0, 0, 2)))
+            section(title, bullets(lines), console)

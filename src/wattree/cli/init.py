@@ -16,6 +16,7 @@ import typer
 from wattree.cli.output import tell
 from wattree.cli.request import option, request_command
 from wattree.errors import JobError, OutputError, UnknownNameError, WattreeError
+from wattree.units import counted
 
 T = TypeVar("T", int, str)
 F = TypeVar("F")
@@ -52,7 +53,8 @@ class InitRequest:
 def init(request: InitRequest) -> None:
     """Write a first job file: model, nodes and batch.
 
-    Asks in a terminal for what no option sets; elsewhere it uses a default and prints it.
+    Asks in a terminal for what no option sets; elsewhere it uses a default and prints it. Also
+    writes job.schema.json next to the file, from which editors complete keys.
 
     Example: wattree init job.yaml --model llama-3.1-8b --node dgx-h100
     """
@@ -67,8 +69,20 @@ def init(request: InitRequest) -> None:
     job = wattree.job_from_mapping(mapping, str(request.out), folder=folder)
     hint = f"Next: wattree plan {shlex.quote(str(request.out))}"
     write_atomic(request.out, job_yaml(mapping, head=f"Written by `wattree init`. {hint}"))
-    tell(f"{request.out}: {job.cluster.label}, {job.data.global_batch} samples per step")
+    _write_schema(folder)
+    tell(f"{request.out}: {job.cluster.label}, {counted(job.data.global_batch, 'sample')} per step")
     tell(hint)
+
+
+def _write_schema(folder: Path) -> None:
+    """Write the schema that the first line of a job names, unless the folder has one."""
+    from wattree.cli.schema import SchemaKind, json_schema
+    from wattree.report.json_output import write_json
+
+    path = folder / f"{SchemaKind.JOB}.schema.json"
+    if not path.exists():
+        write_json(json_schema(SchemaKind.JOB), path, standard_output=sys.stdout)
+        tell(f"{path.name}: its keys, for editors (yaml-language-server)")
 
 
 def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:

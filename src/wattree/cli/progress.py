@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from wattree.cli.output import tell
-from wattree.units import format_time
+from wattree.units import counted, format_time
 
 #: Between two lines. [s]
 _EVERY_S = 10.0
@@ -34,12 +34,12 @@ class Lines:
         """Print it, unless it was printed a moment ago."""
         now = time.monotonic()
         if done == before and before:
-            tell(f"wattree: {before:,} of {total:,} points were finished before")
+            tell(f"wattree: {before:,} of {counted(total, 'point')} finished before")
         if now - self._reported_at_s < _EVERY_S or done == before:
             return
         self._reported_at_s = now
         left_s = (now - self._began) / (done - before) * (total - done)
         tell(
-            f"wattree: {done:,} of {total:,} points, {self.rate(done - before)}, about "
+            f"wattree: {done:,} of {counted(total, 'point')}, {self.rate(done - before)}, about "
             f"{format_time(left_s)} left"
         )

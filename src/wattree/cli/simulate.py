@@ -288,7 +288,10 @@ def _shortage(result: Result) -> str:
     fixes = "; ".join(fix.change for fix in memory.fixes)
     if result.generation is not None:
         fixes = "more tensor ranks or stages, fewer sequences, or shorter ones"
-    fixes = fixes or "more devices, or what 'wattree plan' finds for this cluster"
+    fixes = (
+        fixes
+        or "more devices, smaller micro-batches, or what 'wattree plan' finds for this cluster"
+    )
     needs = shortages(result.pools) or f"needs {found} per device"
     return f"does not fit in memory: {needs}" + f"; try: {fixes}"
 

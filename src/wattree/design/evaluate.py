@@ -150,7 +150,7 @@ class Evaluator:
         strategy = setting.job.strategy
         assert not isinstance(strategy, str)
         try:
-            result = predicted(setting, strategy, detail=False).result
+            result = predicted(setting, strategy).result
         except StrategyError as error:
             return failed(workload, _one_line(error, self.study.source), notes)
         named = "a tree of the study"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from collections.abc import Set as AbstractSet
+from typing import Final
 
 from wattree.design.assign import drafted
 from wattree.design.study import Study
 from wattree.errors import JobError
-from wattree.hardware import Description
+from wattree.hardware import Description, load_node, load_site
+from wattree.job import rent_in_words, site_in_words
+from wattree.job.energy import EnergyTerms
 
-_LIFETIME, _ENERGY = "capital.lifetime", "site.energy_price"
+_LIFETIME: Final = "capital.lifetime"
+_ENERGY: Final = "site.energy_price"
 
 
 def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tuple[str, ...]:
@@ -23,7 +28,7 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     for axis in study.axes:
         paths |= {axis.path, *(path for given in axis.choices.values() for path in given)}
     is_bought = any(path.startswith("capital.") and path != _LIFETIME for path in paths)
-    notes = []
+    notes = _catalog_notes(study, hardware, paths)
     if is_bought and _LIFETIME not in paths:
         notes.append(
             "cost is the rent of the nodes at list price, electricity in it: prices under "
@@ -42,6 +47,22 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     ):
         notes.append(f"cost has no electricity in it: the site has no energy price; set {_ENERGY}")
     return tuple(notes)
+
+
+def _catalog_notes(
+    study: Study, hardware: MutableMapping[str, Description], paths: AbstractSet[str]
+) -> list[str]:
+    """Return the site and the rents that the study takes from the catalog."""
+    sites, nodes = (
+        [file for key, file in hardware.items() if key.startswith(f"{kind}:")]
+        for kind in ("site", "node")
+    )
+    notes = []
+    if "site" not in study.cluster and not {"cluster.site", "site.pue"} & paths:
+        notes = [f"site {site_in_words(load_site(file), EnergyTerms())}" for file in sites]
+    if not {_LIFETIME, "node.price"} & paths:
+        notes += [words for file in nodes if (words := rent_in_words(load_node(file)))]
+    return notes
 
 
 def _is_priced(study: Study, hardware: MutableMapping[str, Description]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wattree.frameworks.framework import ConcreteJob, Framework, Written
 from wattree.strategy import options_in_words
+from wattree.units import counted
 
 
 def readme(framework: Framework, concrete: ConcreteJob, written: Written, launch: str) -> str:
@@ -26,9 +27,9 @@ def readme(framework: Framework, concrete: ConcreteJob, written: Written, launch
             "",
             f"- Strategy: {options_in_words(concrete.options)}",
             f"- Devices: {hosts}",
-            f"- Step: {data.global_batch} samples of {data.sequence_length} tokens, "
-            f"{concrete.micro_batches} micro-batches of {concrete.options.pipeline.micro_batch} "
-            "for each replica",
+            f"- Step: {counted(data.global_batch, 'sample')} of {data.sequence_length} tokens, "
+            f"{counted(concrete.micro_batches, 'micro-batch')} of "
+            f"{concrete.options.pipeline.micro_batch} for each replica",
             f"- Numbers: {job.precision}, optimizer {job.optimizer}",
             "",
             "## Files",

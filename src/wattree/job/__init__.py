@@ -24,6 +24,7 @@ from wattree.lazy import fetching as _fetching
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.job.cluster import with_power_limit
+    from wattree.job.energy import prices_in_words, rent_in_words, site_in_words
     from wattree.job.load import job_from_mapping, load_job
     from wattree.job.schema import job_schema
 
@@ -51,8 +52,11 @@ __all__ = [
     "module_source",
     "names_module",
     "naming",
+    "prices_in_words",
     "ranges",
     "read_declaration",
+    "rent_in_words",
+    "site_in_words",
     "with_power_limit",
 ]
 
@@ -62,6 +66,9 @@ __getattr__ = _fetching(
         "job_from_mapping": "wattree.job.load",
         "job_schema": "wattree.job.schema",
         "load_job": "wattree.job.load",
+        "prices_in_words": "wattree.job.energy",
+        "rent_in_words": "wattree.job.energy",
+        "site_in_words": "wattree.job.energy",
         "with_power_limit": "wattree.job.cluster",
     },
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattree.energy.hourly import HourlySeries
-from wattree.hardware import Cluster
+from wattree.hardware import Cluster, Node, Site
 from wattree.job.hourly import read_hourly
 from wattree.job.problems import Problems
 from wattree.job.schema import EnergySpec
+from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,17 @@ class EnergyTerms:
     series: HourlySeries | None = None
     embodied: Embodied | None = None
 
+    @property
+    def gives_price(self) -> bool:
+        """Whether the job prices energy, by itself or by its series."""
+        by_hour = self.series is not None and self.series.price_usd_per_j is not None
+        return by_hour or self.price_usd_per_j is not None
+
+    @property
+    def gives_carbon(self) -> bool:
+        """Whether the job states the intensity of its grid."""
+        return self.series is not None or self.carbon_gco2e_per_j is not None
+
 
 def energy_terms(value: object, *, folder: Path, problems: Problems) -> EnergyTerms:
     """Return the section `energy` of a job, or no terms after recording its problems."""
@@ -69,6 +82,57 @@ def energy_terms(value: object, *, folder: Path, problems: Problems) -> EnergyTe
         if made is None
         else Embodied(device_gco2e=made.device, node_gco2e=made.node, lifetime_s=made.lifetime),
     )
+
+
+def site_in_words(site: Site, terms: EnergyTerms) -> str:
+    """Return a site with its PUE, and the intensity of its grid unless the job gives another."""
+    words = f"{site.name}: PUE {site.pue:.3g}"
+    if site.carbon_gco2e_per_j is None or terms.gives_carbon:
+        return words
+    return f"{words}, {site.carbon_gco2e_per_j * JOULES_PER_KWH:.3g} g CO2e per kWh"
+
+
+def rent_in_words(node: Node) -> str:
+    """Return the rent of a node and whose price that is; empty if unknown."""
+    if node.price_usd_per_s is None:
+        return ""
+    whose = node.sources.get("price_usd_per_s", "as its file says")
+    return f"rent of {node.name}: ${node.price_usd_per_s * SECONDS_PER_HOUR:.4g} per hour, {whose}"
+
+
+def prices_in_words(cluster: Cluster, terms: EnergyTerms) -> tuple[str, ...]:
+    """Return what the cost of a job is made of, and whose prices these are, one sentence each.
+
+    Args:
+        cluster: Under the terms.
+        terms: Of the job.
+    """
+    site, own = cluster.site, terms.device_usd_per_s
+    if own is not None:
+        found = [f"rent of a device: ${own * SECONDS_PER_HOUR:.4g} per hour, as the job says"]
+    else:
+        rents = {pool.node.name: rent_in_words(pool.node) for pool in cluster.pools}.values()
+        found = [words for words in rents if words]
+    price = site.energy_price_usd_per_j
+    if price is not None and (site.bills_energy or not found):
+        whose = "as the job says" if terms.gives_price else f"of {site.name}"
+        alone = "" if found else "; nothing for the nodes"
+        found.append(f"energy: ${price * JOULES_PER_KWH:.3g} per kWh, {whose}{alone}")
+    return tuple(found)
+
+
+def assumed_terms(section: object, cluster: Cluster, terms: EnergyTerms) -> tuple[str, ...]:
+    """Return what a job leaves to the catalog of its site and prices, one sentence each.
+
+    Args:
+        section: Its `cluster`.
+        cluster: Under the terms.
+        terms: Of the job.
+    """
+    found = () if not isinstance(section, Mapping) or "site" in section else ("site ",)
+    words = tuple(site + site_in_words(cluster.site, terms) for site in found)
+    is_given = terms.device_usd_per_s is not None or terms.gives_price
+    return words if is_given else (*words, *prices_in_words(cluster, terms))
 
 
 def under_terms(cluster: Cluster, terms: EnergyTerms) -> Cluster:

@@ -266,7 +266,7 @@ def _of_pipeline(
         problems.warn(
             f"{place}.{name}",
             f"'{schedule}' with one chunk on each stage gains nothing over "
-            f"{_WITH_ONE_CHUNK[schedule]}; set virtual_stages above 1",
+            f"'{_WITH_ONE_CHUNK[schedule]}'; set virtual_stages above 1",
         )
     if stages == 1 and chunks == 1 and given.get("stage_layers") is not None:
         problems.warn(f"{place}.stage_layers", none)

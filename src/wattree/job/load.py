@@ -19,7 +19,7 @@ from wattree.hardware import Cluster, Precision
 from wattree.job.cluster import cluster_of
 from wattree.job.cluster_schema import ClusterSpec, PlaceSpec
 from wattree.job.collectives import collective_requests
-from wattree.job.energy import EnergyTerms, energy_terms, under_terms
+from wattree.job.energy import EnergyTerms, assumed_terms, energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource, WorkloadKind
 from wattree.job.kinds import wrong_kind
@@ -142,7 +142,8 @@ def _job(
         return job
     if mapping.get("neighbours") is not None:
         job = _with_neighbours(job, mapping["neighbours"], folder=folder, problems=problems)
-    return _under_terms(job, terms)
+    # Only a cluster of the file leaves its site and prices to the catalog.
+    return _under_terms(job, terms, mapping.get("cluster") if given is None else None)
 
 
 def _warn_of_lacking(
@@ -170,15 +171,12 @@ def _checked_mapping(mapping: object, problems: Problems) -> Mapping[Any, Any]:
     return mapping
 
 
-def _under_terms(job: Job, terms: EnergyTerms) -> Job:
+def _under_terms(job: Job, terms: EnergyTerms, section: object) -> Job:
     """Return a job at its own prices; neighbours that describe their cluster do so without them."""
-    devices = tuple(range(job.cluster.devices))
-    return replace(
-        job,
-        cluster=under_terms(job.cluster, terms),
-        terms=terms,
-        devices=None if job.devices == devices else job.devices,
-    )
+    cluster, whole = under_terms(job.cluster, terms), tuple(range(job.cluster.devices))
+    assumed = () if section is None else assumed_terms(section, cluster, terms)
+    devices = None if job.devices == whole else job.devices
+    return replace(job, cluster=cluster, terms=terms, assumed=assumed, devices=devices)
 
 
 def _software_defaults(

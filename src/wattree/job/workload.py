@@ -131,5 +131,5 @@ def _check_options(options: StrategyOptions, workload: WorkloadKind, *, problems
         problems.add(
             "strategy.schedule",
             f"found '{options.pipeline.schedule}', which splits backward passes, with workload: "
-            f"{workload}; use 1f1b or gpipe",
+            f"{workload}; use '1f1b' or 'gpipe'",
         )

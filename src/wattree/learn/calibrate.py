@@ -41,6 +41,7 @@ from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.left_open import decided
 from wattree.predict.simulate import predicted
 from wattree.trace import IntervalPart, Result
+from wattree.units import counted
 
 #: Rounds until the moves stand still, and how still.
 _ROUNDS, _STILL = 8, 1e-4
@@ -299,7 +300,7 @@ def _with(
         case.setting(base),
         moves=moves,
         spreads={name: spread for name, (_, spread) in _spreads(observations).items()},
-        source=f"{count} run{'s' if count > 1 else ''} of your own (wattree calibrate)",
+        source=f"{counted(count, 'run')} of your own (wattree calibrate)",
     )
     return replace(base, constants={**base.constants, **constants}, observations=observations)
 

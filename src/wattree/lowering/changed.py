@@ -12,6 +12,7 @@ from wattree.lowering.passes.shared_heads import fewest_heads, with_shared_heads
 from wattree.lowering.passes.widest import with_widest_parts
 from wattree.lowering.setting import Setting
 from wattree.strategy import Strategy, StrategyTree
+from wattree.units import counted
 
 
 def changed_model(
@@ -61,7 +62,7 @@ def copied_heads_lines(model: ModelGraph, strategy: Strategy) -> tuple[str, ...]
     meshes = (dict(mesh.axes) for mesh in strategy.meshes)
     if all(with_shared_heads(model, strategy.tree, degrees) is model for degrees in meshes):
         return ()
-    heads = f"{fewest_heads(model)} key-value head{'s' * (fewest_heads(model) > 1)}"
+    heads = counted(int(fewest_heads(model)), "key-value head")
     return (
         f"strategy.tp: the model has {heads}, fewer than tensor ranks, so ranks hold copies, as in "
         "inference engines and Megatron-Core since 0.16; other software may refuse this",

@@ -14,6 +14,7 @@ from wattree.lowering.setting import Setting, setting_of
 from wattree.lowering.workload import GenerationPhase
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.strategy.presets import strategy_of
+from wattree.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,8 @@ def checked(job: Job) -> CheckedJob:
         )
     devices = whole.cluster.devices
     facts = {
-        "model": f"{model.name}, {_parameters(model)} parameters, {model.layers} layers",
-        "cluster": f"{whole.cluster.label}, {devices} device{'s' * (devices > 1)}, "
+        "model": f"{model.name}, {_parameters(model)} parameters, {counted(model.layers, 'layer')}",
+        "cluster": f"{whole.cluster.label}, {counted(devices, 'device')}, "
         f"{whole.cluster.node.device.memory_bytes / 2**30:.0f} GiB each",
         **_work(setting),
         "strategy": words,
@@ -95,11 +96,11 @@ def _work(setting: Setting) -> dict[str, str]:
     if setting.job.workload is WorkloadKind.GENERATE:
         generated = data.generate_length
         return {
-            "generation": f"{batch:,} sequences, {length:,} tokens of prompt, {generated:,} "
-            "generated"
+            "generation": f"{counted(batch, 'sequence')}, {counted(length, 'token')} of prompt, "
+            f"{generated:,} generated"
         }
-    tokens = f", {batch * length:,} tokens" if setting.has_tokens else ""
-    return {"step": f"{batch:,} samples{tokens}"}
+    tokens = f", {counted(batch * length, 'token')}" if setting.has_tokens else ""
+    return {"step": f"{counted(batch, 'sample')}{tokens}"}
 
 
 def _numbers(job: Job) -> dict[str, str]:

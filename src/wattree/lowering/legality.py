@@ -23,6 +23,7 @@ from wattree.strategy import (
     StrategyTree,
     TreeNode,
 )
+from wattree.units import counted
 
 
 def check_fits(
@@ -112,17 +113,18 @@ def _sequence_misfits(model: ModelGraph, sequence: int) -> dict[str, str]:
 
 def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
     ranks, devices = strategy.ranks, cluster.devices
+    there = counted(devices, "device")
     product = " + ".join(
         " x ".join(f"{axis} {degree}" for axis, degree in mesh.axes) or "1"
         for mesh in strategy.meshes
     )
     if ranks > devices:
-        reason = f"but the cluster has {devices} devices; use smaller degrees or more nodes"
-        return {"strategy.mesh": f"{product} = {ranks} ranks, {reason}"}
+        reason = f"but the cluster has {there}; use smaller degrees or more nodes"
+        return {"strategy.mesh": f"{product} = {counted(ranks, 'rank')}, {reason}"}
     each = math.lcm(*(pool.node.devices for pool in cluster.pools))
     if devices % ranks and (cluster.is_mixed or ranks % each):  # part of a node, or whole ones
-        reason = f"do not divide the cluster's {devices} devices; use degrees whose product is"
-        return {"strategy.mesh": f"{product} = {ranks} ranks {reason} {devices}"}
+        reason = f"do not divide the cluster's {there}; use degrees whose product is"
+        return {"strategy.mesh": f"{product} = {counted(ranks, 'rank')} {reason} {devices}"}
     return {}
 
 
@@ -142,8 +144,9 @@ def _batch_misfits(strategy: Strategy, global_batch: int) -> dict[str, str]:
     share = replicas * strategy.schedule.micro_batches
     if global_batch % share:
         return {
-            "data.global_batch": f"{global_batch} samples do not split over {replicas} replicas x "
-            f"{strategy.schedule.micro_batches} micro-batches; use a multiple of {share}"
+            "data.global_batch": f"{counted(global_batch, 'sample')} cannot be split over "
+            f"{replicas} replicas x {strategy.schedule.micro_batches} micro-batches; use a "
+            f"multiple of {share}"
         }
     return {}
 

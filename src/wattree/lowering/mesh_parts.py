@@ -106,8 +106,8 @@ def _schedule_misfits(strategy: Strategy) -> dict[str, str]:
     if placement.chunks > 1 or placement.copies > 1:
         return {
             "strategy.schedule.name": f"found {schedule.name} with {placement.chunks} chunks on "
-            "each stage, expected one on each where stages are on several meshes, as of gpipe, "
-            "1f1b and zb-h1"
+            "each stage, expected one on each where stages are on several meshes, as of 'gpipe', "
+            "'1f1b' and 'zb-h1'"
         }
     given = schedule.stage_layers
     if given is not None and len(given) != stages:

@@ -69,6 +69,7 @@ class StepEstimate(Shown):
         energy_j: Energy of a step.
         average_power_w: Of the job's nodes, before PUE. [W]
         peak_power_w: The same while every rank runs the layer with the highest power. [W]
+        pue: Facility energy / energy of the nodes.
         cost_usd: Cost of a step; None if no price is known. [USD]
         carbon_gco2e: Carbon of a step; None if the site has no carbon intensity. [g]
         interval: Quantity → its 80 % interval, as in `Result`; a little wider, because the closed
@@ -83,6 +84,7 @@ class StepEstimate(Shown):
     energy_j: EstimatedEnergy
     average_power_w: float
     peak_power_w: float
+    pue: float
     cost_usd: float | None
     carbon_gco2e: float | None
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -216,6 +218,7 @@ def _step_estimate(
         energy_j=EstimatedEnergy(total=energy_j),
         average_power_w=energy_j / cluster.site.pue / step_s,
         peak_power_w=float(found.peak_power_w[0]),
+        pue=cluster.site.pue,
         cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
         carbon_gco2e=cluster.site.carbon_gco2e(energy_j),
         generation=generation,

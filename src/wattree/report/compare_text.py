@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from wattree.report.parts import INDENT, headed_table
+from wattree.report.parts import INDENT, bullets, headed_table, section
 from wattree.report.words import (
     NOT_APPLICABLE,
     SHOWN_SHARE,
@@ -52,7 +52,7 @@ _ROWS = (
     _Row("MFU", ("mfu",), percent),
     _Row("memory", ("memory", "peak_bytes"), format_bytes, related=True),
     _Row("capacity", ("memory", "capacity_bytes"), format_bytes),
-    _Row("energy", ("energy_j", "total"), joules, related=True),
+    _Row("energy, with PUE", ("energy_j", "total"), joules, related=True),
     _Row(
         "J/token, prefill",
         ("generation", "prefill", "energy_per_token_j"),
@@ -60,7 +60,8 @@ _ROWS = (
         related=True,
     ),
     _Row("J/token, decode", ("generation", "decode", "energy_per_token_j"), joules, related=True),
-    _Row("power", ("average_power_w",), watts),
+    _Row("power, before PUE", ("average_power_w",), watts),
+    _Row("PUE", ("pue",), significant),
     _Row("cost", ("cost_usd",), money, related=True),
     _Row("carbon", ("carbon_gco2e",), grams),
 )
@@ -83,6 +84,8 @@ def show_comparison(comparison: RunComparison, console: Console) -> None:
     console.print(Text("\nWhy", style="bold"))
     for sentence in comparison.reasons:
         console.print(Padding(Text(sentence), INDENT))
+    if comparison.assumed:
+        section("Assumed in all runs", bullets(comparison.assumed), console)
 
 
 def compared_rows(comparison: RunComparison) -> list[tuple[str, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from rich.console import Console
@@ -13,9 +14,16 @@ from wattree.design import Outcome, Results
 from wattree.design.answers import Sweep, sweep_of
 from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.report.design.words import MEASURES, SHORT, amount, level
+from wattree.units import counted
 
 #: Points of a table that a terminal shows; files have them all.
 _MOST_ROWS = 12
+#: Totals in the order in which they are left out of a narrow table.
+_LEAST_ASKED = ("carbon_gco2e", "power_w", "capital_usd", "cost_usd", "energy_j")
+#: Totals of the whole site, with a word on what they are of.
+_AT_SITE = {"energy_j": "", "power_w": "peak "}
+#: Columns between two figures.
+_GAP = 2
 
 
 def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -> None:
@@ -30,32 +38,76 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
     least = {o: best for o in study.objectives if (best := results.best(o)) is not None}
     listed = {*order[:rows].tolist(), *least.values()}
     shown = [index for index in order.tolist() if index in listed]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("point", justify="right")
-    for axis in study.axes:
-        table.add_column(Text(axis.label))
     cells = {index: _cells(sweep, index, totals) for index in shown}
-    for place, name in enumerate(totals, start=len(study.axes)):
-        # A figure is never cut, whatever has to go.
-        width = max((len(row[place]) for row in cells.values()), default=0)
-        table.add_column(SHORT[name], justify="right", min_width=width)
-    for index, row in cells.items():  # numbered as on the page
-        table.add_row(f"#{index + 1}", *map(Text, row))
+    heads = ["point", *(axis.label for axis in study.axes), *(SHORT[name] for name in totals)]
+    rows_of = [[f"#{index + 1}", *row] for index, row in cells.items()]  # numbered as on the page
+    dropped = _too_many(heads, rows_of, totals, study.objectives, console.width)
+    kept = [place for place, head in enumerate(heads) if head not in dropped]
+    table = Table(box=None, pad_edge=False)
+    for place in kept:
+        is_axis = 0 < place <= len(study.axes)
+        width = max((len(row[place]) for row in rows_of), default=0)
+        table.add_column(
+            Text(heads[place]),
+            justify="left" if is_axis else "right",
+            overflow="fold",
+            no_wrap=not is_axis,  # a figure is never cut, whatever has to go
+            min_width=_longest_word(heads[place]) if is_axis else width,
+        )
+    for row in rows_of:
+        table.add_row(*(Text(row[place]) for place in kept))
     if len(order):
         console.print(table)
+        _show_basis({head for head in heads if head not in dropped}, dropped, console)
         _show_strategies({n: results.outcomes[n] for n in shown}, console)
     if len(least) > 1:
         named = (f"{MEASURES[OBJECTIVE_TOTALS[o]]} at #{n + 1}" for o, n in least.items())
         console.print(f"least {', '.join(named)}", markup=False)
     finished, there = len(results), results.points or len(results)
     console.print(
-        f"{finished:,} of {there:,} points finished, {int(feasible.sum()):,} feasible"
+        f"{finished:,} of {counted(there, 'point')} finished, {int(feasible.sum()):,} feasible"
         + (f", {len(shown)} shown" if len(order) > len(shown) else "")
     )
     if results.out_of_time:
         minutes = results.study.sampler.minutes
         console.print(f"the study's {minutes:g} minutes were over: run again to go on")
     _show_reasons(results, console)
+
+
+def _show_basis(shown: AbstractSet[str], dropped: Sequence[str], console: Console) -> None:
+    """Print what the totals of a table include, and which it has no room for."""
+    found = [f"{word}{SHORT[name]}" for name, word in _AT_SITE.items() if SHORT[name] in shown]
+    lines = [f"{' and '.join(found).capitalize()} with PUE."] if found else []
+    lines += [f"Not shown: {', '.join(dropped)}."] if dropped else []
+    if lines:
+        console.print(" ".join(lines))
+
+
+def _too_many(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    totals: Sequence[str],
+    objectives: Sequence[str],
+    width: int,
+) -> list[str]:
+    """Return the heads of totals for which a terminal has no room; objectives stay."""
+    needs = {
+        head: max([_longest_word(head), *(len(row[place]) for row in rows)])
+        if place > len(heads) - len(totals) - 1
+        else max(map(_longest_word, [head, *(row[place] for row in rows)]))
+        for place, head in enumerate(heads)
+    }
+    wanted = {OBJECTIVE_TOTALS[name] for name in objectives}
+    dropped: list[str] = []
+    for name in _LEAST_ASKED:
+        taken = sum(needs[head] + _GAP for head in heads if head not in dropped) - _GAP
+        if taken > width and name in totals and name not in wanted:
+            dropped.append(SHORT[name])
+    return dropped
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
 
 
 def _cells(sweep: Sweep, point: int, totals: list[str]) -> list[str]:

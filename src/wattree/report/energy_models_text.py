@@ -15,7 +15,7 @@ from wattree.energy.predict import EnergyForecast, Figure
 from wattree.energy.scores import GroupComparison, Score
 from wattree.report.parts import INDENT, headed_table
 from wattree.report.words import NOT_APPLICABLE, percent, quantity
-from wattree.units import format_time
+from wattree.units import counted, format_time
 
 #: Lines of a list before the rest is only counted.
 _LISTED = 12
@@ -181,7 +181,7 @@ def show_comparison(comparison: EnergyComparison, console: Console) -> None:
         _title(
             console,
             f"{group.node or 'nodes'} ({group.origin}): {group.scored} training runs, predicted "
-            f"from {group.fitted} runs ({comparison.fit_on})",
+            f"from {counted(group.fitted, 'run')} ({comparison.fit_on})",
         )
         console.print(Padding(_totals(group), INDENT))
         _knows(console, group)

@@ -20,7 +20,7 @@ from wattree.report.words import (
     significant,
 )
 from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
-from wattree.units import format_time
+from wattree.units import counted, format_time, plural
 
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 #: Components that follow work, and those that follow all others of a node or site alike, whose
@@ -117,13 +117,16 @@ def sparkline(watts: Sequence[float], console: Console) -> str:
 
 def run_facts(run: RunBill) -> list[tuple[str, str]]:
     """Return the totals of a run, as pairs of name and text."""
-    target = f"{count(run.samples)} samples"
+    target = f"{count(run.samples)} {plural('sample', run.samples)}"
     if run.tokens is not None:
-        target = f"{count(run.tokens)} tokens, {target}"
+        target = f"{count(run.tokens)} {plural('token', run.tokens)}, {target}"
     facts = [
-        ("Target", f"{target}, {run.steps:,} step{'s' * (run.steps != 1)}"),
+        ("Target", f"{target}, {counted(run.steps, 'step')}"),
         ("Time", f"{format_time(run.time_s)} without interruptions"),
-        ("Energy", f"{quantity(run.energy_j, 'J')} = {quantity(run.energy_j / 3600, 'Wh')}"),
+        (
+            "Energy",
+            f"{quantity(run.energy_j, 'J')} = {quantity(run.energy_j / 3600, 'Wh')}, with PUE",
+        ),
         ("Cost", money(run.cost_usd)),
         ("Carbon", grams(run.carbon_gco2e)),
     ]

@@ -9,7 +9,7 @@ from rich.table import Table
 from wattree.report.parts import headed_table
 from wattree.report.words import column, count, percent, quantity
 from wattree.trace import GenerationUse, PhaseUse, Result
-from wattree.units import format_bytes, format_time
+from wattree.units import counted, format_bytes, format_time
 
 
 def generation_rows(use: GenerationUse) -> list[tuple[str, str]]:
@@ -17,8 +17,8 @@ def generation_rows(use: GenerationUse) -> list[tuple[str, str]]:
     rows = [
         (
             "Generation",
-            f"{use.sequences:,} sequences, {use.prompt_length:,} tokens of prompt, "
-            f"{use.generate_length:,} generated",
+            f"{counted(use.sequences, 'sequence')}, {counted(use.prompt_length, 'token')} "
+            f"of prompt, {use.generate_length:,} generated",
         ),
         ("First token", f"{format_time(use.time_to_first_token_s)} (all prompts)"),
     ]

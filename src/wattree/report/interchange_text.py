@@ -10,7 +10,7 @@ from rich.text import Text
 
 from wattree.interchange import Exported, Replay
 from wattree.report.words import part_in_words, percent, quantity
-from wattree.units import format_bytes, format_time
+from wattree.units import counted, format_bytes, format_time
 
 _TIMES_FROM = {
     "wattree": "as simulated when Wattree wrote it",
@@ -22,16 +22,23 @@ _TIMES_FROM = {
 def show_exported(done: Exported, console: Console) -> None:
     """Print the files that an export wrote."""
     console.print(
-        f"{done.ranks:,} traces, {done.nodes:,} nodes, {format_bytes(done.size_bytes)}: "
-        f"{done.folder}/{done.prefix}.RANK.et",
+        f"{counted(done.ranks, 'trace')}, {counted(done.nodes, 'node')}, "
+        f"{format_bytes(done.size_bytes)}: {done.folder}/{done.prefix}.RANK.et",
         soft_wrap=True,
     )
-    console.print(f"{done.groups:,} process groups: {done.folder}/comm_group.json", soft_wrap=True)
+    console.print(
+        f"{counted(done.groups, 'process group')}: {done.folder}/comm_group.json", soft_wrap=True
+    )
 
 
 def show_replay(done: Replay, console: Console) -> None:
     """Print the time of a replayed trace and where it goes."""
-    console.print(Text(f"{done.source}: {done.ranks:,} ranks, {done.nodes:,} nodes", style="bold"))
+    console.print(
+        Text(
+            f"{done.source}: {counted(done.ranks, 'rank')}, {counted(done.nodes, 'node')}",
+            style="bold",
+        )
+    )
     console.print(f"Times: {_TIMES_FROM[done.times_from]}\n")
     console.print(Text(f"Step time  {format_time(done.step_time_s)}", style="bold"))
     console.print(f"\nWhere the step goes (rank {done.slowest_rank}, which computes longest)")
@@ -69,8 +76,8 @@ def _show_energy(done: Replay, console: Console) -> None:
         return
     console.print(
         Text(
-            f"\nEnergy  {quantity(energy.use.total, 'J')}, on average "
-            f"{quantity(energy.average_w, 'W')} before PUE"
+            f"\nEnergy  {quantity(energy.use.total, 'J')} with PUE, on average "
+            f"{quantity(energy.average_w, 'W')} before it"
         )
     )
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))

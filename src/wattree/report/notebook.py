@@ -13,7 +13,7 @@ from rich.console import Console
 from wattree.errors import MissingExtraError, check_packages
 from wattree.printable import printable
 from wattree.report.words import job_in_words, joules, percent, strategy_in_words
-from wattree.units import format_bytes, format_time
+from wattree.units import counted, format_bytes, format_time
 
 if TYPE_CHECKING:
     from wattree.design.results import Results
@@ -67,7 +67,7 @@ def _estimate_line(value: StepEstimate) -> str:
 
 
 def _plan_line(value: Plan) -> str:
-    found = f"{value.candidates:,} strategies screened, {value.feasible:,} feasible"
+    found = f"{counted(value.candidates, 'strategy')} screened, {value.feasible:,} feasible"
     if value.best is None:
         return f"nothing fits; {found}"
     time = f"{format_time(value.best.result.step_time_s)} per {value.best.result.timed}"
@@ -89,7 +89,9 @@ def _sweep_line(value: PowerSweep) -> str:
 
 
 def _study_line(value: Results) -> str:
-    found = f"{value.study.name}: {len(value)} points, {int(value.feasible.sum())} feasible"
+    found = (
+        f"{value.study.name}: {counted(len(value), 'point')}, {int(value.feasible.sum())} feasible"
+    )
     best = value.best()
     if best is None:
         return found
@@ -98,7 +100,7 @@ def _study_line(value: Results) -> str:
 
 def _schedule_line(value: QueueSchedule) -> str:
     late = "" if value.meets_deadlines else f", {value.totals.late} late"
-    return f"{len(value.jobs)} jobs{late}, gap {percent(value.gap)}"
+    return f"{counted(len(value.jobs), 'job')}{late}, gap {percent(value.gap)}"
 
 
 def _validation_line(value: Validation) -> str:

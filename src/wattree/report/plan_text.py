@@ -21,8 +21,9 @@ from wattree.report.words import (
     column,
     job_in_words,
     significant,
+    with_pue,
 )
-from wattree.units import format_bytes, format_time
+from wattree.units import counted, format_bytes, format_time
 
 if TYPE_CHECKING:
     # Only for the types: the search loads the whole stack of predictions.
@@ -37,6 +38,8 @@ _MOST_VARIANTS = 2
 #: Strategies that the short answer names behind the best one, and sentences of its reason: where
 #: the step goes, and what decides against the runner-up.
 _FEW, _REASONS = 4, 2
+#: Assumptions of the short answer: software, site and prices come first.
+_ASSUMPTIONS = 4
 
 
 def show_plan(
@@ -96,10 +99,14 @@ def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Conso
         for sentence in plan.explanation[:_REASONS]:
             console.print(Padding(Text(sentence), INDENT))
     if best.result.assumed:
-        section("Assumed", bullets(best.result.assumed[:_REASONS]), console)
+        section("Assumed", bullets(best.result.assumed[:_ASSUMPTIONS]), console)
     if plan.exact is not None or plan.pareto:
         _more_rankings(plan, console)
-    left = [f"{len(plan.ideas)} strategies as a table", "all comparisons", "what was rejected"]
+    left = [
+        f"{counted(len(plan.ideas), 'strategy')} as a table",
+        "all comparisons",
+        "what was rejected",
+    ]
     console.print(Text(f"\n--full adds {', '.join(left)}.", style="dim"))
 
 
@@ -261,7 +268,7 @@ def _headline(plan: Plan, console: Console) -> None:
     if first is not None:
         console.print(Text(job_in_words(first.result), style="bold"))
     console.print(
-        f"{plan.candidates:,} strategies screened, {plan.feasible:,} feasible, "
+        f"{counted(plan.candidates, 'strategy')} screened, {plan.feasible:,} feasible, "
         f"{plan.simulated:,} simulated in {format_time(plan.wall_s)}; "
         f"ranked by {plan.objective}.",
         highlight=False,
@@ -273,11 +280,12 @@ def _headline(plan: Plan, console: Console) -> None:
 def _legend(entries: Sequence[RankedStrategy], console: Console) -> None:
     result = entries[0].result
     rate = _counted(entries[0])
-    power = "" if token_columns([result]) else "power of all nodes; "
+    power = "" if token_columns([result]) else ", power of all nodes before it"
     console.print(
         Text(
             f"\nPer {result.timed}: {rate} of the whole job; memory of the fullest device (it has "
-            f"{format_bytes(result.memory.capacity_bytes)}); {power}cost in dollars or cents (¢).",
+            f"{format_bytes(result.memory.capacity_bytes)}); energy {with_pue(result.pue)}{power}; "
+            "cost in dollars or cents (¢).",
             style="dim",
         )
     )

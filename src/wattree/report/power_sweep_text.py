@@ -31,7 +31,7 @@ def show_power_sweep(sweep: PowerSweep, console: Console) -> None:
     console.print()
     console.print(
         f"{_least_energy(sweep)} Least energy-delay product (EDP) at "
-        f"{sweep.least_energy_delay_w:g} W."
+        f"{sweep.least_energy_delay_w:g} W. Energy with PUE, power before it."
     )
 
 

@@ -37,6 +37,7 @@ from wattree.report.parts import (
 from wattree.report.pools_text import pool_table
 from wattree.report.words import (
     SHOWN_SHARE,
+    average_power,
     changed_function,
     count,
     grams,
@@ -49,9 +50,10 @@ from wattree.report.words import (
     quantity,
     strategy_in_words,
     watts,
+    with_pue,
 )
 from wattree.trace import Evidence, PoolUse, Result, TierUse
-from wattree.units import format_bytes, format_time
+from wattree.units import counted, format_bytes, format_time
 
 
 def show_result(
@@ -103,9 +105,9 @@ def show_result(
     size = result.simulation
     console.print(
         Text(
-            f"\nSimulated {size.tasks:,} tasks, {size.events:,} events, {size.rank_classes:,} rank "
-            f"{_plural('class', size.rank_classes)} for {result.ranks:,} "
-            f"{_plural('rank', result.ranks)}; compiled in {format_time(size.compile_s)}, "
+            f"\nSimulated {counted(size.tasks, 'task')}, {counted(size.events, 'event')}, "
+            f"{counted(size.rank_classes, 'rank class')} for {counted(result.ranks, 'rank')}; "
+            f"compiled in {format_time(size.compile_s)}, "
             f"executed in {format_time(size.run_s)}.",
             style="dim",
         )
@@ -154,8 +156,9 @@ def summary_rows(result: Result) -> list[tuple[str, Text | str]]:
             "Energy",
             f"{quantity(result.energy_j.total, 'J')}"
             f"{likely(result.interval.get('energy_j'), joules)} per {result.timed}, "
-            f"{quantity(result.average_power_w, 'W')} on average",
+            f"{with_pue(result.pue)}",
         ),
+        ("Power", average_power(result.average_power_w, result.pue)),
         *(inference_rows(result) if result.workload == "forward" else ()),
         *_bill_rows(result),
     ]
@@ -179,7 +182,7 @@ def _run_sections(result: Result, console: Console) -> None:
     if result.shift is not None:
         title = (
             f"A run of {format_time(result.shift.run_s)} "
-            f"({quantity(result.shift.energy_j / 3600, 'Wh')}) by the hour that it starts"
+            f"({quantity(result.shift.energy_j / 3600, 'Wh')} with PUE) by the hour that it starts"
         )
         section(title, shift_table(result.shift), console)
 
@@ -288,7 +291,7 @@ def _energy(result: Result, console: Console) -> Table:
 
 
 def _energy_sections(result: Result, console: Console) -> None:
-    title = "Energy of one step, node overheads and PUE included"
+    title = f"Energy of one {result.timed}, node overheads included, {with_pue(result.pue)}"
     section(title, _energy(result, console), console)
     energy = result.energy_j
     if energy.ledger:
@@ -366,9 +369,3 @@ def _without_unit(field: str) -> str:
     for ending in ("_s", "_bytes", "_w", "_j", "_usd", "_gco2e"):
         parts = [part.removesuffix(ending) for part in parts]
     return " ".join(parts).replace("_", " ")
-
-
-def _plural(noun: str, number: int) -> str:
-    if number == 1:
-        return noun
-    return f"{noun}es" if noun.endswith("s") else f"{noun}s"

@@ -42,6 +42,7 @@ def show_schedule(schedule: QueueSchedule, console: Console) -> None:
     for row in islice(job_rows(schedule), _MOST_ROWS):
         table.add_row(*(row[head] for head in _SHOWN))
     console.print(table)
+    console.print(Text("Power and energy with PUE.", style="dim"))
     if (more := len(schedule.jobs) - _MOST_ROWS) > 0:
         console.print(f"and {more} later ones (--json, --report)")
     section("Compared with first come, first served", _comparison(schedule), console)
@@ -117,7 +118,7 @@ def total_rows(schedule: QueueSchedule) -> Iterator[tuple[str, str, str, str]]:
     """Yield a line for each figure, with the cells of `TOTALS_HEAD`."""
     own, plain = schedule.totals, schedule.first_come
     figures = (
-        ("energy", joules, "energy_j"),
+        ("energy, with PUE", joules, "energy_j"),
         ("cost", money, "cost_usd"),
         ("carbon", grams, "carbon_gco2e"),
         ("last job ends", format_time, "makespan_s"),

@@ -13,7 +13,7 @@ from wattree.report.parts import facts_table, headed_table, section
 from wattree.report.plan_text import strategy_label
 from wattree.report.result_text import summary_rows
 from wattree.report.words import NOT_APPLICABLE, count, money, quantity
-from wattree.units import format_time
+from wattree.units import counted, format_time
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -28,7 +28,9 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
         console.print(Text(words, style="bold red"))
     else:
         result = smallest.best.result
-        words = f"{smallest.nodes} x {job.cluster.node.name} ({result.ranks:,} devices in use)"
+        words = (
+            f"{smallest.nodes} x {job.cluster.node.name} ({counted(result.ranks, 'device')} in use)"
+        )
         console.print(Text(f"{result.model} needs {words}", style="bold"))
         console.print(Text(strategy_label(smallest.best)))
         console.print(facts_table(summary_rows(result)))

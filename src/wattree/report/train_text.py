@@ -10,7 +10,7 @@ from rich.table import Table
 
 from wattree.report.words import NOT_APPLICABLE, percent, significant
 from wattree.trace import STAGES, Result, Run, TrainingUse
-from wattree.units import format_bytes, format_time
+from wattree.units import counted, format_bytes, format_time, plural
 
 
 def show_trained(result: Result, run: Run, comparison: Any, console: Console) -> None:
@@ -57,7 +57,9 @@ def show_rivals(found: Mapping[str, Mapping[str, Any]], console: Console) -> Non
         "sent by a rank": lambda result: format_bytes(result["training"]["sent_bytes"]),
         "collectives": lambda result: f"{result['training']['collectives']:.3g}",
         "parameters": lambda result: f"{result['parameters']:,}",
-        "energy of a step": lambda result: _joules(result["energy_j"]["total"], unit=" J"),
+        "energy of a step, with PUE": lambda result: _joules(
+            result["energy_j"]["total"], unit=" J"
+        ),
     }
     for name, cell in rows.items():
         table.add_row(name, *map(cell, found.values()))
@@ -75,8 +77,8 @@ def _headline(result: Result, use: TrainingUse) -> str:
     ended = "interrupted after" if use.interrupted else "trained"
     since = f" (from step {use.first_step} on)" if use.first_step else ""
     return (
-        f"{result.model} on {result.ranks} rank{'s' * (result.ranks > 1)}: {ended} "
-        f"{use.steps} step{'s' * (use.steps != 1)}{since}, "
+        f"{result.model} on {counted(result.ranks, 'rank')}: {ended} "
+        f"{counted(use.steps, 'step')}{since}, "
         f"loss {use.losses[-1] if use.losses else float('nan'):.6g}"
     )
 
@@ -84,20 +86,24 @@ def _headline(result: Result, use: TrainingUse) -> str:
 def _facts(result: Result, run: Run, use: TrainingUse) -> list[str]:
     lines = [
         f"{format_time(result.step_time_s)} a step, {significant(result.samples_per_s)} samples/s; "
-        f"{use.measured_steps} steps measured"
+        f"{counted(use.measured_steps, 'step')} measured"
     ]
     if use.processes_per_device > 1:
         lines.append(
             f"{use.processes_per_device} processes on each device, {use.batch_rule}: "
-            f"{use.samples:,} samples a step, learning rate × {use.learning_rate_scale:g}"
+            f"{counted(use.samples, 'sample')} a step, learning rate × {use.learning_rate_scale:g}"
         )
     if use.target_loss is not None:
-        reached = f"reached after {use.target_step} steps" if use.target_step else "not reached"
+        reached = (
+            f"reached after {counted(use.target_step, 'step')}"
+            if use.target_step
+            else "not reached"
+        )
         lines.append(f"target loss {use.target_loss:g}: {reached}")
     parts = ", ".join(f"{name} {format_bytes(sent)}" for name, sent in use.sent_by.items())
     lines.append(
         f"{format_bytes(use.sent_bytes)} sent by a rank in a step, "
-        f"{use.collectives:.4g} collective{'s' * (use.collectives != 1)}"
+        f"{use.collectives:.4g} {plural('collective', use.collectives)}"
         f"{f': {parts}' if len(use.sent_by) > 1 else ''}"
     )
     lines.append(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattree.units import rounded
+from wattree.units import counted, rounded
 
 if TYPE_CHECKING:
     from wattree.trace import Result
@@ -76,6 +76,17 @@ def watts(power_w: float | None) -> str:
 def joules(energy_j: float | None) -> str:
     """Return an energy."""
     return quantity(energy_j, "J")
+
+
+def with_pue(pue: float | None) -> str:
+    """Return what energy includes of the site; its power does not, everywhere in Wattree."""
+    return "with PUE" if pue is None else f"with PUE {pue:.3g}"
+
+
+def average_power(power_w: float | None, pue: float | None) -> str:
+    """Return the power of nodes, and what the site draws for it: that times the time is energy."""
+    words = f"{watts(power_w)} on average before PUE"
+    return words if pue is None or power_w is None else f"{words}, {watts(power_w * pue)} with it"
 
 
 def grams(mass_gco2e: float | None) -> str:
@@ -165,6 +176,8 @@ def changed_function(parameter_ratio: float) -> str:
 
 def strategy_in_words(strategy: Mapping[str, Any]) -> str:
     """Return the `strategy` of a result as one line."""
+    from wattree.strategy import schedule_in_words  # loads numpy, which help does not need
+
     meshes = strategy.get("meshes") or {"": {"mesh": strategy.get("mesh") or {}}}
     words = [" + ".join(f"{name} {_degrees(own['mesh'])}".strip() for name, own in meshes.items())]
     if preset := strategy.get("preset"):
@@ -173,11 +186,11 @@ def strategy_in_words(strategy: Mapping[str, Any]) -> str:
     schedule = strategy.get("schedule") or {}
     axis = schedule.get("axis", "pp")
     if "name" in schedule and sum(own["mesh"].get(axis, 1) for own in meshes.values()) > 1:
-        words.append(str(schedule["name"]))
+        words.append(schedule_in_words(str(schedule["name"])))
         if (chunks := schedule.get("virtual_stages") or 1) > 1:
             words.append(f"{chunks} virtual stages")
     if micro_batches := schedule.get("micro_batches"):
-        words.append(f"{micro_batches} micro-batch{'es' if micro_batches != 1 else ''}")
+        words.append(counted(micro_batches, "micro-batch"))
     if (processes := strategy.get("processes_per_device") or 1) > 1:
         words.append(f"{processes} processes a device")
     return ", ".join(words)
@@ -185,4 +198,4 @@ def strategy_in_words(strategy: Mapping[str, Any]) -> str:
 
 def _degrees(degrees: Mapping[str, int]) -> str:
     parallel = [f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1]
-    return " × ".join(parallel) or "one rank"
+    return " × ".join(parallel) or "1 device"

@@ -195,7 +195,7 @@ def recipe_of(job: Job) -> Recipe:
     misfits = misfits_of(job, options, schedule) | _misfits_of_model(job, options)
     if job.data.global_batch % share:
         misfits["data.global_batch"] = (
-            f"{job.data.global_batch} samples do not split into micro-batches of "
+            f"{job.data.global_batch} samples cannot be split into micro-batches of "
             f"{options.pipeline.micro_batch} on {options.replicas} replicas; use a multiple of "
             f"{share}"
         )

@@ -16,7 +16,7 @@ from wattree.schedule.queue import JobQueue, QueuedJob
 from wattree.search import plan
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.trace import Result
-from wattree.units import format_bytes
+from wattree.units import counted, format_bytes
 
 Progress = Callable[[str, int, int], None]
 
@@ -90,7 +90,7 @@ def predicted_ways(
                     mistakes[str(error).removeprefix(f"{queue.source}: ")] = None
             own, reason = known[key]
             found += [_way(queue, queued, *each) for each in own]
-            reasons += [f"{nodes} node{'s' * (nodes > 1)}: {reason}"] if reason else []
+            reasons += [f"{counted(nodes, 'node')}: {reason}"] if reason else []
             done += 1
             if progress is not None:
                 progress("predict", done, total)

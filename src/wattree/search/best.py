@@ -174,7 +174,6 @@ def best_strategy(
             objectives=(objective,),
             fewest=min(_FEWEST, simulate),
             enough=simulate,
-            detail=False,
         )
         counts |= {why: counts.get(why, 0) + count for why, count in found.missed.items()}
     ranked = found.found[0] if found and found.found else None

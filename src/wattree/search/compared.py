@@ -10,7 +10,7 @@ from typing import Any, Final, TypeGuard
 
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
-from wattree.job import Job, WorkloadKind, load_job
+from wattree.job import Job, WorkloadKind, load_job, prices_in_words, site_in_words
 from wattree.json_text import parsed_object
 from wattree.lowering.checked import checked
 from wattree.lowering.setting import Setting, setting_of
@@ -18,8 +18,8 @@ from wattree.predict import simulate
 from wattree.search.explain import against, part_differences
 from wattree.search.plan_result import RankedStrategy
 from wattree.shown import Shown
-from wattree.strategy import StrategyOptions, options_in_words
-from wattree.units import format_bytes, format_quantity
+from wattree.strategy import StrategyOptions, options_in_words, schedule_in_words
+from wattree.units import counted, format_bytes, format_quantity
 
 #: Figures that every result has, with the keys below those that have some.
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,7 +29,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: Figures that a result may have.
 _OPTIONAL: Final = (
-    *(("tokens_per_s",), ("samples_per_s",), ("mfu",), ("average_power_w",)),
+    *(("tokens_per_s",), ("samples_per_s",), ("mfu",), ("average_power_w",), ("pue",)),
     *(("energy_j", "total"), ("cost_usd",), ("carbon_gco2e",)),
 )
 #: What adds up, where a result has it: numbers by name.
@@ -46,6 +46,7 @@ _MOST: Final = 1e100
 _LIMIT_BYTES: Final = 1 << 26
 #: Differences of memory and energy below this share are nothing to people.
 _NOTHING: Final = 0.01
+_NOT_APPLICABLE: Final = "–"
 #: Steps closer than this are equally long.
 _TIE: Final = 5e-4
 
@@ -71,6 +72,11 @@ class ComparedRun:
     setting: Setting | None = None
     ranked: RankedStrategy | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a job that was simulated for the comparison."""
+        return "software" in self.facts
 
     @property
     def fits(self) -> bool:
@@ -101,6 +107,15 @@ class RunComparison(Shown):
             f"{format_bytes(run.figures['memory']['capacity_bytes'])} per device"
             for run in self.runs
             if not run.fits
+        )
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What every run assumes, one sentence each; what differs is among the facts."""
+        found = [run.figures.get("assumed") for run in self.runs]
+        first, *others = (each if isinstance(each, list | tuple) else () for each in found)
+        return tuple(
+            line for line in first if isinstance(line, str) and all(line in o for o in others)
         )
 
     def records(self) -> list[dict[str, Any]]:
@@ -145,8 +160,10 @@ def compare(paths: Sequence[Path], *, calibration: Path | None = None) -> RunCom
 
 def compared(runs: Sequence[ComparedRun]) -> RunComparison:
     """Return runs side by side, with their differences."""
-    shared = [name for name in runs[0].facts if all(name in run.facts for run in runs)]
-    words = {name: tuple(run.facts[name] for run in runs) for name in shared}
+    # A job has every fact that applies to it; what a file of figures lacks is not known.
+    names = dict.fromkeys(name for run in runs for name in run.facts)
+    shared = [name for name in names if all(name in run.facts or run.is_job for run in runs)]
+    words = {name: tuple(run.facts.get(name, _NOT_APPLICABLE) for run in runs) for name in shared}
     differing = {name: each for name, each in words.items() if len(set(each)) > 1}
     same = differing.keys() <= {"strategy", "mesh", "schedule"} and "strategy" in shared
     reasons = tuple(_reason(runs[0], other, same=same) for other in runs[1:])
@@ -172,7 +189,7 @@ def run_of_job(path: Path, name: str, *, calibration: Path | None = None) -> Com
     return ComparedRun(
         name=name,
         source=str(path),
-        facts={**checked(job).facts, **_facts_of(figures)},
+        facts={**checked(job).facts, **_terms_of(job), **_facts_of(figures)},
         figures=figures,
         setting=setting,
         ranked=ranked,
@@ -278,9 +295,18 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
 
 
+def _terms_of(job: Job) -> dict[str, str]:
+    """Return where a job runs and whose prices it pays, name → words."""
+    prices = "; ".join(prices_in_words(job.cluster, job.terms))
+    return {"site": site_in_words(job.cluster.site, job.terms)} | (
+        {"price": prices} if prices else {}
+    )
+
+
 def _facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of a result: model, cluster, degrees, schedule."""
     facts = {name: str(figures[name]) for name in ("model", "cluster", "ranks") if name in figures}
+    facts["workload"] = str(figures.get("workload", WorkloadKind.TRAIN))
     strategy = figures.get("strategy")
     if isinstance(strategy, Mapping):
         meshes = strategy.get("meshes") or {"": strategy}
@@ -302,11 +328,10 @@ def _mesh_of(own: object) -> Mapping[str, Any]:
 
 
 def _schedule_in_words(schedule: Mapping[str, Any]) -> str:
-    words = [str(schedule.get("name", ""))]
+    words = [schedule_in_words(str(schedule.get("name", "")))]
     for key, each in (("micro_batches", "micro-batch"), ("virtual_stages", "virtual stage")):
         if (number := schedule.get(key)) and (number != 1 or key == "micro_batches"):
-            plural = "" if number == 1 else "es" if each.endswith("ch") else "s"
-            words.append(f"{number} {each}{plural}")
+            words.append(counted(number, each))
     return ", ".join(words)
 
 

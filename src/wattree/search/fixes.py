@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations
+from operator import itemgetter
 from pathlib import Path
 
 from wattree.closed_form.degrees import Degrees
@@ -48,8 +49,7 @@ def memory_fixes(
         known = {fix.change for fix in found}
         # A pair that contains a change which is enough alone would only cost more.
         likely = [c for c in likely if not any(part in known for part in c[0].split(" and "))]
-        likely.sort(key=lambda change: _estimated_s(setting, change[1]))
-        found += _fitting(setting, likely[: 2 * most])
+        found += _fitting(setting, _most_likely(setting, likely, 2 * most))
     found.sort(key=lambda fix: fix.step_time_s)
     return tuple(found[:most])
 
@@ -114,7 +114,7 @@ def _changes(  # noqa: C901 - one entry per kind of change
 
 def _elsewhere(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
     """Yield what other memory can hold."""
-    if (host := _to_host(setting, options)) is not None:
+    if (host := on_host(setting, options)) is not None:
         yield "optimizer state in host memory", host
     offload = options.traffic.offload
     if accesses_expanded_memory(setting.job.cluster) and offload.overflow is None:
@@ -122,7 +122,7 @@ def _elsewhere(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
         yield "overflow to expanded memory", options.changed(traffic=traffic)
 
 
-def _to_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | None:
+def on_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | None:
     """Return `options` with the optimizer on the host, where the node says how fast that is."""
     offload, cluster = options.traffic.offload, setting.job.cluster
     if offload.optimizer or cluster.is_mixed or cluster.node.host.memory_bytes_per_s is None:
@@ -184,8 +184,22 @@ def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
     return bool(left <= 1.01 * device.memory_bytes and found.tier_fits[0])
 
 
-def _estimated_s(setting: Setting, options: StrategyOptions) -> float:
-    return float(estimate(setting, options, _alone(setting, options)).step_time_s[0])
+def _most_likely(setting: Setting, changes: Iterable[Change], most: int) -> list[Change]:
+    """Return the fastest changes that fit by the closed form, and the leanest that it cannot tell.
+
+    It counts what is copied to the host as if it stayed on the device.
+    """
+    known: list[tuple[float, Change]] = []
+    open_: list[tuple[float, Change]] = []
+    for change in changes:
+        found = estimate(setting, change[1], _alone(setting, change[1]))
+        if is_expressible(change[1], setting.job.cluster):
+            known.append((float(found.step_time_s[0]), change))
+        else:
+            open_.append((float(found.process_bytes[0]), change))
+    first = itemgetter(0)
+    chosen = [*sorted(known, key=first)[:most], *sorted(open_, key=first)[:most]]
+    return [change for _, change in chosen]
 
 
 def _alone(setting: Setting, options: StrategyOptions) -> Degrees:

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattree.errors import InfeasibleError
+from wattree.errors import InfeasibleError, StrategyError
 from wattree.lowering.split_rules import has_split_positions
-from wattree.predict import Setting
+from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
+from wattree.search.fixes import on_host
 from wattree.search.limits import Limits
+from wattree.search.promising import misses
 from wattree.search.screen import (
     OUT_OF_MEMORY,
     OVER_POWER,
@@ -22,8 +24,8 @@ from wattree.search.screen import (
 )
 from wattree.search.space import enumerate_space
 from wattree.search.space_search import SearchedSpace, SpaceSearch, rejections
-from wattree.strategy import options_in_words
-from wattree.units import format_bytes, format_time
+from wattree.strategy import StrategyOptions, options_in_words
+from wattree.units import counted, format_bytes, format_time
 
 #: Units of a cap as people give them, largest first. [W]
 _CAP_UNITS = (("MW", 1e6), ("kW", 1e3), ("W", 1.0))
@@ -45,20 +47,20 @@ def infeasible(
     """
     setting, constraints, rejected = seek.setting, seek.constraints, rejections(sought)
     screened, missed = sought[0].screened, sought[0].found.missed
-    counted = ", ".join(
+    reasons = ", ".join(
         f"{reason} ({count:,})" for reason, count in sorted(rejected.items(), key=lambda r: -r[1])
     )
     job = setting.job
     where = f"{setting.model.name} on {job.cluster.label}"
     lines = [
         f"{job.source}: nothing fits: no strategy for {where} meets every constraint",
-        *([f"  rejected: {counted}"] if rejected else []),
+        *([f"  rejected: {reasons}"] if rejected else []),
     ]
     if not len(screened):
         batch = job.data.global_batch
         lines.append(
-            f"  the global batch of {batch} samples splits over no mesh of these devices that the "
-            "model admits; change data.global_batch or the number of nodes"
+            f"  the global batch of {counted(batch, 'sample')} splits over no mesh of these "
+            "devices that the model admits; change data.global_batch or the number of nodes"
         )
         return InfeasibleError("\n".join(lines), rejected, warnings=setting.warnings)
     wider = "" if max_devices is None or max_devices >= job.cluster.devices else _WIDER
@@ -84,7 +86,10 @@ def _more_nodes(setting: Setting, constraints: Constraints) -> str:
         screened = screen(wider, enumerate_space(wider, limits=lean))
         if screened.fits(constraints).any():
             return f"{more.nodes} nodes (by the closed form)"
-    return f"more than {cluster.nodes * 2**_MOST_DOUBLINGS} nodes, or a larger data.global_batch"
+    words = f"more than {cluster.nodes * 2**_MOST_DOUBLINGS} nodes"
+    # Replicas share samples: no more of them than the batch has can take part.
+    few = setting.job.data.global_batch < cluster.devices * 2**_MOST_DOUBLINGS
+    return f"{words}, or a larger data.global_batch" if few else words
 
 
 def _nearest(
@@ -99,11 +104,13 @@ def _nearest(
     if not fits.any():
         index = int(np.argmin(screened.memory_bytes / screened.capacity_bytes))
         need, capacity = float(screened.memory_bytes[index]), float(screened.capacity_bytes[index])
+        options = screened.options(index)
         return [
-            f"  nearest: {options_in_words(screened.options(index))}, which needs "
+            f"  nearest: {options_in_words(options)}, which needs "
             f"{format_bytes(need)} on each device of {format_bytes(capacity)}"
             + (f", {constraints.margin:.0%} left free" if constraints.margin else ""),
-            f"  what would help: {wider or _more_nodes(setting, constraints)}, "
+            f"  what would help: {_offloaded(setting, options, constraints)}"
+            f"{wider or _more_nodes(setting, constraints)}, "
             f"{_less_memory(setting)}",
         ]
     power_w = screened.average_power_w
@@ -126,7 +133,7 @@ def _nearest(
     if limit_s is not None and step_s > limit_s:
         took = format_time(step_s * steps)
         return [
-            f"  nearest: {words}, whose {steps:,} step{'s' * (steps > 1)} take"
+            f"  nearest: {words}, whose {counted(steps, 'step')} take"
             f"{'s' * (steps == 1)} {took}, past the deadline of {format_time(limit_s * steps)}",
             "  what would help: a later --deadline, fewer training.steps, or "
             f"{wider or 'more devices'}",
@@ -144,11 +151,24 @@ def _nearest(
     ]
 
 
+def _offloaded(setting: Setting, options: StrategyOptions, constraints: Constraints) -> str:
+    """Return that the optimizer's state in host memory is enough, if it is; `plan` does not try."""
+    host = on_host(setting, options) if setting.trains else None
+    try:
+        result = None if host is None else predicted(setting, host).result
+    except StrategyError:  # the host has less memory, or the schedule does not admit it
+        return ""
+    if result is None or misses(result, constraints):
+        return ""
+    took = format_time(result.step_time_s)
+    return f"that with 'offload: {{optimizer: host}}', which fits with {took} per step; "
+
+
 def _less_memory(setting: Setting) -> str:
     """Return what makes the need for memory smaller, or meets it."""
     shorter = "a shorter data.sequence_length, " if has_split_positions(setting.model) else ""
     if setting.decode is not None:
-        return "devices with more memory, shorter or fewer sequences"
+        return "devices with more memory, shorter or fewer sequences (data.global_batch)"
     if not setting.trains:
         return f"devices with more memory, {shorter}or a smaller data.global_batch"
     return f"devices with more memory, {shorter}or an optimizer with less state (adamw8bit, lion)"

@@ -14,7 +14,7 @@ from wattree.accounts.bill import energy_usd_per_j
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
-from wattree.job import Job
+from wattree.job import Job, naming
 from wattree.job.offers import Offer, offer_of
 from wattree.lowering.legality import check_sequence
 from wattree.predict import Setting, predicted
@@ -93,7 +93,8 @@ def plan(
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
     limits = _offered(limits or Limits(), job, any_software=any_software)
-    sought, found = _searched(seek, ranks, limits, approximate=allow_approximate)
+    with naming(job):
+        sought, found = _searched(seek, ranks, limits, approximate=allow_approximate)
     if not found:
         raise infeasible(seek, sought, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)

@@ -54,7 +54,6 @@ def search(
     objectives: Sequence[str] = ("time",),
     fewest: int = FEWEST,
     enough: int | None = None,
-    detail: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Search:
     """Simulate the most promising strategies, ranked by the first of `objectives`.
@@ -72,11 +71,10 @@ def search(
         objectives: One, or several for a front.
         fewest: Strategies wanted that meet every constraint, if there are as many.
         enough: As many end the search, whatever may follow; None: the closed form's error decides.
-        detail: Whether results tell all that plays can.
         progress: Called with (done, at most).
     """
     names = tuple(dict.fromkeys(objectives))
-    simulated = _Simulated(setting, screened, constraints, detail=detail)
+    simulated = _Simulated(setting, screened, constraints)
     for name in names:
         _simulate_best(
             simulated,
@@ -160,11 +158,8 @@ def _less_hungry(order: NDArray[np.int64], simulated: _Simulated, index: int) ->
 class _Simulated:
     """Strategies simulated so far, each once however often it is asked for."""
 
-    def __init__(
-        self, setting: Setting, screened: ScreenedSpace, constraints: Constraints, *, detail: bool
-    ) -> None:
+    def __init__(self, setting: Setting, screened: ScreenedSpace, constraints: Constraints) -> None:
         self.setting, self.screened, self.constraints = setting, screened, constraints
-        self.detail = detail
         self.all: dict[int, Result] = {}
         self.good: dict[int, Result] = {}
         self.reason: dict[int, str] = {}
@@ -174,7 +169,7 @@ class _Simulated:
         """Return the result of one strategy; None if it misses a constraint."""
         if index not in self.all:
             options = self.screened.options(index)
-            result = predicted(self.setting, options, detail=self.detail).result
+            result = predicted(self.setting, options).result
             self.all[index] = result
             self.tasks += result.simulation.tasks
             if reason := misses(result, self.constraints):

@@ -53,7 +53,7 @@ from wattree.strategy.tree import (
     StrategyTree,
     TreeNode,
 )
-from wattree.strategy.words import options_in_words
+from wattree.strategy.words import options_in_words, schedule_in_words
 
 __all__ = [
     "ACTIVATIONS",
@@ -117,4 +117,5 @@ __all__ = [
     "knobs_of",
     "on_fine_axes",
     "options_in_words",
+    "schedule_in_words",
 ]

@@ -15,6 +15,11 @@ from wattree.strategy.traffic import Offload
 _FIRST: Final = ("sharding", "context", "context_order", "sequence_parallel", "expert_over_tensor")
 
 
+def schedule_in_words(name: str) -> str:
+    """Return a pipeline schedule as papers spell it; jobs name it in small letters."""
+    return {"1f1b": "1F1B", "gpipe": "GPipe"}.get(name, name)
+
+
 def _placed(offload: Offload) -> list[str]:
     """Return the tensors stored in each memory tier behind the devices."""
     items = ("optimizer", "parameters", "activations", "tables", "overflow")
@@ -30,7 +35,7 @@ def options_in_words(options: StrategyOptions) -> str:
     has = options.present()
     phrase = {key: knob.in_words(options.value(key), has) for key, knob in KNOBS.items()}
     degrees = [f"{axis} {options.value(axis)}" for axis in AXES if options.value(axis) > 1]
-    words = [" × ".join(degrees) or "one rank"]
+    words = [" × ".join(degrees) or "1 device"]
     for key in _FIRST:
         words += phrase.pop(key)
     last = phrase.pop("recompute")
@@ -49,7 +54,7 @@ def _pipeline(options: StrategyOptions) -> list[str]:
     pipeline, words = options.pipeline, []
     if options.pp > 1:
         chunks = f" × {pipeline.virtual_stages}" if pipeline.virtual_stages > 1 else ""
-        words.append(pipeline.schedule + chunks)
+        words.append(schedule_in_words(pipeline.schedule) + chunks)
     if pipeline.stage_layers is not None:
         words.append(f"{'+'.join(map(str, pipeline.stage_layers))} layers")
     return words

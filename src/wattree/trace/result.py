@@ -156,9 +156,11 @@ class Result(Shown):
         parameters: Parameters of the trained function, tied ones once, including frozen ones.
         memory: Memory of the fullest rank.
         time_s: Parts of the step on the slowest rank.
-        energy_j: Energy of all nodes of the job, including the facility.
+        energy_j: Energy of all nodes of the job, with the site's PUE.
         average_power_w, peak_power_w: Power of all devices and nodes of the job, before PUE; the
             peak is over 256 equal parts of the step. [W]
+        pue: Facility energy / energy of the nodes at the site: average power × PUE × time is the
+            energy. None if unknown.
         cost_usd: Rent of the nodes for the step, or the price in `energy` of the job; None if no
             price is known. Electricity is part of a catalog rent. [USD]
         carbon_gco2e: Energy x intensity of the grid; None if unknown. [gCO2e]
@@ -230,6 +232,7 @@ class Result(Shown):
     colocation: ColocationUse | None = None
     workload: str = "train"
     generation: GenerationUse | None = None
+    pue: float | None = None
 
     @property
     def processes_per_device(self) -> int:
@@ -279,10 +282,10 @@ class Result(Shown):
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON.
 
-        Optional keys: `pools` if there are several, `tiers` if memory behind devices is used,
-        `materials` if the job has a loader, `power` if the simulation was detailed, `run` and
-        `shift` if requested, `training` if measured, `colocation` if processes share
-        devices; `interval`, `interval_parts` and `evidence_class` for predictions;
+        Optional keys: `pue` if known, `pools` if there are several, `tiers` if memory behind
+        devices is used, `materials` if the job has a loader, `power` if the simulation was
+        detailed, `run` and `shift` if requested, `training` if measured, `colocation` if processes
+        share devices; `interval`, `interval_parts` and `evidence_class` for predictions;
         `function`, `dense_parameters` and `parameter_ratio` if the function is changed;
         `workload` if it does not train, `generation` if it generates tokens.
         """
@@ -292,7 +295,7 @@ class Result(Shown):
             "tokens_per_j": self.tokens_per_j,
             "energy_delay_product_js": self.energy_delay_product_js,
         }
-        for name in ("power", "run", "shift", "training", "colocation", "generation"):
+        for name in ("power", "run", "shift", "training", "colocation", "generation", "pue"):
             if fields[name] is None:
                 del fields[name]
         for name in ("pools", "tiers", "interval", "interval_parts", "evidence_class"):

@@ -2,7 +2,9 @@
 
 Between two points where communication starts from, or ends into, the compute stream, its tasks
 run back to back whatever else happens, so one task with the sum of their work gives the same
-times. Searching and validating play merged graphs; a trace for people keeps every operator.
+times. Energy is not the same: a device's limit then applies to the mean power of a run instead of
+to each operator's, so the energy of a merged graph is up to some percent higher. Validation and
+calibration simulate merged graphs; what is shown to people keeps every operator.
 """
 
 from __future__ import annotations

@@ -302,13 +302,14 @@ def _check_size(step: LoweredStep, parts: Sequence[BlockParts]) -> None:
 
 
 def _check_count(step: LoweredStep, per_micro_batch: int) -> None:
-    tasks = per_micro_batch * step.strategy.schedule.micro_batches
+    micro_batches = step.strategy.schedule.micro_batches
+    tasks = per_micro_batch * micro_batches
     if tasks > _MOST_TASKS:
         raise StrategyError(
             {
-                "strategy.schedule.micro_batches": f"{step.strategy.schedule.micro_batches:,} "
-                f"micro-batches make {tasks:,} tasks, more than the {_MOST_TASKS:,} that can be "
-                "played; use a larger micro-batch or a smaller data.global_batch"
+                "data.global_batch": f"{micro_batches:,} micro-batches make {tasks:,} tasks, more "
+                f"than the {_MOST_TASKS:,} that can be simulated; use a smaller batch or a larger "
+                "micro-batch"
             }
         )
 

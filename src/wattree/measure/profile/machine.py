@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.errors import RunError
+from wattree.units import counted
 
 #: Precisions of GPUs by compute capability (CUDA C++ Programming Guide, "Arithmetic Instructions").
 _GPU_PRECISIONS = ((8, ("bf16", "tf32", "fp16", "fp32")), (7, ("fp16", "fp32")), (0, ("fp32",)))
@@ -96,8 +97,8 @@ def describe_machine(*, ranks: int | None, threads: int | None) -> Machine:
     title = info.get("model name") or platform.processor() or platform.machine()
     bf16 = {"avx512_bf16", "amx_bf16", "bf16"} & set(info.get("flags", "").split())
     return Machine(
-        title=f"{title}, {_counted(threads, 'thread')} a rank, "
-        f"{_counted(ranks, 'rank')} on {_counted(cores, 'core')}",
+        title=f"{title}, {counted(threads, 'thread')} a rank, "
+        f"{counted(ranks, 'rank')} on {counted(cores, 'core')}",
         device=f"{_slug(title)}-{ranks}x{threads}-on-{cores}",
         in_catalog=False,
         kind="cpu",
@@ -188,7 +189,3 @@ def busy_cores(seconds: float = 0.5) -> float:
 def _slug(text: str) -> str:
     plain = re.sub(r"\((r|tm)\)|cpu|processor|@.*", " ", text.lower())
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:40] or "cpu"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" + ("s" if number != 1 else "")

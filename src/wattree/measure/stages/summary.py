@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wattree.trace import Run
+from wattree.units import counted
 
 
 def summary_lines(run: Run) -> Iterator[str]:
@@ -12,8 +13,8 @@ def summary_lines(run: Run) -> Iterator[str]:
     steps = run.iterations or 1
     energy = f"{run.energy_j:.1f} J, {run.average_w:.1f} W ({run.origin})"
     yield (
-        f"wattree: {run.name}: {run.iterations} steps in {run.wall_s:.2f} s on {run.nodes} "
-        f"node(s), {energy if run.meters else 'no energy was read'}"
+        f"wattree: {run.name}: {counted(run.iterations, 'step')} in {run.wall_s:.2f} s on "
+        f"{counted(run.nodes, 'node')}, {energy if run.meters else 'no energy was read'}"
     )
     for stage, use in run.stages.items():
         energy = "" if use.energy_j is None else f"  {use.energy_j:10.1f} J"

@@ -7,6 +7,7 @@ from typing import Any
 from wattree.design import Axis, Results, Study, Workload
 from wattree.design.answers import Sweep
 from wattree.report.design.words import level
+from wattree.units import counted
 
 _RECONSTRUCTION = "reconstruction"
 
@@ -41,7 +42,8 @@ def marks(results: Results) -> list[dict[str, Any]]:
             noted[note] = noted.get(note, 0) + 1
     ranked = sorted(noted.items(), key=lambda item: -item[1])
     marked += [
-        _mark("Note", f"{note} ({count:,} results)", warn=True) for note, count in ranked[:8]
+        _mark("Note", f"{note} ({counted(count, 'result')})", warn=True)
+        for note, count in ranked[:8]
     ]
     if len(ranked) > 8:
         marked.append(_mark("Note", f"{len(ranked) - 8} more kinds of notes are in the table."))

@@ -29,6 +29,7 @@ from wattree.report.design.sections import (
 )
 from wattree.report.design.words import MEASURES, bottleneck_sentence, kind_sentence
 from wattree.report.html.templates import rendered, style
+from wattree.units import counted, plural
 
 _FOLDER = Path(__file__).with_name("page")
 _SECTIONS = (
@@ -133,8 +134,8 @@ def _counts(results: Results, summary: StudySummary) -> str:
     axes = sum(len(axis.levels) > 1 for axis in summary.sweep.axes)
     workloads = len(results.study.workloads)
     return (
-        f"{done:,}{open_points} point{'s' * (done != 1)} over {axes} "
-        f"{'axis' if axes == 1 else 'axes'}, {workloads} workload{'s' * (workloads != 1)}; "
+        f"{done:,}{open_points} {plural('point', done)} over {axes} "
+        f"{'axis' if axes == 1 else 'axes'}, {counted(workloads, 'workload')}; "
         f"{fit:,} fit."
     )
 

@@ -27,7 +27,7 @@ from wattree.design.answers import (
     is_ranked,
 )
 from wattree.report.words import NOT_APPLICABLE, money, part_in_words, quantity, significant
-from wattree.units import JOULES_PER_KWH, format_time
+from wattree.units import JOULES_PER_KWH, counted, format_time
 
 #: Measure → what people call it.
 MEASURES = {
@@ -35,7 +35,7 @@ MEASURES = {
     "energy_j": "energy to target",
     "cost_usd": "cost to target",
     "carbon_gco2e": "carbon to target",
-    "power_w": "peak power",
+    "power_w": "peak power with PUE",
     "capital_usd": "price of the cluster",
 }
 #: Measure → the same in one word, for heads of tables and after "less".
@@ -245,7 +245,7 @@ def ties_sentence(summary: StudySummary, measure: str) -> str:
     if not len(ties):
         return ""
     count = len(ties)
-    others = f"{count:,} other point{'s' if count > 1 else ''}"
+    others = counted(count, "other point")
     if count <= _MOST_TIES:
         others += f" ({', '.join(point_name(int(point)) for point in ties)})"
     close = "as good" if measure == CAPITAL else f"within {100 * ALIKE:.0f} %, too close to rank"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wattree.report.html.card import Card
 from wattree.report.plan_text import strategy_label
-from wattree.report.words import count, grams, joules, likely, money, percent
-from wattree.units import format_bytes, format_time
+from wattree.report.words import count, grams, joules, likely, money, percent, with_pue
+from wattree.units import counted, format_bytes, format_time
 
 if TYPE_CHECKING:
     from wattree.search import Plan
@@ -23,7 +23,7 @@ def plan_answer(plan: Plan) -> list[Card]:
         note = plan.explanation[0] if plan.explanation else ""
         return [Card(name="Best choice", value="none: nothing fits", note=note, bad=True)]
     figures = plan.best.result.as_json()
-    note = f"of {plan.feasible:,} strategies that fit, {plan.simulated:,} simulated"
+    note = f"of {counted(plan.feasible, 'strategy')} that fit, {plan.simulated:,} simulated"
     choice = Card(
         name=f"Best choice, by {plan.objective}", value=strategy_label(plan.best), note=note
     )
@@ -70,7 +70,7 @@ def _cost(figures: Mapping[str, Any]) -> Card:
     energy_j, carbon = (figures.get("energy_j") or {}).get("total"), figures.get("carbon_gco2e")
     cost = figures.get("cost_usd")
     if cost is not None and energy_j is not None:
-        notes.append(joules(energy_j))
+        notes.append(f"{joules(energy_j)} {with_pue(figures.get('pue'))}")
     if carbon is not None:
         notes.append(grams(carbon))
     if cost is not None and tokens:

@@ -9,6 +9,7 @@ from wattree.errors import OutputError, check_packages
 from wattree.files import write_atomic
 from wattree.report.html.templates import rendered, style
 from wattree.report.words import job_in_words, strategy_in_words
+from wattree.units import counted
 
 if TYPE_CHECKING:
     from wattree.learn.explain import Explanation
@@ -91,7 +92,7 @@ def write_schedule_report(path: Path, schedule: QueueSchedule) -> None:
 
     body = rendered("report.html.j2", report=schedule_view(schedule))
     queue = schedule.queue
-    title = f"{len(schedule.jobs)} jobs on {queue.cluster.label}"
+    title = f"{counted(len(schedule.jobs), 'job')} on {queue.cluster.label}"
     subtitle = "When each job runs, where, and under which power limit."
     _write(path, kind="Schedule", title=title, subtitle=subtitle, body=body)
 

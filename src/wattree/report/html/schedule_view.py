@@ -30,7 +30,7 @@ _SHOWN = {"energy": joules, "cost": money, "carbon": grams}
 def schedule_view(schedule: QueueSchedule) -> ReportView:
     """Return the contents of a schedule's report."""
     jobs = TableView(
-        caption="Jobs in the order of their start",
+        caption="Jobs in the order of their start; power and energy with PUE",
         head=JOBS_HEAD,
         body=[tuple(row.values()) for row in job_rows(schedule)],
         numbers=range(1, len(JOBS_HEAD)),

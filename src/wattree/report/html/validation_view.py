@@ -12,6 +12,7 @@ from wattree.report.html.report_view import ReportView
 from wattree.report.html.table_view import view_of
 from wattree.report.plots.of_validation import validation_plots
 from wattree.report.words import percent
+from wattree.units import counted
 from wattree.validation import ALL_SOURCES, worst
 from wattree.validation.score import inside_share
 from wattree.validation.table import QUANTITY_TITLES
@@ -57,9 +58,11 @@ def _certainty(found: Validation) -> Iterator[Card]:
 
 def _card(name: str, errors: Summary) -> Card:
     if errors.mean_abs_error is None or errors.median_abs_error is None:
-        return Card(name=name, value="no prediction", note=f"{errors.skipped:,} rows skipped")
+        return Card(
+            name=name, value="no prediction", note=f"{counted(errors.skipped, 'row')} skipped"
+        )
     return Card(
         name=f"{name}, mean error",
         value=percent(errors.mean_abs_error),
-        note=f"median {percent(errors.median_abs_error)}, {errors.count:,} rows",
+        note=f"median {percent(errors.median_abs_error)}, {counted(errors.count, 'row')}",
     )

@@ -25,8 +25,9 @@ from wattree.report.words import (
     part_in_words,
     percent,
     watts,
+    with_pue,
 )
-from wattree.units import format_bytes, format_time
+from wattree.units import counted, format_bytes, format_time
 
 if TYPE_CHECKING:
     from wattree.predict import Prediction
@@ -53,6 +54,7 @@ class PlanView:
     Attributes:
         headline: The answer in one sentence.
         answer: The answer in three cards.
+        assumed: What the best strategy's figures assume.
     """
 
     headline: str
@@ -63,6 +65,7 @@ class PlanView:
     table: TableView | None
     not_offered: Sequence[str] = field(default_factory=tuple)
     rejected: TableView | None = None
+    assumed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ class ComparisonView:
     reasons: Sequence[str]
     plots: Sequence[Plot]
     table: TableView
+    assumed: Sequence[str] = ()
 
 
 def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
@@ -103,8 +107,14 @@ def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
             note=fits + likely(spans.get("memory.peak_bytes"), format_bytes),
             bad=not memory["fits"],
         ),
-        _card(f"Energy per {each}", figures["energy_j"]["total"], joules, spans.get("energy_j")),
-        _card("Power", figures["average_power_w"], watts, spans.get("average_power_w")),
+        _card(
+            f"Energy per {each} with PUE",
+            figures["energy_j"]["total"],
+            joules,
+            spans.get("energy_j"),
+            basis="" if (pue := figures.get("pue")) is None else f"PUE {pue:.3g}",
+        ),
+        _card("Power before PUE", figures["average_power_w"], watts, spans.get("average_power_w")),
     ]
     if cost is not None:
         cards.append(_card(f"Cost per {each}", cost, money, spans.get("cost_usd")))
@@ -117,11 +127,12 @@ def step_view(prediction: Prediction) -> StepView:
     """Return the contents of a step's report."""
     result = prediction.result
     memory, energy, each = result.memory, result.energy_j, result.timed
+    pue = with_pue(result.pue)
     tables = [
         _parts(f"Where the {each} goes, on the slowest rank", asdict(result.time_s), format_time),
         _parts("Memory of the fullest device", memory.by_category, format_bytes),
-        _parts(f"Energy of the {each} by stage, PUE included", energy.by_stage, joules),
-        _parts(f"Energy of the {each} by component", energy.by_component, joules),
+        _parts(f"Energy of the {each} by stage, {pue}", energy.by_stage, joules),
+        _parts(f"Energy of the {each} by component, {pue}", energy.by_component, joules),
         TableView(
             caption="What the figures rest on",
             head=("quantity", "evidence", "shares and notes"),
@@ -156,7 +167,8 @@ def plan_view(plan: Plan) -> PlanView:
     if ideas:
         head, body = ranking_rows([idea[0] for idea in ideas])
         table = TableView(
-            caption=f"Ranked strategies by {plan.objective}, best first",
+            caption=f"Ranked strategies by {plan.objective}, best first; energy "
+            f"{with_pue(ideas[0][0].result.pue)}, power before it",
             head=head,
             body=body,
             numbers=[column for column in range(len(head)) if column != 1],
@@ -165,7 +177,7 @@ def plan_view(plan: Plan) -> PlanView:
         (reason, f"{number:,}")
         for reason, number in sorted(plan.rejected.items(), key=lambda item: -item[1])
     ]
-    fit = f"{plan.candidates:,} strategies screened, {plan.feasible:,} feasible"
+    fit = f"{counted(plan.candidates, 'strategy')} screened, {plan.feasible:,} feasible"
     return PlanView(
         headline="Nothing fits."
         if best is None
@@ -177,6 +189,7 @@ def plan_view(plan: Plan) -> PlanView:
         plots=plan_plots(ideas),
         table=table,
         not_offered=plan.not_offered,
+        assumed=() if best is None else best.result.assumed,
         rejected=TableView(
             caption="Rejected", head=("reason", "strategies"), body=rejected, numbers=(1,)
         )
@@ -194,11 +207,15 @@ def comparison_view(comparison: RunComparison) -> ComparisonView:
         reasons=comparison.reasons,
         plots=run_plots({run.name: run.figures for run in comparison.runs}),
         table=TableView(caption="Side by side", head=("figure", *names), body=body),
+        assumed=comparison.assumed,
     )
 
 
-def _card(name: str, value: float, shown: Any, span: tuple[float, float] | None) -> Card:
-    return Card(name=name, value=shown(value), note=likely(span, shown).strip(" ()"))
+def _card(
+    name: str, value: float, shown: Any, span: tuple[float, float] | None, basis: str = ""
+) -> Card:
+    notes = (basis, likely(span, shown).strip(" ()"))
+    return Card(name=name, value=shown(value), note="; ".join(filter(None, notes)))
 
 
 def _token_cards(generation: Mapping[str, Any]) -> list[Card]:

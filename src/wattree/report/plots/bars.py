@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -12,14 +12,27 @@ from wattree.report.plots.figure import INK, SERIES, label_end, legend, part_col
 from wattree.report.words import part_in_words
 from wattree.trace import Trace
 
-#: Kinds of links that are drawn, and strategies that are numbered.
+#: Kinds of links that are drawn.
 _LINKS: Final = 10
 #: Parts below this share of the longest step are not drawn.
 _SHOWN_SHARE: Final = 1e-3
 #: Share of the longest bar that a label takes: closer to the line of the limit it would meet it.
 _LABEL: Final = 0.18
-#: Share of the range of an axis within which two labels overlap.
-_CLOSE: Final = 0.05
+#: Of labels of points: width of a character, height, and that of a mark. [typographic points]
+_GLYPH: Final = 6.0
+_LABEL_HEIGHT: Final = 11.0
+_MARK: Final = 6.0
+#: Where the middle of a label may lie from its point, in the order of trying. [typographic points]
+_PLACES: Final = tuple(
+    (far * across, far * up)
+    for far in (1.0, 1.8)
+    for across, up in (
+        *((13.0, 9.0), (-13.0, -9.0), (0.0, 11.0), (0.0, -11.0)),
+        *((16.0, 0.0), (-16.0, 0.0), (-13.0, 9.0), (13.0, -9.0)),
+    )
+)
+#: Of points that are not labeled.
+_GRAY: Final = SERIES[6]
 #: Totals from here on are written as whole numbers.
 _LONG: Final = 999.5
 
@@ -110,45 +123,51 @@ def draw_front(
     *,
     x_title: str,
     y_title: str,
-    is_front: bool = False,
+    always: int = 1,
 ) -> None:
-    """Draw strategies by two quantities, the best of the list marked.
+    """Draw strategies or clusters by two quantities, the best of the list marked.
 
     Args:
         axes: To draw on.
-        points: Of each its label and the two quantities, best first.
+        points: Of each its label and the two quantities, best first. Those without a label are
+            drawn gray.
         x_title, y_title: Quantities with their units.
-        is_front: Labeled points are Pareto-optimal: nothing is below or left of them.
+        always: Points whose labels are written in any case; others where they have room.
     """
-    xs, ys = [x for _, x, _ in points], [y for _, _, y in points]
-    axes.scatter(xs[1:], ys[1:], color=SERIES[0], s=36)
+    xs, ys = np.array([x for _, x, _ in points]), np.array([y for _, _, y in points])
+    colors = [SERIES[0] if label else _GRAY for label, _, _ in points]
+    axes.scatter(xs[1:], ys[1:], color=colors[1:], s=36)
     axes.scatter(xs[:1], ys[:1], color=SERIES[5], s=64, marker="D", zorder=3)
     axes.set(xlabel=x_title, ylabel=y_title)
     axes.margins(0.12)
-    drawn = list(zip(xs, ys, strict=True))[:_LINKS]
-    for members in _near(drawn, across=np.ptp(xs) or 1.0, up=np.ptp(ys) or 1.0):
-        x = max(drawn[index][0] for index in members)
-        y = float(np.mean([drawn[index][1] for index in members]))
-        label = ", ".join(points[index][0] for index in members if points[index][0])
-        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5, "color": INK}
-        if is_front:
-            x = min(drawn[index][0] for index in members)
-            style |= {"ha": "right", "va": "top"}
-        axes.annotate(label, (x, y), xytext=(-6, -4) if is_front else (6, 4), **style)
+    # In typographic points, as labels are.
+    at = axes.transData.transform(np.column_stack([xs, ys])) * (72.0 / axes.figure.dpi)
+    taken = [_Box(x, y, _MARK, _MARK) for x, y in at]
+    for index, (label, x, y) in enumerate(points):
+        if not label:
+            continue
+        here, others = at[index], [*taken[:index], *taken[index + 1 :]]
+        boxes = {
+            place: _Box(here[0] + place[0], here[1] + place[1], _GLYPH * len(label), _LABEL_HEIGHT)
+            for place in _PLACES
+        }
+        free = [place for place, box in boxes.items() if not any(map(box.meets, others))]
+        if free or index < always:
+            place = free[0] if free else _PLACES[0]
+            taken.append(boxes[place])
+            style = {"textcoords": "offset points", "fontsize": 8.5, "color": INK}
+            axes.annotate(label, (x, y), xytext=place, ha="center", va="center", **style)
 
 
-def _near(points: Sequence[tuple[float, float]], *, across: float, up: float) -> list[list[int]]:
-    """Return indices of points in groups so close that their labels would overlap."""
-    groups: list[list[int]] = []
-    for index, (x, y) in enumerate(points):
-        for group in groups:
-            if any(
-                abs(x - points[other][0]) < _CLOSE * across
-                and abs(y - points[other][1]) < _CLOSE * up
-                for other in group
-            ):
-                group.append(index)
-                break
-        else:
-            groups.append([index])
-    return groups
+class _Box(NamedTuple):
+    """A box by its middle and its size. [typographic points]"""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def meets(self, other: _Box) -> bool:
+        """Return whether both overlap."""
+        across, up = abs(self.x - other.x), abs(self.y - other.y)
+        return 2 * across < self.width + other.width and 2 * up < self.height + other.height

@@ -14,6 +14,7 @@ from wattree.report.plots.figure import Plot, energy_unit
 from wattree.report.plots.of_runs import bars_plot, step_plot
 from wattree.report.words import joules
 from wattree.trace import STAGES
+from wattree.units import counted
 
 if TYPE_CHECKING:
     from wattree.design import Results
@@ -57,7 +58,11 @@ def design_plots(results: Results) -> list[Plot]:
     if energies:
         scale, unit = energy_unit(max(sum(each.values()) for each in energies.values()))
         bars = Bars(
-            parts=energies, quantity="energy of a step", unit=unit, scale=scale, known=STAGES
+            parts=energies,
+            quantity="energy of a step with PUE",
+            unit=unit,
+            scale=scale,
+            known=STAGES,
         )
         found.append(bars_plot("energy", "Where the energy goes", bars, joules))
     return found
@@ -68,25 +73,28 @@ def _front(results: Results, front: Front) -> Plot:
     across, up = front.objectives[:2]
     xs, ys = results.total(across), results.total(up)
     known = np.flatnonzero(np.isfinite(xs) & np.isfinite(ys)).tolist()
-    chosen = front.points.tolist()
+    least = {name: results.best(name) for name in results.study.objectives}
+    first, *others = front.points.tolist()
+    best = dict.fromkeys([first, *(point for point in least.values() if point in known)])
+    chosen = list(dict.fromkeys([*best, *others]))
     order = [*chosen, *(point for point in known if point not in set(chosen))]
     (x_scale, x_unit), (y_scale, y_unit) = (
         _unit(name, float(np.nanmax(values))) for name, values in ((across, xs), (up, ys))
     )
     points = [(f"#{p + 1}" if p in chosen else "", xs[p] / x_scale, ys[p] / y_scale) for p in order]
-    first = chosen[0]
+    named = "; ".join(f"least {o}: #{p + 1}" for o, p in least.items() if p is not None)
     return Plot(
         name="front",
         title=f"Clusters by {MEASURES[across]} and {MEASURES[up]}",
-        summary=f"{len(known):,} points; the {len(chosen):,} Pareto-optimal ones are numbered. The "
-        f"first, #{first + 1}, has {amount(across, float(xs[first]))} and "
-        f"{amount(up, float(ys[first]))}.",
+        summary=f"{counted(len(known), 'point')}; the {len(front.points):,} Pareto-optimal ones "
+        f"are in color, numbered where there is room ({named}). The first, #{first + 1}, has "
+        f"{amount(across, float(xs[first]))} and {amount(up, float(ys[first]))}.",
         draw=partial(
             draw_front,
             points=points,
             x_title=f"{MEASURES[across]} [{x_unit}]",
             y_title=f"{MEASURES[up]} [{y_unit}]",
-            is_front=True,
+            always=len(best),
         ),
     )
 

@@ -49,6 +49,6 @@ def front_plot(ideas: Sequence[Sequence[RankedStrategy]]) -> Plot:
             draw_front,
             points=points,
             x_title=f"{best.timed} time [{seconds}]",
-            y_title=f"energy per {best.timed} [{joule}]",
+            y_title=f"energy per {best.timed} with PUE [{joule}]",
         ),
     )

@@ -71,7 +71,7 @@ def run_plots(runs: Mapping[str, Mapping[str, Any]]) -> list[Plot]:
         scale, unit = energy_unit(max(sum(each.values()) for each in drawn.values()))
         bars = Bars(
             parts=drawn,
-            quantity=f"energy of a {timed}",
+            quantity=f"energy of a {timed} with PUE",
             unit=unit,
             scale=scale,
             known=tuple(COMPONENT_WORDS),

@@ -10,7 +10,7 @@ import numpy as np
 from wattree.report.plots.figure import GROUND, INK, SERIES, Plot, is_narrow
 from wattree.report.words import watts
 from wattree.schedule.schedule_result import busy
-from wattree.units import JOULES_PER_KWH, format_time
+from wattree.units import JOULES_PER_KWH, counted, format_time
 
 if TYPE_CHECKING:
     from wattree.schedule import QueueSchedule, ScheduledJob
@@ -30,8 +30,8 @@ def schedule_plots(schedule: QueueSchedule) -> list[Plot]:
         Plot(
             name="nodes",
             title="Jobs on nodes over time",
-            summary=f"{len(schedule.jobs)} jobs on {nodes} nodes until {end}. Dotted lines are "
-            "deadlines; the table below has the same.",
+            summary=f"{counted(len(schedule.jobs), 'job')} on {counted(nodes, 'node')} until "
+            f"{end}. Dotted lines are deadlines; the table below has the same.",
             draw=lambda axes: _draw_nodes(axes, schedule),
             height_in=min(1.4 + 0.35 * nodes, 6.0),
             is_wide=True,

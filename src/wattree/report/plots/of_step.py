@@ -15,7 +15,7 @@ from wattree.report.plots.of_runs import step_plot
 from wattree.report.plots.over_time import draw_memory, draw_power, draw_timeline
 from wattree.report.words import percent, quantity
 from wattree.trace import Result, Trace
-from wattree.units import format_bytes, format_time
+from wattree.units import counted, format_bytes, format_time
 
 if TYPE_CHECKING:
     from wattree.predict import Prediction
@@ -57,7 +57,7 @@ def _timeline(trace: Trace) -> Plot:
     return Plot(
         name="timeline",
         title=PLOTS["timeline"],
-        summary=f"{classes} group{'s' * (classes > 1)} of equal ranks over "
+        summary=f"{counted(classes, 'group')} of equal ranks over "
         f"{format_time(trace.makespan_s)}: "
         "computation by phase, and communication below it; gaps are idle time.",
         draw=partial(draw_timeline, trace=trace),
@@ -100,7 +100,7 @@ def _power(result: Result) -> Plot:
         name="power",
         title=PLOTS["power"],
         summary=f"{quantity(result.average_power_w, 'W')} on average, "
-        f"{quantity(result.peak_power_w, 'W')} at the peak, by component.",
+        f"{quantity(result.peak_power_w, 'W')} at the peak, before PUE, by component.",
         draw=partial(draw_power, power=result.power),
     )
 

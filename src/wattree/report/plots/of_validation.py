@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from wattree.report.plots.figure import INK, SERIES, Plot, label_end
+from wattree.units import counted
 from wattree.validation import ALL_SOURCES
 from wattree.validation.score import interval_coverage
 from wattree.validation.table import QUANTITY_TITLES
@@ -48,8 +49,8 @@ def validation_plots(found: Validation) -> list[Plot]:
             Plot(
                 name=f"rows-{quantity.replace('_', '-')}",
                 title=f"{title}: predicted against measured",
-                summary=f"{len(rows):,} rows; on the line a prediction is exact, between the thin "
-                "ones within 10 %.",
+                summary=f"{counted(len(rows), 'row')}; on the line a prediction is exact, between "
+                "the thin ones within 10 %.",
                 draw=partial(_draw_rows, rows=rows, quantity=quantity),
                 height_in=4.2,
             )

@@ -44,7 +44,7 @@ def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job,
         step = recipe.dp * processes
         raise StrategyError(
             {
-                "data.global_batch": f"{job.data.global_batch} samples do not split over "
+                "data.global_batch": f"{job.data.global_batch} samples cannot be split over "
                 f"{recipe.dp} devices of {processes} processes; use a multiple of {step}, "
                 "another number of processes, or --batch-rule fixed-per-process"
             },

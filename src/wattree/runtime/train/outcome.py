@@ -216,6 +216,7 @@ def _result(
         time_s=_time(use, accounts, step_s),
         energy_j=energy,
         average_power_w=run.average_w if run.meters else math.nan,
+        pue=job.cluster.site.pue,
         peak_power_w=_peak_w(run),
         cost_usd=None if known_j is None else cost_usd(job.cluster, nodes, step_s, known_j),
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),

@@ -27,6 +27,7 @@ from wattree.strategy.presets.tensor import sequence_parallel, tensor_parallel
 from wattree.strategy.specs import SPATIAL
 from wattree.strategy.strategy import Schedule, Strategy
 from wattree.strategy.tree import StrategyTree
+from wattree.units import counted
 
 #: Preset → the options it sets; degrees come from the user (or, for `dp`, from what is left).
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -106,8 +107,9 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
     if global_batch % share:
         raise StrategyError(
             {
-                "data.global_batch": f"{global_batch} samples do not split into micro-batches of "
-                f"{micro_batch} on {options.replicas} replicas; use a multiple of {share}"
+                "data.global_batch": f"{counted(global_batch, 'sample')} cannot be split into "
+                f"micro-batches of {micro_batch} on {options.replicas} replicas; use a multiple of "
+                f"{share}"
             }
         )
     if options.memory.sharding == "hybrid" and options.fsdp == 1:
