@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, cut_node, dense, mixed_cluster, mixture
@@ -194,6 +194,8 @@ KINDS = {
     "a100 of two": cut_node("dgx-a100", 2),
     "h100 of eight": cut_node("dgx-h100", 8),
     "v100 with one adapter": switched(cut_node("dgx-1", 4, nics=1)),
+    "a100 of six": cut_node("dgx-a100", 6, nics=2),
+    "a100 of six with one adapter": cut_node("dgx-a100", 6, nics=1),
 }
 
 
@@ -213,7 +215,7 @@ class Case:
     def job(self) -> Job:
         """Return the job."""
         made = Job.of(
-            dense(6),
+            dense(6, heads=24, hidden=48, ffn=192, vocab=264),  # for tensor groups of 3 and 6, too
             self.options,
             cluster=mixed_cluster(
                 *((KINDS[name], nodes) for name, nodes in self.pools),
@@ -230,11 +232,11 @@ class Case:
 
 @st.composite
 def mixed_cases(draw: st.DrawFn) -> Case:
-    """Return jobs on two or three pools of unequal nodes."""
+    """Return jobs on one to three pools of unequal nodes."""
     named = st.tuples(st.sampled_from(tuple(KINDS)), st.integers(1, 2))
-    pools = draw(st.lists(named, min_size=2, max_size=3, unique_by=lambda pool: pool[0]))
+    pools = draw(st.lists(named, min_size=1, max_size=3, unique_by=lambda pool: pool[0]))
     devices = sum(KINDS[name].devices * nodes for name, nodes in pools)
-    tp = draw(st.sampled_from([d for d in (1, 2, 4, 8) if devices % d == 0]))
+    tp = draw(st.sampled_from([d for d in (1, 2, 3, 4, 6, 8) if devices % d == 0]))
     pp = draw(st.sampled_from([d for d in (1, 2, 3, 5) if devices // tp % d == 0]))
     options = StrategyOptions(
         pp=pp,
@@ -255,17 +257,52 @@ def mixed_cases(draw: st.DrawFn) -> Case:
     )
 
 
+def straddling(
+    *pools: tuple[str, int], tp: int, dp: int, sharding: str = "zero1", inner: str = "tp"
+) -> Case:
+    """Return a case whose groups have unequal numbers of ranks on the links that they cross."""
+    axes = (("dp", dp), ("tp", tp))
+    return Case(
+        pools=pools,
+        options=StrategyOptions(tp=tp, dp=dp, sharding=sharding),
+        axes=axes if inner == "tp" else axes[::-1],
+        oversubscription=3.0,
+        leaf_nodes=2,
+        kind="rail-optimised",
+        slow_links={},
+        family="megatron-core",
+    )
+
+
+#: Two groups with one, two or three ranks on each uplink: their task has the bandwidth of one.
+UPLINKS = straddling(("h100", 2), ("a100", 1), ("v100 with one adapter", 2), tp=2, dp=10)
+#: Two groups on each adapter of three devices, of which no class has two.
+MIRRORED = straddling(("a100 of six", 1), ("h100", 1), tp=2, dp=5, sharding="zero3")
+#: Flows of one task on an adapter that are unequal, on nodes of one kind.
+UNEQUAL = straddling(("a100 of six with one adapter", 4), tp=6, dp=4, inner="dp")
+
+
 @settings(max_examples=15, deadline=None)
+@example(case=UPLINKS)
+@example(case=MIRRORED)
+@example(case=UNEQUAL)
 @given(case=mixed_cases())
 def test_folding_changes_nothing_on_mixed_clusters(case: Case) -> None:
     """Whatever the groups straddle."""
     check_equal(case.job())
 
 
-def test_the_plain_executor_gives_the_same() -> None:
-    """A mixed graph is a graph like any other."""
-    cluster = mixed_cluster((H100, 1), (cut_node("dgx-1", 4, nics=1), 1), oversubscription=2.0)
-    graph = job(StrategyOptions(dp=2, pp=2, tp=2), cluster).compiled().graph
+def test_ranks_that_share_an_adapter_are_one_class() -> None:
+    """One for each pool: what a folded flow gets of the adapter is what its ranks would."""
+    cluster = mixed_cluster((H100, 1), (KINDS["v100 with one adapter"], 1), oversubscription=2.0)
+
+    assert check_equal(job(StrategyOptions(dp=8), cluster)).classes == 2
+
+
+@pytest.mark.parametrize("case", [UPLINKS, UNEQUAL], ids=["uplinks", "unequal"])
+def test_the_plain_executor_gives_the_same(case: Case) -> None:
+    """A mixed graph is a graph like any other, and so is one of unequal flows."""
+    graph = case.job().compiled().graph
 
     fast, plain = execute(graph), execute_reference(graph)
 

@@ -118,7 +118,7 @@ def test_memory_is_judged_by_the_device_of_each_rank() -> None:
     assert roomy.memory_fits
     assert not full.memory_fits
     assert not found.memory.fits
-    assert full.fullest == "stage 1.0 on v100-sxm2-16gb (4 ranks)"
+    assert full.fullest == "stage 1 on v100-sxm2-16gb (8 ranks)"
     assert found.memory.capacity_bytes == full.memory_capacity_bytes
     assert found.memory.peak_bytes == full.peak_memory_bytes
 

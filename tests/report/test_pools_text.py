@@ -40,11 +40,11 @@ def test_a_result_shows_who_runs_where() -> None:
     lines = console.file.getvalue().splitlines()
 
     title = next(line for line in lines if line.startswith("Memory of the fullest"))
-    assert "(stage 1.0 on v100-sxm2-16gb (4 ranks))" in title
+    assert "(stage 1 on v100-sxm2-16gb (8 ranks))" in title
     (fast,) = (line for line in lines if line.strip().startswith("1 x dgx-h100 "))
     (slow,) = (line for line in lines if line.strip().startswith("1 x dgx-1 "))
-    assert "stage 0.0 (4 ranks)" in fast
-    assert "stage 1.1 (4 ranks)" in slow
+    assert "stage 0 (8 ranks)" in fast
+    assert "stage 1 (8 ranks)" in slow
     assert "of 15.78 GiB" in slow
 
 
@@ -53,8 +53,8 @@ def test_the_trace_names_the_device_of_each_rank_class() -> None:
     events = chrome_trace(simulate(job()).trace)["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
 
-    assert "stage 0.1 on h100-sxm-80gb (4 ranks)" in names
-    assert "stage 1.0 on v100-sxm2-16gb (4 ranks)" in names
+    assert "stage 0 on h100-sxm-80gb (8 ranks)" in names
+    assert "stage 1 on v100-sxm2-16gb (8 ranks)" in names
 
 
 def test_what_does_not_fit_is_told_with_device_and_stage(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_does_not_fit_is_told_with_device_and_stage(tmp_path: Path) -> None
     done = CliRunner().invoke(app(), ["simulate", str(path), "--json", "-"])
 
     assert done.exit_code == 3
-    assert "does not fit in memory: stage 1.0 on v100-sxm2-16gb (4 ranks) needs" in done.stderr
+    assert "does not fit in memory: stage 1 on v100-sxm2-16gb (8 ranks) needs" in done.stderr
     pools = json.loads(done.stdout)["pools"]
     assert [pool["memory_fits"] for pool in pools] == [True, False]
 

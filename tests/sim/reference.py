@@ -29,10 +29,13 @@ class Flow:
 
     links: tuple[tuple[int, float], ...]
     counts: tuple[float, ...] = ()  # of the links, how many flows this one stands for there
+    largest: tuple[float, ...] = ()  # of the links, what the largest of those takes, if unequal
 
     @property
     def busiest_bytes_per_s(self) -> float:
         """Bandwidth on its busiest link, of one of the flows that it stands for. [B/s]"""
+        if self.largest:
+            return max(self.largest)
         if not self.counts:
             return max(bandwidth for _, bandwidth in self.links)
         return max(
@@ -310,9 +313,11 @@ def _flow(graph: ExecutionGraph, task: int) -> Flow:
     counts = np.ones(len(graph.flow_links)) if graph.flow_counts is None else graph.flow_counts
     columns = (graph.flow_links[row], graph.flow_bytes_per_s[row], counts[row])
     kept = [(int(k), float(width), float(n)) for k, width, n in zip(*columns, strict=True) if width]
+    largest = graph.flow_largest_bytes_per_s
     return Flow(
         links=tuple((link, width) for link, width, _ in kept),
         counts=tuple(number for _, _, number in kept),
+        largest=() if largest is None else tuple(largest[row].tolist()),
     )
 
 

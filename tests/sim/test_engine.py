@@ -67,6 +67,34 @@ def test_two_equal_flows_on_one_link_take_twice_as_long(player: Player, sharing:
 
 
 @both
+def test_unequal_flows_of_one_task_grow_as_the_largest_of_them_on_its_busiest_link(
+    player: Player,
+) -> None:
+    """Folded twins send 3 and 1 over two links, either way round, beside another flow on each."""
+    apart = graph_of(
+        [
+            flow(0, 1.0, (0, 3.0), (1, 1.0)),
+            flow(1, 1.0, (0, 1.0), (1, 3.0)),
+            flow(2, 1.0, (0, 3.0)),
+            flow(3, 1.0, (1, 3.0)),
+        ],
+        stream_class=(0, 0, 0, 0),
+        link_bandwidth_bytes_per_s=(4.0, 4.0),
+    )
+    folded = graph_of(
+        [flow(0, 1.0, (0, 4.0), counts=(2,)), flow(1, 1.0, (0, 3.0))],
+        stream_class=(0, 0),
+        link_bandwidth_bytes_per_s=(4.0,),
+    )
+    folded = replace(folded, flow_largest_bytes_per_s=np.array([3.0, 3.0]))
+
+    ends = [player(graph).end_s for graph in (apart, folded)]
+
+    np.testing.assert_allclose(ends[0], 7 / 4)
+    np.testing.assert_allclose(ends[1], 7 / 4)
+
+
+@both
 def test_flow_gets_the_whole_link_back_when_the_other_ends(player: Player) -> None:
     """Two share for 2 s and do 1 s of work each; then one has 3 s of work left alone."""
     graph = graph_of(
@@ -284,6 +312,10 @@ def test_tasks_without_a_stream_run_all_at_once(player: Player) -> None:
         ({"link_bandwidth_bytes_per_s": np.array([np.nan])}, r"s\[0\]: nan, expected a finite"),
         ({"flow_counts": np.array([-1])}, "flow_counts: -1, expected 0 or more flows"),
         ({"flow_counts": np.array([1, 1])}, "flow_counts: 2 values, expected 1"),
+        (
+            {"flow_largest_bytes_per_s": np.ones(2)},
+            "flow_largest_bytes_per_s: 2 values, expected 1",
+        ),
         ({"kind": np.array([0, 0], np.int8)}, "task 1: only collectives and transfers use links"),
     ],
 )

@@ -20,7 +20,7 @@ Rules of play (both executors follow them to the letter):
    rate 1 (by more than one part in 10^9: flows meant to fill a link exactly may round above it).
    Fair shares come from progressive filling: every flow's busiest-link bandwidth grows at equal
    speed until a crowded link it uses is full (then it is frozen) or its rate is 1. A flow that
-   stands for equal ones (`flow_counts`) grows as each of them would: the bandwidth of one counts.
+   stands for several (`flow_counts`) grows as each of them would: the bandwidth of one counts.
    A link's total never exceeds its bandwidth (but for that rounding).
    Two other sharing policies exist, for comparison. Under `none` no link is ever
    contended: all shares are 1. Under `proteus` rules 3 and 4 are those that were published for the
@@ -110,8 +110,8 @@ class ExecutionGraph:
             the bandwidth it takes there at rate 1, all folded twins together. [B/s]
         flow_counts: For each entry of `flow_links`, how many flows it stands for there: groups,
             or pairs of ranks, that are folded into the task and use one such link; 0 for what is
-            no flow of its own. No whole number where a group takes other amounts of its links:
-            then over what one takes of its busiest. None: one each.
+            no flow of its own. None: one each.
+        flow_largest_bytes_per_s: The bandwidth of the largest of those. None: all are equal. [B/s]
         overlaps: Communication that slows, and is slowed by, compute of its ranks, `(T,)` bool.
         alloc_bytes, free_bytes: Memory taken at start, returned at end, `(T,)`. [B]
         stream_class: Rank class of each stream, `(S,)`.
@@ -167,6 +167,7 @@ class ExecutionGraph:
     category_names: tuple[str, ...]
     static_by_category: Floats
     flow_counts: Floats | None = None
+    flow_largest_bytes_per_s: Floats | None = None
     operator_class: NDArray[np.int8] | None = None
 
     @property

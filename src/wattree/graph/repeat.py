@@ -114,6 +114,7 @@ def repeated(graph: ExecutionGraph, jobs: Sequence[JobTasks], steps: Sequence[in
     flow_offsets, flows = _rows(graph.flow_offsets, source)
     successor_offsets, successors = _successors(graph, jobs, gates, len(source))
     gate_name, counts = len(graph.names), graph.flow_counts
+    largest = graph.flow_largest_bytes_per_s
     classes = graph.operator_class
     if classes is not None:
         classes = np.append(classes, np.int8(OperatorClass.HOST))[source]
@@ -133,6 +134,7 @@ def repeated(graph: ExecutionGraph, jobs: Sequence[JobTasks], steps: Sequence[in
             flow_links=graph.flow_links[flows],
             flow_bytes_per_s=graph.flow_bytes_per_s[flows],
             flow_counts=None if counts is None else counts[flows],
+            flow_largest_bytes_per_s=None if largest is None else largest[flows],
             name_ids=np.append(graph.name_ids, gate_name)[source],
             names=(*graph.names, _GATE_NAME),
             operator_class=classes,
@@ -156,7 +158,7 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
     successor_offsets, successors = _rows(graph.successor_offsets, own)
     on_class = (graph.stream_class >= job.classes.start) & (graph.stream_class < job.classes.stop)
     first_stream = int(np.argmax(on_class))
-    counts = graph.flow_counts
+    counts, largest = graph.flow_counts, graph.flow_largest_bytes_per_s
     of_class = ("class_ranks", "static_bytes", "static_by_category")
     return replace(
         graph,
@@ -173,6 +175,7 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
         flow_links=graph.flow_links[flows],
         flow_bytes_per_s=graph.flow_bytes_per_s[flows],
         flow_counts=None if counts is None else counts[flows],
+        flow_largest_bytes_per_s=None if largest is None else largest[flows],
         operator_class=None if graph.operator_class is None else graph.operator_class[own],
     )
 

@@ -85,15 +85,19 @@ def capacities(use: LinkUse, rates: Sequence[LinkRates]) -> Floats:
     return np.full(links, use.ranks_per_link * by_pool[0])
 
 
-def members_by_link(use: LinkUse) -> Integers | None:
-    """Return the ranks on each link, padded with -1; None if each rank has its own link."""
-    counts = np.bincount(use.of_rank)
+def members_by_link(of_rank: Integers) -> Integers | None:
+    """Return the ranks on each link, padded with -1; None if each rank has its own link.
+
+    Args:
+        of_rank: Link of each rank.
+    """
+    counts = np.bincount(of_rank)
     if counts.max(initial=0) <= 1:
         return None
-    order = np.argsort(use.of_rank, kind="stable")
+    order = np.argsort(of_rank, kind="stable")
     members = np.full((len(counts), int(counts.max())), -1)
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    members[use.of_rank[order], place] = order
+    members[of_rank[order], place] = order
     return members[counts > 0]
 
 

@@ -52,7 +52,10 @@ def _length_faults(graph: ExecutionGraph) -> Iterator[str]:
         (streams, ("stream_kind",)),
         (classes, ("class_names", "static_bytes")),
         (links, ("link_names",)),
-        (len(graph.flow_links), ("flow_bytes_per_s", "flow_counts")),
+        (
+            len(graph.flow_links),
+            ("flow_bytes_per_s", "flow_counts", "flow_largest_bytes_per_s"),
+        ),
     )
     for expected, names in lengths:
         for name in names:

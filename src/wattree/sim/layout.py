@@ -227,7 +227,9 @@ def _busiest(graph: ExecutionGraph) -> NDArray[np.float64]:
     """Return the flow of each task on its busiest link, `(T,)`; empty if every flow is 1."""
     if graph.flow_counts is None:
         return np.zeros(0)
-    of_one = graph.flow_bytes_per_s / np.where(graph.flow_counts > 0, graph.flow_counts, 1.0)
+    of_one = graph.flow_largest_bytes_per_s
+    if of_one is None:
+        of_one = graph.flow_bytes_per_s / np.where(graph.flow_counts > 0, graph.flow_counts, 1.0)
     some = np.diff(graph.flow_offsets) > 0
     found = np.zeros(graph.tasks)
     found[some] = np.maximum.reduceat(of_one, graph.flow_offsets[:-1][some]) if some.any() else 0

@@ -48,6 +48,7 @@ def flows_under(graph: ExecutionGraph, sharing: str) -> ExecutionGraph:
             flow_links=graph.flow_links[:0],
             flow_bytes_per_s=graph.flow_bytes_per_s[:0],
             flow_counts=None,
+            flow_largest_bytes_per_s=None,
         )
     if sharing == "proteus":
         rates = graph.flow_bytes_per_s

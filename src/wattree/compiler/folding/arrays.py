@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.folding.flow_counts import flow_counts
+from wattree.compiler.folding.flow_counts import added_up, counted
 from wattree.compiler.folding.kernels import (
     FROM_TASK,
     Edges,
@@ -18,6 +18,7 @@ from wattree.compiler.folding.kernels import (
     expand,
     sort_edges,
 )
+from wattree.compiler.folding.link_parts import LinkParts
 from wattree.compiler.folding.receivers import HEADINGS, peers, peers_of, receivers
 from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.folding.task_costs import BY_CLASS, by_class, cost_rows, times
@@ -66,7 +67,7 @@ def execution_graph(
     costs = cost_rows(tasks)
     latency_s, work_s, wire_bytes = times(tasks, costs)
     directions = _directions(tasks, costs, links)
-    rows, counts = _rows(tasks, costs, directions, work_s, pipelines)
+    rows, counts, largest = _rows(tasks, costs, directions, work_s, pipelines)
     bandwidths = np.concatenate([kind.bandwidth_bytes_per_s for kind, _ in directions])
     return ExecutionGraph(
         kind=tasks.column("kind"),
@@ -103,6 +104,7 @@ def execution_graph(
         category_names=CATEGORIES,
         static_by_category=np.concatenate([stage.static for stage in classes]),
         flow_counts=counts,
+        flow_largest_bytes_per_s=largest,
         operator_class=tasks.column("operator_class"),
     )
 
@@ -117,35 +119,38 @@ def _rows(
     directions: Sequence[tuple[LinkClasses, str]],
     work_s: Floats,
     pipelines: Sequence[int],
-) -> tuple[Rows, Floats | None]:
-    """Return the rows of all instances, and the number of flows for which each of theirs stands.
+) -> tuple[Rows, Floats | None, Floats | None]:
+    """Return the rows of all instances, and of their flows: for how many each stands, the largest.
 
     Only flows that stand for several need to know that.
     """
     loads = _loads(tasks, directions, work_s, pipelines)
-    counted = bool((loads.twins > 1).any() or (loads.receivers.flows > 1).any())
-    rows = _expanded(tasks, costs, directions, loads, counted=counted)
-    if not counted:
-        return rows, None
-    of_copy = _members_of_copies(tasks, directions)
-    return rows, flow_counts(rows, loads, members=of_copy, copy=tasks.copy_of_instance())
+    several = (
+        any(stage.parts for stage in tasks.classes)
+        or bool((loads.twins > 1).any())
+        or bool((loads.receivers.flows > 1).any())
+    )
+    rows = _expanded(tasks, costs, directions, loads, counted=several)
+    if several:
+        return counted(rows)
+    is_shared = any(len(k.bandwidth_bytes_per_s) < len(k.of_class) for k, _ in directions)
+    return added_up(rows) if is_shared else rows, None, None
 
 
-def _members_of_copies(
+def _parts(
     tasks: TaskInstances, directions: Sequence[tuple[LinkClasses, str]]
-) -> Integers:
-    """Return the ranks of one group on one link by direction and copy of a pattern."""
+) -> tuple[Floats, Integers]:
+    """Return ranks and kind of the parts of groups, by direction and as `Patterns.inverse`."""
     kinds = list(dict.fromkeys(kind.name for kind, _ in directions))
     columns = []
     for stage in tasks.classes:
-        columns.append(np.ones((len(kinds), len(stage.ranks) + 1), dtype=np.int64))
-        for number, orbit in stage.orbits.items():
-            copies = int(orbit.max(initial=0)) + 1
-            known = None if stage.members is None else stage.members[number]
-            own = np.ones((len(kinds), copies), dtype=np.int64) if known is None else known
-            columns.append(np.pad(own, ((0, 0), (0, 1)), constant_values=1))
-    of_copy = np.concatenate(columns, axis=1)
-    return of_copy[[kinds.index(kind.name) for kind, _ in directions]]
+        shape = len(kinds), len(stage.ranks)
+        alone = LinkParts(ranks=np.ones(shape, np.int64), kind=np.zeros(shape, np.int64))
+        columns += [alone, *(stage.parts.get(number, alone) for number in stage.orbits)]
+    rows = [kinds.index(kind.name) for kind, _ in directions]
+    ranks = np.concatenate([part.ranks for part in columns], axis=1)[rows]
+    kind = np.concatenate([part.kind for part in columns], axis=1)[rows]
+    return ranks.astype(np.float64), kind
 
 
 def _class_names(classes: Sequence[StageClasses]) -> tuple[str, ...]:
@@ -229,37 +234,20 @@ def _expanded(
         flow_links=np.empty(most_flows, dtype=np.int64),
         flow_bytes_per_s=np.empty(most_flows),
         flow_ranks=np.empty(most_flows if counted else 0),
+        flow_members=np.empty(most_flows if counted else 0),
+        flow_parts=np.empty(most_flows if counted else 0, dtype=np.int64),
     )
     job = Expansion(templates=templates, patterns=tasks.patterns, edges=edges, loads=loads)
     expand(job, len(STREAMS), rows)
     flows = slice(0, int(rows.flow_offsets[-1]))
-    rows = rows._replace(
+    used = flows if counted else slice(0, 0)
+    return rows._replace(
         successors=rows.successors[: int(rows.successor_offsets[-1])],
         flow_links=rows.flow_links[flows],
         flow_bytes_per_s=rows.flow_bytes_per_s[flows],
-        flow_ranks=rows.flow_ranks[flows],
-    )
-    is_shared = any(len(k.bandwidth_bytes_per_s) < len(k.of_class) for k, _ in directions)
-    return _added_up(rows) if is_shared else rows
-
-
-def _added_up(rows: Rows) -> Rows:
-    """Add up the bytes that several classes of a flow send over the same link."""
-    links, offsets = rows.flow_links, rows.flow_offsets
-    if not len(links):
-        return rows
-    fresh = np.ones(len(links), dtype=bool)
-    np.not_equal(links[1:], links[:-1], out=fresh[1:])
-    fresh[offsets[:-1][np.diff(offsets) > 0]] = True
-    if fresh.all():
-        return rows
-    first = np.flatnonzero(fresh)
-    ranks = rows.flow_ranks
-    return rows._replace(
-        flow_offsets=starts(fresh)[offsets],
-        flow_links=links[fresh],
-        flow_bytes_per_s=np.add.reduceat(rows.flow_bytes_per_s, first),
-        flow_ranks=np.add.reduceat(ranks, first) if len(ranks) else ranks,
+        flow_ranks=rows.flow_ranks[used],
+        flow_members=rows.flow_members[used],
+        flow_parts=rows.flow_parts[used],
     )
 
 
@@ -321,6 +309,7 @@ def _loads(
         [np.stack([by_class(tasks, row, name) for name in names]) for row in range(len(BY_CLASS))]
     )
     twins = np.stack([kind.twins for kind, _ in directions])
+    members, parts = _parts(tasks, directions)
     return Loads(
         of_record=_sent(tasks, names),
         level=tasks.level,
@@ -331,4 +320,6 @@ def _loads(
         receivers=receivers(tasks, names, sent, twins, pipelines),
         link=np.stack([at + k.of_class for at, (k, _) in zip(first, directions, strict=False)]),
         twins=twins,
+        members=members,
+        parts=parts,
     )

@@ -34,7 +34,7 @@ def folded_classes(
     current = _renumbered(colors)
     while True:
         signature = [current]
-        signature += [_group_colors(current, members) for members in groups]
+        signature += [group_colors(current, members) for members in groups]
         for target in neighbours:
             signature.append(current[target])
             senders = np.flatnonzero(target != np.arange(len(target)))
@@ -50,41 +50,13 @@ def folded_classes(
         current = refined
 
 
-def uneven_on_links(colors: Integers, links: Sequence[Integers]) -> Integers | None:
-    """Return colors that distinguish ranks of one class on links with unequal classes.
-
-    Links share by flows, and a flow stands for all ranks of its class: where one class has three
-    ranks on a link and another has one, a flow for three would get no more than the one.
+def group_colors(colors: Integers, members: Integers) -> Integers:
+    """Color each rank by the sorted colors of its group; -1 for none.
 
     Args:
-        colors: Of ranks that were folded.
-        links: Members of each link, for each kind of shared link, as for `folded_classes`.
-
-    Returns:
-        None if there is no such link.
+        colors: Of ranks.
+        members: By group, as for `folded_classes`.
     """
-    place = np.zeros_like(colors)
-    width = int(colors.max()) + 1
-    for members in links:
-        link, column = np.nonzero(members >= 0)
-        rank = members[link, column]
-        keys = link * width + colors[rank]
-        order = np.argsort(keys, kind="stable")
-        distinct, first, counts = np.unique(keys[order], return_index=True, return_counts=True)
-        of_link = distinct // width
-        starts = np.flatnonzero(np.diff(of_link, prepend=-1))
-        most = np.maximum.reduceat(counts, starts)
-        uneven = most != np.minimum.reduceat(counts, starts)
-        within = np.arange(len(order)) - np.repeat(first, counts)  # place among its class
-        uneven_rank = np.repeat(uneven, np.add.reduceat(counts, starts))
-        place[rank[order]] = np.maximum(place[rank[order]], np.where(uneven_rank, within, 0))
-    if not place.any():
-        return None
-    return np.asarray(colors * (place.max() + 1) + place)
-
-
-def _group_colors(colors: Integers, members: Integers) -> Integers:
-    """Color each rank by the sorted colors of its group."""
     present = members >= 0
     kinds = _renumbered_rows(np.sort(np.where(present, colors[members], -1), axis=1))
     result = np.full_like(colors, -1)  # ranks in no such group

@@ -111,6 +111,9 @@ class Loads(NamedTuple):
         receivers: Who gets what a class sends, by `Templates.costs`.
         link: Link of each class, `(D, C)`.
         twins: Ranks that one class has on one link, `(D, C)`.
+        members: Ranks of a class's group on the link of one of its ranks, by direction and by
+            pattern and class as in `Patterns.inverse`; 1 for what is no collective of a group.
+        parts: Kind of that part of the group, of the same shape, from `LinkParts`.
     """
 
     of_record: Floats
@@ -122,6 +125,8 @@ class Loads(NamedTuple):
     receivers: Receivers
     link: Integers
     twins: Floats
+    members: Floats
+    parts: Integers
 
 
 class Expansion(NamedTuple):
@@ -137,7 +142,8 @@ class Rows(NamedTuple):
     """Arrays for the rows of all instances: offsets `(instances + 1,)`, and values.
 
     Values have more room than is used; the last offset tells how much. `flow_ranks`, the ranks
-    that send on each link, has no room at all where no one asks.
+    that send on each link, `flow_members`, those of one group among them, and `flow_parts`, the
+    kind of that part of a group, have no room at all where no one asks.
     """
 
     stream_offsets: Integers
@@ -148,6 +154,8 @@ class Rows(NamedTuple):
     flow_links: Integers
     flow_bytes_per_s: Floats
     flow_ranks: Floats
+    flow_members: Floats
+    flow_parts: Integers
 
 
 @kernel
@@ -260,13 +268,16 @@ def _merge(row: Integers, begin: int, end: int, value: int) -> int:
 def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     """Append the links of one instance of a task, ascending, and return their end.
 
-    A link that several classes share comes as often: their traffic is added up later.
+    A link that several classes share comes as often, by kind of part: their traffic is added up
+    later.
     """
-    loads, members = job.loads, job.patterns.members
-    begin, end = job.patterns.member_offsets[copy], job.patterns.member_offsets[copy + 1]
+    loads, patterns = job.loads, job.patterns
+    members = patterns.members
+    begin, end = patterns.member_offsets[copy], patterns.member_offsets[copy + 1]
     record, row = job.templates.record[t], filled
+    inverse = patterns.inverse_at[job.templates.pattern[record]]
     base, costs = job.templates.base[record], job.templates.costs[record]
-    instance = job.templates.first[t] + copy - job.patterns.copies_at[job.templates.pattern[record]]
+    instance = job.templates.first[t] + copy - patterns.copies_at[job.templates.pattern[record]]
     levels = len(loads.of_record)
     for d in range(len(loads.inward)):
         load_bytes = loads.of_record[0, record, d]
@@ -277,7 +288,11 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
                 if load_bytes > 0.0:
                     twins = loads.twins[d, rank_class]
                     rate = load_bytes / loads.work_s[instance] * twins
-                    _insert(rows, row, filled, loads.link[d, rank_class], (rate, twins))
+                    part = (
+                        loads.members[d, inverse + members[m]],
+                        loads.parts[d, inverse + members[m]],
+                    )
+                    _insert(rows, (row, filled), loads.link[d, rank_class], (rate, twins), part)
                     filled += 1
             continue
         if costs != FROM_TASK and loads.inward[d]:
@@ -292,7 +307,8 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
                 rank_class = base + members[m]
                 twins = loads.twins[d, rank_class]
                 rate = load_bytes / loads.work_s[instance] * twins
-                _insert(rows, row, filled, loads.link[d, rank_class], (rate, twins))
+                part = loads.members[d, inverse + members[m]], loads.parts[d, inverse + members[m]]
+                _insert(rows, (row, filled), loads.link[d, rank_class], (rate, twins), part)
                 filled += 1
     return filled
 
@@ -317,22 +333,42 @@ def _received(
         if peer >= 0 and load_bytes > 0.0:
             flows = to.flows[costs, p, d, rank_class]
             rate = load_bytes / job.loads.work_s[instance] * flows
-            _insert(rows, begin, filled, job.loads.link[d, peer], (rate, flows))
+            _insert(rows, (begin, filled), job.loads.link[d, peer], (rate, flows), (1.0, 0))
             filled += 1
     return filled
 
 
 @part
-def _insert(rows: Rows, begin: int, end: int, link: int, flow: tuple[float, float]) -> None:
-    """Insert a flow, its bandwidth and ranks, after those of the row with no higher link."""
-    place = end
-    while place > begin and rows.flow_links[place - 1] > link:
+def _insert(
+    rows: Rows,
+    span: tuple[int, int],
+    link: int,
+    flow: tuple[float, float],
+    part: tuple[float, int],
+) -> None:
+    """Insert a flow after those of the row with no higher link, nor part on the same link.
+
+    Args:
+        rows: Where.
+        span: Where the row of the instance begins, and where it ends so far.
+        link: Of the flow.
+        flow: Its bandwidth and ranks.
+        part: Ranks of one group among them, and the kind of that part.
+    """
+    counted, place = len(rows.flow_ranks) > 0, span[1]
+    while place > span[0] and (
+        rows.flow_links[place - 1] > link
+        or (counted and rows.flow_links[place - 1] == link and rows.flow_parts[place - 1] > part[1])
+    ):
         rows.flow_links[place] = rows.flow_links[place - 1]
         rows.flow_bytes_per_s[place] = rows.flow_bytes_per_s[place - 1]
-        if len(rows.flow_ranks) > 0:
+        if counted:
             rows.flow_ranks[place] = rows.flow_ranks[place - 1]
+            rows.flow_members[place] = rows.flow_members[place - 1]
+            rows.flow_parts[place] = rows.flow_parts[place - 1]
         place -= 1
     rows.flow_links[place] = link
     rows.flow_bytes_per_s[place] = flow[0]
-    if len(rows.flow_ranks) > 0:
+    if counted:
         rows.flow_ranks[place] = flow[1]
+        rows.flow_members[place], rows.flow_parts[place] = part

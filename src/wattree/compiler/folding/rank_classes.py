@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.folding.crossings import RankCrossing, rank_crossing, with_crossings
-from wattree.compiler.folding.fold import folded_classes, uneven_on_links
+from wattree.compiler.folding.fold import folded_classes
+from wattree.compiler.folding.link_parts import LinkParts, distinguished, link_parts
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.compiler.folding.transfer_costs import RankLinks, transfer_costs
 from wattree.cost.rates import Rates
@@ -17,7 +18,6 @@ from wattree.lowering.links import (
     LinkClasses,
     capacities,
     joint_links,
-    largest_runs,
     link_classes,
     members_by_link,
 )
@@ -109,16 +109,19 @@ def rank_classes(
     ]
     crossings = _crossings(jobs, places, first, rank_links)
     colors = np.arange(first[-1])
+    parts: list[dict[int, LinkParts]] = [{} for _ in jobs]
     if fold:
-        colors = _folded(jobs, places, uses, first, crossings)
+        parts = [_parts(job, uses, start) for job, start in zip(jobs, first, strict=False)]
+        colors = _folded(jobs, places, uses, first, crossings=crossings, parts=parts)
     result: list[StageClasses] = []
     numbers = np.empty(first[-1], dtype=np.int64)  # of classes, over all stages
     links = [each.links for each in jobs[0].rates]  # of one cluster and calibration
     base = 0
-    for job, place, own_links, start in zip(jobs, places, rank_links, first, strict=False):
+    for job, place, own_links, own_parts, start in zip(
+        jobs, places, rank_links, parts, first, strict=False
+    ):
         own = slice(start, start + job.topology.mesh.ranks)
-        twins = [replace(use, of_rank=use.of_rank[own]) for use in uses] if fold else []
-        stages, local = _stage_classes(job, place, colors[own], own_links, twins)
+        stages, local = _stage_classes(job, place, colors[own], own_links, own_parts)
         numbers[own] = base + local
         base += sum(len(stage.ranks) for stage in stages)
         result += stages
@@ -162,17 +165,28 @@ def _crossings(
     return found
 
 
+def _parts(job: RanksOfJob, uses: Sequence[LinkUse], first: int) -> dict[int, LinkParts]:
+    """Return the parts of a job's groups on links; its first rank is `first` of all jobs."""
+    loads = job.kinds.of_rank
+    if job.levels is not None:
+        loads = loads * (job.levels.max() + 1) + job.levels
+    own = slice(first, first + job.topology.mesh.ranks)
+    return link_parts(job.groups, [use.of_rank[own] for use in uses], loads)
+
+
 def _folded(
     jobs: Sequence[RanksOfJob],
     places: Sequence[_Places],
     uses: Sequence[LinkUse],
     first: Integers,
+    *,
     crossings: Sequence[RankCrossing],
+    parts: Sequence[Mapping[int, LinkParts]],
 ) -> Integers:
     """Return the class of every rank of all jobs, numbered one job after another."""
     colors, groups, base = [], [], 0
     peers: list[list[Integers]] = [[], [], []]
-    for job, place, start in zip(jobs, places, first, strict=False):
+    for job, place, own_parts, start in zip(jobs, places, parts, first, strict=False):
         own = _first_colors(place)
         mirror = place.mirror if job.mirrored else np.arange(len(own))
         if job.mirrored:
@@ -180,6 +194,7 @@ def _folded(
         own = own * len(job.kinds.kinds) + job.kinds.of_rank
         if job.levels is not None:
             own = own * (job.levels.max() + 1) + job.levels
+        own = distinguished(own, own_parts)
         colors.append(base + own)
         base += int(own.max()) + 1
         groups += [start + members for members in job.groups.values()]
@@ -188,32 +203,16 @@ def _folded(
     together = np.concatenate(colors)
     for use in uses:
         together = _split_by_links(together, use, jobs[0].rates)
-    on_links = [members for use in uses if (members := members_by_link(use)) is not None]
+    on_links = [members for use in uses if (members := members_by_link(use.of_rank)) is not None]
     count = 3 if any(job.mirrored for job in jobs) else 2
     neighbours = [np.concatenate(row) for row in peers[:count]]
     mixing = [*groups, *on_links]
     messages = [crossing.messages for crossing in crossings]
-    found = folded_classes(together, mixing, neighbours, messages)
-    while jobs[0].topology.cluster.is_mixed:
-        finer = uneven_on_links(found, on_links)
-        if finer is None:
-            break
-        found = folded_classes(finer, mixing, neighbours, messages)
-    return found
+    return folded_classes(together, mixing, neighbours, messages)
 
 
 def _split_by_links(colors: Integers, use: LinkUse, rates: Sequence[Rates]) -> Integers:
-    """Distinguish ranks whose links of one kind differ, or that share an adapter of a pool.
-
-    Senders of other devices come to an adapter at other times, and its shares are by flow: each
-    rank needs its own for the shares to be those of the ranks.
-    """
-    if use.parts is not None and use.load == "adapter_bytes":
-        order = np.argsort(use.of_rank, kind="stable")
-        counts = np.bincount(use.of_rank)
-        place = np.empty_like(colors)
-        place[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        colors = colors * (place.max() + 1) + place
+    """Distinguish ranks whose links of one kind differ."""
     for differing in (
         use.slowdown,
         None if use.parts is None else capacities(use, [each.links for each in rates]),
@@ -240,10 +239,9 @@ def _stage_classes(
     places: _Places,
     colors: Integers,
     links: RankLinks,
-    folded_uses: Sequence[LinkUse],
+    parts: Mapping[int, LinkParts],
 ) -> tuple[list[StageClasses], Integers]:
     """Return the classes of each stage of a job, and the class of each rank, over its stages."""
-    shares = any(np.bincount(use.of_rank).max(initial=0) > 1 for use in folded_uses)
     stages, groups = len(places.by_stage), job.groups
     devices = _device_labels(job.topology)
     local = [
@@ -283,11 +281,7 @@ def _stage_classes(
                 name=job.label + _stage_name(job.topology.mesh, stage),
                 mirror_class=local[stages - 1 - stage][2][None, first] if job.mirrored else None,
                 to_mirror=costs(places.distance_mirror, places.mirror) if job.mirrored else None,
-                members={
-                    n: _on_one_link(members, place, folded_uses) for n, members in groups.items()
-                }
-                if shares
-                else None,
+                parts={number: part.of(chosen) for number, part in parts.items()},
                 level=level,
                 pool=places.pools[chosen],
                 devices=tuple(devices[pool] for pool in places.pools[chosen].tolist()),
@@ -355,13 +349,6 @@ def _first_colors(places: _Places) -> Integers:
     speeds = np.unique(places.slowdown, return_inverse=True)[1]
     color = color * (speeds.max() + 1) + speeds
     return np.asarray((color * 3 + places.distance_ahead) * 3 + places.distance_behind)
-
-
-def _on_one_link(members: Integers, place: Integers, uses: Sequence[LinkUse]) -> Integers:
-    """Return the most members of one group on one link, by kind of link and of group."""
-    own = members[place[members[:, 0]] >= 0]
-    _, first = np.unique(np.sort(place[own], axis=1), axis=0, return_index=True)
-    return np.stack([largest_runs(use.of_rank[own[first]]) for use in uses])
 
 
 def _orbits(members: Integers, place: Integers, count: int) -> Integers:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from wattree.compiler.folding.link_parts import LinkParts
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -53,8 +55,8 @@ class StageClasses:
         level: Which tasks of its stage's program each class plays, `(K,)`.
         mirror_class: Class of the peer in the stage that holds the same chunks, `(1, K)`, if any.
         to_mirror: Costs of transfers to it.
-        members: Axes number → members of one group on one link, by kind of link and orbit; None
-            where ranks of a class never share a link.
+        parts: Axes number → the part of its group on the link of a rank of each class; none where
+            ranks never share a link.
         pool: Pool of each class's devices, `(K,)`; None for one.
         devices: What people call them; empty where all are alike.
     """
@@ -71,6 +73,6 @@ class StageClasses:
     level: Integers
     mirror_class: Integers | None = None
     to_mirror: TransferCosts | None = None
-    members: Mapping[int, Integers] | None = None
+    parts: Mapping[int, LinkParts] = field(default_factory=dict)
     pool: Integers | None = None
     devices: tuple[str, ...] = ()

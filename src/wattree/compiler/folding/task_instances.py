@@ -112,11 +112,6 @@ class TaskInstances:
         values = values.astype(np.int64)
         return values if self.is_single else np.repeat(values, self.copies[self.row])
 
-    def copy_of_instance(self) -> Integers:
-        """Return the copy of the pattern for each instance, `(I,)`."""
-        before = self.patterns.copies_at[self.pattern[self.row]] - self.first
-        return np.asarray(np.arange(self.instances) + np.repeat(before, self.copies[self.row]))
-
     def instances_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
         """Return the instances of chosen records' tasks: number, record, class with the figures."""
         tasks = np.flatnonzero(chosen[self.row])
