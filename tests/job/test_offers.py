@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def test_offers_are_written_in_keys_and_words_of_strategies(name: str) -> None:
     assert offer.source
     assert set(offer.axes) <= set(AXES)
     assert set(offer.together) <= set(AXES)
-    for choices in (offer.choices, *offer.together.values()):
+    for choices in (offer.choices, *chain.from_iterable(offer.together.values())):
         for key, values in choices.items():
             known = RECOMPUTATIONS if key == "recompute" else KNOBS[key].choices or (True, False)
             assert {*values} - {"block"} <= {*known}, key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,10 @@ from wattree.strategy import AXES, StrategyOptions
 _NAMELESS: Final = ("1f1b", "interleaved")
 
 
+#: Key of a strategy → values that it may have.
+_Choices = Mapping[str, tuple[object, ...]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """Features of one software family.
@@ -25,15 +29,15 @@ class Offer:
         source: Where.
         axes: Mesh axes that may be wider than 1.
         choices: Key of a strategy → values that it may have.
-        together: Axis that is wider than 1 → what `choices` are then.
+        together: Axis that is wider than 1 → what `choices` are then; any of several alternatives.
     """
 
     software: str
     version: str
     source: str
     axes: tuple[str, ...] = AXES
-    choices: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    together: Mapping[str, Mapping[str, tuple[object, ...]]] = field(default_factory=dict)
+    choices: _Choices = field(default_factory=dict)
+    together: Mapping[str, Sequence[_Choices]] = field(default_factory=dict)
 
     def has(self, key: str, value: object) -> bool:
         """Return whether a key may have a value at any degrees."""
@@ -57,9 +61,16 @@ class Offer:
             axis: The axis.
             holders: Several ranks hold the same state, so that its sharding says anything.
         """
-        also = self.together.get(axis, {})
-        asked = [key for key in also if holders or key != "sharding"]
-        return axis not in self.axes or any(options.value(key) not in also[key] for key in asked)
+        if axis not in self.axes:
+            return True
+        return not any(
+            all(
+                options.value(key) in values
+                for key, values in also.items()
+                if holders or key != "sharding"
+            )
+            for also in self.together.get(axis, ({},))
+        )
 
     def lacks(self, options: StrategyOptions, *, left: Collection[str] = ()) -> tuple[str, ...]:
         """Return the features that the software lacks for a strategy, in words, each once.
@@ -78,9 +89,16 @@ class Offer:
         }
         found += [f"{key} {value}" for key, value in asked.items() if not self.has(key, value)]
         for axis in wide:
-            for key, values in self.together.get(axis, {}).items():
-                if key not in left and _means(key, present) and options.value(key) not in values:
-                    found.append(f"{key} {str(options.value(key)).lower()} with {axis} above 1")
+            unmet: list[tuple[str, ...]] = [
+                tuple(
+                    f"{key} {str(options.value(key)).lower()} with {axis} above 1"
+                    for key, values in also.items()
+                    if key not in left and _means(key, present) and options.value(key) not in values
+                )
+                for also in self.together.get(axis, ({},))
+            ]
+            fewest = min(unmet, key=len)
+            found += fewest
         return tuple(dict.fromkeys(found))
 
 
@@ -110,8 +128,11 @@ def _offers() -> Mapping[str, Offer]:
             axes=axes,
             choices={key: tuple(values) for key, values in facts.items()},
             together={
-                axis: {key: tuple(values) for key, values in keys.items()}
-                for axis, keys in also.items()
+                axis: [
+                    {key: tuple(values) for key, values in keys.items()}
+                    for keys in (given if isinstance(given, list) else [given])
+                ]
+                for axis, given in also.items()
             },
         )
     return found

@@ -222,7 +222,11 @@ def _software(name: str) -> Entry:
     sources = dict(trait_meanings())
     if offer is not None:
         runs = {"version": offer.version, "axes": offer.axes, **offer.choices}
-        runs |= {f"with {axis}": keys for axis, keys in offer.together.items()}
+        runs |= {
+            f"with {axis}{' or' * number}": keys
+            for axis, ways in offer.together.items()
+            for number, keys in enumerate(ways)
+        }
         sources["version"] = offer.source
     return Entry(
         summary=summary, details={**summary, **runs, **traits}, sources=sources, verbatim=True

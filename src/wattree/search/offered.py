@@ -32,7 +32,11 @@ def not_offered(setting: Setting, limits: Limits) -> tuple[str, ...]:
             found.append(f"{key} {' or '.join(missing)}")
     for axis, also in offer.together.items():
         if axis not in axes:
-            found += [f"{key} other than {_words(also[key])} with {axis} above 1" for key in also]
+            ways = [
+                " and ".join(f"{key} {_words(values)}" for key, values in each.items())
+                for each in also
+            ]
+            found.append(f"{axis} above 1 but with {', or '.join(ways)}")
     return tuple(found)
 
 
