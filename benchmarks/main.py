@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts: list[Callable[[], list[Figure]]] = [
         start_up,
         plan_time,
+        widened_plan,
         single_predictions,
         largest_job,
         engine_rate,
@@ -83,6 +84,36 @@ def plan_time() -> list[Figure]:
         Figure(
             "plan, Llama-3.1-8B on 8 x H100, cold process", "<= 5 s", f"{found:.2f} s", found <= 5
         )
+    ]
+
+
+def widened_plan() -> list[Figure]:
+    """CPU time of `plan` against that without refinement, in turns, and for 1,024 devices."""
+    from wattree import job_from_mapping, plan
+    from wattree.files import read_yaml
+    from wattree.search.limits import Limits
+
+    written = read_yaml(EXAMPLE)
+    large = {
+        "cluster": {"node": "dgx-h100", "nodes": 128},
+        "data": {**written["data"], "global_batch": 1024},
+    }
+    job, many = (job_from_mapping(each) for each in (written, {**written, **large}))
+    plan(job)
+    turns = [
+        [cpu_s(partial(plan, job, limits=Limits(refined=refined))) for refined in (False, True)]
+        for _ in range(5)
+    ]
+    without_s, with_s = map(statistics.median, zip(*turns, strict=True))
+    many_s = cpu_s(partial(plan, many))
+    return [
+        Figure(
+            "plan, Llama-3.1-8B on 8 x H100, over that without refinement",
+            "<= 1.5 x",
+            f"{with_s / without_s:.2f} x",
+            with_s <= 1.5 * without_s,
+        ),
+        Figure("plan, Llama-3.1-8B on 1,024 x H100", "<= 30 s", f"{many_s:.1f} s", many_s <= 30),
     ]
 
 

@@ -52,6 +52,7 @@ _JOBS = (
     ("MoE", "deepseek-v2-lite", 4096, 64, "dgx-a100", 1),
     ("encoder-decoder", "t5-3b", 512, 512, "dgx-a100", 1),
     ("large vocabulary", "gemma-2-9b", 4096, 64, "dgx-a100", 2),
+    ("vision-language", "llava-1.5-7b", None, 128, "dgx-a100", 2),
     ("ViT", "vit-h-14", None, 1024, "dgx-a100", 1),
     ("tables", "dlrm-small", None, 65536, "dgx-a100", 1),
 )
@@ -61,7 +62,7 @@ _BASES, _MOST_OVER = 4, 2.0
 _KINDS = 4
 _SURE = 0.8
 _TABLES = ("auto", "table-wise", "row-wise", "column-wise")
-_HEAD = ("field", "job", "uniform", "mixed", "gain", "sure", "mixes", "what differs", "of")
+_HEAD = ("field", "job", "uniform", "mixed", "80 %", "gain", "sure", "mixes", "what differs", "of")
 _CONSTRAINTS = Constraints(margin=DEFAULT_MARGIN)
 _OVER = (*REPLICAS, "cp")
 _SHARDED = TreeNode(memory=MemoryChoice(parameters=_OVER, gradients=_OVER, optimizer=_OVER))
@@ -267,12 +268,13 @@ def simulated(setting: Setting, base: StrategyOptions, tree: StrategyTree) -> Re
 def _line(each: Mapping[str, Any]) -> tuple[str, ...]:
     head = (each["field"], each["job"], f"{each['uniform_s']:.4g} s")
     if "mixed_s" not in each:
-        return (*head, "", "", "", str(each["mixes"]), "", each["uniform"])
+        return (*head, "", "", "", "", str(each["mixes"]), "", each["uniform"])
     gain = 1 - each["mixed_s"] / each["uniform_s"]
     sure = each["probability"]
     return (
         *head,
         f"{each['mixed_s']:.4g} s",
+        "{:.4g} to {:.4g} s".format(*each["interval"]),
         f"{100 * gain:.1f} %" + (" *" if sure >= _SURE else ""),
         f"{100 * sure:.0f} %",
         str(each["mixes"]),

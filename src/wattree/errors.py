@@ -235,10 +235,15 @@ class StrategyError(WattreeError):
     def __init__(self, misfits: Mapping[str, str], *, source: str = "") -> None:
         self.misfits, self.source = dict(misfits), source
         if source:
-            super().__init__(_listed(source, [_keyed(*item) for item in sorted(misfits.items())]))
+            super().__init__(_listed(source, self.problems))
             return
         lines = [f"  at {path}: {reason}" for path, reason in sorted(misfits.items())]
         super().__init__("\n".join([f"strategy rejected, {len(lines)} problem(s):", *lines]))
+
+    @property
+    def problems(self) -> list[str]:
+        """One line per misfit, as those of a job file."""
+        return [_keyed(*item) for item in sorted(self.misfits.items())]
 
 
 class JobError(WattreeError):

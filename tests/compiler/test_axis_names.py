@@ -7,7 +7,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.conftest import Golden
 from tests.property.drawn import drawn_step
@@ -36,10 +38,26 @@ from wattree.strategy.presets import strategy_of
 CASES, SOAKED = 30, 200
 
 
-def graph(setting: Setting, strategy: Strategy) -> ExecutionGraph:
-    """Return the execution graph of a strategy."""
-    job = PlacedJob.of(setting, strategy)
+def graph(
+    setting: Setting, strategy: Strategy, devices: NDArray[np.int64] | None = None
+) -> ExecutionGraph:
+    """Return the execution graph of a strategy, its ranks on these devices in order."""
+    job = replace(PlacedJob.of(setting, strategy), devices=devices)
     return compile_job(job, setting.job.cluster, detail=False).graph
+
+
+def permuted(random: Random, setting: Setting, ranks: int) -> NDArray[np.int64]:
+    """Return devices for ranks: nodes change places, and devices inside each node."""
+    whole = setting.job.cluster
+    width = min(ranks, whole.node.devices)
+    nodes = random.sample(range(whole.nodes), ranks // width)
+    inside = [random.sample(range(width), width) for _ in nodes]
+    devices = [
+        node * whole.node.devices + each
+        for node, own in zip(nodes, inside, strict=True)
+        for each in own
+    ]
+    return np.array(devices, dtype=np.int64)
 
 
 def renamed(written: Any, names: dict[str, str]) -> Any:
@@ -60,10 +78,10 @@ def strategy_in_a_file(written: Any, setting: Setting) -> Strategy:
     return read
 
 
-def test_maps_written_by_hand_with_other_names_compile_to_the_graphs_of_presets(
+def test_maps_by_hand_with_other_names_and_devices_compile_to_the_graphs_of_presets(
     *, soaking: bool
 ) -> None:
-    """Drawn strategies through a job file, each axis called otherwise, some as another is."""
+    """Drawn strategies through a job file: each axis called otherwise, ranks on other devices."""
     random, different = Random(7), []
     for _ in range(SOAKED if soaking else CASES):
         drawn = drawn_step(random)
@@ -80,7 +98,8 @@ def test_maps_written_by_hand_with_other_names_compile_to_the_graphs_of_presets(
             plain["schedule"] = {**plain["schedule"], "axis": "pp"}  # type: ignore[dict-item]
         read = strategy_in_a_file(renamed(plain, names), setting)
         by_hand = replace(read, traffic=preset.traffic)
-        if not graph(setting, by_hand).equal(graph(setting, preset)):
+        devices = permuted(random, setting, by_hand.mesh.ranks)
+        if not graph(setting, by_hand, devices).equal(graph(setting, preset)):
             different.append(drawn.words)
 
     assert different == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.compiler.jobs import Job, dense, small_cluster
@@ -89,6 +91,23 @@ def test_a_pipeline_of_both_kinds_computes_what_either_does() -> None:
     }
 
     assert flop["mixed"] == pytest.approx((flop["wide"] + flop["narrow"]) / 2)
+
+
+def test_one_stage_may_split_positions_and_the_next_features() -> None:
+    """Context degrees differ by stage: positions are gathered at the border, gradients cut."""
+    rest = {"batch": ("d",)}
+    apart, together = ("x", "y"), job(WIDE, WIDE)
+    nodes = {**together.strategy.tree.nodes}
+    for layer in (0, 1):  # by positions, as attention too
+        for path in ("", *(f".{path}" for path in _PRODUCTS)):
+            nodes.pop(f"layers.{layer}{path}")
+        nodes[f"layers.{layer}"] = TreeNode(compute={**rest, "seq": apart})
+    mixed = replace(together, strategy=replace(together.strategy, tree=StrategyTree(nodes=nodes)))
+    whole = 16 / 2 / 2 * 64 * 32
+
+    first = collectives(mixed, 1)
+    assert first["forward"][-1] == ("all_gather", apart, whole)
+    assert mixed.compiled().graph.flop.sum() == together.compiled().graph.flop.sum()
 
 
 def test_samples_of_a_micro_batch_divide_over_the_ranks_of_every_layer() -> None:

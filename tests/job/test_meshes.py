@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from wattree.errors import JobError, StrategyError
+from wattree.graph import ExecutionGraph
 from wattree.job import Job, job_from_mapping
 from wattree.predict import estimate, simulate
 
@@ -99,6 +100,43 @@ def test_pools_of_different_nodes_may_have_a_mesh_each() -> None:
 
     assert [pool.ranks for pool in found.pools] == [8, 8]
     assert found.energy_j.total == pytest.approx(sum(pool.energy_j for pool in found.pools))
+
+
+def test_vision_and_language_parts_may_have_devices_of_their_own() -> None:
+    """A captured model: the same work as with all of it on every device, in less memory each."""
+    rest = {"model": "llava-1.5-7b", "data": {"global_batch": 64}}
+    root = {"compute": {"batch": "dp"}}
+    tree: dict[str, Any] = {
+        "": {**root, "mesh": "language"},
+        "vision": {"mesh": "vision"},
+        "projector.*": {"mesh": "vision"},
+        "layers.*.attention.q_proj+k_proj+v_proj": {"compute": {"out": "tp"}},
+        "layers.*.attention.o_proj": {"compute": {"in": "tp"}},
+        "layers.*.gate_proj+up_proj": {"compute": {"out": "tp"}},
+        "layers.*.down_proj": {"compute": {"in": "tp"}},
+        "lm_head.linear": {"compute": {"out": "tp"}},
+    }
+    meshes = {"vision": {"mesh": {"dp": 4}}, "language": {"mesh": {"pp": 3, "dp": 2, "tp": 2}}}
+    plain = {"meshes": None, "mesh": {"dp": 16}, "tree": {"": root}}
+
+    parts, whole = (
+        simulate(each).trace.graph
+        for each in (job(meshes, tree=tree, **rest), job(strategy=plain, **rest))
+    )
+
+    assert [name.split(" (")[0] for name in parts.class_names] == [
+        "stage 0 on vision",
+        *(f"stage {stage} on language" for stage in (1, 2, 3)),
+    ]
+    assert flop_of(parts) == pytest.approx(flop_of(whole))
+    held = parts.static_by_category[:, parts.category_names.index("parameters")]
+    assert held[0] < held[1:].min() / 3
+
+
+def flop_of(graph: ExecutionGraph) -> float:
+    """Return the work of all ranks. [FLOP]"""
+    streams = graph.stream_ids[graph.stream_offsets[:-1]]
+    return float((graph.flop * graph.class_ranks[graph.stream_class[streams]]).sum())
 
 
 def test_devices_that_overlap_repeat_or_are_left_out_are_all_listed() -> None:

@@ -297,6 +297,24 @@ def test_what_cannot_generate_is_refused_with_what_to_do() -> None:
             wattree.simulate(job(**keys, place={"devices": "0"}, strategy=strategy))
 
 
+def test_too_many_tokens_are_refused_together_with_what_the_strategy_cannot() -> None:
+    """Positions and heads, or positions and samples: one message."""
+    cases = {
+        (4, 8): ["strategy: layers.0.attention.out", "strategy: layers.0.attention.qkv"],
+        (3, 4): ["data.global_batch: 3 samples do not split"],
+    }
+    for (batch, tp), others in cases.items():
+        with pytest.raises(JobError) as refused:
+            wattree.simulate(
+                job("gpt2", prompt=1000, generated=200, batch=batch, strategy={"tp": tp})
+            )
+        first, *rest = refused.value.problems
+
+        assert "found 200 tokens after a prompt of 1,000" in first
+        assert len(rest) == len(others)
+        assert all(map(str.startswith, rest, others))
+
+
 def test_lengths_that_make_no_sense_are_refused_all_at_once() -> None:
     """A missing length, one that is not positive, and one of another workload."""
     mapping = {

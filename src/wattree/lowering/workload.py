@@ -7,11 +7,13 @@ from typing import Final
 
 from wattree.capture import decode_graph, evaluated, generation_misfit, prefill_graph
 from wattree.cost import AUTO_SOFTWARE, Software
-from wattree.errors import JobError
+from wattree.errors import JobError, StrategyError
 from wattree.graph import ModelGraph
 from wattree.job import INFERENCE, Job, WorkloadKind
 from wattree.lowering.idle import has_experts
+from wattree.lowering.legality import check_fits
 from wattree.strategy import StrategyOptions
+from wattree.strategy.presets import strategy_of
 
 #: Why a job that generates has no step that a command for training could take.
 NO_STEP: Final = (
@@ -124,7 +126,29 @@ def _check_generation(job: Job, model: ModelGraph) -> None:
             "shorter prompt"
         )
     if problems:
-        raise JobError(job.source, problems)
+        raise JobError(job.source, [*problems, *_strategy_problems(job, model)])
+
+
+def _strategy_problems(job: Job, model: ModelGraph) -> list[str]:
+    """Return misfits of the strategy of a job that is refused before strategies are checked."""
+    options = job.strategy
+    if isinstance(options, str):
+        return []
+    try:
+        batch = job.data.global_batch
+        if isinstance(options, StrategyOptions):
+            options = strategy_of(options, model=model, global_batch=batch)
+        check_fits(
+            model,
+            options,
+            job.cluster,
+            global_batch=batch,
+            sequence=job.data.sequence_length,
+            devices=None if job.devices is None else len(job.devices),
+        )
+    except StrategyError as error:
+        return error.problems
+    return []
 
 
 def _fused(graph: ModelGraph) -> ModelGraph:

@@ -19,7 +19,7 @@ class BuiltInModel:
         name: Name in the catalog.
         aliases: Other names, such as those of torchvision and timm.
         field: What it is for: `vision`, `detection`, `recommendation`, `speech`, `language`,
-            `other`.
+            `multimodal`, `other`.
         module: Module of this package with its `build` and `example_inputs`.
         options: Their arguments, where they differ from the defaults.
         source: Paper, table or code that the sizes come from.
