@@ -19,7 +19,7 @@ from typing import Any
 from wattree.errors import RunError
 from wattree.job import Job, job_from_mapping
 
-__all__ = ["measured", "runs_of", "steps_to"]
+__all__ = ["contestants", "iso_width", "measured", "runs_of", "steps_to"]
 
 #: Losses are averaged over so many steps, as `training.target_loss` is.
 OVER = 10
@@ -33,7 +33,11 @@ def runs_of(trained: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**common, "preset": "ddp", "ranks": 1, "ghosts": 0, "seed": seed, **changed}
         for changed in trained["phantom"]:
             yield {**common, "preset": "phantom", "seed": seed, **changed}
-    timed = {**trained["timed"], "seed": trained["seeds"][0], "timed": True}
+    yield from contestants({**trained["timed"], "seed": trained["seeds"][0], "timed": True})
+
+
+def contestants(timed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield runs of tensor parallelism at two widths, of a phantom stack, and of one of blocks."""
     width, ranks, ghosts = timed["width"], timed["ranks"], timed["ghosts"]
     for preset in ("tensor", "megatron"):
         for wide in (width, iso_width(width, ranks, ghosts)):
@@ -59,12 +63,15 @@ def job_of(run: Mapping[str, Any], trained: Mapping[str, Any]) -> Job:
     strategy |= {"dp": 1} if run["ranks"] == 1 else {"tp": run["ranks"], "dp": 1}
     if run["preset"] == "phantom":
         strategy["ghosts"] = run["ghosts"]
+    if "workload" in run:  # nothing is updated, so there is no state to shard
+        strategy["sharding"] = "none"
     return job_from_mapping(
         {
+            "workload": run.get("workload", "train"),
             "model": {"ffn": ffn},
             "data": {"global_batch": trained["batch"], "source": run["source"]},
             "precision": "fp32",
-            "optimizer": trained["optimizer"],
+            **({} if "workload" in run else {"optimizer": trained["optimizer"]}),
             # One processor a node. It matters to predictions only, and none is made of these runs.
             "cluster": {"node": "ft-2000-plus-node", "nodes": run["ranks"]},
             "strategy": strategy,
@@ -77,15 +84,21 @@ def job_of(run: Mapping[str, Any], trained: Mapping[str, Any]) -> Job:
     )
 
 
-def measured(trained: Mapping[str, Any]) -> dict[str, Any]:
+def measured(
+    trained: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """Train all runs and return what came of them.
+
+    Args:
+        trained: Settings that all share.
+        runs: What to run instead of all that is trained.
 
     Raises:
         RunError: A rank failed.
     """
     from wattree.runtime.launch import run_ranks
 
-    runs = list(runs_of(trained))
+    runs = list(runs_of(trained)) if runs is None else runs
     found: list[dict[str, Any]] = []
     load = [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory(prefix="phantom-study-") as folder:

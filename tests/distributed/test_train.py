@@ -56,6 +56,22 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("kind", ["ddp", "zero3", "tensor", "phantom"])
+def test_forward_passes_alone_compute_what_they_compute_in_training(
+    trained: Any, kind: str
+) -> None:
+    """The losses of a model that stays as it is, without what gradients send."""
+    forward, still = trained[f"forward-{kind}"], trained[f"still-{kind}"]
+
+    assert forward["losses"] == pytest.approx(still["losses"], rel=1e-6)
+    assert forward["steps"] == STEPS
+    assert {"forward", "backward"} & set(forward["trace_names"]) == {"forward"}
+    if kind == "ddp":  # replicas exchange gradients alone
+        assert forward["sent_bytes"] == 0
+    if kind == "phantom":  # the gradients of ghosts go back as the ghosts came
+        assert forward["sent_bytes"] == still["sent_bytes"] / 2
+
+
 def _weights(name: str, rows: tuple[int, int], columns: tuple[int, int], std: float) -> Any:
     return normal_block(seed=0, name=name, rows=rows, columns=columns, std=std)
 

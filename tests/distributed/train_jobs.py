@@ -76,6 +76,19 @@ JOBS: dict[str, dict[str, Any]] = {
     "attending-ddp": own_model(*ATTENDING, "ddp"),
     "attending-tensor": own_model(*ATTENDING, TENSOR_OF_TWO),
     "attending-phantom": own_model(*ATTENDING, PHANTOM_OF_TWO),
+    **{
+        f"{name}-{kind}": {"strategy": strategy, **changes}
+        for name, changes in {
+            "forward": {"workload": "forward"},
+            "still": {"training": {"learning_rate": 1e-30}},
+        }.items()
+        for kind, strategy in {
+            "ddp": {"preset": "ddp", "micro_batch": 2},
+            "zero3": "zero3",
+            "tensor": TENSOR_OF_TWO,
+            "phantom": PHANTOM_OF_TWO,
+        }.items()
+    },
     "ddp": {"strategy": "ddp"},
     "accumulated": {"strategy": {"preset": "ddp", "micro_batch": 2}},
     "tensor": {"strategy": {"preset": "tensor", "tp": 2}},

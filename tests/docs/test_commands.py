@@ -256,6 +256,7 @@ ELSEWHERE: Mapping[str, str] = {
     "python examples/mc2_study/study.py": "a minute and a half; parts run in tests/energy",
     "python examples/mc2_study/measured.py": "trains for minutes",
     "python examples/phantom_study/study.py  ": "four minutes of two cores",
+    "python examples/phantom_study/inference.py --measure": "runs models for minutes",
     "python examples/proteus-study/study.py  ": "half a minute; a session of the page",
     "python -m benchmarks.products": "reads data that does not ship; a session of the page",
     "wattree validate": "takes minutes, of data that does not ship",

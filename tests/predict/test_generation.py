@@ -301,7 +301,7 @@ def test_too_many_tokens_are_refused_together_with_what_the_strategy_cannot() ->
     """Positions and heads, or positions and samples: one message."""
     cases = {
         (4, 8): ["strategy: layers.0.attention.out", "strategy: layers.0.attention.qkv"],
-        (3, 4): ["data.global_batch: 3 samples do not split"],
+        (3, 4): ["data.global_batch: 3 samples cannot be split"],
     }
     for (batch, tp), others in cases.items():
         with pytest.raises(JobError) as refused:

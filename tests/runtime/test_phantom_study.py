@@ -121,3 +121,18 @@ def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:
     assert 'study.py", line' not in notes  # a rank that still imports may end in one of its own
     for name in ("measured.json", "tables.md"):
         assert (folder / name).read_bytes() == (FOLDER / name).read_bytes()
+
+
+def test_forward_passes_that_were_measured_are_those_of_the_study(study: ModuleType) -> None:
+    """All contestants with every seed; ghosts are sent once for each layer."""
+    asked = study.STUDY["inference"]["measured"]
+    kept = json.loads((FOLDER / "forward.json").read_text(encoding="utf-8"))["runs"]
+    trained = study.STUDY["trained"]
+
+    assert len(kept) == 6 * len(trained["seeds"])
+    assert all(run[key] == asked[key] for run in kept for key in ("source", "steps", "depth"))
+    ghosts = [run for run in kept if run["preset"] == "phantom"]
+    assert ghosts
+    for run in ghosts:
+        elements = (run["ranks"] - 1) * run["ghosts"] * trained["batch"] * run["depth"]
+        assert run["sent_bytes"] == 4 * elements

@@ -150,6 +150,17 @@ def test_every_misfit_is_told_at_once() -> None:
     }
 
 
+def test_forward_passes_are_run_without_stages_processes_and_checkpoints(tmp_path: Path) -> None:
+    """A recipe says that nothing is updated; what has no way to be run is listed at once."""
+    assert not recipe_of(_job(workload="forward", strategy={"preset": "ddp"})).backward
+
+    saved = {"checkpoint": {"dir": str(tmp_path), "every": 1}}
+    for key in ("pp", "processes_per_device"):
+        with pytest.raises(StrategyError) as caught:
+            recipe_of(_job(workload="forward", strategy={"preset": "ddp", key: 2}, training=saved))
+        assert set(caught.value.misfits) == {f"strategy.{key}", "training.checkpoint"}
+
+
 def test_another_preset_keeps_the_ranks() -> None:
     """Degrees stay; replicas take the place of parts."""
     job = _job()

@@ -34,7 +34,7 @@ DONE, INTERRUPTED = 0, 130
 
 @request_command
 def train(request: TrainRequest) -> None:
-    """Train a job with its strategy.
+    """Train a job with its strategy, or run its forward passes alone.
 
     Under torchrun, srun or mpirun this process is one rank of the job; otherwise it starts all
     ranks. Runs what wattree plan finds for PyTorch: dp, fsdp, tp, cp and pp with any sharding. With
@@ -96,7 +96,7 @@ def _job(request: TrainRequest, *, warn: bool) -> Job:
     from wattree.runtime.recipe import with_preset
 
     loaded = read_job(request.job) if warn else wattree.load_job(request.job)
-    refuse_workload(loaded, "train")
+    refuse_workload(loaded, "train", forward=True)
     if request.silent:  # one of several runs: checkpoints would be of all of them
         loaded = replace(loaded, training=replace(loaded.training, checkpoint=None))
     return loaded if request.preset is None else with_preset(loaded, request.preset)

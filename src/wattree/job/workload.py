@@ -42,17 +42,25 @@ def workload_of(mapping: Mapping[Any, Any], *, problems: Problems) -> WorkloadKi
     return WorkloadKind(value)
 
 
-def refuse_workload(job: Job, command: str) -> None:
+def refuse_workload(job: Job, command: str, *, forward: bool = False) -> None:
     """Raise an error for a job that does not train, in commands that support only training.
+
+    Args:
+        job: The job.
+        command: Of Wattree.
+        forward: It supports forward passes as well.
 
     Raises:
         JobError: It runs forward passes or generates tokens.
     """
-    if job.workload is not WorkloadKind.TRAIN:
+    if job.workload is not WorkloadKind.TRAIN and not (
+        forward and job.workload is WorkloadKind.FORWARD
+    ):
+        only = "training and forward passes" if forward else "training"
         raise JobError(
             job.source,
             [
-                f"workload: found {job.workload}, but 'wattree {command}' is for training; use "
+                f"workload: found {job.workload}, but 'wattree {command}' is for {only}; use "
                 "'wattree simulate', 'check' or 'compare', or workload: train"
             ],
         )
@@ -96,7 +104,9 @@ def check_strategy(
         return
     for key in _OF_TRAINING:
         if key in mapping:
-            problems.warn(key, f"has no effect with workload: {workload}: {_NOTHING}")
+            is_run = workload is WorkloadKind.FORWARD and key == "training"
+            effect = "only has 'wattree train' repeat steps" if is_run else "has no effect"
+            problems.warn(key, f"{effect} with workload: {workload}: {_NOTHING}")
     if workload is WorkloadKind.GENERATE and mapping.get("neighbours") is not None:
         problems.add("neighbours", "found with workload: generate, which is predicted alone")
     if isinstance(strategy, StrategyOptions):

@@ -74,7 +74,8 @@ def _stage_cell(stage: str) -> Callable[[Mapping[str, Any]], str]:
 
 
 def _headline(result: Result, use: TrainingUse) -> str:
-    ended = "interrupted after" if use.interrupted else "trained"
+    done = "trained" if result.workload == "train" else "ran forward for"
+    ended = "interrupted after" if use.interrupted else done
     since = f" (from step {use.first_step} on)" if use.first_step else ""
     return (
         f"{result.model} on {counted(result.ranks, 'rank')}: {ended} "

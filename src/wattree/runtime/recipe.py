@@ -7,7 +7,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from wattree.errors import StrategyError
-from wattree.job import Job
+from wattree.job import Job, WorkloadKind
 from wattree.runtime.parallel.grid import RankGrid
 from wattree.runtime.refusals import RUNNABLE, misfits_of
 from wattree.strategy import (
@@ -65,6 +65,7 @@ class Recipe:
         overlap: Communication runs alongside computation.
         processes_per_device: Replicas that share a device, one after another.
         learning_rate_scale: What the learning rate is multiplied by, where their batch grows.
+        backward: Gradients are computed and parameters updated: not for forward passes alone.
     """
 
     kind: ReplicaKind
@@ -91,6 +92,7 @@ class Recipe:
     recompute: str = "none"
     processes_per_device: int = 1
     learning_rate_scale: float = 1.0
+    backward: bool = True
 
     @property
     def ranks(self) -> int:
@@ -224,6 +226,7 @@ def recipe_of(job: Job) -> Recipe:
         context=options.parallelism.context,
         context_order=options.parallelism.context_order,
         recompute=options.memory.recompute,
+        backward=job.workload is WorkloadKind.TRAIN,
     )
 
 

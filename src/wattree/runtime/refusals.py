@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from wattree.job import Job
+from wattree.job import Job, WorkloadKind
 from wattree.strategy import (
     SPATIAL,
     ULYSSES,
@@ -60,6 +60,7 @@ def misfits_of(job: Job, options: StrategyOptions, schedule: Schedule) -> dict[s
             f"found {options.ep}, expected 1: ranks share the experts of a model.transformer that "
             "has some"
         )
+    found |= dict(_of_forward_passes(job, options))
     found |= dict(_of_number_format(job, options))
     found |= dict(_of_stages(job, options, schedule))
     found |= dict(_of_positions(job, options))
@@ -76,6 +77,20 @@ def layers_of(job: Job) -> int | None:
 
 def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _of_forward_passes(job: Job, options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    if job.workload is WorkloadKind.TRAIN:
+        return
+    for key in ("pp", "processes_per_device"):
+        if (found := options.value(key)) != 1:
+            yield (
+                f"strategy.{key}",
+                f"found {found} with workload: {job.workload}, expected 1: train runs forward "
+                "passes without stages, one process on each device",
+            )
+    if job.training.checkpoint is not None:
+        yield "training.checkpoint", f"found with workload: {job.workload}, which changes nothing"
 
 
 def _of_number_format(job: Job, options: StrategyOptions) -> Iterator[tuple[str, str]]:

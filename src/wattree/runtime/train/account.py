@@ -87,7 +87,7 @@ def gathered(
     calls = sum(traffic.calls.values())
     if recipe.processes_per_device > 1:
         sent["gradients"] = sent.pop("all_reduce", 0.0)  # to other devices, as it was counted
-    elif session.data_group is not None and not recipe.is_fully_sharded:
+    elif session.data_group is not None and recipe.backward and not recipe.is_fully_sharded:
         sent["gradients"] = ring_bytes(module, recipe.holders) * measured_steps
         calls += measured_steps
     own, copies = _elements(module, recipe)

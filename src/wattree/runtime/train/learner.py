@@ -1,4 +1,4 @@
-"""One step of one rank: forward, backward and update of its micro-batches."""
+"""One step of one rank: forward, backward and update of its micro-batches, or forward alone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ class Learner:
         self._model, self.copied = model, model.copied
         self._autocast = autocast
         self._micro_batches = session.recipe.micro_batches
-        self._scaler = torch.amp.GradScaler(session.device.type, enabled=scale_losses)
+        self._trains = session.recipe.backward
+        if not self._trains:
+            self.replicated.eval()
+        scales = scale_losses and self._trains
+        self._scaler = torch.amp.GradScaler(session.device.type, enabled=scales)
         self._reduction = _shared(self.replicated, session)
         self.watch: LibraryWatch | None = None
         recipe = session.recipe
@@ -89,7 +93,7 @@ class Learner:
         passes = self._one_by_one if self._pipeline is None else self._by_stages
         total, inputs = passes(batches, phase, mark)
         begin = mark()
-        self._scaler.step(self.optimizer)
+        self._scaler.step(self.optimizer)  # without gradients it counts the step and does nothing
         self._scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         phase("optimizer", begin)
@@ -102,22 +106,27 @@ class Learner:
     def _one_by_one(
         self, batches: Iterator[Batch], phase: Callable[[str, Any], Any], mark: Callable[[], Any]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Compute forward and backward of each micro-batch in turn."""
+        """Compute forward, and backward where there is one, of each micro-batch in turn."""
         total = torch.zeros((), dtype=torch.float64)
         inputs: tuple[Tensor, ...] = ()
         for number in range(self._micro_batches):
             inputs, targets = next(batches)
             begin = mark()
             is_last = number == self._micro_batches - 1
-            with self._unsynchronized(is_last=is_last):
+            with (
+                self._unsynchronized(is_last=is_last),
+                torch.set_grad_enabled(self._trains),
+            ):
                 with self._autocast():
                     outputs = self.replicated(*inputs)
                 loss = self._loss(outputs, targets)
                 begin = phase("forward", begin)
-                self._backward(loss)
-            if is_last:
-                self._complete_gradients()
-            phase("backward", begin)
+                if self._trains:
+                    self._backward(loss)
+            if self._trains:
+                if is_last:
+                    self._complete_gradients()
+                phase("backward", begin)
             total = total.to(loss.device) + loss.detach()
         return total, inputs
 

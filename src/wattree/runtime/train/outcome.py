@@ -165,7 +165,7 @@ def _work(
         samples=float(job.data.global_batch),
         flop=setting.model_flop,
         network_bytes=math.fsum(sent.values()) * len(accounts),
-        gradient_bytes=replica * _GRADIENT_BYTES,
+        gradient_bytes=replica * _GRADIENT_BYTES if recipe.backward else 0.0,
     )
 
 
@@ -227,6 +227,7 @@ def _result(
         ),
         assumed=(*run.notes, *(f"not read: {line}" for line in run.missing)),
         training=use,
+        workload=str(job.workload),
     )
 
 
