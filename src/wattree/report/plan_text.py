@@ -62,6 +62,7 @@ def show_plan(
         _legend(plan.ranked, console)
     _run(run, console)
     _more_rankings(plan, console)
+    _mix(plan, console)
     if plan.explanation:
         title = "Why the first one wins" if plan.best is not None else "What would help"
         console.print(Text(f"\n{title}", style="bold"))
@@ -87,6 +88,28 @@ def _more_rankings(plan: Plan, console: Console) -> None:
         console.print(ranking(plan.pareto))
 
 
+def _mix(plan: Plan, console: Console) -> None:
+    """Print the mix that is surely better, or that none is."""
+    if plan.mixes is None:
+        return
+    if plan.mixed is None:
+        console.print(f"\nNo mix is better with 80 % probability ({plan.mixes} simulated).")
+        return
+    result, likely = plan.mixed.result, plan.mixed.probability
+    assert likely is not None
+    console.print(Text("\nA mix that is better", style="bold"))
+    console.print(Padding(Text(plan.mixed.label), INDENT))
+    console.print(
+        Padding(
+            Text(
+                f"{format_time(result.step_time_s)} a step, {100 * likely:.0f} % probability, "
+                f"{format_bytes(result.memory.peak_bytes)}; --json has its tree (mixed.strategy)"
+            ),
+            INDENT,
+        )
+    )
+
+
 def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Console) -> None:
     """Print the best strategy, its figures, the next ones, and what decides between them."""
     console.print(Text(strategy_label(best), style="bold"))
@@ -102,6 +125,7 @@ def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Conso
         section("Assumed", bullets(best.result.assumed[:_ASSUMPTIONS]), console)
     if plan.exact is not None or plan.pareto:
         _more_rankings(plan, console)
+    _mix(plan, console)
     left = [
         f"{counted(len(plan.ideas), 'strategy')} as a table",
         "all comparisons",

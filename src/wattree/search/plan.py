@@ -14,7 +14,7 @@ from wattree.accounts.bill import energy_usd_per_j
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
-from wattree.job import Job, naming
+from wattree.job import Job, WorkloadKind, naming
 from wattree.job.offers import Offer, offer_of
 from wattree.lowering.legality import check_sequence
 from wattree.predict import Setting, predicted
@@ -25,6 +25,7 @@ from wattree.search.hand import hand_choices
 from wattree.search.ideas import ideas
 from wattree.search.infeasible import infeasible
 from wattree.search.limits import Limits, device_counts
+from wattree.search.mixed import mixed_near
 from wattree.search.objective import OBJECTIVES, objective_of
 from wattree.search.offered import not_offered
 from wattree.search.pareto import pareto_front
@@ -56,6 +57,7 @@ def plan(
     top: int = 10,
     allow_approximate: bool = False,
     any_software: bool = False,
+    mixed: bool = False,
     calibration: Path | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
@@ -74,14 +76,15 @@ def plan(
         allow_approximate: Also try strategies that train another function than the job's model:
             those with phantom layers. Each result says so (`Result.function`).
         any_software: Also try strategies that the job's software cannot run.
+        mixed: Also search mixes: other choices for some kinds of blocks or stages.
         calibration: File of constants; the shipped one if None.
         limits: Part of the space to search; all of it if None.
         progress: Called with (stage, done, total).
 
     Raises:
         InfeasibleError: No strategy meets the constraints; it names the nearest.
-        JobError: The objective needs a price or a carbon intensity that the job lacks, or the job
-            has only a part of its cluster.
+        JobError: The objective needs a price or a carbon intensity that the job lacks, the job
+            has only a part of its cluster, or mixes are asked for without training.
     """
     began = time.perf_counter()
     wanted = (objective, *(pareto or ()))
@@ -90,6 +93,10 @@ def plan(
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
         margin=_checked_margin(margin),
     )
+    if mixed and job.workload is not WorkloadKind.TRAIN:
+        raise JobError(
+            job.source, [f"mixed: found with workload: {job.workload}, which stores nothing to mix"]
+        )
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
     limits = _offered(limits or Limits(), job, any_software=any_software)
@@ -98,6 +105,9 @@ def plan(
     if not found:
         raise infeasible(seek, sought, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
+    if mixed and answer.best is not None:
+        near = mixed_near(seek.setting, answer.best, sought[0].screened, constraints, objective)
+        answer = replace(answer, mixed=near.best, mixes=near.simulated)
     if allow_approximate and not sought[1].candidates:
         answer = replace(answer, warnings=(*answer.warnings, _no_phantoms(seek.setting)))
     return replace(answer, wall_s=time.perf_counter() - began)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattree.errors import InfeasibleError
 from wattree.search.ideas import ideas
 from wattree.shown import Shown
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
+
+if TYPE_CHECKING:
+    from wattree.search.mixed import MixedStrategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,8 @@ class Plan(Shown):
         explanation: Why the first strategy is best, in sentences.
         rejected: Reason → candidates rejected for it.
         pareto: The Pareto front of two objectives, if requested.
+        mixed: A mix that is surely better than `best`, if one was asked for and found.
+        mixes: Mixes that were simulated; None if none were asked for.
         exact: The best strategy that trains the job's own model, if `best` trains another function;
             None if `best` trains the model, or if no such strategy was found.
         warnings: Uncertain properties of the model; `Job.warnings` has those of the
@@ -66,6 +71,8 @@ class Plan(Shown):
     rejected: Mapping[str, int]
     pareto: tuple[RankedStrategy, ...] | None = None
     exact: RankedStrategy | None = None
+    mixed: MixedStrategy | None = None
+    mixes: int | None = None
     warnings: tuple[str, ...] = ()
     not_offered: tuple[str, ...] = ()
 
@@ -83,8 +90,15 @@ class Plan(Shown):
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, ready for JSON; `exact` where there is one."""
+        """Return plain dictionaries and lists, ready for JSON; `exact` where there is one.
+
+        So are `mixes` and `mixed` where mixes were asked for.
+        """
         exact = {} if self.exact is None else {"exact": self.exact.as_json()}
+        mixed = {}
+        if self.mixes is not None:
+            found = None if self.mixed is None else self.mixed.as_json()
+            mixed = {"mixes": self.mixes, "mixed": found}
         front = None if self.pareto is None else [entry.as_json() for entry in self.pareto]
         return {
             "candidates": self.candidates,
@@ -94,6 +108,7 @@ class Plan(Shown):
             "objective": self.objective,
             "best": None if self.best is None else self.best.as_json(),
             **exact,
+            **mixed,
             "ranked": [
                 {"idea": number, **entry.as_json()}
                 for number, idea in enumerate(self.ideas, start=1)

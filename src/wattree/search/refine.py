@@ -34,7 +34,7 @@ _BASES = 32
 #: Shares of layers that are recomputed: every second, third, fourth, eighth.
 _EVERY = (2, 3, 4, 8)
 #: As sure as intervals are that a strategy is better.
-_SURE = 0.8
+SURE = 0.8
 
 #: What strategies of a group differ in.
 _DEGREES = (*AXES, "micro_batch", "virtual_stages")
@@ -64,7 +64,7 @@ def refined_space(
     best_s = screened.step_time_s[feasible].min(initial=np.inf)
     promising = [o for _, o in _promising(screened, np.flatnonzero(feasible))]
     partly = limits.recomputations is None
-    over = _over_memory(screened, constraints, best_s) if partly else {}
+    over = over_memory(screened, constraints, best_s) if partly else {}
     changed: list[StrategyGroup] = []
     if limits.schedules == Limits().schedules:
         bases = dict.fromkeys(map(_plain, (*promising, *over)))
@@ -73,7 +73,7 @@ def refined_space(
         changed += _cut(setting, dict.fromkeys(map(_plain, promising)), limits, shared)
     if partly:
         space = Space(groups=tuple(changed), rejected={})
-        over |= _over_memory(screen(setting, space, shared=shared), constraints, best_s)
+        over |= over_memory(screen(setting, space, shared=shared), constraints, best_s)
         changed += _grouped(setting, _partly_recomputed(setting, over, limits))
     return Space(groups=tuple(changed), rejected={})
 
@@ -93,7 +93,7 @@ def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, obje
         return True
     calibration = setting.calibration
     likely = likely_better(entry.result, best.result, objective, calibration=calibration)
-    return likely >= _SURE
+    return likely >= SURE
 
 
 def _promising(
@@ -111,10 +111,16 @@ def _promising(
         yield int(index), options
 
 
-def _over_memory(
+def over_memory(
     screened: ScreenedSpace, constraints: Constraints, best_s: float
 ) -> dict[StrategyOptions, float]:
-    """Return strategies that would be faster than the best → the memory they need of what is."""
+    """Return strategies that would be faster than the best → the memory they need of what is.
+
+    Args:
+        screened: Estimates.
+        constraints: How much memory there is.
+        best_s: Step time of the best. [s]
+    """
     groups = screened.space.groups
     sizes = np.array([len(group) for group in groups], dtype=np.int64)
     whole = np.array([group.common.memory.recompute == "none" for group in groups], dtype=np.bool_)
