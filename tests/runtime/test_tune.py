@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 from dataclasses import replace
 from io import StringIO
@@ -223,17 +224,43 @@ def test_trials_cannot_change_what_mpi_starts() -> None:
         )
 
 
+def _has_host_names() -> bool:
+    """Return whether a process may have a host name of its own here."""
+    tried = shutil.which("unshare") and subprocess.run(["unshare", "--uts", "true"], check=False)
+    return bool(tried) and tried.returncode == 0
+
+
+#: Hosts that differ in name alone: to Open MPI, and to launchers, they are two.
+_HOSTS = (
+    "--host",
+    "h1:1,h2:1",
+    "--mca",
+    "plm_rsh_agent",
+    str(SCRIPT.with_name("emulated_host.sh")),
+)
+
+
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI")
+@pytest.mark.parametrize("hosts", [(), _HOSTS], ids=["one host", "two hosts"])
 @pytest.mark.parametrize("words", [[], ["--one-fails"]], ids=["all well", "one fails"])
-def test_launchers_of_mpirun_try_together(tmp_path: Path, words: list[str]) -> None:
+def test_launchers_of_mpirun_try_together(
+    tmp_path: Path, hosts: tuple[str, ...], words: list[str]
+) -> None:
     """All draw up the same rows, of the processes of all; what one cannot do none can."""
     pytest.importorskip("torch")
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", warm_python()]
+    if hosts and not _has_host_names():
+        pytest.skip("needs unshare --uts")
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *hosts, warm_python()]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if hosts else {}
     done = subprocess.run(
         [*command, str(SCRIPT.with_name("tries.py")), str(tmp_path / "ended"), *words],
         env=os.environ
         | {"PYTHONPATH": str(ROOT / "src"), "XDG_RUNTIME_DIR": str(tmp_path)}
-        | {"XDG_CONFIG_HOME": str(tmp_path)},
+        | {"XDG_CONFIG_HOME": str(tmp_path)}
+        | met,
         capture_output=True,
         text=True,
         check=False,
