@@ -59,10 +59,10 @@ def init(request: InitRequest) -> None:
     Example: wattree init job.yaml --model llama-3.1-8b --node dgx-h100
     """
     import wattree
-    from wattree.files import write_atomic
+    from wattree.files import exists, write_atomic
     from wattree.job.written import job_yaml
 
-    if request.out.exists():
+    if exists(request.out):
         raise OutputError(f"{request.out} exists; name another file, or remove it")
     folder = request.out.absolute().parent
     mapping = _answers(request, folder)
@@ -193,9 +193,11 @@ def _family(name: str, known: Collection[str]) -> str:
 
 def _from_folder(name: str, folder: Path) -> str:
     """Return a path as the job's folder has it; names of the catalog stay as they are."""
+    from wattree.files import exists
+
     file, colon, function = name.partition(".py:")
     path = Path(f"{file}.py" if colon else name)
-    if path.is_absolute() or not path.exists():
+    if path.is_absolute() or not exists(path):
         return name
     there = os.path.relpath(path.absolute(), folder)
     return f"{there}:{function}" if colon else there

@@ -16,6 +16,7 @@ from wattree.design.samplers import GUIDED, points_of
 from wattree.design.store import LEASE_S, Store, default_store
 from wattree.design.study import Study
 from wattree.errors import OutputError
+from wattree.files import exists
 
 #: Called with (points finished, points in all, points that were finished before the run).
 Progress = Callable[[int, int, int], None]
@@ -55,7 +56,7 @@ def run_study(
     path, in_time, until = store or default_store(study), True, math.inf
     if study.sampler.minutes is not None:
         until = time.monotonic() + 60 * study.sampler.minutes
-    if resume and not path.exists():
+    if resume and not exists(path):
         raise OutputError(f"{path}: there is nothing to resume: no such file")
     with Store(path, study, fresh=fresh) as opened:
         source = _Source(study, opened)

@@ -12,7 +12,7 @@ from wattree.capture.load import CONFIG_LIMIT_BYTES
 from wattree.capture.mapping import shape_from_mapping
 from wattree.cost import Software, load_calibration
 from wattree.errors import JobError
-from wattree.files import read_json
+from wattree.files import is_folder, read_json
 from wattree.frameworks.framework import ConcreteJob
 from wattree.graph import ModelGraph
 from wattree.job import AUTO, Job
@@ -147,7 +147,7 @@ def _model(job: Job) -> tuple[str, TransformerShape | None, dict[str, Any]]:
         config = dict(entry.config or {})
         return entry.name, _shape(config, entry.name), config
     path = source.folder / source.name
-    path = path / "config.json" if path.is_dir() else path
+    path = path / "config.json" if is_folder(path) else path
     config = read_json(path, limit_bytes=CONFIG_LIMIT_BYTES)
     return "", _shape(config, str(path)), config
 

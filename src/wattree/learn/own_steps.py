@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from wattree.errors import RunError, UnitError
-from wattree.files import read_yaml
+from wattree.files import is_folder, read_yaml
 from wattree.job import Job, load_job
 from wattree.kineto.ranks import read_ranks
 from wattree.learn.measured_steps import CLASSES, measured_ranks
@@ -157,7 +157,7 @@ def _of_time(job: Job, text: str, source: str) -> OwnStep:
 
 
 def _of_run(job: Job, path: Path) -> OwnStep:
-    file = path / "run.json" if path.is_dir() else path
+    file = path / "run.json" if is_folder(path) else path
     run = read_run(file)
     problems = []
     if run.origin is RunOrigin.SIMULATED:

@@ -65,7 +65,7 @@ def run_plots(runs: Mapping[str, Mapping[str, Any]]) -> list[Plot]:
         )
         of = "" if limit is None else f" The line is what the device has, {format_bytes(limit)}."
         found.append(bars_plot("memory", "Memory of the fullest device", bars, format_bytes, of))
-    energy = {name: _components(figures["energy_j"]) for name, figures in runs.items()}
+    energy = {name: _components(figures.get("energy_j")) for name, figures in runs.items()}
     drawn = {name: each for name, each in energy.items() if each}
     if drawn:
         scale, unit = energy_unit(max(sum(each.values()) for each in drawn.values()))
