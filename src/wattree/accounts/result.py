@@ -49,8 +49,7 @@ def result_of(
     tokens_per_s = batch * job.data.sequence_length / step_s if setting.has_tokens else None
     needed = trained.model_flop * (batch / job.data.global_batch)
     sums = class_sums(step.trace)
-    parts = time_parts(step.trace, sums.slowest)
-    mfu, hfu = _utilization(step, sums, needed)
+    parts, (mfu, hfu) = time_parts(step.trace, sums.slowest), _utilization(step, sums, needed)
     tiers = tier_uses(step)
     result = Result(
         model=setting.model.name,

@@ -73,8 +73,7 @@ def plan(
         deadline_s: Longest time for all of `training.steps`. [s]
         margin: Share of each device's memory to leave free, for errors of predicted memory.
         top: Ideas to return, each with its variants: strategies that differ only in details.
-        allow_approximate: Also try strategies that train another function than the job's model:
-            those with phantom layers. Each result says so (`Result.function`).
+        allow_approximate: Also try phantom layers, which train another function than the model's.
         any_software: Also try strategies that the job's software cannot run.
         mixed: Also search mixes: other choices for some kinds of blocks or stages.
         calibration: File of constants; the shipped one if None.
@@ -83,20 +82,16 @@ def plan(
 
     Raises:
         InfeasibleError: No strategy meets the constraints; it names the nearest.
-        JobError: The objective needs a price or a carbon intensity that the job lacks, the job
-            has only a part of its cluster, or mixes are asked for without training.
+        JobError: The objective needs a price or a carbon intensity that the job lacks, it has only
+            a part of its cluster, or mixes are asked for without training.
     """
-    began = time.perf_counter()
-    wanted = (objective, *(pareto or ()))
+    began, wanted = time.perf_counter(), (objective, *(pareto or ()))
     constraints = Constraints(
         power_cap_w=power_cap_w,
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
         margin=_checked_margin(margin),
     )
-    if mixed and job.workload is not WorkloadKind.TRAIN:
-        raise JobError(
-            job.source, [f"mixed: found with workload: {job.workload}, which stores nothing to mix"]
-        )
+    _check_mixed(job, mixed=mixed)
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
     limits = _offered(limits or Limits(), job, any_software=any_software)
@@ -105,12 +100,28 @@ def plan(
     if not found:
         raise infeasible(seek, sought, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
-    if mixed and answer.best is not None:
-        near = mixed_near(seek.setting, answer.best, sought[0].screened, constraints, objective)
-        answer = replace(answer, mixed=near.best, mixes=near.simulated)
+    if mixed:
+        answer = _with_mixes(answer, seek, sought[0], constraints, objective)
     if allow_approximate and not sought[1].candidates:
         answer = replace(answer, warnings=(*answer.warnings, _no_phantoms(seek.setting)))
     return replace(answer, wall_s=time.perf_counter() - began)
+
+
+def _with_mixes(
+    answer: Plan, seek: SpaceSearch, sought: SearchedSpace, constraints: Constraints, objective: str
+) -> Plan:
+    """Return a plan with the best mix near its first strategy, if it has one."""
+    if answer.best is None:
+        return answer
+    near = mixed_near(seek.setting, answer.best, sought.screened, constraints, objective)
+    return replace(answer, mixed=near.best, mixes=near.simulated)
+
+
+def _check_mixed(job: Job, *, mixed: bool) -> None:
+    if mixed and job.workload is not WorkloadKind.TRAIN:
+        raise JobError(
+            job.source, [f"mixed: found with workload: {job.workload}, which stores nothing to mix"]
+        )
 
 
 def _space_search(
