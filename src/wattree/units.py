@@ -149,7 +149,7 @@ def plural(noun: str, number: float) -> str:
     """Return a noun, in the plural unless it is of one."""
     if number == 1:
         return noun
-    if noun.endswith("y"):
+    if noun.endswith("y") and noun[-2] not in "aeou":
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 

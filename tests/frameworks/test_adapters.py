@@ -10,7 +10,7 @@ import pytest
 from wattree.capture import catalog_entry, configuration_names
 from wattree.errors import WattreeError
 from wattree.files import read_yaml
-from wattree.frameworks import export_recipe, import_recipe, peft
+from wattree.frameworks import Given, export_recipe, import_recipe, peft
 from wattree.frameworks.concrete import concrete_job
 from wattree.job import Job, job_from_mapping
 from wattree.job.problems import Problems
@@ -64,7 +64,7 @@ def test_adapters_come_back(
     ("asked", "framework", "words"),
     [
         (job("llama-3.1-8b", "layers.0.attention.qkv"), "hf-trainer", "in some layers"),
-        (job("mixtral-8x7b", "moe.experts.up"), "hf-trainer", "which are no linear layers"),
+        (job("mixtral-8x7b", "moe.experts.up"), "hf-trainer", "which have no module here"),
         (job("deepseek-v2-lite", "attention.out"), "hf-trainer", "no known names"),
         (job("gpt2", "mlp.*", framework="accelerate"), "accelerate", "adapters or frozen parts"),
     ],
@@ -88,6 +88,9 @@ def test_what_peft_cannot_have_is_refused(
         (["attn.c_proj"], ["attention.out"], False),
         (["c_proj"], ["attention.out", "mlp.down"], False),
         (["q_proj", "gate_proj"], ["attention.qkv", "mlp.up"], True),
+        (["all-linear"], ["attention.*", "mlp.*"], False),
+        (["layers.0.v_proj"], ["attention.qkv"], True),
+        (["up_proj"], ["mlp.up"], False),  # all of it where there is no gate
     ],
 )
 def test_names_of_modules_are_operators(named: Any, operators: list[str], *, assumed: bool) -> None:
@@ -98,13 +101,27 @@ def test_names_of_modules_are_operators(named: Any, operators: list[str], *, ass
     assert (problems.lines, found, bool(said)) == ([], operators, assumed)
 
 
-def test_a_name_of_no_module_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [("[q_prj]", "found 'q_prj'.*did you mean 'q_proj'"), ("[]", "found none, expected at least")],
+)
+def test_names_of_no_module_are_refused(tmp_path: Path, modules: str, words: str) -> None:
     """With the nearest one."""
     path = tmp_path / "trainer.yaml"
-    path.write_text(
-        "{model_name_or_path: gpt2, block_size: 64, use_peft: true, lora_target_modules: [q_prj]}"
-    )
-    with pytest.raises(WattreeError, match=r"found 'q_prj'.*did you mean 'q_proj'"):
+    path.write_text(f"{{block_size: 64, use_peft: true, lora_target_modules: {modules}}}")
+    with pytest.raises(WattreeError, match=words):
+        import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1, given=Given(model="gpt2"))
+
+
+def test_adapters_are_those_of_the_model_that_is_given(tmp_path: Path) -> None:
+    """Recipes often leave the model to their reader; without one there is nothing to adapt."""
+    path = tmp_path / "trainer.yaml"
+    path.write_text("{block_size: 64, use_peft: true, lora_r: 4, lora_dropout: 0.1}")
+    found = import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1, given=Given(model="gpt2"))
+
+    assert found.job["model"] == {"name": "gpt2", "lora": {"rank": 4, "targets": ["attention.qkv"]}}
+    assert any("lora_dropout" in line for line in found.assumed)
+    with pytest.raises(WattreeError, match="no model to adapt"):
         import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1)
 
 

@@ -49,7 +49,9 @@ def test_fsdp_shards_them_in_fp32() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"precision": "fp32"}, {"traits": {"frozen_bytes": 4}}], ids=["fp32", "trait"]
+    "changes",
+    [{"precision": "fp32"}, {"traits": {"frozen_bytes": 4}}, {"traits": {"parameter_bytes": 4}}],
+    ids=["fp32", "frozen", "all"],
 )
 def test_jobs_may_say_otherwise(changes: dict[str, Any]) -> None:
     """In fp32 nothing is narrow; a trait says what a script loads."""

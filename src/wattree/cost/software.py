@@ -196,7 +196,10 @@ class Software:
         ]
         if problems:
             raise JobError("software", problems)
-        return replace(self, **dict(traits))
+        changes = dict(traits)
+        if "parameter_bytes" in changes:  # said of all
+            changes.setdefault("frozen_bytes", 0.0)
+        return replace(self, **changes)
 
 
 def trait_meanings() -> Mapping[str, str]:

@@ -103,13 +103,15 @@ def completed(found: Found, settings: Settings) -> Imported:
 def _merged(found: Found, settings: Settings) -> Found:
     """Return it with the given values added; two different values are a problem.
 
-    A model that is given replaces one: files name repositories and folders of others.
+    A model that is given replaces one: files name repositories and folders of others. Adapters are
+    those of the file.
     """
-    changes = {}
+    changes: dict[str, Any] = {}
     for name in sorted({each.name for each in fields(Found)} & OPTIONS.keys()):
         said, added = getattr(found, name), getattr(settings.given, name)
         if said is None or (name == "model" and added is not None):
-            changes[name] = added
+            adapts = isinstance(said, Mapping) and "lora" in said
+            changes[name] = {**said, "name": added} if adapts else added
         elif added is not None and added != said:
             settings.problem(
                 "", f"the file says {name} {shown(said)}, {OPTIONS[name]} {shown(added)}"

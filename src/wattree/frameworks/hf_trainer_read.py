@@ -149,10 +149,13 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     if "per_device_train_batch_size" not in known:
         assumed.append("micro-batches of 8 samples, the Trainer's default")
     model: str | dict[str, Any] | None = None if name is None else model_next_to(path, name)
-    if spec.use_peft and model is not None:
+    if spec.use_peft:
+        model = settings.given.model or model
         targets, said = adapted_operators(spec.lora_target_modules, problems)
+        if model is None:
+            problems.add("use_peft", "found true, but no model to adapt; name it with --model")
         model = {"name": model, "lora": {"rank": spec.lora_r, "targets": targets}}
-        assumed += [said] if said else []
+        assumed += said
     found = Found(
         model=model,
         sequence_length=spec.block_size or spec.max_length or spec.max_seq_length,

@@ -55,7 +55,8 @@ def _training_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
     if job.optimizer not in framework.optimizers:
         found["optimizer"] = f"found {job.optimizer}, expected {_one_of(framework.optimizers)}"
     if job.model.freeze or (job.model.lora is not None and not framework.adapts):
-        found["model"] = "found adapters or frozen parts, expected a model of which all is trained"
+        parts = "frozen parts" if framework.adapts else "adapters or frozen parts"
+        found["model"] = f"found {parts}, expected a model of which all is trained"
     if job.cluster.is_mixed:
         found["cluster.pools"] = "found nodes of different kinds, expected nodes of one kind"
     ranks, per_node = concrete.options.ranks, job.cluster.node.devices

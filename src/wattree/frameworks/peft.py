@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ _MODULES: Final[Mapping[str, Mapping[str, list[str]]]] = read_yaml(
 _ADAPTER: Final = ".lora_a"
 #: Every linear layer but the one that makes logits.
 _ALL: Final = "all-linear"
+_ALL_ATTENTION, _ALL_FEED_FORWARD = "attention.*", "mlp.*"
 #: `lora_r` of TRL's `ModelConfig`.
 DEFAULT_RANK: Final = 16
 
@@ -38,7 +39,7 @@ def adapted_modules(concrete: ConcreteJob) -> tuple[list[str], str]:
         adapted |= adapters
         left |= paths - adapters
     if unknown := adapted - modules.keys():
-        return [], f"found adapters of {', '.join(sorted(unknown))}, which are no linear layers"
+        return [], f"found adapters of {', '.join(sorted(unknown))}, which have no module here"
     if both := adapted & left:
         return [], f"found adapters of {', '.join(sorted(both))} in some layers, expected in all"
     return [module for path in modules if path in adapted for module in modules[path]], ""
@@ -46,36 +47,51 @@ def adapted_modules(concrete: ConcreteJob) -> tuple[list[str], str]:
 
 def adapted_operators(
     named: str | Sequence[str] | None, problems: Problems
-) -> tuple[list[str], str]:
+) -> tuple[list[str], list[str]]:
     """Return the operators that modules compute, and what was assumed, in words.
 
     Args:
         named: `target_modules`; None is PEFT's own choice for most models, queries and values.
         problems: Take unknown modules.
     """
-    if named == _ALL:
-        return ["attention.*", "mlp.*"], ""
     names = ["q_proj", "v_proj"] if named is None else [named] if isinstance(named, str) else named
-    paths: dict[str, set[str]] = {}
-    for of_type in _MODULES.values():
-        for path, modules in of_type.items():
-            paths.setdefault(path, set()).update(module.rsplit(".", 1)[-1] for module in modules)
-    found, known = [], {module for modules in paths.values() for module in modules}
+    if list(names) == [_ALL]:
+        return [_ALL_ATTENTION, _ALL_FEED_FORWARD], []
+    if not names:
+        problems.add("lora_target_modules", "found none, expected at least one")
+    computed: dict[str, list[str]] = {}  # operator → modules that are named
+    known = {module.rsplit(".", 1)[-1] for _, module in _every_module()}
     for name in names:
         last = name.rsplit(".", 1)[-1]
-        if last not in known:
+        paths = {path for path, module in _every_module() if module.rsplit(".", 1)[-1] == last}
+        if not paths:
             guess = nearest(last, known)
             hint = f"; did you mean '{guess}'?" if guess else ""
             problems.add("lora_target_modules", f"found '{name}', which is no linear layer{hint}")
-        found += [path for path, modules in paths.items() if last in modules and _fits(name, path)]
-    is_part = "q_proj" in names and not {"k_proj", "v_proj"} <= set(names)
-    assumed = "adapters of queries, keys and values as one of all three" if is_part else ""
-    return list(dict.fromkeys(found)), assumed
+        for path in sorted(paths) if len(paths) == 1 else sorted(_of_parent(name, paths)):
+            computed.setdefault(path, []).append(last)
+    said = [
+        f"adapters of {', '.join(modules)} as one of all that {path} computes"
+        for path, modules in computed.items()
+        if not any(set(of_type.get(path, ["?"])) <= set(modules) for of_type in _last_names())
+    ]
+    return list(computed), said
 
 
-def _fits(name: str, path: str) -> bool:
-    """Return whether a module of a name that several have can compute an operator."""
+def _every_module() -> Iterator[tuple[str, str]]:
+    for of_type in _MODULES.values():
+        for path, modules in of_type.items():
+            yield from ((path, module) for module in modules)
+
+
+def _last_names() -> Iterator[Mapping[str, list[str]]]:
+    for of_type in _MODULES.values():
+        yield {path: [m.rsplit(".", 1)[-1] for m in modules] for path, modules in of_type.items()}
+
+
+def _of_parent(name: str, paths: Collection[str]) -> set[str]:
+    """Return which of the operators that share a name the module before it says; all if none."""
     parent = name.rpartition(".")[0].rsplit(".", 1)[-1]
-    if not parent:
-        return True
-    return path.startswith("attention") == ("attn" in parent or "attention" in parent)
+    is_attention = "attn" in parent or "attention" in parent
+    said = {path for path in paths if path.startswith("attention") == is_attention}
+    return said if parent and said else set(paths)

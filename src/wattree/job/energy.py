@@ -129,8 +129,8 @@ def assumed_terms(section: object, cluster: Cluster, terms: EnergyTerms) -> tupl
         cluster: Under the terms.
         terms: Of the job.
     """
-    found = () if not isinstance(section, Mapping) or "site" in section else ("site ",)
-    words = tuple(site + site_in_words(cluster.site, terms) for site in found)
+    is_open = isinstance(section, Mapping) and "site" not in section
+    words = (f"site {site_in_words(cluster.site, terms)}",) if is_open else ()
     is_given = terms.device_usd_per_s is not None or terms.gives_price
     return words if is_given else (*words, *prices_in_words(cluster, terms))
 

@@ -105,8 +105,12 @@ def check_strategy(
     for key in _OF_TRAINING:
         if key in mapping:
             is_run = workload is WorkloadKind.FORWARD and key == "training"
-            effect = "only has 'wattree train' repeat steps" if is_run else "has no effect"
-            problems.warn(key, f"{effect} with workload: {workload}: {_NOTHING}")
+            problems.warn(
+                key,
+                "counts steps for 'wattree train', which computes forward passes alone"
+                if is_run
+                else f"has no effect with workload: {workload}: {_NOTHING}",
+            )
     if workload is WorkloadKind.GENERATE and mapping.get("neighbours") is not None:
         problems.add("neighbours", "found with workload: generate, which is predicted alone")
     if isinstance(strategy, StrategyOptions):

@@ -208,8 +208,8 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
     ]
     if model.trainable_parameters < model.parameters:
         words = [
-            f"frozen parameters have {software.frozen_bytes:g} bytes where no FSDP gathers them, "
-            "trained ones fp32"
+            f"frozen parameters have the {software.frozen_bytes:g} bytes of a checkpoint where no "
+            "FSDP gathers them, trained ones fp32, as with PEFT"
         ]
     return replace(job, assumed=(*job.assumed, *words))
 

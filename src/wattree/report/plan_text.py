@@ -102,7 +102,8 @@ def _mix(plan: Plan, console: Console) -> None:
     console.print(
         Padding(
             Text(
-                f"{format_time(result.step_time_s)} a step, {100 * likely:.0f} % probability, "
+                f"{format_time(result.step_time_s)} a step; better by {plan.objective} with "
+                f"{100 * likely:.0f} % probability, "
                 f"{format_bytes(result.memory.peak_bytes)}; --json has its tree (mixed.strategy)"
             ),
             INDENT,

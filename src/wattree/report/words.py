@@ -79,7 +79,7 @@ def joules(energy_j: float | None) -> str:
 
 
 def with_pue(pue: float | None) -> str:
-    """Return what energy includes of the site; its power does not, everywhere in Wattree."""
+    """Return what energy includes of the site; power of nodes does not."""
     return "with PUE" if pue is None else f"with PUE {pue:.3g}"
 
 
@@ -190,7 +190,10 @@ def strategy_in_words(strategy: Mapping[str, Any]) -> str:
         if (chunks := schedule.get("virtual_stages") or 1) > 1:
             words.append(f"{chunks} virtual stages")
     if micro_batches := schedule.get("micro_batches"):
-        words.append(counted(micro_batches, "micro-batch"))
+        is_count = type(micro_batches) is int  # results of others may have anything
+        words.append(
+            counted(micro_batches, "micro-batch") if is_count else f"micro-batches {micro_batches}"
+        )
     if (processes := strategy.get("processes_per_device") or 1) > 1:
         words.append(f"{processes} processes a device")
     return ", ".join(words)

@@ -331,7 +331,7 @@ def _schedule_in_words(schedule: Mapping[str, Any]) -> str:
     words = [schedule_in_words(str(schedule.get("name", "")))]
     for key, each in (("micro_batches", "micro-batch"), ("virtual_stages", "virtual stage")):
         if (number := schedule.get(key)) and (number != 1 or key == "micro_batches"):
-            words.append(counted(number, each))
+            words.append(counted(number, each) if type(number) is int else f"{each}s {number}")
     return ", ".join(words)
 
 

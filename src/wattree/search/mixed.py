@@ -155,6 +155,8 @@ def best_mix(
         return MixSearch(best=None, simulated=0)
     singles = [mix_result(setting, base, (change,)) for change in changes]
     legal = [n for n, single in enumerate(singles) if single is not None]
+    if not legal:
+        return MixSearch(best=None, simulated=len(changes))
     known: dict[tuple[int, ...], Result | None] = {(): whole}
     known |= {(at,): singles[n] for at, n in enumerate(legal)}
 
@@ -236,12 +238,10 @@ def mix_result(
     setting: Setting, base: StrategyOptions, changes: Iterable[MixChange]
 ) -> Result | None:
     """Return what a strategy would do with changes; None if that is not possible."""
-    strategy = written_out(setting, base)
-    tree = strategy.tree
-    for change in changes:
-        tree = tree.merged(change.tree)
     try:
-        return predicted(setting, replace(strategy, tree=tree), detail=False).result
+        strategy = written_out(setting, base)
+        tree = reduce(StrategyTree.merged, (change.tree for change in changes), strategy.tree)
+        return predicted(setting, replace(strategy, tree=tree)).result
     except StrategyError:
         return None
 
@@ -285,7 +285,10 @@ def _recomputed(setting: Setting, base: StrategyOptions) -> Iterator[MixChange]:
         cut = base.pipeline.stage_layers or chunk_layers(len(layers), base.pp)
         ends = np.cumsum(cut).tolist() if len(cut) == base.pp else []
         for begin, end in zip([0, *ends], ends, strict=False):
-            place = f"layers {begin} to {end - 1}"  # a stage's, but where schedules fold it
+            if begin == end:
+                continue
+            some = f"layers {begin} to {end - 1}" if end - begin > 1 else f"layer {begin}"
+            place = some  # a stage's, but where schedules fold it
             paths = [each.path for each in layers[begin:end]]
             yield MixChange(place=place, words="recomputed", tree=recomputed(paths))
         return

@@ -36,9 +36,9 @@ def not_offered(setting: Setting, limits: Limits) -> tuple[str, ...]:
                 " and ".join(f"{key} {_words(values)}" for key, values in each.items())
                 for each in also
             ]
-            found.append(f"{axis} above 1 but with {', or '.join(ways)}")
+            found.append(f"{axis} above 1, except with {'; or with '.join(ways)}")
     return tuple(found)
 
 
 def _words(values: tuple[object, ...]) -> str:
-    return " or ".join(str(value).lower() for value in values)
+    return "/".join(str(value).lower() for value in values)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.folding.flow_counts import added_up, counted
+from wattree.compiler.folding.flow_counts import added_up, with_counts
 from wattree.compiler.folding.kernels import (
     FROM_TASK,
     Edges,
@@ -132,7 +132,7 @@ def _rows(
     )
     rows = _expanded(tasks, costs, directions, loads, counted=several)
     if several:
-        return counted(rows)
+        return with_counts(rows)
     is_shared = any(len(k.bandwidth_bytes_per_s) < len(k.of_class) for k, _ in directions)
     return added_up(rows) if is_shared else rows, None, None
 

@@ -26,7 +26,7 @@ def added_up(rows: Rows) -> Rows:
     return _joined(rows, fresh)
 
 
-def counted(rows: Rows) -> tuple[Rows, Floats, Floats | None]:
+def with_counts(rows: Rows) -> tuple[Rows, Floats, Floats | None]:
     """Add up flows that were counted.
 
     Returns:

@@ -168,7 +168,8 @@ def plan_view(plan: Plan) -> PlanView:
         head, body = ranking_rows([idea[0] for idea in ideas])
         table = TableView(
             caption=f"Ranked strategies by {plan.objective}, best first; energy "
-            f"{with_pue(ideas[0][0].result.pue)}, power before it",
+            f"{with_pue(ideas[0][0].result.pue)}"
+            f"{'' if ideas[0][0].result.generation else ', power before it'}",
             head=head,
             body=body,
             numbers=[column for column in range(len(head)) if column != 1],

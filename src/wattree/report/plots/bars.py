@@ -140,6 +140,7 @@ def draw_front(
     axes.scatter(xs[:1], ys[:1], color=SERIES[5], s=64, marker="D", zorder=3)
     axes.set(xlabel=x_title, ylabel=y_title)
     axes.margins(0.12)
+    axes.figure.draw_without_rendering()  # limits and sizes as they will be
     # In typographic points, as labels are.
     at = axes.transData.transform(np.column_stack([xs, ys])) * (72.0 / axes.figure.dpi)
     taken = [_Box(x, y, _MARK, _MARK) for x, y in at]
