@@ -59,7 +59,7 @@ class BlockCosting:
 
     def of(self, program: BlockProgram) -> BlockCosts:
         """Return the costs of one block."""
-        rates, software = without_idle_casts(program, self._rates, self._software)
+        read = rates, software = without_idle_casts(program, self._rates, self._software)
         saved_bytes = _saved_bytes(program, self._scale, rates, software)
         tier2: Floats | None = None
         moved: tuple[Mapping[int, Floats], ...] = ({}, {}, {})
@@ -68,8 +68,9 @@ class BlockCosting:
             saved_bytes, moved = saved_bytes - tier2, tier2_accesses(program, tier2)
         # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by
         # device.
-        ahead = self._pass(program, (program.forward,), moved[:1], launches=self._scale.launches)
-        back = self._pass(program, (program.recomputation, program.backward), moved[1:])
+        launches = self._scale.launches
+        ahead = self._pass(program, read, (program.forward,), moved[:1], launches=launches)
+        back = self._pass(program, read, (program.recomputation, program.backward), moved[1:])
         (forward,), (again, backward) = ahead.phases, back.phases
         sizes = [self._scale.value(size) for _, size in program.boundary_tensors]
         shape = len(program.boundary_tensors), len(self._scale.micro_batch)
@@ -88,6 +89,7 @@ class BlockCosting:
     def _pass(
         self,
         program: BlockProgram,
+        read: tuple[Rates, Software],
         phases: Sequence[tuple[Instruction, ...]],
         moved: Sequence[Mapping[int, Floats]],
         *,
@@ -96,21 +98,20 @@ class BlockCosting:
         """Return the costs of phases that the host launches one after another."""
         # What is read where it is stored depends on all that the program saves.
         of_all = () if self._rates.expanded is None else (id(program),)
-        narrow = self._software.casts and _reads_narrow(program, self._software)
-        key = (narrow, *of_all, *map(id, phases))
+        key = (read[1].casts, *of_all, *map(id, phases))
         if key not in self._known:
-            self._known[key] = program, self._costed(program, phases, moved, launches)
+            self._known[key] = program, self._costed(program, read, phases, moved, launches)
         return self._known[key][1]
 
     def _costed(
         self,
         program: BlockProgram,
+        read: tuple[Rates, Software],
         phases: Sequence[tuple[Instruction, ...]],
         moved: Sequence[Mapping[int, Floats]],
         launches: float,
     ) -> _CostedPass:
-        rates, software = without_idle_casts(program, self._rates, self._software)
-        scale = self._scale
+        scale, (rates, software) = self._scale, read
         whole = np.ones(1) if rates.expanded is None else stored_whole(program, scale)
         found = [
             phase_costs(
