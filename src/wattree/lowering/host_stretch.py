@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.rates import Rates
-from wattree.cost.written_out import LAYERS_OF_QKV, steps_of
+from wattree.cost.written_out import projections, steps_of
 from wattree.graph import OperatorKind
 from wattree.lowering.colocation import SharedWork, shared_work, step_fill
 from wattree.lowering.compute_costs import launches_of
@@ -131,7 +131,7 @@ def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:
         return instruction.kernels
     if instruction.kind is OperatorKind.MATMUL and instruction.weights:
         weights = len(instruction.weights)
-        apart = LAYERS_OF_QKV.get(weights, 1) if instruction.path.endswith(".qkv") else 1
+        apart = projections(instruction.path, weights)
         one = _of_linear(instruction.phase, weights, casts=rates.casts)
         return one * (1.0 + rates.written_out * (apart - 1))
     steps = steps_of(instruction.function)

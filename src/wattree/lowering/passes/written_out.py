@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from wattree.cost.written_out import LAYERS_OF_QKV
+from wattree.cost.written_out import projections
 from wattree.graph import Block, Operator, OperatorKind, Parameter
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS
@@ -131,8 +131,8 @@ def copies_of_inputs(
 
 def _linear_layers(operator: Operator, block: Block) -> float:
     """Return how many linear layers of a module written out a matmul stands for."""
-    if operator.path.endswith(".qkv"):
-        return LAYERS_OF_QKV.get(len(operator.parameters), 1)
+    if (apart := projections(operator.path, len(operator.parameters))) > 1:
+        return apart
     made = operator.outputs[0].tensor
     readers = (o for o in block.operators if any(each.tensor == made for each in o.inputs))
     return 2.0 if any(o.function.endswith("_gate") for o in readers) else 1.0
