@@ -105,9 +105,9 @@ def test_experts_keep_routed_copies_of_every_token(top_k: int) -> None:
 
 
 def test_steps_written_out_keep_their_results_unless_compiled() -> None:
-    """Beyond fused kernels: 4 bytes of each RMS norm's input, a gate's activation, copies of heads.
+    """Beyond fused kernels: 4 bytes of each RMS norm's input, and a gate's activation.
 
-    A checkpointed layer still keeps its input alone.
+    Shared heads are not repeated. A checkpointed layer still keeps its input alone.
     """
     model = dense(norm="rms", gated=True, activation="silu", ffn=WIDTH, kv_heads=HEADS // 2)
     job = Job.of(model, StrategyOptions())
@@ -116,10 +116,32 @@ def test_steps_written_out_keep_their_results_unless_compiled() -> None:
 
     fused, written, compiled = (saved_bytes(replace(job, traits=each)) for each in traits)
 
-    norms, gate, heads = 2 * 4, 2 * WIDTH / HIDDEN, 2  # heads: half of two 16-bit tensors again
-    assert written - fused == pytest.approx((norms + gate + heads) * SBH, rel=1e-12)
+    norms, gate = 2 * 4, 2 * WIDTH / HIDDEN
+    assert written - fused == pytest.approx((norms + gate) * SBH, rel=1e-12)
     assert compiled == fused
     assert saved_bytes(checkpointed) == pytest.approx(2 * SBH, rel=1e-12)
+
+
+def test_values_that_are_views_keep_the_joint_projection() -> None:
+    """Queries and keys are kept as they were before their rotation; a layer for each frees them."""
+    model = dense(joint_projections=True, kv_heads=HEADS // 2)
+    alone = dense(kv_heads=HEADS // 2)
+    joint, apart, fused = (
+        saved_bytes(Job.of(each, StrategyOptions(), traits={"written_out": choice}))
+        for each, choice in ((model, True), (alone, True), (model, False))
+    )
+
+    assert apart == fused
+    assert joint - fused == pytest.approx(1.5 * WIDTH * SBH, rel=1e-12)
+
+
+def test_norms_that_end_in_fp32_keep_input_and_result_so() -> None:
+    """8 bytes of each norm, where others keep 2 + 4; in fp32 all keep 8."""
+    usual, wide = (dense(norm="rms", norm_steps=each) for each in ("usual", "fp32"))
+    traits = {"written_out": True, "autocast": False}
+    kept = [saved_bytes(Job.of(each, StrategyOptions(), traits=traits)) for each in (usual, wide)]
+
+    assert kept[1] - kept[0] == pytest.approx(2 * 2 * SBH, rel=1e-12)
 
 
 def test_gelu_written_out_keeps_three_results() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -90,9 +91,27 @@ def _gelu() -> tuple[Callable[..., Any], list[Any], float]:
     return ACT2FN["gelu_new"], [rows], 2.0 * rows.numel()
 
 
+def _of_library(path: str, name: str) -> Callable[[], tuple[Callable[..., Any], list[Any], float]]:
+    def made() -> tuple[Callable[..., Any], list[Any], float]:
+        module = importlib.import_module(f"transformers.models.{path}")
+        rows = torch.randn(_ROWS, 4096, dtype=torch.bfloat16)
+        norm = getattr(module, name)(4096).to(torch.bfloat16)
+        return norm, [rows], 2.0 * rows.numel()
+
+    return made
+
+
 @pytest.mark.parametrize(
     ("function", "made"),
-    [("rms_norm", _norm), ("rotary", _rotation), ("silu_gate", _gate), ("gelu_new", _gelu)],
+    [
+        ("rms_norm", _norm),
+        ("rms_norm_fp32", _of_library("olmo2.modeling_olmo2", "Olmo2RMSNorm")),
+        ("layer_norm_fp32", _of_library("olmo.modeling_olmo", "OlmoLayerNorm")),
+        ("layer_norm_fp32_steps", _of_library("cohere.modeling_cohere", "CohereLayerNorm")),
+        ("rotary", _rotation),
+        ("silu_gate", _gate),
+        ("gelu_new", _gelu),
+    ],
 )
 def test_steps_are_those_of_the_modules(
     function: str, made: Callable[[], tuple[Callable[..., Any], list[Any], float]]

@@ -45,3 +45,30 @@ def test_softmax_mask_and_result_are_kept(
     )
 
     assert kept == pytest.approx(_LAYERS * _BATCH * _HEADS * _LENGTH**2 * score_bytes, rel=0.02)
+
+
+def gpt_j(**changes: object) -> wattree.Result:
+    """Return the result of a step of GPT-J, whose attention the transformers library writes out."""
+    job = {
+        "model": "gpt-j-6b",
+        "data": {"sequence_length": _LENGTH, "global_batch": 16},
+        "precision": "bf16",
+        "cluster": {"node": "dgx-h200"},
+        "place": {"devices": 0},
+        "optimizer": "sgd",
+        "strategy": {"micro_batch": 16, "recompute": "none"},
+    }
+    return wattree.simulate(job_from_mapping(job | changes)).result
+
+
+def test_a_library_without_a_fused_kernel_keeps_scores_and_says_so() -> None:
+    """Other software has one for every model; a stated trait holds."""
+    eager = gpt_j(software="hf-trainer")
+    fused = gpt_j(software="hf-trainer", traits={"fused_attention": True})
+    megatron = gpt_j(software="megatron-core")
+
+    kept = eager.memory.by_category["activations"] - fused.memory.by_category["activations"]
+    assert kept == pytest.approx(28 * 16 * 16 * _LENGTH**2 * (4 + 1 + 2), rel=0.02)
+    said = [any("keeps its scores" in line for line in each.assumed) for each in (eager, fused)]
+    assert said == [True, False]
+    assert not any("keeps its scores" in line for line in megatron.assumed)

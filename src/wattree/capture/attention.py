@@ -50,6 +50,7 @@ def self_attention(
             out_units=sizes.kv_heads,
             bias=shape.qkv_bias,
             seq=seq,
+            layers=1 if shape.joint_projections else 3,
         )
     ]
     q, kv = "q", "kv"
@@ -106,6 +107,7 @@ def cross_attention(
             out_units=sizes.kv_heads,
             bias=shape.qkv_bias,
             seq=sequence_dim(),
+            layers=2,
         ),
         attention_core(
             "cross_attention.core",
@@ -275,7 +277,7 @@ def _head_norm(
     return Operator(
         path=path,
         kind=OperatorKind.NORM,
-        function="rms_norm" if shape.norm == "rms" else "layer_norm",
+        function=shape.norm_function,
         dims=(BATCH, seq, features("heads", sizes.q_width, role=role, units=sizes.kv_heads)),
         inputs=(Operand(tensor=reads, dims=dims, fraction=share_in),),
         outputs=(Operand(tensor=writes, dims=dims, fraction=share_out),),

@@ -76,7 +76,7 @@ def embedding_block(
             elementwise(state, "add", reads=summands, width=width, seq=seq, kernels=len(tables)),
         ]
     if shape.embedding_norm:
-        operators.append(norm("embedding.norm", shape.norm, reads=state, width=width, seq=seq))
+        operators.append(norm("embedding.norm", shape, reads=state, width=width, seq=seq))
         state = "embedding.norm"
     if shape.embedding_dropout:
         operators.append(dropout("embedding.dropout", reads=state, width=width, seq=seq))

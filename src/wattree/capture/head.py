@@ -32,7 +32,7 @@ def head_block(shape: TransformerShape, *, seq: IterationDim) -> Block | None:
         operators.append(
             norm(
                 "final_norm",
-                shape.norm,
+                shape,
                 reads=state,
                 width=shape.hidden,
                 seq=seq,
@@ -154,7 +154,7 @@ def _masked_lm(shape: TransformerShape, *, reads: str, seq: IterationDim) -> lis
         ),
         norm(
             "transform_norm",
-            shape.norm,
+            shape,
             reads="transform_activation",
             width=width,
             seq=seq,

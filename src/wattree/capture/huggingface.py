@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families import FAMILIES
+from wattree.capture.families import FAMILIES, LIBRARY_MODULES
 from wattree.capture.shape import TransformerShape
 from wattree.capture.transformer import build_transformer
 from wattree.errors import ModelError, nearest
@@ -91,7 +91,7 @@ def config_shape(
     """Return the shape that a parsed `config.json` describes; see `transformer_from_config`."""
     model_type = _model_type(config, where)
     reader = ConfigReader(config, where)
-    shape = FAMILIES[model_type](reader)
+    shape = {**LIBRARY_MODULES.get(model_type, {}), **FAMILIES[model_type](reader)}
     if not reader.problems and shape.get("experts") and shape["top_k"] > shape["experts"]:
         reader.fault(
             "num_experts_per_tok",

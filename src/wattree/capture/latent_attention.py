@@ -81,7 +81,7 @@ def _queries(
         ),
         norm(
             "attention.q_norm",
-            shape.norm,
+            shape,
             reads="q_compressed",
             writes="q_latent",
             width=shape.q_lora_rank,
@@ -118,7 +118,7 @@ def _keys_and_values(
         ),
         norm(
             "attention.kv_norm",
-            shape.norm,
+            shape,
             reads="kv_compressed",
             writes="kv_latent",
             width=rank,

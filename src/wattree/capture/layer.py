@@ -27,7 +27,7 @@ class _Layer:
         self.operators.append(
             norm(
                 path,
-                self.shape.norm,
+                self.shape,
                 reads=reads,
                 width=self.shape.hidden,
                 seq=self.seq,
@@ -100,6 +100,7 @@ class _Layer:
             activation=shape.activation,
             bias=shape.mlp_bias,
             seq=self.seq,
+            joint=shape.joint_projections,
         )
         return "mlp", ("mlp.down",)
 

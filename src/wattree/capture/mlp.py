@@ -18,8 +18,12 @@ def feed_forward(
     bias: bool,
     seq: IterationDim,
     experts: ExpertGroup | None = None,
+    joint: bool = False,
 ) -> list[Operator]:
-    """Return `<path>.up` (gate and up fused), `<path>.activation`, `<path>.down`."""
+    """Return `<path>.up` (gate and up fused), `<path>.activation`, `<path>.down`.
+
+    `joint`: Gate and up are fused in the library's module too.
+    """
     up, activated = f"{path}.up", f"{path}.activation"
     return [
         linear(
@@ -30,6 +34,7 @@ def feed_forward(
             bias=bias,
             seq=seq,
             experts=experts,
+            layers=2 if gated and not joint else 1,
         ),
         _activation(
             activated, activation, reads=up, ffn=ffn, gated=gated, seq=seq, experts=experts

@@ -51,6 +51,7 @@ def mixture_of_experts(
             bias=shape.expert_bias,
             seq=seq,
             experts=group,
+            joint=True,
         ),
         _combine(shape, group, seq=seq),
     ]

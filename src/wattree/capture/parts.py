@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wattree.capture.shape import TransformerShape
 from wattree.graph import (
     DimRole,
     Extent,
@@ -88,10 +89,12 @@ def linear(
     out_name: str = "out",
     experts: ExpertGroup | None = None,
     tied_to: str | None = None,
+    layers: int = 1,
 ) -> Operator:
     """Return a matmul with its weight `(out, in)`, grouped over experts if given.
 
-    Like all operators here it writes the tensor of its own path by default.
+    Like all operators here it writes the tensor of its own path by default. `layers`: linear layers
+    of the library's module that it joins.
     """
     writes = writes or path
     seq = seq or sequence_dim()
@@ -131,12 +134,13 @@ def linear(
         ),
         parameters=(weight, *(biases if bias else ())),
         saved=(reads,),
+        linear_layers=layers,
     )
 
 
 def norm(
     path: str,
-    kind: str,
+    shape: TransformerShape,
     *,
     reads: str,
     writes: str | None = None,
@@ -146,17 +150,17 @@ def norm(
     """Return a norm over the last dim. That dim is opaque: its parts are not independent."""
     weight = Parameter(name=f"{path}.weight", dims=("hidden",), elements=width)
     bias = Parameter(name=f"{path}.bias", dims=("hidden",), elements=width)
-    parameters = {"layer": (weight, bias), "layer_plain": ()}.get(kind, (weight,))
+    parameters = {"layer": (weight, bias), "layer_plain": ()}.get(shape.norm, (weight,))
     return Operator(
         path=path,
         kind=OperatorKind.NORM,
-        function="rms_norm" if kind == "rms" else "layer_norm",
+        function=shape.norm_function,
         dims=(BATCH, seq or sequence_dim(), features("hidden", width, role=DimRole.OPAQUE)),
         inputs=(Operand(tensor=reads, dims=HIDDEN_DIMS),),
         outputs=(Operand(tensor=writes or path, dims=HIDDEN_DIMS),),
         parameters=parameters,
         saved=(reads,),
-        kernels=_NORM_KERNELS[kind],
+        kernels=_NORM_KERNELS[shape.norm],
     )
 
 

@@ -23,6 +23,9 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     # pre: before each branch; post: after each residual sum; sandwich: before and after each
     # branch; branch: after each branch, before the sum (OLMo 2)
     "norm_placement": ("pre", "post", "sandwich", "branch"),
+    # how the library's module computes it: as a kernel, or cast back to 16 bits before the weight
+    # (`usual`); in fp32 to the end (Gemma, OLMo 2); and so, mean and variance step by step (Cohere)
+    "norm_steps": ("usual", "fp32", "fp32_steps"),
     "positions": ("rotary", "learned", "alibi", "relative", "none"),
     # head: one weight per head feature, shared by heads; width: one per feature of all heads
     "qk_norm": ("none", "head", "width"),
@@ -78,9 +81,12 @@ class TransformerShape:
         ffn: Width of the feed-forward part; 0: four times `hidden`.
         gated: The feed-forward part multiplies an activated gate with an up projection.
         activation: Its function, for people.
-        norm, norm_placement: See `CHOICES`.
+        norm, norm_placement, norm_steps: See `CHOICES`.
         parallel: Attention and feed-forward part read the same input and are added together.
         parallel_norms: 1 if they share one norm, 2 if each has its own.
+        joint_projections: The library's module has one linear layer for queries, keys and values
+            (and one for a gate and what it multiplies), not one for each.
+        stepwise_attention: It has no fused kernel for its attention, and keeps all scores.
         qkv_bias, attention_out_bias, mlp_bias, head_bias: Linear layers that have a bias.
         positions: See `CHOICES`.
         max_positions: Longest sequence; 0: unlimited.
@@ -139,8 +145,11 @@ class TransformerShape:
     activation: str = "gelu"
     norm: str = "layer"
     norm_placement: str = "pre"
+    norm_steps: str = "usual"
     parallel: bool = False
     parallel_norms: int = 1
+    joint_projections: bool = False
+    stepwise_attention: bool = False
     qkv_bias: bool = False
     attention_out_bias: bool = False
     mlp_bias: bool = False
@@ -235,6 +244,12 @@ class TransformerShape:
             )
             raise ModelError(_refusal(self.name, [problem]))
         return self.hidden // self.heads
+
+    @property
+    def norm_function(self) -> str:
+        """What its norms compute: `rms_norm`, `layer_norm`, `rms_norm_fp32`, …."""
+        of_steps = "" if self.norm_steps == "usual" else f"_{self.norm_steps}"
+        return f"{'rms' if self.norm == 'rms' else 'layer'}_norm{of_steps}"
 
     @property
     def q_width(self) -> int:

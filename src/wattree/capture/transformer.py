@@ -51,6 +51,7 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
         add("head", head)
     return ModelGraph(
         own_family=True,
+        stepwise_attention=shape.stepwise_attention,
         name=shape.name,
         architecture=shape.architecture,
         blocks=blocks,
@@ -62,7 +63,7 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
 
 
 def _encoder_norm(shape: TransformerShape) -> Block:
-    operator = norm("final_norm", shape.norm, reads="hidden", width=shape.hidden)
+    operator = norm("final_norm", shape, reads="hidden", width=shape.hidden)
     return Block(
         name="encoder_final",
         operators=(operator,),

@@ -242,11 +242,11 @@ def passes_of(kind: OperatorKind, function: str) -> Passes | None:
 def plain_function(function: str) -> str:
     """Return Wattree's name of a function given its PyTorch name.
 
-    `native_layer_norm` is `layer_norm`, `avg_pool2d` is `avg_pool`.
+    `native_layer_norm` and `layer_norm_fp32` are `layer_norm`, `avg_pool2d` is `avg_pool`.
     """
     plain = function.removeprefix("_").removeprefix("native_")
     plain = _ALIASES.get(plain, plain)
-    for ending in ("1d", "2d", "3d"):
+    for ending in ("_fp32_steps", "_fp32", "1d", "2d", "3d"):
         plain = plain.removesuffix(ending)
     return _ALIASES.get(plain, plain)
 

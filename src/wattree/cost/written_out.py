@@ -35,15 +35,20 @@ class Steps:
     under_autocast: float = 1.0
 
 
-#: Parameters of the matmul of queries, keys and values → the linear layers that it stands for:
-#: three without biases; with biases, half of the families have one (GPT-2, GPT-NeoX, BLOOM), half
-#: three (BERT, OPT, Qwen 2).
-_LAYERS_OF_QKV: Mapping[int, int] = {1: 3, 2: 2}
 #: Function → its steps. A kernel for all reads the input and writes the result of a norm and of a
 #: rotation: two elements, where a gate reads two and writes one.
 _STEPS: Mapping[str, Steps] = {
     "rms_norm": Steps(
         forward_bytes=18.0, backward_bytes=46.0, forward_kernels=8, backward_kernels=16
+    ),
+    "rms_norm_fp32": Steps(
+        forward_bytes=20.0, backward_bytes=52.0, forward_kernels=8, backward_kernels=17
+    ),
+    "layer_norm_fp32": Steps(
+        forward_bytes=10.0, backward_bytes=12.0, forward_kernels=3, backward_kernels=3
+    ),
+    "layer_norm_fp32_steps": Steps(
+        forward_bytes=30.0, backward_bytes=72.0, forward_kernels=12, backward_kernels=24
     ),
     "rotary": Steps(
         forward_bytes=10.0,
@@ -61,16 +66,6 @@ _STEPS: Mapping[str, Steps] = {
     ),
 }
 _GATE = Steps(forward_bytes=10 / 3, backward_bytes=6.0, forward_kernels=2, backward_kernels=3)
-
-
-def projections(path: str, parameters: int) -> int:
-    """Return the linear layers that make queries, keys and values where a matmul makes all; else 1.
-
-    Args:
-        path: Of the matmul.
-        parameters: How many it has.
-    """
-    return _LAYERS_OF_QKV.get(parameters, 1) if path.endswith(".qkv") else 1
 
 
 def steps_of(function: str) -> Steps | None:

@@ -117,6 +117,7 @@ class ModelGraph:
             [B]
         own_family: Its operators are those of Wattree's own transformers, several kernels each and
             called the same in every model; otherwise they are what a module dispatched.
+        stepwise_attention: The transformers library has no fused kernel for its attention.
     """
 
     name: str
@@ -130,6 +131,7 @@ class ModelGraph:
     warnings: tuple[str, ...] = ()
     inputs: tuple[Extent, ...] = ()
     own_family: bool = False
+    stepwise_attention: bool = False
 
     def __post_init__(self) -> None:
         for instance in self.instances:

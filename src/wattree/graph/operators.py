@@ -218,6 +218,8 @@ class Operator:
         parameter_factors: How many of a product's two factors are parameters, which then are the
             first ones; what else it reads is added. None: one if it has parameters at all, as
             layers have, else none.
+        linear_layers: Of a matmul: layers of the module written out in Python that it joins, such
+            as those of queries, keys and values.
         cache: Attention that generates tokens only: what it keeps of each sequence.
     """
 
@@ -240,6 +242,7 @@ class Operator:
     in_turn: str | None = None
     role: TensorRole | None = None
     parameter_factors: int | None = None
+    linear_layers: int = 1
     cache: KeyValueCache | None = None
     _by_name: dict[str, IterationDim] = field(init=False, repr=False, compare=False)
 

@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 
 #: Of an element that matmuls in 16 bits read as it is.
 _NARROW_BYTES = 2.0
+_FULL_BYTES = 4.0
 #: Outputs of experts: saved for the weighting, unless weights are applied before.
 _WEIGHED = "moe.experts.down"
 
@@ -175,21 +176,30 @@ def _score_bytes(rates: Rates, software: Software) -> float:
     """Return the bytes of a score that attention keeps: softmax, dropout mask and result."""
     if software.fused_attention:
         return 0.0
-    is_eager = software.library_kernels or software.written_out
-    # Softmax of autocast is in fp32; else 2 + 1 + 2 bytes in 16 bits (Korthikanti 2022, eq. 1).
-    softmax = max(rates.element_bytes, 4.0 if is_eager and software.autocast else 0.0)
+    # Softmax of autocast, and of the transformers library in any case, is in fp32; else 2 + 1 + 2
+    # bytes in 16 bits (Korthikanti 2022, eq. 1).
+    is_wide = software.written_out or (software.library_kernels and software.autocast)
+    softmax = max(rates.element_bytes, _FULL_BYTES if is_wide else 0.0)
     return softmax + 1.0 + rates.element_bytes
 
 
 def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     """Return the kinds of tensors that the software does not make.
 
-    Modules written out keep what they compute step by step, and casts of fp32 parameters.
+    Modules written out keep what they compute step by step, in fp32 where norms stay in it, and
+    casts of fp32 parameters, whose sums are a residual stream in fp32.
     """
     casts = software.casts and not software.compiled
     casts = casts and rates.element_bytes < software.parameter_bytes
     runs = software.runs_steps
-    kinds = {"steps": runs, "casts": casts, "step_casts": casts and runs}
+    narrow = runs and rates.element_bytes < _FULL_BYTES
+    kinds = {
+        "steps": runs,
+        "casts": casts,
+        "step_casts": casts and runs,
+        "widths": narrow,
+        "stream_widths": narrow and not casts,
+    }
     return frozenset(kind for kind, is_made in kinds.items() if not is_made)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.rates import Rates
-from wattree.cost.written_out import projections, steps_of
+from wattree.cost.written_out import steps_of
 from wattree.graph import OperatorKind
 from wattree.lowering.colocation import SharedWork, shared_work, step_fill
 from wattree.lowering.compute_costs import launches_of
@@ -124,25 +124,19 @@ def _host_time_s(instruction: ComputeInstruction, kernels: float, rates: Rates) 
 def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:
     """Return how many kernels an instruction is, with casts of its operands.
 
-    Modules that are written out have linear layers of their own for queries, keys and values, and
-    for a gate and what it multiplies.
+    Modules that are written out may have linear layers of their own for what one matmul joins.
     """
     if not rates.written_out:
         return instruction.kernels
     if instruction.kind is OperatorKind.MATMUL and instruction.weights:
         weights = len(instruction.weights)
-        apart = projections(instruction.path, weights)
         one = _of_linear(instruction.phase, weights, casts=rates.casts)
-        return one * (1.0 + rates.written_out * (apart - 1))
+        return one * (1.0 + rates.written_out * (instruction.linear_layers - 1))
     steps = steps_of(instruction.function)
     if steps is None:
         return instruction.kernels
-    phases, each = [InstructionPhase.FORWARD], steps.forward_kernels
-    if instruction.phase is not InstructionPhase.FORWARD:
-        phases = [InstructionPhase.INPUT_GRADIENT, InstructionPhase.WEIGHT_GRADIENT]
-        each = steps.backward_kernels
-    if instruction.function.endswith("_gate"):
-        each += sum(_of_linear(phase, 1, casts=rates.casts) for phase in phases)
+    is_forward = instruction.phase is InstructionPhase.FORWARD
+    each = steps.forward_kernels if is_forward else steps.backward_kernels
     return rates.written_out * each + (1.0 - rates.written_out) * instruction.kernels
 
 

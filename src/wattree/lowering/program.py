@@ -202,6 +202,7 @@ class ComputeInstruction:
         window: Convolutions and pools only.
         in_turn: How many times it runs one after another: the time steps of a recurrent product.
         kernels: Eager kernels it launches.
+        linear_layers: Linear layers of a module written out that a matmul joins.
         owners: Axes of which one rank runs it, the others not at all.
         depends: Indices of earlier instructions in the same list whose results it reads.
         reads_block_input: It also reads what the block was given.
@@ -232,6 +233,7 @@ class ComputeInstruction:
     value_head_dim: int = 0
     skewed_axes: tuple[str, ...] = ()
     kernels: int = 1
+    linear_layers: int = 1
     owners: tuple[str, ...] = ()
     depends: tuple[int, ...] = ()
     reads_block_input: bool = False

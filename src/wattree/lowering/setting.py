@@ -159,7 +159,7 @@ def setting_of(
         )
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
-    job = _with_widths(job, model, software)
+    job = _with_scores(_with_widths(job, model, software), model, software)
     model, software = _compiled(model, software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
     if job.workload is not WorkloadKind.TRAIN:
@@ -194,6 +194,8 @@ def _software_of(job: Job, model: ModelGraph) -> Software:
     if is_recorded or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
+    if software.written_out and model.stepwise_attention:
+        software = replace(software, fused_attention=False)
     return software.with_traits(job.traits)
 
 
@@ -212,6 +214,17 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
             "FSDP gathers them, trained ones fp32, as with PEFT"
         ]
     return replace(job, assumed=(*job.assumed, *words))
+
+
+def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
+    """Return the job with what it means that the library has no fused kernel for its attention."""
+    if not (software.written_out and model.stepwise_attention and not software.fused_attention):
+        return job
+    words = (
+        f"attention keeps its scores: the transformers library has no fused kernel for {model.name}"
+        " (with FlashAttention: traits: {fused_attention: true})"
+    )
+    return replace(job, assumed=(*job.assumed, words))
 
 
 def _with_usual(job: Job, model: ModelGraph) -> Job:

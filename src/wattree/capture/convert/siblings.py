@@ -93,6 +93,7 @@ def _joined(group: Sequence[Operator]) -> Operator:
     return replace(
         first,
         path=joined_path([operator.path for operator in group]),
+        linear_layers=len(group),
         dims=dims,
         outputs=tuple(
             _output(operator, share, sum(shares))

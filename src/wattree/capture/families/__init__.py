@@ -9,10 +9,12 @@ from wattree.capture.families import (
     mixtures,
     qwen,
 )
+from wattree.capture.families.library_modules import LIBRARY_MODULES
 from wattree.capture.families.registry import FAMILIES, FamilyReader
 
 __all__ = [
     "FAMILIES",
+    "LIBRARY_MODULES",
     "FamilyReader",
     "bert",
     "encoder_decoder",

@@ -10,7 +10,13 @@ from wattree.lowering.layout import Layout, layout_of
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS, together
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.passes.written_out import copies_of_inputs, steps, weight_casts, wide
+from wattree.lowering.passes.written_out import (
+    copies_of_inputs,
+    read_share,
+    steps,
+    weight_casts,
+    wide,
+)
 from wattree.lowering.program import (
     CollectiveInstruction,
     CollectiveKind,
@@ -57,11 +63,12 @@ def saved_tensors(
         )
         again = share_of[made_by.path] if made_by and not needed_outside else 0.0
         placed = _saved_operands(name, operators, split_of, forward, inputs)
+        is_part = len(operators) == 1 and operators[0].kind is OperatorKind.NORM
         is_logits = operators[0].kind is OperatorKind.CROSS_ENTROPY
         found.append(
             SavedTensor(
                 name=name,
-                size=placed.size,
+                size=placed.size.scaled(read_share(operators[0])) if is_part else placed.size,
                 producer=placed.instruction,
                 consumer=operators[0].path,
                 mask_bytes=widths.get(name, 0.0),
@@ -79,7 +86,7 @@ def saved_tensors(
             found.append(_mask(operator, forward, share))
         if operator.kind is OperatorKind.ATTENTION:
             found.append(_scores(operator, split_of[operator.path], forward, share))
-        found += steps(operator, forward, inputs, share)
+        found += steps(block, operator, producer, forward, inputs, share=share)
         found += weight_casts(operator, split_of[operator.path], forward, share)
     found += [*wide(block, found, producer), *copies_of_inputs(block, found, producer)]
     return tuple(found)

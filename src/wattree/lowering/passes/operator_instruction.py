@@ -68,6 +68,7 @@ def compute_instruction(
         value_head_dim=operator.value_head_dim,
         skewed_axes=skewed_axes(operator, split, order),
         kernels=operator.kernels,
+        linear_layers=operator.linear_layers,
         owners=split.get(OWNER, ()),
         depends=tuple(sorted({instruction for instruction in depends if instruction >= 0})),
         reads_block_input=given,

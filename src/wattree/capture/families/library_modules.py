@@ -1,0 +1,39 @@
+"""How the transformers library writes the modules of each family, by `model_type`.
+
+It decides what a step keeps and launches where these modules run as they are written, and nothing
+else. Source: `modeling_*.py` of transformers 5.23 (fields: `TransformerShape`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_JOINT: Mapping[str, Any] = {"joint_projections": True}
+_WIDE_NORMS: Mapping[str, Any] = {"norm_steps": "fp32"}
+#: `_supports_sdpa = False`: attention is "eager" unless the user asks for FlashAttention.
+_STEPWISE: Mapping[str, Any] = {"stepwise_attention": True}
+
+LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
+    "bloom": {**_JOINT, **_STEPWISE},
+    "cohere": {"norm_steps": "fp32_steps"},
+    "dbrx": _JOINT,
+    "deberta-v2": _STEPWISE,
+    "falcon": _JOINT,
+    "gemma": _WIDE_NORMS,
+    "gemma2": {**_WIDE_NORMS, **_STEPWISE},
+    "gemma3_text": _WIDE_NORMS,
+    "gpt2": _JOINT,
+    "gpt_bigcode": _JOINT,
+    "gpt_neo": _STEPWISE,
+    "gpt_neox": _JOINT,
+    "gpt_oss": {**_WIDE_NORMS, **_STEPWISE},
+    "gptj": _STEPWISE,
+    "modernbert": _JOINT,
+    "mpt": {**_JOINT, **_STEPWISE},
+    "mt5": _WIDE_NORMS,
+    "olmo": _WIDE_NORMS,
+    "olmo2": _WIDE_NORMS,
+    "phi3": _JOINT,
+    "t5": _WIDE_NORMS,
+}
