@@ -18,11 +18,11 @@ from wattree.job.problems import Problems
 TYPES: dict[str, dict[str, list[str]]] = read_yaml(Path(peft.__file__).with_name("peft.yaml"))
 
 
-def job(name: str, *targets: str, framework: str = "hf-trainer") -> Job:
+def job(name: str, *targets: str, framework: str = "hf-trainer", **lora: str) -> Job:
     """Return a job with adapters, on one device."""
     return job_from_mapping(
         {
-            "model": {"name": name, "lora": {"rank": 8, "targets": list(targets)}},
+            "model": {"name": name, "lora": {"rank": 8, "targets": list(targets), **lora}},
             "data": {"sequence_length": 512, "global_batch": 8},
             "cluster": {"node": "workstation-rtx-4090"},
             "software": framework,
@@ -58,6 +58,19 @@ def test_adapters_come_back(
     assert peft.adapted_modules(concrete_job(asked)) == peft.adapted_modules(
         concrete_job(job(name, *back.lora.targets))
     )
+
+
+@pytest.mark.parametrize("base", ["nf4", "nf4-double"])
+def test_linear_layers_of_4_bits_come_back(tmp_path: Path, base: str) -> None:
+    """As TRL names them; 4 bits without adapters are refused."""
+    export_recipe(job("llama-3.1-8b", "attention.*", base=base), "hf-trainer", tmp_path / "out")
+    path = tmp_path / "out" / "trainer.yaml"
+    found = import_recipe(path, "hf-trainer", node="workstation-rtx-4090")
+
+    assert found.job["model"]["lora"]["base"] == base
+    path.write_text("{block_size: 64, load_in_4bit: true}")
+    with pytest.raises(WattreeError, match="4 bits cannot be trained"):
+        import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1, given=Given(model="gpt2"))
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ class Rates:
             (`cost.written_out`).
         casts: Matmuls cast what they read, in kernels of their own.
         written_out_rate: Bandwidth of such steps, over that of kernels made for training.
+        dequantization_rate: The same of making a quantized weight wide.
         launch_s: Host time per kernel.
         replicate_s: Host time to hand one tensor of a module to a replica of it.
         kernel_s: Device time of the shortest kernel.
@@ -103,6 +104,7 @@ class Rates:
     written_out: float
     casts: bool
     written_out_rate: float
+    dequantization_rate: float
     launch_s: float
     replicate_s: float
     kernel_s: float

@@ -102,5 +102,6 @@ def launches(
         "blocking_s": 0.0 if software.cuda_graphs == "full" else blocking_s,
         "written_out": calibration.family(software.name, "written_out") * software.runs_steps,
         "written_out_rate": calibration.general("written_out_rate"),
+        "dequantization_rate": calibration.general("dequantization_rate"),
         "casts": software.runs_steps and software.casts and plain is Precision.BF16,
     }

@@ -43,6 +43,7 @@ from wattree.frameworks.zero_json import CPU
 
 FILE: Final = "trainer.yaml"
 PEFT: Final = "PEFT, which makes the adapters: `pip install peft`."
+QUANTIZED: Final = "bitsandbytes, which stores 4 bits, and weights beside config.json."
 #: Filled in by the Trainer, from its own arguments.
 _AUTOMATIC: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -66,7 +67,8 @@ def write(concrete: ConcreteJob) -> Written:
             SAMPLES,
             f"`max_steps` and `save_strategy` in {FILE}: how long, and what is saved.",
             *missing,
-            *([PEFT] if job.model.lora is not None else []),
+            *([PEFT] if (lora := job.model.lora) is not None else []),
+            *([QUANTIZED] if lora is not None and lora.base else []),
             *hosts_to_fill_in(concrete),
         ),
         assumed=assumed_rate(concrete),
@@ -130,6 +132,8 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
             "lora_alpha": 2 * lora.rank,
             "lora_target_modules": adapted_modules(concrete)[0],
         }
+        if lora.base:
+            found |= {"load_in_4bit": True, "use_bnb_nested_quant": lora.base == "nf4-double"}
     return found
 
 

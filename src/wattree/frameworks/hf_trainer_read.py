@@ -109,6 +109,8 @@ class TrainerSpec(Section):
     use_peft: Flag = Field(False, description="true or false")
     lora_r: Degree = Field(DEFAULT_RANK, description="a whole number")
     lora_target_modules: str | list[str] | None = Field(None, description="a list of modules")
+    load_in_4bit: Flag = Field(False, description="true or false")
+    use_bnb_nested_quant: Flag = Field(False, description="true or false")
     deepspeed: dict[str, Any] | str | None = Field(None, description="a JSON file, or a mapping")
     parallelism_config: ParallelismSpec = Field(ParallelismSpec(), description="a mapping")
 
@@ -149,12 +151,8 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     if "per_device_train_batch_size" not in known:
         assumed.append("micro-batches of 8 samples, the Trainer's default")
     model: str | dict[str, Any] | None = None if name is None else model_next_to(path, name)
-    if spec.use_peft:
-        model = settings.given.model or model
-        targets, said = adapted_operators(spec.lora_target_modules, problems)
-        if model is None:
-            problems.add("use_peft", "found true, but no model to adapt; name it with --model")
-        model = {"name": model, "lora": {"rank": spec.lora_r, "targets": targets}}
+    if spec.use_peft or spec.load_in_4bit:
+        model, said = _adapted(spec, settings.given.model or model, problems)
         assumed += said
     found = Found(
         model=model,
@@ -169,6 +167,21 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         assumed=tuple(assumed),
     )
     return _with_engine(found, spec, path, problems)
+
+
+def _adapted(
+    spec: TrainerSpec, model: str | dict[str, Any] | None, problems: Problems
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a model with PEFT's adapters, and what was assumed."""
+    if not spec.use_peft:
+        problems.add("load_in_4bit", "found true, but 4 bits cannot be trained; add use_peft")
+    if model is None:
+        problems.add("use_peft", "found true, but no model to adapt; name it with --model")
+    targets, said = adapted_operators(spec.lora_target_modules, problems)
+    lora: dict[str, Any] = {"rank": spec.lora_r, "targets": targets}
+    if spec.load_in_4bit:
+        lora["base"] = "nf4-double" if spec.use_bnb_nested_quant else "nf4"
+    return {"name": model, "lora": lora}, said
 
 
 def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems) -> Found | None:

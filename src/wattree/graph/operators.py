@@ -143,6 +143,7 @@ class Parameter:
         tied_to: Global name `block_path/parameter` of the table it shares storage with, or
             `./parameter` of one in its own block. A tied
             parameter is computed with but counted and updated only once.
+        stored_bytes: Of an element that is quantized, scales included; 0: as software stores it.
     """
 
     name: str
@@ -150,6 +151,7 @@ class Parameter:
     elements: int
     trainable: bool = True
     tied_to: str | None = None
+    stored_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

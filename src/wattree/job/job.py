@@ -37,10 +37,12 @@ class Lora:
     Attributes:
         rank: Rank of the update.
         targets: Operator paths that get one, as patterns (`attention.*`, `mlp.up`).
+        base: Format of the frozen linear layers, `nf4` or `nf4-double`; empty: as other weights.
     """
 
     rank: int
     targets: tuple[str, ...] = ("attention.qkv", "attention.out")
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

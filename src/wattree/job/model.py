@@ -80,7 +80,7 @@ def _lora(spec: ModelSpec) -> Lora | None:
     if spec.lora is None:
         return None
     targets = {} if spec.lora.targets is None else {"targets": tuple(spec.lora.targets)}
-    return Lora(rank=spec.lora.rank, **targets)
+    return Lora(rank=spec.lora.rank, base=spec.lora.base or "", **targets)
 
 
 def _module(

@@ -44,6 +44,11 @@ class LoraSpec(Section):
         description="a list of operator patterns, such as [attention.qkv, attention.out], which it "
         "is without",
     )
+    base: Literal["nf4", "nf4-double"] | None = Field(
+        None,
+        description="nf4 or nf4-double: 4 bits for the frozen linear layers of all layers, as "
+        "bitsandbytes stores them (QLoRA); with double, their scales have 8 bits",
+    )
 
 
 class FfnSpec(Section):

@@ -82,6 +82,10 @@ def matmul_costs(
         copies = copies + _input_casts(instruction.phase, m, n, k, rates)
         time_s = time_s + copies / rates.memory_bytes_per_s
         traffic = traffic + copies
+    if instruction.stored_bytes and instruction.phase is not InstructionPhase.WEIGHT_GRADIENT:
+        widened = k * n * (instruction.stored_bytes + rates.element_bytes)
+        time_s = time_s + widened / (rates.memory_bytes_per_s * rates.dequantization_rate)
+        traffic = traffic + widened
     flop = 2.0 * m * n * k * groups * turns * instruction.share
     return time_s * instruction.share, flop, traffic * instruction.share
 

@@ -13,6 +13,7 @@ from wattree.capture import (
     transformer_from_mapping,
 )
 from wattree.capture.adapters import freeze, with_lora
+from wattree.capture.quantized import with_quantized_layers
 from wattree.cost.families import software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
@@ -108,7 +109,9 @@ def _built(job: Job) -> ModelGraph:
             capture=source.capture,
         )
     if source.lora is not None:
-        graph = with_lora(graph, rank=source.lora.rank, targets=source.lora.targets)
+        lora = source.lora
+        graph = with_lora(graph, rank=lora.rank, targets=lora.targets)
+        graph = with_quantized_layers(graph, lora.base) if lora.base else graph
     if source.freeze:
         graph = freeze(graph, source.freeze)
     if not job.data.has_sequence and _grows_with_sequence(graph):

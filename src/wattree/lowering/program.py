@@ -202,7 +202,7 @@ class ComputeInstruction:
         window: Convolutions and pools only.
         in_turn: How many times it runs one after another: the time steps of a recurrent product.
         kernels: Eager kernels it launches.
-        linear_layers: Linear layers of a module written out that a matmul joins.
+        linear_layers, stored_bytes: See `Operator`, and `Parameter` of its weight.
         owners: Axes of which one rank runs it, the others not at all.
         depends: Indices of earlier instructions in the same list whose results it reads.
         reads_block_input: It also reads what the block was given.
@@ -234,6 +234,7 @@ class ComputeInstruction:
     skewed_axes: tuple[str, ...] = ()
     kernels: int = 1
     linear_layers: int = 1
+    stored_bytes: float = 0.0
     owners: tuple[str, ...] = ()
     depends: tuple[int, ...] = ()
     reads_block_input: bool = False
@@ -343,8 +344,8 @@ class ParameterGroup:
         trainable: Whether they are updated.
         tied: Shares storage with another group's parameters: computed with, not stored again.
         owned: They are of operators that one rank has whole, the others not at all.
-        touched: Of a table, local elements that a micro-batch reads; where gradients are sparse
-            only those are updated.
+        touched: Of a table, local elements that are read, and updated if gradients are sparse.
+        stored_bytes: Of an element that is quantized; 0: at the width of the software.
     """
 
     elements: LocalSize
@@ -356,6 +357,7 @@ class ParameterGroup:
     tied: bool = False
     owned: bool = False
     touched: LocalSize | None = None
+    stored_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

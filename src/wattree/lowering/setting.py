@@ -209,9 +209,11 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
         "false, parameter_bytes: 2, gradient_bytes: 2}"
     ]
     if model.trainable_parameters < model.parameters:
+        lora = job.model.lora
+        others = " other than linear layers" if lora is not None and lora.base else ""
         words = [
-            f"frozen parameters have the {software.frozen_bytes:g} bytes of a checkpoint where no "
-            "FSDP gathers them, trained ones fp32, as with PEFT"
+            f"frozen parameters{others} have the {software.frozen_bytes:g} bytes of a checkpoint "
+            "where no FSDP gathers them, trained ones fp32, as with PEFT"
         ]
     return replace(job, assumed=(*job.assumed, *words))
 

@@ -219,7 +219,9 @@ def _taken(
     near = 1.0
     state = software.master_bytes + software.master_gradient_bytes + state_bytes
     gathered = bool(group.parameter_axes)
-    width = software.stored_bytes(trainable=group.trainable, gathered=gathered)
+    width = group.stored_bytes or software.stored_bytes(
+        trainable=group.trainable, gathered=gathered
+    )
     if offload is not None and group.touched is not None:
         near, missed = offload.cached, 1.0 - offload.hits
         rows = scale.value(group.touched) * missed
@@ -306,7 +308,7 @@ def _sync(
     shared = 0.0 * elements if group.owned else elements  # no one else has what a rank owns
     return SyncGroup(
         gather_axes=group.parameter_axes,
-        gather_bytes=shared * software.gather_bytes,
+        gather_bytes=shared * (group.stored_bytes or software.gather_bytes),
         scatter_axes=scatter,
         reduce_axes=rest if group.trainable else (),
         reduce_bytes=shared * software.reduce_bytes,

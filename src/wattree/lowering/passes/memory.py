@@ -265,6 +265,7 @@ def parameter_groups(
             tied=group.tied,
             owned=group.owned,
             touched=group.touched,
+            stored_bytes=group.stored_bytes,
         )
         for (divisors, group, _), count in elements.items()
     )
@@ -329,4 +330,5 @@ def _group(
         trainable=parameter.trainable,
         tied=parameter.tied_to is not None,
         owned=bool(owners),
+        stored_bytes=parameter.stored_bytes,
     )

@@ -37,6 +37,7 @@ def compute_instruction(
     if operator.kernels == 0:  # another look at what is there
         reads, writes, outputs = (), (), ()
     attention = operator.kind is OperatorKind.ATTENTION
+    is_quantized = operator.weight is not None and operator.weight.stored_bytes > 0
     return ComputeInstruction(
         path=operator.path,
         kind=operator.kind,
@@ -69,11 +70,12 @@ def compute_instruction(
         skewed_axes=skewed_axes(operator, split, order),
         kernels=operator.kernels,
         linear_layers=operator.linear_layers,
+        stored_bytes=0.0 if operator.weight is None else operator.weight.stored_bytes,
         owners=split.get(OWNER, ()),
         depends=tuple(sorted({instruction for instruction in depends if instruction >= 0})),
         reads_block_input=given,
         share=share,
-        transient=outputs,
+        transient=(*outputs, *(weights if is_quantized else ())),
         cached=_cached(operator, split),
     )
 

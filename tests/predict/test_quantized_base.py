@@ -1,0 +1,63 @@
+"""Frozen linear layers of 4 bits: what they take, and what making them wide takes."""
+
+from __future__ import annotations
+
+import pytest
+
+import wattree
+from wattree.capture.quantized import STORED_BYTES
+from wattree.job import job_from_mapping
+
+#: Llama 2 7B: linear layers of its layers; tables, head and norms.
+_LINEAR, _REST = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 2 * 32_000 * 4096 + 65 * 4096
+_ADAPTERS = 32 * 8 * (4096 + 3 * 4096)
+
+
+def result(base: str | None, **changes: object) -> wattree.Result:
+    """Return the result of a step of one sequence, in 16 bits throughout."""
+    lora = {"rank": 8, "targets": ["attention.qkv"]} | ({"base": base} if base else {})
+    job = {
+        "model": {"name": "llama-2-7b", "lora": lora},
+        "data": {"sequence_length": 512, "global_batch": 1},
+        "precision": "bf16",
+        "cluster": {"node": "dgx-a100-40gb"},
+        "place": {"devices": 0},
+        "software": "pytorch",
+        "traits": {"autocast": False, "parameter_bytes": 2, "gradient_bytes": 2},
+        "strategy": {"micro_batch": 1, "recompute": "none"},
+    }
+    return wattree.simulate(job_from_mapping(job | changes)).result
+
+
+@pytest.mark.parametrize("base", STORED_BYTES)
+def test_linear_layers_take_4_bits_and_their_scales(base: str) -> None:
+    """Tables, head, norms and adapters stay wide."""
+    found = result(base).memory.by_category["parameters"]
+
+    assert found == pytest.approx(_LINEAR * STORED_BYTES[base] + 2 * (_REST + _ADAPTERS), rel=1e-6)
+
+
+def test_each_pass_makes_them_wide_again() -> None:
+    """In forward and for the gradient of the input, however many tokens there are."""
+    longer = [
+        result("nf4", data=data).step_time_s - result(None, data=data).step_time_s
+        for data in ({"sequence_length": length, "global_batch": 1} for length in (1024, 2048))
+    ]
+    moved = 2 * _LINEAR * (STORED_BYTES["nf4"] + 2)
+
+    assert longer[0] == pytest.approx(longer[1], rel=0.1)
+    # A100 40 GB: LitGPT measured 79 ms, its head among them.
+    assert moved / 1.555e12 < longer[0] < 0.12
+
+
+def test_experts_keep_their_width() -> None:
+    """They are one tensor, not linear layers."""
+    job = {"name": "mixtral-8x7b", "lora": {"rank": 8, "targets": ["attention.qkv"]}}
+    wide, narrow = (
+        result(None, model=job | {"lora": {**job["lora"], **more}}, cluster={"node": "dgx-b200"})
+        for more in ({}, {"base": "nf4"})
+    )
+    saved = wide.memory.by_category["parameters"] - narrow.memory.by_category["parameters"]
+
+    attention = 32 * (2 * 4096**2 + 2 * 4096 * 1024)
+    assert saved == pytest.approx(attention * (2 - STORED_BYTES["nf4"]), rel=1e-6)
