@@ -38,6 +38,7 @@ def job(name: str, *targets: str, framework: str = "hf-trainer", **lora: str) ->
         ("gpt2", ["mlp.down", "attention.qkv"], ["c_attn", "mlp.c_proj"]),
         ("pythia-1.4b", ["attention.out"], ["attention.dense"]),
         ("mixtral-8x7b", ["attention.qkv"], ["q_proj", "k_proj", "v_proj"]),
+        ("mixtral-8x7b", ["all-linear"], ["q_proj", "k_proj", "v_proj", "o_proj"]),
     ],
 )
 def test_adapters_come_back(
@@ -95,13 +96,13 @@ def test_what_peft_cannot_have_is_refused(
     ("named", "operators", "assumed"),
     [
         (None, ["attention.qkv"], True),
-        ("all-linear", ["attention.*", "mlp.*"], False),
+        ("all-linear", ["all-linear"], False),
         (["q_proj", "k_proj", "v_proj"], ["attention.qkv"], False),
         (["model.layers.self_attn.o_proj"], ["attention.out"], False),
         (["attn.c_proj"], ["attention.out"], False),
         (["c_proj"], ["attention.out", "mlp.down"], False),
         (["q_proj", "gate_proj"], ["attention.qkv", "mlp.up"], True),
-        (["all-linear"], ["attention.*", "mlp.*"], False),
+        (["all-linear"], ["all-linear"], False),
         (["layers.0.v_proj"], ["attention.qkv"], True),
         (["up_proj"], ["mlp.up"], False),  # all of it where there is no gate
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import wattree
-from wattree.capture.quantized import STORED_BYTES
+from wattree.capture.linear_layers import STORED_BYTES
 from wattree.job import job_from_mapping
 
 #: Llama 2 7B: linear layers of its layers; tables, head and norms.

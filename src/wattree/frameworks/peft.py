@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from wattree.capture.linear_layers import ALL_LINEAR
 from wattree.errors import nearest
 from wattree.files import read_yaml
 from wattree.frameworks.framework import ConcreteJob
@@ -16,9 +17,6 @@ _MODULES: Final[Mapping[str, Mapping[str, list[str]]]] = read_yaml(
     Path(__file__).with_name("peft.yaml")
 )
 _ADAPTER: Final = ".lora_a"
-#: Every linear layer but the one that makes logits.
-_ALL: Final = "all-linear"
-_ALL_ATTENTION, _ALL_FEED_FORWARD = "attention.*", "mlp.*"
 #: `lora_r` of TRL's `ModelConfig`.
 DEFAULT_RANK: Final = 16
 
@@ -55,8 +53,8 @@ def adapted_operators(
         problems: Take unknown modules.
     """
     names = ["q_proj", "v_proj"] if named is None else [named] if isinstance(named, str) else named
-    if list(names) == [_ALL]:
-        return [_ALL_ATTENTION, _ALL_FEED_FORWARD], []
+    if list(names) == [ALL_LINEAR]:
+        return [ALL_LINEAR], []
     if not names:
         problems.add("lora_target_modules", "found none, expected at least one")
     computed: dict[str, list[str]] = {}  # operator → modules that are named

@@ -42,7 +42,7 @@ class LoraSpec(Section):
     targets: list[str] | None = Field(
         None,
         description="a list of operator patterns, such as [attention.qkv, attention.out], which it "
-        "is without",
+        "is without, or [all-linear]",
     )
     base: Literal["nf4", "nf4-double"] | None = Field(
         None,

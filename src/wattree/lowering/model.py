@@ -13,7 +13,7 @@ from wattree.capture import (
     transformer_from_mapping,
 )
 from wattree.capture.adapters import freeze, with_lora
-from wattree.capture.quantized import with_quantized_layers
+from wattree.capture.linear_layers import layer_targets, with_quantized_layers
 from wattree.cost.families import software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
@@ -110,7 +110,7 @@ def _built(job: Job) -> ModelGraph:
         )
     if source.lora is not None:
         lora = source.lora
-        graph = with_lora(graph, rank=lora.rank, targets=lora.targets)
+        graph = with_lora(graph, rank=lora.rank, targets=layer_targets(graph, lora.targets))
         graph = with_quantized_layers(graph, lora.base) if lora.base else graph
     if source.freeze:
         graph = freeze(graph, source.freeze)
