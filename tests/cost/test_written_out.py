@@ -84,6 +84,12 @@ def _gate() -> tuple[Callable[..., Any], list[Any], float]:
     return lambda gate, up: silu(gate) * up, [gate, up], 3.0 * gate.numel()
 
 
+def _gated_gelu() -> tuple[Callable[..., Any], list[Any], float]:
+    act, (rows,), _ = _gelu()
+    up = torch.randn_like(rows)
+    return lambda rows, up: act(rows) * up, [rows, up], 3.0 * rows.numel()
+
+
 def _gelu() -> tuple[Callable[..., Any], list[Any], float]:
     from transformers.activations import ACT2FN
 
@@ -111,6 +117,7 @@ def _of_library(path: str, name: str) -> Callable[[], tuple[Callable[..., Any], 
         ("rotary", _rotation),
         ("silu_gate", _gate),
         ("gelu_new", _gelu),
+        ("gelu_new_gate", _gated_gelu),
     ],
 )
 def test_steps_are_those_of_the_modules(

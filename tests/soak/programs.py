@@ -87,7 +87,8 @@ class Program:
         ends = [number for number, line in enumerate(rest, 1) if not line.startswith(" ")]
         lines = [first, *rest[: ends[0] if ends else len(rest)]]
         ours = [line.strip().partition(_PACKAGE)[2] for line in lines if _PACKAGE in line]
-        if ("KeyboardInterrupt" in lines[-1] or not ends) and ours[-1].endswith("<module>"):
+        cut = not ends or not lines[-1].strip()
+        if ("KeyboardInterrupt" in lines[-1] or cut) and ours[-1].endswith("<module>"):
             return ""
         return f"{lines[-1][:200]} ({ours[-1]})"
 

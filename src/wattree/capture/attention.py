@@ -58,7 +58,8 @@ def self_attention(
         operators += _qk_norms(shape, sizes, seq=seq)
         q, kv = "q_normed", "kv_normed"
     if shape.positions == "rotary":
-        operators.append(_rotary(sizes, q=q, kv=kv, seq=seq))
+        function = "rotary_concatenated" if shape.concatenated_rotary else "rotary"
+        operators.append(_rotary(sizes, function, q=q, kv=kv, seq=seq))
         q, kv = "q_rotated", "kv_rotated"
     scores: tuple[str, ...] = ()
     if shape.disentangled_positions:
@@ -190,11 +191,13 @@ def _output_projection(
     )
 
 
-def _rotary(sizes: AttentionSizes, *, q: str, kv: str, seq: IterationDim) -> Operator:
+def _rotary(
+    sizes: AttentionSizes, function: str, *, q: str, kv: str, seq: IterationDim
+) -> Operator:
     """Return the rotation of queries and keys. Values pass through inside `kv` unread."""
     base = elementwise(
         "attention.rotary",
-        "rotary",
+        function,
         reads=[
             Operand(tensor=q, dims=("batch", "seq", "heads")),
             Operand(tensor=kv, dims=("batch", "seq", "heads"), fraction=sizes.k_share),

@@ -86,7 +86,8 @@ class TransformerShape:
         parallel_norms: 1 if they share one norm, 2 if each has its own.
         joint_projections: The library's module has one linear layer for queries, keys and values
             (and one for a gate and what it multiplies), not one for each.
-        stepwise_attention: It has no fused kernel for its attention, and keeps all scores.
+        stepwise_attention: It does not run on PyTorch's SDPA, and keeps all scores.
+        concatenated_rotary: Its rotations end in a concatenation, as partial ones do.
         qkv_bias, attention_out_bias, mlp_bias, head_bias: Linear layers that have a bias.
         positions: See `CHOICES`.
         max_positions: Longest sequence; 0: unlimited.
@@ -150,6 +151,7 @@ class TransformerShape:
     parallel_norms: int = 1
     joint_projections: bool = False
     stepwise_attention: bool = False
+    concatenated_rotary: bool = False
     qkv_bias: bool = False
     attention_out_bias: bool = False
     mlp_bias: bool = False

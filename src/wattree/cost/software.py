@@ -35,9 +35,8 @@ class Software:
         attention_kernels: Generation of the fused kernels: `ampere` (FlashAttention 2), `native`.
         context_kernels: The same where context parallelism splits sequences.
         compiled: Elementwise chains fused by a compiler.
-        written_out: Norms without means, gates, GPT-2's GELU, shared key-value heads and casts of
-            fp32 parameters are steps in Python that each keep their result for backward; with
-            `compiled` they do not.
+        written_out: Norms without means, gates, GPT-2's GELU, rotations and casts of fp32
+            parameters are steps in Python that each keep their result; with `compiled` not.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
         frozen_bytes: The same of a frozen parameter that is not gathered; 0: as trained ones.
         master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.

@@ -57,6 +57,13 @@ _STEPS: Mapping[str, Steps] = {
         backward_kernels=16,
         under_autocast=1.6,
     ),
+    "gelu_new_gate": Steps(
+        forward_bytes=14.0,
+        backward_bytes=22.7,
+        forward_kernels=9,
+        backward_kernels=13,
+        under_autocast=1.75,
+    ),
     "gelu_new": Steps(
         forward_bytes=18.0,
         backward_bytes=28.0,
@@ -70,7 +77,9 @@ _GATE = Steps(forward_bytes=10 / 3, backward_bytes=6.0, forward_kernels=2, backw
 
 def steps_of(function: str) -> Steps | None:
     """Return the steps of a function, as an operator names it; None where it is one kernel."""
-    return _STEPS.get(function) or (_GATE if function.endswith("_gate") else None)
+    return _STEPS.get(function.removesuffix("_concatenated")) or (
+        _GATE if function.endswith("_gate") else None
+    )
 
 
 def launches(

@@ -117,7 +117,7 @@ class ModelGraph:
             [B]
         own_family: Its operators are those of Wattree's own transformers, several kernels each and
             called the same in every model; otherwise they are what a module dispatched.
-        stepwise_attention: The transformers library has no fused kernel for its attention.
+        stepwise_attention: In the transformers library it does not run on PyTorch's SDPA.
     """
 
     name: str

@@ -158,8 +158,11 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
         width = rates.element_bytes
         if tensor.kind == "logits":
             width = software.loss_bytes_per_logit
-        elif tensor.kind == "scores":
-            width = _score_bytes(rates, software)
+        elif tensor.kind in {"scores", "sink_scores"}:
+            width = _score_bytes(tensor.kind, rates, software)
+        elif tensor.kind == "repeats":
+            masked = 0 < tensor.from_sequence <= scale.sequence
+            width *= software.runs_steps and (masked or not software.fused_attention)
         elif tensor.kind in left_out:
             width = 0.0
         elif tensor.mask_bytes > 0:
@@ -172,10 +175,16 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
     return rows
 
 
-def _score_bytes(rates: Rates, software: Software) -> float:
-    """Return the bytes of a score that attention keeps: softmax, dropout mask and result."""
+def _score_bytes(kind: str, rates: Rates, software: Software) -> float:
+    """Return the bytes of a score that attention keeps: softmax, dropout mask and result.
+
+    With sinks, softmax has the width of the scores, its result is a view of it, nothing is dropped.
+    """
     if software.fused_attention:
         return 0.0
+    if kind == "sink_scores":
+        is_cast = software.autocast and rates.element_bytes < _FULL_BYTES
+        return rates.element_bytes + (_FULL_BYTES if is_cast else 0.0)
     # Softmax of autocast, and of the transformers library in any case, is in fp32; else 2 + 1 + 2
     # bytes in 16 bits (Korthikanti 2022, eq. 1).
     is_wide = software.written_out or (software.library_kernels and software.autocast)
@@ -186,8 +195,9 @@ def _score_bytes(rates: Rates, software: Software) -> float:
 def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     """Return the kinds of tensors that the software does not make.
 
-    Modules written out keep what they compute step by step, in fp32 where norms stay in it, and
-    casts of fp32 parameters, whose sums are a residual stream in fp32.
+    `steps`: of modules written out, `fused_steps` of those with fused attention; `casts`: of fp32
+    parameters, whose sums are a residual stream in fp32, `step_casts` of linear layers apart;
+    `widths`: of norms that stay in fp32, `stream_widths` where the residual stream is not.
     """
     casts = software.casts and not software.compiled
     casts = casts and rates.element_bytes < software.parameter_bytes
@@ -195,6 +205,7 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     narrow = runs and rates.element_bytes < _FULL_BYTES
     kinds = {
         "steps": runs,
+        "fused_steps": runs and software.fused_attention,
         "casts": casts,
         "step_casts": casts and runs,
         "widths": narrow,

@@ -201,8 +201,7 @@ class ComputeInstruction:
         row: Elements of a row of its table, for EMBEDDING.
         window: Convolutions and pools only.
         in_turn: How many times it runs one after another: the time steps of a recurrent product.
-        kernels: Eager kernels it launches.
-        linear_layers, stored_bytes: See `Operator`, and `Parameter` of its weight.
+        kernels, linear_layers, stored_bytes: As of `Operator`, and of its weight.
         owners: Axes of which one rank runs it, the others not at all.
         depends: Indices of earlier instructions in the same list whose results it reads.
         reads_block_input: It also reads what the block was given.
@@ -317,9 +316,9 @@ class SavedTensor:
         share: Share of it that is kept where only part is recomputed.
         producer: Index of the forward instruction that makes it, -1 for the block's input.
         consumer: Path of the operator whose backward is the last to need it.
-        kind: `activation`, `scores` (unfused attention), `steps` (written out),
-            `casts` (between fp32 and 16 bits), `step_casts` (both) or `logits`.
+        kind: `activation`, `logits`, or what some software makes (`lowering.costs`): `steps`, ….
         savers: Paths of all operators whose backward needs it, in forward order.
+        from_sequence: Of `repeats`: the shortest samples that have them in fused attention.
     """
 
     name: str
@@ -331,6 +330,7 @@ class SavedTensor:
     share: float = 1.0
     kind: str = "activation"
     savers: tuple[str, ...] = ()
+    from_sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +345,7 @@ class ParameterGroup:
         tied: Shares storage with another group's parameters: computed with, not stored again.
         owned: They are of operators that one rank has whole, the others not at all.
         touched: Of a table, local elements that are read, and updated if gradients are sparse.
-        stored_bytes: Of an element that is quantized; 0: at the width of the software.
+        stored_bytes: See `Parameter`.
     """
 
     elements: LocalSize

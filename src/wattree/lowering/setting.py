@@ -194,9 +194,10 @@ def _software_of(job: Job, model: ModelGraph) -> Software:
     if is_recorded or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
-    if software.written_out and model.stepwise_attention:
+    software = software.with_traits(job.traits)
+    if software.written_out and model.stepwise_attention and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
-    return software.with_traits(job.traits)
+    return software
 
 
 def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
@@ -223,8 +224,8 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     if not (software.written_out and model.stepwise_attention and not software.fused_attention):
         return job
     words = (
-        f"attention keeps its scores: the transformers library has no fused kernel for {model.name}"
-        " (with FlashAttention: traits: {fused_attention: true})"
+        f"attention keeps its scores: the transformers library does not run {model.name} on SDPA "
+        "(with FlashAttention: traits: {fused_attention: true})"
     )
     return replace(job, assumed=(*job.assumed, words))
 

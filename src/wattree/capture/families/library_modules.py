@@ -11,7 +11,9 @@ from typing import Any
 
 _JOINT: Mapping[str, Any] = {"joint_projections": True}
 _WIDE_NORMS: Mapping[str, Any] = {"norm_steps": "fp32"}
-#: `_supports_sdpa = False`: attention is "eager" unless the user asks for FlashAttention.
+#: `torch.cat` of what is rotated and what is not.
+_CONCATENATED: Mapping[str, Any] = {"concatenated_rotary": True}
+#: `_supports_sdpa = False`: attention is "eager" unless the user asks for another kernel.
 _STEPWISE: Mapping[str, Any] = {"stepwise_attention": True}
 
 LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
@@ -26,14 +28,17 @@ LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
     "gpt2": _JOINT,
     "gpt_bigcode": _JOINT,
     "gpt_neo": _STEPWISE,
-    "gpt_neox": _JOINT,
+    "gpt_neox": {**_JOINT, **_CONCATENATED},
     "gpt_oss": {**_WIDE_NORMS, **_STEPWISE},
     "gptj": _STEPWISE,
     "modernbert": _JOINT,
     "mpt": {**_JOINT, **_STEPWISE},
     "mt5": _WIDE_NORMS,
+    "nemotron": _CONCATENATED,
     "olmo": _WIDE_NORMS,
     "olmo2": _WIDE_NORMS,
-    "phi3": _JOINT,
+    "phi": _CONCATENATED,
+    "phi3": {**_JOINT, **_CONCATENATED},
+    "stablelm": _CONCATENATED,
     "t5": _WIDE_NORMS,
 }

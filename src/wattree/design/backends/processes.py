@@ -26,7 +26,8 @@ _ONE_THREAD = (
     "NUMBA_NUM_THREADS",
 )
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[2:]; "
+    # The run decides what an interrupt ends, also while this one imports.
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[2:]; "
     "from wattree.design.backends.worker import serve; serve(int(sys.argv[1]))"
 )
 #: Workers that one point may cost before it is given up.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -11,9 +10,8 @@ from multiprocessing.connection import Connection
 def serve(descriptor: int) -> None:
     """Evaluate points that come through a pipe: first the work, then a point each time.
 
-    Ends when the other side of the pipe is gone, however it went.
+    Ends when the other side of the pipe is gone, however it went. Who starts it ignores SIGINT.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides what an interrupt ends
     try:
         with Connection(descriptor) as pipe:
             evaluator = pipe.recv().evaluator()

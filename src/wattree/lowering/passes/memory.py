@@ -225,7 +225,7 @@ def _scores(
         producer=forward.tensors[operator.outputs[0].tensor].instruction,
         consumer=operator.path,
         recomputed=share > 0,
-        kind="scores",
+        kind="sink_scores" if operator.parameters else "scores",
     )
 
 

@@ -18,7 +18,11 @@ _NORM_BYTES = {"rms_norm": 4.0, "rms_norm_fp32": 4.0, "layer_norm_fp32_steps": 8
 _IN_FP32 = ("_fp32", "_fp32_steps")
 #: `NewGELUActivation` of the same, but for constants `0.5 * x * (1 + tanh(x + x**3))`: it keeps
 #: half of `x`, the tangent and the sum next to `x`.
-_GELU_STEPS = 3.0
+_GELU, _GELU_STEPS = "gelu_new", 3.0
+#: What GELUs leave of the inputs of a gate: half of them are activated.
+_GATE_SHARE = 0.5
+#: Rotations that end in a concatenation: attention's result has its order, its reader another.
+_CONCATENATED = "rotary_concatenated"
 #: What fp32 takes more than 16 bits.
 _WIDER_BYTES = 2.0
 
@@ -35,9 +39,8 @@ def steps(
     """Return what an operator written out in Python keeps; costs drop it if it is not.
 
     A norm without means keeps an fp32 copy of its input, and its result before the weight, in place
-    of the input; one that ends in fp32 keeps both so. A gate keeps its activation. Values that are
-    part of a joint projection keep all of it. GPT-2's GELU keeps three results. Shared heads of
-    keys and values are not repeated: the library does so where samples are padded only.
+    of the input; one that ends in fp32 keeps both so. A gate keeps its activation, GPT-2's GELU
+    three results more.
     """
     function = operator.function
     name = operator.inputs[0].tensor if operator.inputs else ""
@@ -51,12 +54,14 @@ def steps(
             is_narrow = name in producer and producer[name].kind in MATMULS
             kept.append((name, part, "widths" if is_narrow else "stream_widths", _WIDER_BYTES))
         kept = [each for each in kept if each[3] > 0]
-    elif function == "gelu_new":
+    elif function == _GELU:
         kept = [(name, _GELU_STEPS, "steps", 0.0)]
-    elif function.endswith("_gate"):  # half: of activation and gate, which it reads as one
-        kept = [(name, 0.5, "steps", 0.0)]
+    elif function.endswith("_gate"):
+        kept = [(name, _GATE_SHARE, "steps", 0.0)]
+        if function.startswith(_GELU):
+            kept.append((name, _GATE_SHARE * _GELU_STEPS, "steps", 0.0))
     elif operator.kind is OperatorKind.ATTENTION and len(operator.inputs) > 1:
-        kept = [(*each, "steps", 0.0) for each in _viewed(block, operator, producer)]
+        kept = _of_attention(block, operator, producer)
     return [
         SavedTensor(
             name=f"{operator.path}.{kind}{number or ''}",
@@ -67,8 +72,10 @@ def steps(
             recomputed=share > 0,
             share=share or 1.0,
             kind=kind,
+            from_sequence=0 if operator.mask is None else operator.mask.window or 0,
         )
         for number, (name, times, kind, width) in enumerate(kept)
+        if times > 0
     ]
 
 
@@ -77,23 +84,41 @@ def read_share(norm: Operator) -> float:
     return norm.inputs[0].fraction / norm.outputs[0].fraction
 
 
-def _viewed(
+def _of_attention(
     block: Block, attention: Operator, producer: Mapping[str, Operator]
-) -> list[tuple[str, float]]:
-    """Return what a joint projection made besides values, which are kept as a view of all of it.
+) -> list[tuple[str, float, str, float]]:
+    """Return what attention keeps besides what it reads and makes.
 
-    Attention keeps queries and keys as it reads them; this is where others have made them anew.
+    Shared heads, repeated for every query head, where its kernel cannot share them: without one, or
+    with a mask, as windows have. Its result once more where that has to be put in order. And what a
+    joint projection made besides values, which are a view of all of it: queries and keys are kept
+    as attention reads them, made anew by rotations or norms.
     """
-    made_by, name = producer.get(attention.inputs[0].tensor), ""
-    while made_by is not None and made_by.kind not in MATMULS and made_by.inputs:
-        name = made_by.inputs[0].tensor
-        made_by = producer.get(name)
-    if not name or made_by is None or made_by.linear_layers > 1 or len(made_by.outputs) < 2:
-        return []
+    repeated = attention.query_heads / attention.kv_heads - 1
+    kept = [(attention.inputs[1].tensor, repeated, "repeats", 0.0)]
+    before = _chain(attention, producer)
+    if any(each.function == _CONCATENATED for each in before):
+        kept.append((attention.outputs[0].tensor, 1.0, "fused_steps", 0.0))
+    made_by = before[-1] if len(before) > 1 else None
+    if made_by is None or made_by.linear_layers > 1 or len(made_by.outputs) < 2:
+        return kept
     keys = attention.head_dim / (attention.head_dim + attention.value_head_dim)
     saved = {each for operator in block.operators for each in operator.saved}
     parts = zip(made_by.outputs, (1.0, keys), strict=False)
-    return [(output.tensor, part) for output, part in parts if output.tensor not in saved]
+    kept += [(out.tensor, part, "steps", 0.0) for out, part in parts if out.tensor not in saved]
+    return kept
+
+
+def _chain(attention: Operator, producer: Mapping[str, Operator]) -> list[Operator]:
+    """Return what made the queries, the last first, back to their matmul."""
+    found: list[Operator] = []
+    made_by = producer.get(attention.inputs[0].tensor)
+    while made_by is not None:
+        found.append(made_by)
+        if made_by.kind in MATMULS or not made_by.inputs:
+            break
+        made_by = producer.get(made_by.inputs[0].tensor)
+    return found
 
 
 def weight_casts(
@@ -131,7 +156,8 @@ def wide(
     norms = (o for o in block.operators if o.kind is OperatorKind.NORM and o.inputs)
     normed = {norm.inputs[0].tensor for norm in norms}
     made = {name for name, o in producer.items() if o.kind in MATMULS}
-    names = {f"{o.path}.steps" for o in block.operators if o.function == "gelu_new"}
+    names = {f"{o.path}.steps" for o in block.operators if o.function == _GELU}
+    names |= {f"{o.path}.steps1" for o in block.operators if o.function == f"{_GELU}_gate"}
     names |= normed - made
     return [
         replace(tensor, name=f"{tensor.name}.wide", kind="casts", mask_bytes=_WIDER_BYTES)
