@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import wattree
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.frameworks import FRAMEWORKS
@@ -47,3 +48,36 @@ def test_software_starts_what_is_planned_for_it(software: str) -> None:
 
 def _alone(options: StrategyOptions) -> bool:
     return options.memory.sharding == "none" and options.tp * options.pp == 16
+
+
+@pytest.mark.parametrize(
+    ("model", "axes"), [("gemma-2-9b", ["cp"]), ("gpt-j-6b", ["tp", "cp"]), ("gpt2", ["tp"])]
+)
+def test_axes_that_a_models_modules_lack_are_neither_listed_nor_written(
+    model: str, axes: list[str]
+) -> None:
+    """The Trainer has context parallelism on SDPA alone, and tensor parallelism by a plan."""
+    job = job_from_mapping(
+        {
+            "model": model,
+            "data": {"sequence_length": 1024, "global_batch": 64},
+            "cluster": {"node": "dgx-h100"},
+            "software": "hf-trainer",
+        }
+    )
+    refused = {}
+    for axis in ("tp", "cp"):
+        context = "gather" if axis == "cp" else "overlapped"
+        options = StrategyOptions(dp=4, sharding="zero3", context=context, micro_batch=1)
+        options = options.changed(**{axis: 2})
+        try:
+            recipe_files(FRAMEWORKS["hf-trainer"], concrete_job(replace(job, strategy=options)))
+        except JobError as error:
+            refused[axis] = str(error)
+    listed = wattree.plan(job, top=50)
+
+    assert list(refused) == axes
+    assert all(model in words for words in refused.values())
+    assert {f"{axis} above 1" for axis in axes} <= set(listed.not_offered)
+    ranked = [options.present() for options in (each.options for each in listed.ranked)]
+    assert not any(present[axis] for present in ranked for axis in axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wattree.capture.families import library_lacks
 from wattree.frameworks.framework import ConcreteJob, Framework, Written
 from wattree.job.offers import offer_of
 from wattree.strategy.options import KNOBS
@@ -41,10 +42,13 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
             "'overlapped' is the limit that no program reaches; choose gather, ring or ulysses"
         )
     offer = offer_of(framework.software[0])
+    if offer is not None:
+        offer = offer.without(library_lacks(concrete.model))
     missing = () if offer is None else offer.lacks(options)
     for each in missing:
         key = each.split(" ", 1)[0]
-        found.setdefault(f"strategy.{key}", f"{each} is not offered by {framework.versions}")
+        words = f"{each} is not offered by {framework.versions} for {concrete.model.name}"
+        found.setdefault(f"strategy.{key}", words)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ class Offer:
         axes: Mesh axes that may be wider than 1.
         choices: Key of a strategy → values that it may have.
         together: Axis that is wider than 1 → what `choices` are then; any of several alternatives.
+        needs: Axis → the feature that modules of a model must have for it.
     """
 
     software: str
@@ -38,6 +39,12 @@ class Offer:
     axes: tuple[str, ...] = AXES
     choices: _Choices = field(default_factory=dict)
     together: Mapping[str, Sequence[_Choices]] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+
+    def without(self, features: Collection[str]) -> Offer:
+        """Return what it is for models whose modules lack some features."""
+        axes = (axis for axis in self.axes if self.needs.get(axis) not in features)
+        return replace(self, axes=tuple(axes))
 
     def has(self, key: str, value: object) -> bool:
         """Return whether a key may have a value at any degrees."""
@@ -121,11 +128,13 @@ def _offers() -> Mapping[str, Offer]:
         facts = {**entries.get(entry.get("like", ""), {}), **entry}
         known = {key: facts.pop(key) for key in ("version", "source")}
         axes, also = tuple(facts.pop("axes")), facts.pop("with", {})
+        needs = facts.pop("needs", {})
         facts.pop("like", None)
         found[name] = Offer(
             software=name,
             **known,
             axes=axes,
+            needs=needs,
             choices={key: tuple(values) for key, values in facts.items()},
             together={
                 axis: [

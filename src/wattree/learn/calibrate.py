@@ -392,8 +392,8 @@ def _doubts(cases: Sequence[_Case]) -> Iterator[str]:
         off = case.error
         if abs(off) > _DOUBTFUL * width:
             yield (
-                f"{case.job}: the run is {abs(math.expm1(off)):.0%} "
-                f"{'slower' if off > 0 else 'faster'} than predicted, far outside the interval: a "
-                "fault of the run, or of the job's description, would be learned as a property of "
-                "the machine; wattree explain says where the time goes"
+                f"{case.job}: a step takes {abs(math.expm1(off)):.0%} "
+                f"{'longer' if off > 0 else 'less time'} than predicted, far outside the interval: "
+                "a fault of the run, or of the job's description, would be learned as one of the "
+                "machine; wattree explain says where the time goes"
             )

@@ -123,7 +123,9 @@ def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Conso
         for sentence in plan.explanation[:_REASONS]:
             console.print(Padding(Text(sentence), INDENT))
     if best.result.assumed:
-        section("Assumed", bullets(best.result.assumed[:_ASSUMPTIONS]), console)
+        shown, more = best.result.assumed[:_ASSUMPTIONS], best.result.assumed[_ASSUMPTIONS:]
+        words = [f"{counted(len(more), 'more line')} with --full"] if more else []
+        section("Assumed", bullets([*shown, *words]), console)
     if plan.exact is not None or plan.pareto:
         _more_rankings(plan, console)
     _mix(plan, console)
@@ -149,7 +151,7 @@ def _next(
     least = objective_of(best.result, objective)
     for rank, (entry, *_) in enumerate(others, start=2):
         result = entry.result
-        behind = objective_of(result, objective) / least - 1.0
+        behind = objective_of(result, objective) / least - 1.0 if least > 0 else 0.0
         held = format_bytes(result.memory.peak_bytes)
         name, step = strategy_label(entry), format_time(result.step_time_s)
         table.add_row(str(rank), name, step, f"{100 * behind:+.1f} %", held)

@@ -145,7 +145,8 @@ def against(
     mine, other = objective_of(ours, objective), objective_of(theirs, objective)
     shown = f"{_shown(mine, objective)} against {_shown(other, objective)}"
     # Speed is compared with the rival's, amounts with the rival's amount.
-    share = (other - mine) / (mine if objective == "time" else other)
+    least = mine if objective == "time" else other
+    share = (other - mine) / least if least > 0 else 0.0
     more, less = ("slower", "faster") if objective == "time" else _amounts(objective)
     about = f"{name} ({rival.label})"
     if abs(share) < _TIE:

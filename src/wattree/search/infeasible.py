@@ -171,4 +171,11 @@ def _less_memory(setting: Setting) -> str:
         return "devices with more memory, shorter or fewer sequences (data.global_batch)"
     if not setting.trains:
         return f"devices with more memory, {shorter}or a smaller data.global_batch"
-    return f"devices with more memory, {shorter}or an optimizer with less state (adamw8bit, lion)"
+    if (lora := setting.job.model.lora) is not None:
+        base = "" if lora.base else ", a base in 4 bits (model.lora.base: nf4)"
+        return f"devices with more memory{base}{f', or {shorter}'.rstrip(', ')}"
+    adapters = "adapters in place of all weights (model.lora), " if setting.model.own_family else ""
+    return (
+        f"devices with more memory, {shorter}{adapters}or an optimizer with less state "
+        "(adamw8bit, lion)"
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from wattree.accounts.bill import energy_usd_per_j
+from wattree.capture.families import library_lacks
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
@@ -94,7 +95,7 @@ def plan(
     _check_mixed(job, mixed=mixed)
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
-    limits = _offered(limits or Limits(), job, any_software=any_software)
+    limits = _offered(limits or Limits(), seek.setting, any_software=any_software)
     with naming(job):
         sought, found = _searched(seek, ranks, limits, approximate=allow_approximate)
     if not found:
@@ -148,11 +149,12 @@ def _space_search(
     )
 
 
-def _offered(limits: Limits, job: Job, *, any_software: bool) -> Limits:
+def _offered(limits: Limits, setting: Setting, *, any_software: bool) -> Limits:
     """Return the limits with those of the job's software, unless any will do."""
-    if any_software or limits.offer is not None:
+    offer = offer_of(setting.job.software)
+    if any_software or limits.offer is not None or offer is None:
         return limits
-    return replace(limits, offer=offer_of(job.software))
+    return replace(limits, offer=offer.without(library_lacks(setting.model)))
 
 
 def _answer(

@@ -111,7 +111,8 @@ def _simulate_best(
     most_behind = max(TIME_BOUNDS.values())
     while len(order) and count < most:
         index, order = int(order[0]), order[1:]
-        behind = estimates[index] / best - 1.0  # below 0 while there is no best one
+        # Below 0 while there is no best one; all are level where nothing costs anything.
+        behind = estimates[index] / best - 1.0 if best > 0 else 0.0
         settled = good >= fewest and behind > most_behind
         if settled or good == enough or (good and simulated.tasks > budget):
             break

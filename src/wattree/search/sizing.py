@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wattree.accounts.bill import run_bill
-from wattree.errors import InfeasibleError, JobError
+from wattree.errors import HardwareError, InfeasibleError, JobError
 from wattree.job import Job
 from wattree.search.plan import plan
 from wattree.search.plan_result import Plan, RankedStrategy
@@ -15,6 +15,7 @@ from wattree.trace import RunBill
 
 #: What a number of nodes may miss.
 NOTHING, _LATE = "no strategy fits", "past the deadline"
+APART = "no network joins them (cluster.fabric)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,11 @@ def smallest_cluster(
 
     def is_fast(number: int) -> bool:
         pool = replace(job.cluster.pool, nodes=number)
-        sized = replace(job, cluster=replace(job.cluster, pools=(pool,)))
+        try:
+            sized = replace(job, cluster=replace(job.cluster, pools=(pool,)))
+        except HardwareError:
+            tried[number] = SizedCluster(nodes=number, plan=None, run=None, misses=(APART,))
+            return False
         found = tried[number] = _tried(sized, options, deadline_s, budget_usd)
         return found.plan is not None and _LATE not in found.misses
 

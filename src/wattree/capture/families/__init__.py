@@ -9,7 +9,7 @@ from wattree.capture.families import (
     mixtures,
     qwen,
 )
-from wattree.capture.families.library_modules import LIBRARY_MODULES
+from wattree.capture.families.library_modules import LIBRARY_MODULES, library_lacks
 from wattree.capture.families.registry import FAMILIES, FamilyReader
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "encoder_decoder",
     "gemma",
     "gpt",
+    "library_lacks",
     "llama",
     "mixtures",
     "qwen",

@@ -7,7 +7,9 @@ else. Source: `modeling_*.py` of transformers 5.23 (fields: `TransformerShape`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+from wattree.graph import ModelGraph
 
 _JOINT: Mapping[str, Any] = {"joint_projections": True}
 _WIDE_NORMS: Mapping[str, Any] = {"norm_steps": "fp32"}
@@ -42,3 +44,17 @@ LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
     "stablelm": _CONCATENATED,
     "t5": _WIDE_NORMS,
 }
+#: Families without a `base_model_tp_plan`, by which the library splits matmuls over tensor ranks.
+_NO_TENSOR_PLAN: Final = frozenset(
+    {
+        "bart", "bert", "bloom", "dbrx", "deberta-v2", "electra", "falcon", "gpt2", "gpt_bigcode",
+        "gpt_neo", "gpt_oss", "gptj", "modernbert", "mpt", "mt5", "opt", "roberta", "stablelm",
+        "t5",
+    }
+)  # fmt: skip
+
+
+def library_lacks(model: ModelGraph) -> frozenset[str]:
+    """Return the features that a model's modules lack, as `needs` of offers names them."""
+    lacks = {"sdpa": model.stepwise_attention, "tensor_plan": model.architecture in _NO_TENSOR_PLAN}
+    return frozenset(feature for feature, is_lacking in lacks.items() if is_lacking)

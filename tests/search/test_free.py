@@ -1,0 +1,36 @@
+"""Objectives of which nothing costs anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wattree.cli.main import run
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("objective", "energy"),
+    [("cost", {"price": "0 USD/kWh"}), ("carbon", {"carbon": "0 gCO2e/kWh"})],
+)
+def test_what_costs_nothing_is_ranked_all_the_same(
+    objective: str, energy: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Own power may have no price, and a grid no emissions; all strategies are level then."""
+    path = tmp_path / "job.yaml"
+    job = {
+        "model": "gpt2",
+        "data": {"sequence_length": 1024, "global_batch": 64},
+        "cluster": {"node": "dgx-a100"},
+        "energy": energy,
+    }
+    path.write_text(json.dumps(job))
+
+    codes = [
+        run(["plan", str(path), "--objective", objective, *more])
+        for more in ([], ["--full"], ["--pareto", f"time,{objective}"])
+    ]
+
+    assert (codes, "dp 8" in capsys.readouterr().out) == ([0, 0, 0], True)
