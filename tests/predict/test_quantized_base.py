@@ -6,6 +6,7 @@ import pytest
 
 import wattree
 from wattree.capture.linear_layers import STORED_BYTES
+from wattree.errors import WattreeError
 from wattree.job import job_from_mapping
 
 #: Llama 2 7B: linear layers of its layers; tables, head and norms.
@@ -61,3 +62,23 @@ def test_experts_keep_their_width() -> None:
 
     attention = 32 * (2 * 4096**2 + 2 * 4096 * 1024)
     assert saved == pytest.approx(attention * (2 - STORED_BYTES["nf4"]), rel=1e-6)
+
+
+@pytest.mark.parametrize("lora", [{"targets": ["all-linear"]}, {"targets": ["fc"], "base": "nf4"}])
+def test_a_model_without_linear_layers_is_refused(lora: dict[str, object]) -> None:
+    """In words of what is missing, not silently left as it is."""
+    with pytest.raises(WattreeError, match="no linear layer"):
+        result(
+            None, model={"name": "resnet-50", "lora": {"rank": 8, **lora}}, data={"global_batch": 8}
+        )
+
+
+def test_all_linear_leaves_out_gates_of_one_feature() -> None:
+    """Qwen 2 MoE's shared experts have one, which no rank lowers."""
+    found = result(
+        None,
+        model={"name": "qwen1.5-moe-a2.7b", "lora": {"rank": 16, "targets": ["all-linear"]}},
+        cluster={"node": "dgx-b200"},
+    )
+
+    assert found.parameters > 14e9

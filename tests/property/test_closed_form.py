@@ -37,11 +37,11 @@ MEMORY_BOUNDS: dict[str, tuple[Callable[[StrategyOptions], bool], float]] = {
     ),
     # In a V a stage's two chunks may be fullest at once, which the closed form does not see: of 565
     # draws nine needed more than 13 %, and one 24 %; of 3,000 jobs of seed 92 of the soak two, with
-    # every layer recomputed, 33 and 43 %.
+    # every layer recomputed, 33 and 43 %, and of seed 137 one 52 %.
     "zero-bubble": (lambda o: o.pipeline.schedule.startswith("zb-"), 0.27),
     "zero-bubble, recomputed": (
         lambda o: o.pipeline.schedule.startswith("zb-") and o.memory.recompute == "full",
-        0.45,
+        0.60,
     ),
     # Both at once: of 3,000 jobs of seed 135 of the soak one needed 35 %.
     "zero-bubble, shards": (

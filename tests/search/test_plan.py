@@ -189,7 +189,8 @@ def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
     assert re.fullmatch(
         r"  what would help: (that with 'offload: {optimizer: host}', which fits with [\d.]+ s per "
         r"step; )?(2|4) nodes \(by the closed form\), devices with more memory, a "
-        r"shorter data\.sequence_length, or an optimizer with less state \(adamw8bit, lion\)",
+        r"shorter data\.sequence_length, adapters in place of all weights \(model\.lora\), or an "
+        r"optimizer with less state \(adamw8bit, lion\)",
         lines[3],
     )
     assert set(error.value.rejected) == {"out of memory"}

@@ -44,11 +44,10 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
     offer = offer_of(framework.software[0])
     if offer is not None:
         offer = offer.without(library_lacks(concrete.model))
-    missing = () if offer is None else offer.lacks(options)
-    for each in missing:
+    for each in () if offer is None else offer.lacks(options):
         key = each.split(" ", 1)[0]
-        words = f"{each} is not offered by {framework.versions} for {concrete.model.name}"
-        found.setdefault(f"strategy.{key}", words)
+        model = f" for {concrete.model.name}" if offer is not None and key in offer.needs else ""
+        found.setdefault(f"strategy.{key}", f"{each} is not offered by {framework.versions}{model}")
     return found
 
 

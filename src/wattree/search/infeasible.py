@@ -166,16 +166,17 @@ def _offloaded(setting: Setting, options: StrategyOptions, constraints: Constrai
 
 def _less_memory(setting: Setting) -> str:
     """Return what makes the need for memory smaller, or meets it."""
-    shorter = "a shorter data.sequence_length, " if has_split_positions(setting.model) else ""
     if setting.decode is not None:
         return "devices with more memory, shorter or fewer sequences (data.global_batch)"
+    shorter = ["a shorter data.sequence_length"] if has_split_positions(setting.model) else []
+    lora = setting.job.model.lora
     if not setting.trains:
-        return f"devices with more memory, {shorter}or a smaller data.global_batch"
-    if (lora := setting.job.model.lora) is not None:
-        base = "" if lora.base else ", a base in 4 bits (model.lora.base: nf4)"
-        return f"devices with more memory{base}{f', or {shorter}'.rstrip(', ')}"
-    adapters = "adapters in place of all weights (model.lora), " if setting.model.own_family else ""
-    return (
-        f"devices with more memory, {shorter}{adapters}or an optimizer with less state "
-        "(adamw8bit, lion)"
-    )
+        ways = [*shorter, "a smaller data.global_batch"]
+    elif lora is not None:
+        ways = shorter if lora.base else [*shorter, "a base in 4 bits (model.lora.base: nf4)"]
+    else:
+        adapters = "adapters in place of all weights (model.lora)"
+        ways = shorter + [adapters] * setting.model.own_family
+        ways.append("an optimizer with less state (adamw8bit, lion)")
+    *first, last = ["devices with more memory", *ways]
+    return f"{', '.join(first)}{', or ' if first else ''}{last}"

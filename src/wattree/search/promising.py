@@ -102,6 +102,8 @@ def _simulate_best(
 ) -> None:
     """Simulate strategies by rising estimate of objective `name`, as `search` says."""
     estimates = simulated.screened.objective(name, simulated.setting)
+    if not estimates[feasible].any():  # it costs nothing
+        estimates = simulated.screened.objective("time", simulated.setting)
     order = np.flatnonzero(feasible)
     order = order[np.argsort(estimates[order], kind="stable")]
     best, good, count = np.inf, 0, 0
@@ -111,7 +113,7 @@ def _simulate_best(
     most_behind = max(TIME_BOUNDS.values())
     while len(order) and count < most:
         index, order = int(order[0]), order[1:]
-        # Below 0 while there is no best one; all are level where nothing costs anything.
+        # Below 0 while there is no best one, and 0 where that costs nothing.
         behind = estimates[index] / best - 1.0 if best > 0 else 0.0
         settled = good >= fewest and behind > most_behind
         if settled or good == enough or (good and simulated.tasks > budget):
@@ -202,13 +204,19 @@ def _overflows(result: Result) -> bool:
 
 
 def in_order(entries: Iterable[RankedStrategy], objective: str) -> tuple[RankedStrategy, ...]:
-    """Return strategies best first: by objective, of equals the one that needs less memory."""
+    """Return strategies best first: by objective, of equals the one that needs less memory.
+
+    Where the objective costs nothing, such as power of no price, by time.
+    """
+    found = list(entries)
+    if not any(objective_of(entry.result, objective) for entry in found):
+        objective = "time"
 
     def key(entry: RankedStrategy) -> tuple[float, float, str]:
         memory = entry.result.memory.peak_bytes
         return to_digits(objective_of(entry.result, objective)), memory, entry.label
 
-    return tuple(sorted(entries, key=key))
+    return tuple(sorted(found, key=key))
 
 
 def ranked_strategy(options: StrategyOptions, result: Result) -> RankedStrategy:

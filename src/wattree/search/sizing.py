@@ -15,7 +15,6 @@ from wattree.trace import RunBill
 
 #: What a number of nodes may miss.
 NOTHING, _LATE = "no strategy fits", "past the deadline"
-APART = "no network joins them (cluster.fabric)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +103,18 @@ def smallest_cluster(
     tried: dict[int, SizedCluster] = {}
 
     def is_fast(number: int) -> bool:
-        pool = replace(job.cluster.pool, nodes=number)
-        try:
-            sized = replace(job, cluster=replace(job.cluster, pools=(pool,)))
-        except HardwareError:
-            tried[number] = SizedCluster(nodes=number, plan=None, run=None, misses=(APART,))
-            return False
-        found = tried[number] = _tried(sized, options, deadline_s, budget_usd)
+        found = tried[number] = _tried(sized[number], options, deadline_s, budget_usd)
         return found.plan is not None and _LATE not in found.misses
 
-    _halved(nodes, is_fast)
+    sized: dict[int, Job] = {}
+    for number in nodes:
+        pool = replace(job.cluster.pool, nodes=number)
+        try:
+            sized[number] = replace(job, cluster=replace(job.cluster, pools=(pool,)))
+        except HardwareError as error:
+            tried[number] = SizedCluster(nodes=number, plan=None, run=None, misses=error.lines)
+    if sized:
+        _halved(list(sized), is_fast)
     ordered = tuple(tried[number] for number in sorted(tried))
     met = [each for each in ordered if each.plan is not None and not each.misses]
     return Sizing(tried=ordered, smallest=met[0] if met else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from wattree.capture.linear_layers import is_quantized
 from wattree.graph import ModelGraph
 
 _JOINT: Mapping[str, Any] = {"joint_projections": True}
@@ -55,6 +56,10 @@ _NO_TENSOR_PLAN: Final = frozenset(
 
 
 def library_lacks(model: ModelGraph) -> frozenset[str]:
-    """Return the features that a model's modules lack, as `needs` of offers names them."""
-    lacks = {"sdpa": model.stepwise_attention, "tensor_plan": model.architecture in _NO_TENSOR_PLAN}
+    """Return the features that a model's modules lack, as `needs` of offers names them.
+
+    Plans split weights as they are loaded, and bitsandbytes' are no tensors that they know.
+    """
+    planless = model.architecture in _NO_TENSOR_PLAN or is_quantized(model)
+    lacks = {"sdpa": model.stepwise_attention, "tensor_plan": planless}
     return frozenset(feature for feature, is_lacking in lacks.items() if is_lacking)
