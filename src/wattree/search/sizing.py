@@ -111,8 +111,9 @@ def smallest_cluster(
         pool = replace(job.cluster.pool, nodes=number)
         try:
             sized[number] = replace(job, cluster=replace(job.cluster, pools=(pool,)))
-        except HardwareError as error:
-            tried[number] = SizedCluster(nodes=number, plan=None, run=None, misses=error.lines)
+        except HardwareError as error:  # more nodes lack the same: the first says what
+            if not tried:
+                tried[number] = SizedCluster(nodes=number, plan=None, run=None, misses=error.lines)
     if sized:
         _halved(list(sized), is_fast)
     ordered = tuple(tried[number] for number in sorted(tried))
