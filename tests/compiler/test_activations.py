@@ -122,6 +122,14 @@ def test_steps_written_out_keep_their_results_unless_compiled() -> None:
     assert saved_bytes(checkpointed) == pytest.approx(2 * SBH, rel=1e-12)
 
 
+def test_a_table_of_relative_positions_is_no_sink() -> None:
+    """The layer that owns it keeps the scores that all others keep."""
+    model = dense(positions="relative", relative_buckets=4)
+    job = Job.of(model, StrategyOptions(), traits={"fused_attention": False, "written_out": True})
+
+    assert saved_bytes(job, "first_layer") == saved_bytes(job, "layer") > 0
+
+
 def test_values_that_are_views_keep_the_joint_projection() -> None:
     """Queries and keys are kept as they were before their rotation; a layer for each frees them."""
     model = dense(joint_projections=True, kv_heads=HEADS // 2)

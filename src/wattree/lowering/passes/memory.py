@@ -217,6 +217,7 @@ def _scores(
     operator: Operator, split: Split, forward: InstructionList, share: float
 ) -> SavedTensor:
     """Return the score matrix that unfused attention keeps; the cost model drops it if fused."""
+    has_sinks = any(each.name.endswith(".sinks") for each in operator.parameters)
     heads = LocalSize(float(operator.query_heads)).over(split.get("heads", ()))
     size = heads.times(together(operator, split, "batch", "window", "seq", "kv_seq"))
     return SavedTensor(
@@ -225,7 +226,7 @@ def _scores(
         producer=forward.tensors[operator.outputs[0].tensor].instruction,
         consumer=operator.path,
         recomputed=share > 0,
-        kind="sink_scores" if operator.parameters else "scores",
+        kind="sink_scores" if has_sinks else "scores",
     )
 
 
