@@ -148,15 +148,16 @@ class Software:
     cache_bytes: float = 2.0
     grouped_cache: bool = True
 
-    def stored_bytes(self, *, trainable: bool, gathered: bool) -> float:
+    def stored_bytes(self, *, trainable: bool, gathered: bool, quantized: float) -> float:
         """Return the bytes of an element of a parameter where it is stored.
 
         Args:
             trainable: It is updated.
             gathered: Devices store parts of it, and gather the whole.
+            quantized: Its own bytes if it is quantized, else 0.
         """
         is_own = not trainable and not gathered
-        return (is_own and self.frozen_bytes) or self.parameter_bytes
+        return quantized or (is_own and self.frozen_bytes) or self.parameter_bytes
 
     @property
     def casts(self) -> bool:

@@ -43,7 +43,7 @@ from wattree.frameworks.zero_json import CPU
 
 FILE: Final = "trainer.yaml"
 PEFT: Final = "PEFT, which makes the adapters: `pip install peft`."
-QUANTIZED: Final = "bitsandbytes, which stores 4 bits, and weights beside config.json."
+QUANTIZED: Final = "bitsandbytes, which stores 4 bits, and weights next to config.json."
 #: Filled in by the Trainer, from its own arguments.
 _AUTOMATIC: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 

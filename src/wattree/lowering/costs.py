@@ -233,8 +233,9 @@ def _reads_narrow(program: BlockProgram, software: Software) -> bool:
         return True
     of_width = {True: 0.0, False: 0.0}
     for group in groups:
-        width = group.stored_bytes
-        width = width or software.stored_bytes(trainable=group.trainable, gathered=False)
+        width = software.stored_bytes(
+            trainable=group.trainable, gathered=False, quantized=group.stored_bytes
+        )
         of_width[width <= _NARROW_BYTES] += group.elements.coefficient
     return of_width[True] > of_width[False]
 

@@ -82,7 +82,7 @@ def matmul_costs(
         copies = copies + _input_casts(instruction.phase, m, n, k, rates)
         time_s = time_s + copies / rates.memory_bytes_per_s
         traffic = traffic + copies
-    if instruction.stored_bytes and instruction.phase is not InstructionPhase.WEIGHT_GRADIENT:
+    if instruction.stored_bytes:  # frozen, so that it has no gradient
         widened = k * n * (instruction.stored_bytes + rates.element_bytes)
         time_s = time_s + widened / (rates.memory_bytes_per_s * rates.dequantization_rate)
         traffic = traffic + widened

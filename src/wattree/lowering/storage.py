@@ -219,8 +219,8 @@ def _taken(
     near = 1.0
     state = software.master_bytes + software.master_gradient_bytes + state_bytes
     gathered = bool(group.parameter_axes)
-    width = group.stored_bytes or software.stored_bytes(
-        trainable=group.trainable, gathered=gathered
+    width = software.stored_bytes(
+        trainable=group.trainable, gathered=gathered, quantized=group.stored_bytes
     )
     if offload is not None and group.touched is not None:
         near, missed = offload.cached, 1.0 - offload.hits

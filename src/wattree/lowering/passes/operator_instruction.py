@@ -37,7 +37,7 @@ def compute_instruction(
     if operator.kernels == 0:  # another look at what is there
         reads, writes, outputs = (), (), ()
     attention = operator.kind is OperatorKind.ATTENTION
-    is_quantized = operator.weight is not None and operator.weight.stored_bytes > 0
+    stored_bytes = 0.0 if operator.weight is None else operator.weight.stored_bytes
     return ComputeInstruction(
         path=operator.path,
         kind=operator.kind,
@@ -55,11 +55,7 @@ def compute_instruction(
         row=_row(operator, split) if is_table else LocalSize(),
         window=operator.window,
         in_turn=_dim(operator, split, operator.in_turn) if operator.in_turn else None,
-        matmul=(
-            _matmul(operator, split, second_factor=second_factor)
-            if operator.kind in MATMULS
-            else None
-        ),
+        matmul=_matmul(operator, split, second_factor=second_factor),
         batch=together(operator, split, "batch", "window") if attention else LocalSize(),
         queries=together(operator, split, "seq") if attention else LocalSize(),
         keys=together(operator, {}, "kv_seq") if attention else LocalSize(),
@@ -70,12 +66,12 @@ def compute_instruction(
         skewed_axes=skewed_axes(operator, split, order),
         kernels=operator.kernels,
         linear_layers=operator.linear_layers,
-        stored_bytes=0.0 if operator.weight is None else operator.weight.stored_bytes,
+        stored_bytes=stored_bytes,
         owners=split.get(OWNER, ()),
         depends=tuple(sorted({instruction for instruction in depends if instruction >= 0})),
         reads_block_input=given,
         share=share,
-        transient=(*outputs, *(weights if is_quantized else ())),
+        transient=(*outputs, *(weights if stored_bytes else ())),
         cached=_cached(operator, split),
     )
 
@@ -160,12 +156,14 @@ def _part(operator: Operator, indexed_by: tuple[bool, bool, bool]) -> str | None
     return _SIDES.get(indexed_by)
 
 
-def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul:
+def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul | None:
     """Sort the iteration dims into rows, columns, contraction and groups by who indexes them.
 
-    The gradient of a product's second factor is, in the terms of the first's, a product whose
-    parts have gone round by one.
+    None for operators of other kinds. The gradient of a product's second factor is, in the terms of
+    the first's, a product whose parts have gone round by one.
     """
+    if operator.kind not in MATMULS:
+        return None
     moving, weight = operator.factors
     in_x, in_y, in_w = set(moving.dims), set(operator.outputs[0].dims), set(weight.dims)
     parts = {"m": LocalSize(), "n": LocalSize(), "k": LocalSize(), "groups": LocalSize()}

@@ -58,8 +58,8 @@ def steps(
         kept = [(name, _GELU_STEPS, "steps", 0.0)]
     elif function.endswith("_gate"):
         kept = [(name, _GATE_SHARE, "steps", 0.0)]
-        if function.startswith(_GELU):
-            kept.append((name, _GATE_SHARE * _GELU_STEPS, "steps", 0.0))
+        if function.startswith(_GELU):  # first, as `wide` finds them
+            kept.insert(0, (name, _GATE_SHARE * _GELU_STEPS, "steps", 0.0))
     elif operator.kind is OperatorKind.ATTENTION and len(operator.inputs) > 1:
         kept = _of_attention(block, operator, producer)
     return [
@@ -80,7 +80,7 @@ def steps(
 
 
 def read_share(norm: Operator) -> float:
-    """Return how much a norm reads of what it passes on: that of keys has values beside them."""
+    """Return how much a norm reads of what it passes on: that of keys passes values on too."""
     return norm.inputs[0].fraction / norm.outputs[0].fraction
 
 
@@ -156,8 +156,7 @@ def wide(
     norms = (o for o in block.operators if o.kind is OperatorKind.NORM and o.inputs)
     normed = {norm.inputs[0].tensor for norm in norms}
     made = {name for name, o in producer.items() if o.kind in MATMULS}
-    names = {f"{o.path}.steps" for o in block.operators if o.function == _GELU}
-    names |= {f"{o.path}.steps1" for o in block.operators if o.function == f"{_GELU}_gate"}
+    names = {f"{o.path}.steps" for o in block.operators if o.function.startswith(_GELU)}
     names |= normed - made
     return [
         replace(tensor, name=f"{tensor.name}.wide", kind="casts", mask_bytes=_WIDER_BYTES)
