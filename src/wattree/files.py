@@ -76,7 +76,11 @@ def yaml_of(text: str, source: str) -> dict[str, Any]:
 
 
 def read_json(
-    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, limit_values: int = LIMIT_VALUES
+    path: str | Path,
+    *,
+    limit_bytes: int = LIMIT_BYTES,
+    limit_values: int = LIMIT_VALUES,
+    constant: Callable[[str], Any] = float,
 ) -> dict[str, Any]:
     """Return the object in a JSON file, under the rules of `read_yaml`.
 
@@ -84,13 +88,14 @@ def read_json(
         path: The file.
         limit_bytes: Larger files are refused before they are read. [B]
         limit_values: Files with more values are refused.
+        constant: As `parsed_json` has it.
 
     Raises:
         JobError: The file cannot be read, is not strict JSON, or holds no object.
     """
     text = read_text(path, limit_bytes=limit_bytes)
     try:
-        found = parsed_json(text, limit_bytes=limit_bytes)
+        found = parsed_json(text, limit_bytes=limit_bytes, constant=constant)
     except JsonTextError as error:
         _refuse(path, str(error))
     return _checked(path, found, kind="JSON", limit_values=limit_values)

@@ -7,6 +7,7 @@ which says what was found; who reads it adds where, and what to do.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from wattree.errors import JsonTextError
@@ -17,12 +18,18 @@ LIMIT_DEPTH = 64
 _LIMIT_BYTES = 1 << 24
 
 
-def parsed_json(text: str | bytes, *, limit_bytes: int = _LIMIT_BYTES) -> Any:
+def parsed_json(
+    text: str | bytes,
+    *,
+    limit_bytes: int = _LIMIT_BYTES,
+    constant: Callable[[str], Any] = float,
+) -> Any:
     """Return what a JSON text holds. Keys that occur twice are refused.
 
     Args:
         text: Of a file, a row or a message; bytes are UTF-8, with or without a mark.
         limit_bytes: Longer texts are refused before they are parsed. [B]
+        constant: What becomes of `NaN`, `Infinity` and `-Infinity`, which JSON does not have.
 
     Raises:
         JsonTextError: It is no text, no JSON, too long, or nested too deeply.
@@ -33,7 +40,7 @@ def parsed_json(text: str | bytes, *, limit_bytes: int = _LIMIT_BYTES) -> Any:
         _refuse(f"found {len(text)} B, expected at most {limit_bytes} B")
     try:
         plain = text if isinstance(text, str) else text.decode("utf-8-sig")
-        found = json.loads(plain, object_pairs_hook=_unique, parse_constant=float)
+        found = json.loads(plain, object_pairs_hook=_unique, parse_constant=constant)
     except UnicodeDecodeError as error:
         _refuse(f"found byte 0x{error.object[error.start]:02x} at {error.start}, not UTF-8 text")
     except json.JSONDecodeError as error:

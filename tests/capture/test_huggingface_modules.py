@@ -256,3 +256,26 @@ def test_without_the_library_the_extra_is_named(
 
     with pytest.raises(MissingExtraError, match=r"pip install 'wattree\[hf\]'"):
         load_model(path)
+
+
+@pytest.mark.parametrize("written", ["Infinity", '{"__float__": "Infinity"}'])
+def test_infinities_of_a_configuration_are_read_as_the_library_writes_them(
+    written: str, tmp_path: Path
+) -> None:
+    """Mamba 2 has no upper bound of its time step; a size without bounds stays a mistake."""
+    config = {
+        "model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64,
+        "state_size": 4, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 16,
+        "time_step_limit": [0.0, "BOUND"], "architectures": ["Mamba2ForCausalLM"],
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config).replace('"BOUND"', written), encoding="utf-8")
+
+    assert load_model(path, sequence=32).parameters > 0
+
+    path.write_text(
+        json.dumps({"model_type": "llama", "hidden_size": "BOUND"}).replace('"BOUND"', written),
+        encoding="utf-8",
+    )
+    with pytest.raises(ModelError, match="hidden_size"):
+        load_model(path)

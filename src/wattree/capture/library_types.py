@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from wattree.errors import ModelError, nearest
 
+#: Key of a number in a `config.json` that JSON does not have, as the library writes it.
+FLOAT_TAG: Final = "__float__"
 #: Where the library's releases list them, as `("bert", "BertConfig")` or `"bert": "BertConfig"`.
 _LISTS: Final = ("auto_mappings.py", "configuration_auto.py")
 _ENTRY: Final = re.compile(r"""["']([\w.\-]+)["']\s*[,:]\s*["']\w+Config["']""")

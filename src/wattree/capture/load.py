@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
 from wattree.capture.configuration import model_from_config
+from wattree.capture.library_types import FLOAT_TAG
 from wattree.errors import ModelError
 from wattree.files import exists, read_json
 from wattree.graph import ModelGraph
 
 #: Largest `config.json` that is read. Those of public models are below 100 kB; classifiers with
 #: a name for each of 20,000 classes reach 1 MB. [B]
-CONFIG_LIMIT_BYTES: Final = 4 * 2**20
+_CONFIG_LIMIT_BYTES: Final = 4 * 2**20
 
 
 def load_model(
@@ -54,7 +55,7 @@ def load_model(
         _refuse(arguments, text)
         path = Path(text)
         file = path / "config.json" if path.is_dir() else path
-        config = read_json(file, limit_bytes=CONFIG_LIMIT_BYTES)
+        config = read_config(file)
         return model_from_config(config, str(file), sequence=sequence, capture=capture)
     entry = catalog_entry(text)
     if entry.config is None:
@@ -77,6 +78,18 @@ def _of_catalogue(name: str, sequence: int | None, *, capture: bool) -> ModelGra
         sequence=sequence,
         capture=capture,
     )
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Return a parsed `config.json`.
+
+    Older releases of the library wrote infinities that JSON does not have: they come back as newer
+    ones write them, `{"__float__": "Infinity"}`.
+
+    Raises:
+        JobError: The file cannot be read, or holds no JSON object.
+    """
+    return read_json(file, limit_bytes=_CONFIG_LIMIT_BYTES, constant=lambda name: {FLOAT_TAG: name})
 
 
 def located_model(name: str, folder: Path) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 from wattree.capture import TransformerShape, catalog_entry, config_shape, readable_model_types
 from wattree.capture.catalog_entries import is_model_name
-from wattree.capture.load import CONFIG_LIMIT_BYTES
+from wattree.capture.load import read_config
 from wattree.capture.mapping import shape_from_mapping
 from wattree.cost import Software, load_calibration
 from wattree.errors import JobError
-from wattree.files import is_folder, read_json
+from wattree.files import is_folder
 from wattree.frameworks.framework import ConcreteJob
 from wattree.graph import ModelGraph
 from wattree.job import AUTO, Job
@@ -148,7 +148,7 @@ def _model(job: Job) -> tuple[str, TransformerShape | None, dict[str, Any]]:
         return entry.name, _shape(config, entry.name), config
     path = source.folder / source.name
     path = path / "config.json" if is_folder(path) else path
-    config = read_json(path, limit_bytes=CONFIG_LIMIT_BYTES)
+    config = read_config(path)
     return "", _shape(config, str(path)), config
 
 

@@ -57,6 +57,14 @@ def _frozen(part: nn.Module, *names: str) -> nn.Module:
     return part
 
 
+def _each(x: Tensor) -> Tensor:
+    return x.reshape(1, -1, WIDTH).expand(3, -1, -1)
+
+
+def _gated(s: Any, x: Tensor) -> Tensor:
+    return torch.bmm(_each(x), s.a.mT) * torch.bmm(_each(x), s.b.mT)
+
+
 def _hyper() -> dict[str, Any]:
     return {"z": nn.Parameter(torch.zeros(4)), "h": nn.Linear(4, WIDTH**2)}
 
@@ -132,6 +140,7 @@ COMPUTED_WEIGHTS: dict[str, Odd] = {
         lambda s, x: torch.einsum("bi,nio->bno", x, torch.einsum("nik,nko->nio", s.a, s.b)),
         _free(a=(4, WIDTH, 8), b=(4, 8, WIDTH)),
     ),
+    "side by side": _module(_gated, _free(a=(3, 8, WIDTH), b=(3, 8, WIDTH))),
     "hyper-network": _module(
         lambda s, x: functional.linear(x, relu(s.h(s.z)).view(WIDTH, WIDTH)), _hyper
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -21,9 +22,10 @@ from tests.capture.convert.recordings import parameters
 from tests.capture.convert.sums import backward_flop
 from wattree.capture import dense_forward_flop
 from wattree.capture.convert import model_graph
+from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.record import record
 from wattree.capture.recording import Recording
-from wattree.graph import ModelGraph, OperatorKind
+from wattree.graph import ModelGraph, OperatorKind, TensorRole
 
 MODULES = COMPUTED_WEIGHTS | STOPPED_GRADIENTS
 #: The recording's own, and one at which what grows otherwise than it should is far off.
@@ -122,3 +124,16 @@ def test_groups_that_are_samples_are_split_as_samples() -> None:
     assert convolution.dim("batch").extent.batch == 1
     assert not convolution.has_dim("group")
     assert all("batch" in operand.dims for operand in convolution.inputs)
+
+
+def test_matmuls_of_one_tensor_for_each_of_several_parts_stay_apart() -> None:
+    """Only the features of linear layers lie side by side in one matrix."""
+    first, *others = model_graph(known("side by side")).blocks.values()
+    matmuls = (block.operators[0] for block in (first, *others) if block.parameter_elements)
+    columns = (
+        replace(each, path=f"linear_{place}", role=TensorRole.COLUMN)
+        for place, each in enumerate(matmuls)
+    )
+    block = replace(first, operators=tuple(columns))
+
+    assert with_joined_projections(block) == block

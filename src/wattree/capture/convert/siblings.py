@@ -50,6 +50,7 @@ def _may_join(operator: Operator) -> bool:
         and operator.weight is not None
         and operator.has_dim("out")
         and all(parameter.tied_to is None for parameter in operator.parameters)
+        and all(name.startswith("out") for name in _features(operator))  # else a matmul by batch
     )
 
 

@@ -12,7 +12,7 @@ from huggingface_hub import constants
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from wattree.capture.huggingface_modules.choices import ConfigurationChoices
-from wattree.capture.library_types import check_model_type, own_code_fault
+from wattree.capture.library_types import FLOAT_TAG, check_model_type, own_code_fault
 from wattree.errors import ModelError
 
 #: Keys that would make a run depend on chance, keep what training does not keep, or fetch weights:
@@ -53,7 +53,11 @@ def library_config(config: Mapping[str, Any], where: str, choices: Configuration
             not have, or holds values that the library refuses.
     """
     check_model_type(config, where, CONFIG_MAPPING)
-    keys = {key: value for key, value in config.items() if key not in ("model_type", "auto_map")}
+    keys = {
+        key: _decoded(value)
+        for key, value in config.items()
+        if key not in ("model_type", "auto_map")
+    }
     keys.pop("quantization_config", None)  # how weights lie on disk says nothing about training
     try:
         with offline():
@@ -66,6 +70,16 @@ def library_config(config: Mapping[str, Any], where: str, choices: Configuration
                 setattr(part, key, value)
     found._attn_implementation = choices.attention  # also of the parts
     return found
+
+
+def _decoded(value: Any) -> Any:
+    """Return a value of a configuration with infinities as numbers."""
+    if isinstance(value, dict):
+        tagged = value.get(FLOAT_TAG)
+        if len(value) == 1 and tagged in ("NaN", "Infinity", "-Infinity"):
+            return float(tagged)
+        return {key: _decoded(item) for key, item in value.items()}
+    return [_decoded(item) for item in value] if isinstance(value, list) else value
 
 
 def library_class(config: Mapping[str, Any], found: Any, where: str) -> Any:
