@@ -55,6 +55,15 @@ def store(source: Path, name: str, key: str, content: bytes) -> None:
             return
 
 
+def prune(source: Path, beginning: str, most: int) -> None:
+    """Delete the oldest files whose names begin so, until at most so many are left of a folder."""
+    for folder in _folders(source):
+        with contextlib.suppress(OSError):
+            files = [path for path in folder.iterdir() if path.name.startswith(beginning)]
+            for path in sorted(files, key=lambda path: path.stat().st_mtime)[: max(0, len(files) - most)]:
+                path.unlink()
+
+
 def _folders(source: Path) -> Iterator[Path]:
     """Yield where files made from a source may lie, in the order in which they are tried."""
     # Whoever moves numba's compiled code elsewhere means this too.

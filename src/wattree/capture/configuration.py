@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from wattree.capture.huggingface import readable_model_types, transformer_from_config
+from wattree.capture.kept_graphs import kept_graph
 from wattree.capture.library_types import check_model_type, library_model_types
 from wattree.errors import check_packages
 from wattree.graph import ModelGraph
-
-_GRAPHS: Final[dict[tuple[str, str, int | None], ModelGraph]] = {}
-_MOST_GRAPHS: Final = 16
 
 
 def model_from_config(
@@ -66,13 +63,11 @@ def captured_from_config(
     needed_for = f"{where} (model_type '{config.get('model_type')}')"
     check_packages("torch", "transformers", needed_for=needed_for, extra="hf")
     check_model_type(config, where, library_model_types())
-    key = (json.dumps(config, sort_keys=True, default=repr), where, sequence)
-    if key not in _GRAPHS:
+
+    def capture() -> ModelGraph:
         modules = import_module("wattree.capture.huggingface_modules")
-        graph = import_module("wattree.capture.convert").model_graph(
-            modules.recorded_config(config, where, sequence=sequence)
-        )
-        while len(_GRAPHS) >= _MOST_GRAPHS:
-            del _GRAPHS[next(iter(_GRAPHS))]
-        _GRAPHS[key] = graph
-    return _GRAPHS[key]
+        recording = modules.recorded_config(config, where, sequence=sequence)
+        graph: ModelGraph = import_module("wattree.capture.convert").model_graph(recording)
+        return graph
+
+    return kept_graph(config, where, sequence, capture)

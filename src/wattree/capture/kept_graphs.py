@@ -1,0 +1,73 @@
+"""Graphs of captured configurations, kept between processes.
+
+Building and recording a model takes from seconds to minutes, every command would do it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.cached import cached, prune, store
+from wattree.errors import ModelError
+from wattree.graph import ModelGraph
+from wattree.graph.serialize import graph_from_json, graph_to_json
+
+_HERE: Final = Path(__file__)
+_BEGINNING: Final = "graph."
+_MOST: Final = 64
+#: Of this process: what is compiled of a graph is kept with it.
+_GRAPHS: Final[dict[str, ModelGraph]] = {}
+_MOST_GRAPHS: Final = 16
+
+
+def kept_graph(
+    config: Mapping[str, Any],
+    where: str,
+    sequence: int | None,
+    capture: Callable[[], ModelGraph],
+) -> ModelGraph:
+    """Return the graph of a configuration, from this process, the cache, or captured and kept.
+
+    Args:
+        config: Parsed.
+        where: The file, as the graph's messages name it.
+        sequence: At which its sizes are exact.
+        capture: Builds and records the model.
+    """
+    key = json.dumps([config, where, sequence], sort_keys=True, default=repr)
+    if key not in _GRAPHS:
+        graph = _stored(key, capture)
+        while len(_GRAPHS) >= _MOST_GRAPHS:
+            del _GRAPHS[next(iter(_GRAPHS))]
+        _GRAPHS[key] = graph
+    return _GRAPHS[key]
+
+
+def _stored(key: str, capture: Callable[[], ModelGraph]) -> ModelGraph:
+    name = f"{_BEGINNING}{hashlib.sha256(key.encode()).hexdigest()[:16]}.json.gz"
+    whole = f"{version('torch')} {version('transformers')} {_sources()} {key}"
+    with contextlib.suppress(OSError, EOFError, ValueError, ModelError):
+        if (content := cached(_HERE, name, whole)) is not None:
+            return graph_from_json(gzip.decompress(content).decode())
+    graph = capture()
+    store(_HERE, name, whole, gzip.compress(graph_to_json(graph).encode(), mtime=0))
+    prune(_HERE, _BEGINNING, _MOST)
+    return graph
+
+
+@cache
+def _sources() -> str:
+    """Return the digest of the code that makes graphs."""
+    digest = hashlib.sha256()
+    for package in (_HERE.parent, _HERE.parents[1] / "graph"):
+        for path in sorted(package.rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
