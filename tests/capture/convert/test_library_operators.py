@@ -1,4 +1,4 @@
-"""Grouped products of experts and selective scans: the recorded work, and all parameters."""
+"""Grouped products of experts and scans of states: the recorded work, and all parameters."""
 
 from __future__ import annotations
 
@@ -20,18 +20,43 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mamba": {
         **_SIZES, "model_type": "mamba", "state_size": 4, "architectures": ["MambaForCausalLM"],
     },
+    "mamba2": {
+        **_SIZES, "model_type": "mamba2", "state_size": 8, "num_heads": 4, "head_dim": 16,
+        "n_groups": 2, "chunk_size": 8, "architectures": ["Mamba2ForCausalLM"],
+    },
+    "qwen3_next": {
+        **_SIZES, "model_type": "qwen3_next", "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 8, "intermediate_size": 64, "num_experts": 0, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        "layer_types": ["linear_attention", "linear_attention"],
+        "architectures": ["Qwen3NextForCausalLM"],
+    },
+    "kimi_linear": {
+        **_SIZES, "model_type": "kimi_linear", "num_attention_heads": 4, "intermediate_size": 64,
+        "linear_num_heads": 4, "linear_head_dim": 8, "mlp_layer_types": ["dense", "dense"],
+        "pad_token_id": 0,
+        "layer_types": ["linear_attention", "linear_attention"],
+        "architectures": ["KimiLinearForCausalLM"],
+    },
     "mixtral": {
         **_SIZES, "model_type": "mixtral", "num_attention_heads": 4, "num_key_value_heads": 4,
         "intermediate_size": 64, "num_local_experts": 4, "num_experts_per_tok": 2,
         "architectures": ["MixtralForCausalLM"],
     },
 }  # fmt: skip
-FUNCTIONS = {"mamba": "scan_product", "mixtral": "grouped_linear"}
+FUNCTIONS = {
+    "mamba": ("scan_product", 2),
+    "mamba2": ("chunked_product", 2),
+    "qwen3_next": ("chunked_product", 2),
+    "kimi_linear": ("chunked_product", 2),
+    "mixtral": ("grouped_linear", 4),
+}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_kernel_of_a_library_keeps_its_work(name: str) -> None:
     """Two layers with it, each of which is a product in the graph."""
+    function, count = FUNCTIONS[name]
     recording = recorded_config(CONFIGS[name], "a", sequence=16)
     sizes = {"micro_batch": recording.batch, "sequence": recording.sequence or 1}
 
@@ -47,9 +72,38 @@ def test_a_kernel_of_a_library_keeps_its_work(name: str) -> None:
         operator
         for instance in graph.instances
         for operator in graph.blocks[instance.block].operators
-        if operator.function == FUNCTIONS[name]
+        if operator.function == function
     ]
-    assert len(found) == (2 if name == "mamba" else 4)
+    assert len(found) == count
     assert dense_forward_flop(graph, recording.batch, 16) == pytest.approx(recorded, rel=1e-9)
     assert graph.parameters == parameters
-    assert not any("selective_scan" in w or "grouped_mm" in w for w in graph.warnings)
+    assert not any("wattree" in w or "grouped_mm" in w for w in graph.warnings)
+
+
+#: Products for each token and head: with the state, and of a chunk's keys and values.
+@pytest.mark.parametrize(
+    ("name", "heads", "products", "saved"),
+    [
+        # 3 with the state of 8 x 8; in chunks of 64, 3 of keys and 2 of values; a row of a matrix.
+        ("qwen3_next", 4, 3 * 8 * 8 + 64 * (3 + 2) * 8, 64),
+        ("kimi_linear", 4, 3 * 8 * 8 + 64 * (3 + 2) * 8, 128),
+        # 2 with the state of 8 x 16; chunks of 8, keys once for the two heads of a group; output.
+        ("mamba2", 4, 2 * 8 * 16 + 8 * (8 / 2 + 16), 16),
+    ],
+)
+def test_a_recurrence_over_chunks_does_and_saves_what_its_kernels_do(
+    name: str, heads: int, products: float, saved: int
+) -> None:
+    """Not every intermediate result in fp32, as without them."""
+    recording = recorded_config(CONFIGS[name], "a", sequence=64)
+
+    tokens = recording.batch * 64
+    done = [o for o in recording.operators if o.target.startswith("wattree.chunked_product")]
+    passes = [o for o in recording.operators if o.target.startswith("wattree.chunked_pass")]
+    flop = [o.flop.value(micro_batch=recording.batch, sequence=64) for o in done]
+    assert flop == pytest.approx([2 * tokens * heads * products] * 2, rel=0.03)
+    for each in passes:
+        kept = recording.tensors[each.outputs[2]]
+        assert math.prod(e.coefficient for e in kept.extents) == heads * saved
+        assert each.outputs[2] in each.saved
+        assert each.outputs[0] not in each.saved

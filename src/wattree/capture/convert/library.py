@@ -114,6 +114,59 @@ def _read_out(trace: NestTrace, operator: RecordedOperator) -> None:
     )
 
 
+def _chunked_pass(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add the pass of a recurrence over chunks: it reads and writes each tensor once."""
+    token: tuple[Label, ...] = ("samples", "steps", "heads")
+    given = operator.arguments
+    at = {
+        name: operator.inputs[place["tensor"]]
+        for name, place in given.items()
+        if isinstance(place, Mapping) and "tensor" in place
+    }
+    heads = trace.size(at["value"])[2]
+    key_heads = "heads" if trace.size(at["query"])[2] == heads else "key_heads"
+    labels: dict[str, tuple[Label, ...]] = {
+        **dict.fromkeys(("query", "key"), ("samples", "steps", key_heads, "key")),
+        "value": (*token, "value"),
+        "decay": (*token, "key"),
+        "gate": token,
+        **dict.fromkeys(("a", "d", "bias"), ("heads",)),
+    }
+    pieces, states, kept, sums = operator.outputs
+    reads = [(i, list(labels[name][: len(trace.size(i))])) for name, i in at.items()]
+    trace.add(
+        operator,
+        OperatorKind.OTHER,
+        "chunked_scan",
+        reads,
+        [
+            (pieces, [*token, "in"]),
+            (states, ["samples", "heads", "turns", "in", "value"]),
+            (kept, [*token, "kept"]),
+            (sums, list(labels["decay"][: len(trace.size(sums))])),
+        ],
+        opaque=frozenset({"steps", "key", "value", "in", "turns", "kept"}),
+    )
+    statistics = trace.tensors[trace.nests[-1].writes[-1].tensor]
+    statistics.width = statistics.width or 4.0
+
+
+def _chunked_product(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add the products of a recurrence over chunks."""
+    pieces, states = operator.inputs
+    trace.add(
+        operator,
+        OperatorKind.MATMUL,
+        "chunked_product",
+        [
+            (pieces, ["samples", "steps", "heads", "in"]),
+            (states, ["samples", "heads", "turns", "in", "out"]),
+        ],
+        [(operator.outputs[0], ["samples", "steps", "heads", "out"])],
+        stems={"in": "in", "out": "out"},
+    )
+
+
 def _grouped(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the matmul of rows with the matrix of one expert each.
 
@@ -133,6 +186,8 @@ def _grouped(trace: NestTrace, operator: RecordedOperator) -> None:
 LIBRARY: Mapping[str, Rule] = {
     "scanned_states": _states,
     "scan_product": _read_out,
+    "chunked_pass": _chunked_pass,
+    "chunked_product": _chunked_product,
     "grouped_mm_fallback": _grouped,
     "_grouped_mm": _grouped,
 }

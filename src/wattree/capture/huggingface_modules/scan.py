@@ -20,6 +20,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
+from wattree.capture.huggingface_modules.chunked_scan import CHUNKED_SCANS
+
 _NAME: Final = "mamba_selective_scan"
 _CHUNK: Final = 2048  # time steps per state that is kept; `kChunkSize` of the published kernel
 _FLOP: Final = 2  # of one multiply-add
@@ -114,12 +116,14 @@ def fused_scans(module: nn.Module) -> Iterator[bool]:
 
     Yields whether the module's code has such a loop.
     """
+    functions = {_NAME: _instead, **CHUNKED_SCANS}
     files = {sys.modules[type(child).__module__] for child in module.modules()}
-    changed = {file: getattr(file, _NAME) for file in files if hasattr(file, _NAME)}
-    for file in changed:
-        setattr(file, _NAME, _instead)
+    changed = [(file, name) for file in files for name in functions if hasattr(file, name)]
+    originals = [getattr(file, name) for file, name in changed]
+    for file, name in changed:
+        setattr(file, name, functions[name])
     try:
         yield bool(changed)
     finally:
-        for file, original in changed.items():
-            setattr(file, _NAME, original)
+        for (file, name), original in zip(changed, originals, strict=True):
+            setattr(file, name, original)

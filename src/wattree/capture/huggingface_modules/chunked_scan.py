@@ -1,0 +1,198 @@
+"""Recurrences over chunks (Mamba 2, gated delta rule) as their fused kernels run them.
+
+Without those kernels the library computes them with PyTorch's operators in fp32, which keep every
+intermediate result of every chunk. Here a recurrence is one pass over its inputs, which saves what
+the published kernels save, and one product with as many FLOP as theirs.
+
+References:
+    [1] T. Dao, A. Gu, "Transformers are SSMs", 2024, arXiv:2405.21060, section 6;
+        `mamba_ssm/ops/triton/ssd_combined.py` saves inputs, output, and sums of decays.
+    [2] S. Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence
+        Length", 2024, arXiv:2406.06484, section 3; `fla/ops/gated_delta_rule/chunk.py` saves
+        inputs, sums of decays and the inverse matrix of each chunk.
+    [3] Kimi Team, "Kimi Linear", 2025, arXiv:2510.26692; `fla/ops/kda/chunk.py` saves two such
+        matrices, and a decay for each feature of a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+_FLOP: Final = 2  # of one multiply-add
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Recurrence:
+    """What kernels of a recurrence do for each token and head.
+
+    Attributes:
+        states: Products of a vector with the state, keys times values.
+        keys, values: Products of a chunk's length with the features of a key, of a value.
+        parts: Intermediate results of a value's width that kernels hand over in memory.
+        matrices: Rows of a chunk's matrices that are saved; none: the output is.
+    """
+
+    states: float
+    keys: float
+    values: float
+    parts: int
+    matrices: int
+
+
+#: [2]: kernels for the chunks' matrices, for `w` and `u`, for the states, and for the output.
+_DELTA: Final = _Recurrence(states=3, keys=3, values=2, parts=5, matrices=1)
+_KIMI: Final = _Recurrence(states=3, keys=3, values=2, parts=5, matrices=2)
+#: [1]: for the states and for the output; heads share the products of B and C.
+_SSD: Final = _Recurrence(states=2, keys=0, values=1, parts=1, matrices=0)
+
+
+@torch.library.custom_op("wattree::chunked_pass", mutates_args=())
+def _pass(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    decay: torch.Tensor,
+    gate: torch.Tensor | None,
+    a: torch.Tensor | None,
+    d: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    sizes: list[int],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    raise NotImplementedError("only shapes are known")
+
+
+@_pass.register_fake
+def _(query, key, value, decay, gate, a, d, bias, sizes):  # type: ignore[no-untyped-def]
+    batch, steps, heads, width = value.shape
+    turns, inner, kept = sizes
+    return (
+        value.new_empty((batch, steps, heads, inner)),
+        value.new_empty((batch, heads, turns, inner, width)),
+        value.new_empty((batch, steps, heads, kept)),
+        torch.empty_like(decay, dtype=torch.float32, memory_format=torch.contiguous_format),
+    )
+
+
+@torch.library.custom_op("wattree::chunked_pass_backward", mutates_args=())
+def _pass_backward(
+    gradients: list[torch.Tensor], kept: list[torch.Tensor], operands: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    raise NotImplementedError("only shapes are known")
+
+
+@_pass_backward.register_fake
+def _(gradients, kept, operands):  # type: ignore[no-untyped-def]
+    return [torch.empty_like(operand) for operand in operands]
+
+
+def _save_pass(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.present = [one is not None for one in inputs[:-1]]
+    ctx.save_for_backward(*output[2:], *(one for one in inputs[:-1] if one is not None))
+    ctx.mark_non_differentiable(*output[2:])
+
+
+def _derive_pass(ctx: Any, pieces: Any, states: Any, *_: Any) -> tuple[Any, ...]:
+    kept, sums, *operands = ctx.saved_tensors
+    backward = torch.ops.wattree.chunked_pass_backward
+    found = iter(backward([pieces, states], [kept, sums], list(operands)))
+    return (*(next(found) if present else None for present in ctx.present), None)
+
+
+_pass.register_autograd(_derive_pass, setup_context=_save_pass)
+
+
+@torch.library.custom_op("wattree::chunked_product", mutates_args=())
+def _product(pieces: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("only shapes are known")
+
+
+@_product.register_fake
+def _(pieces, states):  # type: ignore[no-untyped-def]
+    return pieces.new_empty((*pieces.shape[:3], states.shape[-1]))
+
+
+@torch.library.custom_op("wattree::chunked_product_backward", mutates_args=())
+def _product_backward(
+    gradient: torch.Tensor, pieces: list[int], states: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    raise NotImplementedError("only shapes are known")
+
+
+@_product_backward.register_fake
+def _(gradient, pieces, states):  # type: ignore[no-untyped-def]
+    return gradient.new_empty(pieces), gradient.new_empty(states)
+
+
+def _save_product(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.shapes = [list(one.shape) for one in inputs]  # backward makes them again
+
+
+def _derive_product(ctx: Any, gradient: torch.Tensor) -> Any:
+    return torch.ops.wattree.chunked_product_backward(gradient, *ctx.shapes)
+
+
+_product.register_autograd(_derive_product, setup_context=_save_product)
+
+
+def _flop(pieces: Any, states: Any) -> int:
+    batch, steps, heads, inner = pieces
+    return int(_FLOP * batch * steps * heads * inner * states[2] * states[-1])
+
+
+if torch.ops.wattree.chunked_product not in flop_registry:
+
+    @register_flop_formula(torch.ops.wattree.chunked_product)
+    def _(pieces, states, *_, **__) -> int:  # type: ignore[no-untyped-def]
+        return _flop(pieces, states)
+
+    @register_flop_formula(torch.ops.wattree.chunked_product_backward, get_raw=True)
+    def _(gradient, pieces, states, *_, **__) -> int:  # type: ignore[no-untyped-def]
+        return 2 * _flop(pieces, states)
+
+
+def _scanned(
+    kind: _Recurrence, chunk: int, operands: tuple[Any, ...], *, of_keys: int
+) -> torch.Tensor:
+    """Return the output of a recurrence: a pass over its inputs, and its products."""
+    query, value = operands[0], operands[2]
+    keys, values = query.shape[-1], value.shape[-1]
+    # Products of keys with keys are done once for all heads that share them.
+    shared = chunk * (kind.keys * keys + of_keys * keys * query.shape[2] / value.shape[2])
+    depth = kind.states * keys + kind.values * chunk + shared / values
+    turns = max(1, round(depth / (kind.parts * values)))
+    sizes = [turns, round(depth / turns), kind.matrices * chunk or values]
+    pieces, states, *_ = torch.ops.wattree.chunked_pass(*operands, sizes)
+    out: torch.Tensor = torch.ops.wattree.chunked_product(pieces, states)
+    return out
+
+
+def _delta_rule(kind: _Recurrence) -> Callable[..., Any]:
+    def instead(
+        query: Any, key: Any, value: Any, g: Any, beta: Any, chunk_size: int = 64, **_: Any
+    ) -> Any:
+        operands = (query, key, value, g, beta, None, None, None)
+        return _scanned(kind, chunk_size, operands, of_keys=0), None
+
+    return instead
+
+
+def _mamba2(
+    hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: int,
+    D: Any = None, dt_bias: Any = None, return_final_states: bool = False, **_: Any
+) -> Any:  # fmt: skip
+    operands = (C, B, hidden_states, dt, None, A, D, dt_bias)
+    out = _scanned(_SSD, chunk_size, operands, of_keys=1)
+    return (out, None) if return_final_states else out
+
+
+#: Name of the library's function → what runs in its place.
+CHUNKED_SCANS: Final[Mapping[str, Callable[..., Any]]] = {
+    "torch_chunk_gated_delta_rule": _delta_rule(_DELTA),
+    "chunk_kimi_delta_attention": _delta_rule(_KIMI),
+    "mamba2_chunk_scan": _mamba2,
+}
