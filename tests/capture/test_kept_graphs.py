@@ -26,7 +26,7 @@ class _Captures:
 
     def __call__(self, sequence: int = 32, where: str = "a") -> ModelGraph:
         kept_graphs._GRAPHS.clear()
-        return kept_graphs.kept_graph(CONFIG, where, sequence, self._capture)
+        return kept_graphs.kept_graph(CONFIG, where, (sequence,), self._capture)
 
     def _capture(self) -> ModelGraph:
         self.count += 1

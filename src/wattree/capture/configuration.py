@@ -22,6 +22,7 @@ def model_from_config(
     sources: tuple[str, ...] = (),
     sequence: int | None = None,
     capture: bool = False,
+    normal: bool = True,
 ) -> ModelGraph:
     """Return the model graph of a parsed `config.json`.
 
@@ -36,6 +37,7 @@ def model_from_config(
         sources: Where the figures come from.
         sequence: Tokens per sample at which a captured model's sizes are exact; None: the model's.
         capture: Capture it even where it can be read.
+        normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
 
     Raises:
         ModelError: It cannot be read, built or recorded.
@@ -45,14 +47,14 @@ def model_from_config(
     is_plain = not isinstance(model_type, str) or model_type in readable_model_types()
     if is_plain and not capture:
         return transformer_from_config(config, where, name=name, sources=sources)
-    graph = captured_from_config(config, where, sequence=sequence)
+    graph = captured_from_config(config, where, sequence=sequence, normal=normal)
     return replace(
         graph, name=name or where, architecture=str(model_type), sources=(*sources, *graph.sources)
     )
 
 
 def captured_from_config(
-    config: Mapping[str, Any], where: str, *, sequence: int | None = None
+    config: Mapping[str, Any], where: str, *, sequence: int | None = None, normal: bool = True
 ) -> ModelGraph:
     """Return the training graph of the library's module for a configuration.
 
@@ -67,7 +69,8 @@ def captured_from_config(
     def capture() -> ModelGraph:
         modules = import_module("wattree.capture.huggingface_modules")
         recording = modules.recorded_config(config, where, sequence=sequence)
-        graph: ModelGraph = import_module("wattree.capture.convert").model_graph(recording)
+        convert = import_module("wattree.capture.convert")
+        graph: ModelGraph = convert.model_graph(recording, normal=normal)
         return graph
 
-    return kept_graph(config, where, sequence, capture)
+    return kept_graph(config, where, (sequence, normal), capture)

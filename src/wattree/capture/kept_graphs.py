@@ -31,7 +31,7 @@ _MOST_GRAPHS: Final = 16
 def kept_graph(
     config: Mapping[str, Any],
     where: str,
-    sequence: int | None,
+    choices: tuple[object, ...],
     capture: Callable[[], ModelGraph],
 ) -> ModelGraph:
     """Return the graph of a configuration, from this process, the cache, or captured and kept.
@@ -39,10 +39,10 @@ def kept_graph(
     Args:
         config: Parsed.
         where: The file, as the graph's messages name it.
-        sequence: At which its sizes are exact.
+        choices: How it is captured.
         capture: Builds and records the model.
     """
-    key = json.dumps([config, where, sequence], sort_keys=True, default=repr)
+    key = json.dumps([config, where, choices], sort_keys=True, default=repr)
     if key not in _GRAPHS:
         graph = _stored(key, capture)
         while len(_GRAPHS) >= _MOST_GRAPHS:

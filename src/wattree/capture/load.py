@@ -26,6 +26,7 @@ def load_model(
     arguments: Mapping[str, Any] | None = None,
     sequence: int | None = None,
     capture: bool = False,
+    normal: bool = True,
 ) -> ModelGraph:
     """Return the graph of a model of the catalog, or of a `config.json` or its folder.
 
@@ -37,6 +38,7 @@ def load_model(
         arguments: Options of a model of the catalog that has some, such as `image_size`.
         sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.
         capture: Build and capture it with transformers even where its family can be read.
+        normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
 
     Raises:
         MissingExtraError: It has to be captured, and torch or transformers are missing.
@@ -56,18 +58,20 @@ def load_model(
         path = Path(text)
         file = path / "config.json" if path.is_dir() else path
         config = read_config(file)
-        return model_from_config(config, str(file), sequence=sequence, capture=capture)
+        return model_from_config(
+            config, str(file), sequence=sequence, capture=capture, normal=normal
+        )
     entry = catalog_entry(text)
     if entry.config is None:
         from wattree.capture.zoo.graph import built_in_graph
 
         return built_in_graph(entry.name, arguments or {})
     _refuse(arguments, entry.name)
-    return _of_catalogue(entry.name, sequence, capture=capture)
+    return _of_catalogue(entry.name, sequence, capture=capture, normal=normal)
 
 
 @lru_cache(maxsize=64)  # entries do not change, and what is compiled of a graph is kept with it
-def _of_catalogue(name: str, sequence: int | None, *, capture: bool) -> ModelGraph:
+def _of_catalogue(name: str, sequence: int | None, *, capture: bool, normal: bool) -> ModelGraph:
     entry = catalog_entry(name)
     assert entry.config is not None
     return model_from_config(
@@ -77,6 +81,7 @@ def _of_catalogue(name: str, sequence: int | None, *, capture: bool) -> ModelGra
         sources=(entry.source,),
         sequence=sequence,
         capture=capture,
+        normal=normal,
     )
 
 

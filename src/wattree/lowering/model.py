@@ -84,20 +84,17 @@ def _has_attention(model: ModelGraph) -> bool:
 
 
 def _built(job: Job) -> ModelGraph:
-    source = job.model
+    source, data = job.model, job.data
+    sequence = data.sequence_length if data.has_sequence else None
+    software = software_family(job.software, own_family=False).with_traits(job.traits)
+    # Operators written out by hand run kernel by kernel.
+    normal = software.compiled or not software.library_kernels
     if source.transformer is not None:
         graph = transformer_from_mapping(usual_block(job)[0], f"{job.source}: model.transformer")
     elif source.ffn is not None:
         graph = build_ffn(source.ffn)
     elif source.module is not None:
-        data = job.data
-        software = software_family(job.software, own_family=False).with_traits(job.traits)
-        graph = module_graph(
-            source.module,
-            sequence=data.sequence_length if data.has_sequence else None,
-            # Operators written out by hand run kernel by kernel.
-            normal=software.compiled or not software.library_kernels,
-        )
+        graph = module_graph(source.module, sequence=sequence, normal=normal)
     else:
         assert source.name is not None
         name = source.name
@@ -105,8 +102,9 @@ def _built(job: Job) -> ModelGraph:
         graph = load_model(
             name if "/" in name else located_model(name, source.folder),
             arguments=source.arguments,
-            sequence=job.data.sequence_length if job.data.has_sequence else None,
+            sequence=sequence,
             capture=source.capture,
+            normal=normal,
         )
     if source.lora is not None:
         lora = source.lora

@@ -190,8 +190,8 @@ def _software_of(job: Job, model: ModelGraph) -> Software:
     software = software_family(job.software, own_family=model.own_family)
     if job.workload is not WorkloadKind.TRAIN:
         software = replace(software, **_LOADED)
-    is_recorded = not model.own_family  # and has the steps of its own
-    if is_recorded or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
+    by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
+    if by_kernel or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
     software = software.with_traits(job.traits)

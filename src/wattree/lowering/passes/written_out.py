@@ -181,11 +181,10 @@ def copies_of_inputs(
         readers = [o for o in block.operators if o.kind in MATMULS and tensor.name in o.saved]
         if tensor.name not in made or not readers:
             continue
-        apart, counted = len(readers), sum(each.linear_layers for each in readers)
-        for kind, copies in (("casts", apart - 1.0), ("step_casts", counted - apart)):
-            if copies > 0:
-                name, size = f"{tensor.name}.{kind}", tensor.size.scaled(copies)
-                found.append(replace(tensor, name=name, size=size, kind=kind))
+        copies = sum(each.linear_layers for each in readers) - 1.0
+        if copies > 0:
+            name, size = f"{tensor.name}.casts", tensor.size.scaled(copies)
+            found.append(replace(tensor, name=name, size=size, kind="casts"))
     return found
 
 
