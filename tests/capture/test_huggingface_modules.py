@@ -279,3 +279,28 @@ def test_infinities_of_a_configuration_are_read_as_the_library_writes_them(
     )
     with pytest.raises(ModelError, match="hidden_size"):
         load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name"),
+    [
+        ("bert", "BertForSequenceClassification"),
+        ("bert", "BertForQuestionAnswering"),
+        ("llama", "LlamaForSequenceClassification"),
+    ],
+)
+def test_a_class_with_another_head_is_captured(model_type: str, name: str, tmp_path: Path) -> None:
+    """Fine-tuning ends in such classes; what they share with those that are read is the same."""
+    config = {**TINY, "model_type": model_type, "intermediate_size": 64, "architectures": [name]}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+
+    graph = load_model(path, sequence=16)
+
+    assert graph.layers == 2
+    assert not [each for each in graph.warnings if "unknown" in each]
+    assert [i.path for i in graph.instances][-1].split(".")[0] in (
+        "classifier",
+        "qa_outputs",
+        "score",
+    )

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from wattree.capture.huggingface import readable_model_types, transformer_from_config
 from wattree.capture.kept_graphs import kept_graph
 from wattree.capture.library_types import check_model_type, library_model_types
 from wattree.errors import check_packages
 from wattree.graph import ModelGraph
+
+#: How classes end that the families' readers know.
+_READ_HEADS: Final = ("ForCausalLM", "ForConditionalGeneration", "ForMaskedLM", "ForPreTraining")
 
 
 def model_from_config(
@@ -26,9 +29,9 @@ def model_from_config(
 ) -> ModelGraph:
     """Return the model graph of a parsed `config.json`.
 
-    Language models of the known families are read without any library. Every other type is built by
-    the transformers library and captured: without weights, without network, and never with code of
-    its repository.
+    Language models of the known families are read without any library. Every other type, and
+    classes with another head, such as classifiers of texts, are built by the transformers library
+    and captured: without weights, without network, and never with code of its repository.
 
     Args:
         config: Parsed.
@@ -45,12 +48,18 @@ def model_from_config(
     """
     model_type = config.get("model_type")
     is_plain = not isinstance(model_type, str) or model_type in readable_model_types()
-    if is_plain and not capture:
+    if is_plain and not capture and not _has_other_head(config):
         return transformer_from_config(config, where, name=name, sources=sources)
     graph = captured_from_config(config, where, sequence=sequence, normal=normal)
     return replace(
         graph, name=name or where, architecture=str(model_type), sources=(*sources, *graph.sources)
     )
+
+
+def _has_other_head(config: Mapping[str, Any]) -> bool:
+    classes = config.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else None
+    return isinstance(name, str) and "For" in name and not name.endswith(_READ_HEADS)
 
 
 def captured_from_config(

@@ -80,6 +80,8 @@ def huggingface_module(
     model = library_class(config, found, where)
     if not getattr(model, "_supports_sdpa", True):
         found._attn_implementation = "eager"
+    if model.__name__.endswith("ForSequenceClassification") and found.pad_token_id is None:
+        found.pad_token_id = 0  # needed to find the last token of several samples
 
     def build() -> nn.Module:
         try:
