@@ -17,6 +17,7 @@ from wattree.errors import JobError
         ("examples/design/dlrm.yaml", "a design study, expected a job: use `wattree design`"),
         ("src/wattree/cost/calibration.yaml", "a calibration, expected a job: give it as"),
         ("src/wattree/hardware/catalog/nodes/dgx-h100.yaml", "a node, expected a job: name it as"),
+        ("src/wattree/hardware/catalog/devices/a30.yaml", "a device, expected a job: name it as"),
     ],
 )
 def test_what_is_no_job_says_what_it_is(root: Path, file: str, kind: str) -> None:

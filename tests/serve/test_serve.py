@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -30,6 +31,7 @@ from wattree.files import yaml_of
 from wattree.search import Plan
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState, choices
+from wattree.strategy import StrategyOptions
 
 SMALL = {"model": "gpt2", "node": "dgx-a100", "sequence_length": "1024", "global_batch": "64"}
 NONE: dict[str, Path] = {}
@@ -125,6 +127,64 @@ def test_strategies_of_a_plan_go_into_the_controls_and_come_back() -> None:
         assert step.step_time_s == pytest.approx(idea[0].result.step_time_s, rel=1e-9)
 
 
+def test_a_degree_moves_after_a_strategy_of_a_plan_was_used() -> None:
+    """Data parallelism takes what the other degrees leave, as before the plan."""
+    state = PageState.of({**SMALL, "nodes": "2", "software": "megatron-core"})
+    options = wattree.plan(state.job(NONE), top=1).ideas[0][0].options
+    used = state.with_options(options.changed(dp=8, tp=2, cp=1, pp=1)).values
+    job = PageState.of({**used, "tp": "4"}).job(NONE)
+
+    assert "dp" not in used.get("more", "")
+    assert isinstance(job.strategy, StrategyOptions)
+    assert job.strategy.dp == 4
+
+
+def test_degrees_that_do_not_fit_the_others_cannot_be_chosen() -> None:
+    """Eight devices are no four stages of four."""
+    found = choices(PageState.of({**START, "tp": "4"}), NONE)
+    why = {choice.value: choice.why_not for choice in found["pp"]}
+
+    assert why == {
+        "1": "",
+        "2": "",
+        "4": "16 ranks do not divide 8 devices",
+        "8": "32 ranks do not divide 8 devices",
+    }
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model": "meta-llama/Llama-3.1-8B"},
+        {"model": "Llama-3.1-8B"},
+        {"node": "DGX H100"},
+        {"node": "1x-rtx-4090"},
+        {"site": "Sweden"},
+    ],
+)
+def test_names_are_taken_as_in_a_job(values: dict[str, str]) -> None:
+    """Aliases, capitals, and nodes of some number of a card."""
+    state = PageState.of({**START, **values})
+    again = wattree.job_from_mapping(yaml_of(state.yaml(NONE), "file"))
+
+    assert wattree.estimate(state.job(NONE)) == wattree.estimate(again)
+
+
+def test_adapters_on_frozen_weights_can_be_chosen() -> None:
+    """LoRA and QLoRA, of which remedies speak."""
+    of_cards = {"node": "2x-rtx-4090", "software": "hf-trainer", "sharding": "none"}
+    rank = {"lora_rank": "16"}
+    states = [of_cards, of_cards | rank, of_cards | rank | {"lora_base": "nf4"}]
+    jobs = [PageState.of({**START, **values}).job(NONE) for values in states]
+    whole, lora, quantized = (wattree.estimate(job).memory.peak_bytes for job in jobs)
+
+    assert whole > lora > quantized
+    assert yaml_of(PageState.of({**START, **states[2]}).yaml(NONE), "file")["model"] == {
+        "name": "llama-3.1-8b",
+        "lora": {"rank": 16, "base": "nf4"},
+    }
+
+
 def test_what_the_software_lacks_cannot_be_chosen() -> None:
     """Torchtitan has no ZeRO-1."""
     found = choices(PageState.of(START), NONE)
@@ -148,6 +208,7 @@ def test_what_the_software_lacks_cannot_be_chosen() -> None:
         ({"more": "x" * 5000}, "more than 4000 characters"),
         ({"more": "[1, 2"}, "further keys"),
         ({"more": "!!python/object/apply:os.system [ls]"}, "further keys"),
+        ({"more": "tp: 2"}, "tp: has a control of its own"),
         ({"nodes": "-3"}, "cluster.nodes"),
         ({"tp": "3"}, "strategy"),
     ],
@@ -238,12 +299,77 @@ def test_a_job_file_names_the_file_that_its_user_has(server: Server) -> None:
 
 def test_a_file_that_is_no_node_is_refused_by_its_own_name(server: Server) -> None:
     """The server's folder means nothing to its user, and the controls keep what they have."""
-    body = b"model: gpt2\ndata: {global_batch: 8}\n"
+    body = b"devices: {value: 8, source: ours}\n"
     status, text = server.ask("/files?name=job.yaml", method="POST", body=body)
 
     assert status == 422
-    assert "name: is missing" in text
+    assert "is missing" in text
     assert "node.yaml" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("job.yaml", b"model: gpt2\ndata: {}\ncluster: {}\n", "this is a job, expected a node"),
+        ("study.yaml", b"workloads: []\naxes: {}\n", "use `wattree design`"),
+        ("gpu.yaml", b"architecture: a\nmatrix_peak: {}\n", "name it as `device:` of a node"),
+        ("node.json", b'{"device": "a", "devices": 8}', "this is a node"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(
+    server: Server, name: str, body: bytes, words: str
+) -> None:
+    """With what it is for."""
+    status, text = server.ask(f"/files?name={name}", method="POST", body=body)
+
+    assert status == 422
+    assert words in text
+
+
+def test_an_uploaded_file_is_called_as_its_user_calls_it(server: Server) -> None:
+    """In messages and in files for frameworks, not by its place on the server."""
+    config = {
+        "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "vocab_size": 1000,
+        "num_attention_heads": 8, "intermediate_size": 1024, "max_position_embeddings": 1024,
+    }  # fmt: skip
+    body = json.dumps(config).encode()
+    _, label = server.ask("/files?name=own.json", method="POST", body=body)
+    state = {**SMALL, "model": label, "micro_batch": "1", "software": "hf-trainer"}
+    _, refused = server.ask(f"/figures?{urlencode({**state, 'sequence_length': '4096'})}")
+    address = f"{server.base}/framework.zip?{urlencode({**state, 'to': 'hf-trainer'})}"
+    asked = urllib.request.Request(address, headers={"X-Wattree-Token": server.token})
+    with urllib.request.urlopen(asked, timeout=120) as answer:
+        archive = zipfile.ZipFile(io.BytesIO(answer.read()))
+
+    assert "4096 tokens" in refused
+    assert "wattree-serve" not in refused
+    assert "wattree-serve" not in archive.read("hf-trainer/README.md").decode()
+
+
+def test_a_link_that_is_partly_wrong_still_opens_the_page(server: Server) -> None:
+    """One of another version, and states to compare that are no jobs."""
+    state = urlencode(
+        {
+            **SMALL,
+            "unknown": "1",
+            "with": urlencode({**SMALL, "micro_batch": "1", "global_batch": "7"}),
+        }
+    )
+    status, text = server.ask(f"/?{state}")
+
+    assert status == 200
+    assert "Left out of the address: unknown" in text
+    assert 'value="gpt2"' in text
+    assert "7 samples cannot be split" in text
+
+
+def test_figures_side_by_side_stand_in_rows_of_their_own(server: Server) -> None:
+    """A node without a price has no cost, and its carbon is not shown as one."""
+    states = [urlencode({**START, "node": node}) for node in ("dgx-h100", "8x-rtx-4090")]
+    _, text = server.ask("/compare?" + urlencode([("with", state) for state in states]))
+
+    assert re.search(r"Cost per step</th><td>\$[^<]*</td><td>–</td>", text)
+    assert re.search(r"Carbon per step</th><td>[^<]* CO2e</td><td>[^<]* CO2e</td>", text)
 
 
 def test_a_step_that_does_not_fit_says_what_makes_it_fit(server: Server) -> None:
@@ -351,10 +477,27 @@ def test_a_search_can_be_cancelled(page: Any) -> None:
     page.fill("[name=nodes]", "512")
     page.fill("[name=global_batch]", "4096")
     page.click("#plan")
-    page.click("#cancel")
+    page.focus("#cancel")
+    page.wait_for_function("() => document.querySelector('progress').max > 1")
+    page.keyboard.press("Enter")  # progress was drawn anew, and the focus is where it was
     page.wait_for_selector("[data-over=yes]")
 
     assert "cancelled" in page.inner_text("#plans")
+    assert page.evaluate("document.activeElement.textContent") == "Plan"
+
+
+@needs_chromium
+def test_what_is_chosen_by_software_and_file_follows(page: Any, tmp_path: Path) -> None:
+    """The framework of the software; and why a file is refused, line by line."""
+    with page.expect_response(re.compile("/controls")):
+        page.select_option("[name=software]", "hf-trainer")
+    page.wait_for_function("() => document.getElementById('framework').value === 'hf-trainer'")
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "hidden_size": -5}', encoding="utf-8")
+    page.set_input_files("#file", path)
+    page.wait_for_function("() => document.getElementById('file-hint').innerText.includes('; ')")
+
+    assert page.inner_text("#file-hint").startswith("config.json: hidden_size: found -5")
 
 
 @needs_chromium

@@ -45,6 +45,12 @@ class ConcreteJob:
     compiled: bool = False
 
     @property
+    def title(self) -> str:
+        """Name of the model for people: of a file elsewhere, the file's name alone."""
+        path = Path(self.model.name)
+        return path.name if path.is_absolute() else self.model.name
+
+    @property
     def nodes(self) -> int:
         """Hosts that the job runs on."""
         return max(1, -(-self.options.ranks // self.job.cluster.node.devices))

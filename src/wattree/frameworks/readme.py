@@ -20,7 +20,7 @@ def readme(framework: Framework, concrete: ConcreteJob, written: Written, launch
     hosts = f"{concrete.nodes} x {concrete.devices_per_node} devices ({job.cluster.label})"
     return "\n".join(
         [
-            f"# {concrete.model.name} with {framework.title}",
+            f"# {concrete.title} with {framework.title}",
             "",
             f"Written by `wattree export --to {framework.name}` for {framework.versions} "
             f"({framework.source}).",

@@ -123,7 +123,7 @@ def _sections(concrete: ConcreteJob, model: str, flavor: str) -> dict[str, dict[
     share = job.data.global_batch // options.replicas
     micro_batch = options.pipeline.micro_batch
     found: dict[str, dict[str, Any]] = {
-        "job": {"description": f"{concrete.model.name}, planned by Wattree"},
+        "job": {"description": f"{concrete.title}, planned by Wattree"},
         "model": {"name": model, "flavor": flavor, "hf_assets_path": f"./assets/hf/{flavor}"},
         "optimizer": {"name": _OPTIMIZERS.get(job.optimizer, "")},
         "training": {

@@ -373,18 +373,19 @@ def _open(kind: str, name_or_path: str | Path | Description) -> tuple[Path, Fiel
 
 
 def _path(kind: str, name_or_path: str | Path) -> Path:
-    if isinstance(name_or_path, Path) or _is_path(name_or_path):
+    if isinstance(name_or_path, Path) or is_path(name_or_path):
         return Path(name_or_path)
     return CATALOG / _FOLDERS[kind] / f"{canonical_name(kind, name_or_path)}.yaml"
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Return whether what stands in place of a name is a file."""
     return "/" in text or "\\" in text or text.endswith((".yaml", ".yml"))
 
 
 def _next_to(path: Path, name: str) -> str | Path:
     """Return a name unchanged, and a path resolved against the folder of the file that holds it."""
-    return path.parent / name if _is_path(name) else name
+    return path.parent / name if is_path(name) else name
 
 
 def _plain(name: str) -> str:

@@ -12,7 +12,7 @@ _KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "a queue": (frozenset({"cluster", "jobs"}), "use `wattree schedule`"),
     "a calibration": (frozenset({"constants"}), "give it as `--calibration`"),
     "a measured run": (frozenset({"wall_s", "energy_j"}), "use `wattree energy`"),
-    "a device": (frozenset({"architecture", "matrix"}), "name it as `device:` of a node"),
+    "a device": (frozenset({"architecture", "matrix_peak"}), "name it as `device:` of a node"),
     "a node": (frozenset({"device", "devices"}), "name it as `cluster: {node: FILE}` of a job"),
     "a model's config.json": (frozenset({"model_type"}), "name it as `model:` of a job"),
 }

@@ -41,11 +41,18 @@ class Answers:
         self._lock = threading.Lock()
         self._simulated = lru_cache(maxsize=_REMEMBERED)(self._simulate)
 
-    def page(self, state: PageState, compared: Sequence[str]) -> str:
-        """Return the whole page."""
+    def page(self, state: PageState, compared: Sequence[str], ignored: Sequence[str]) -> str:
+        """Return the whole page.
+
+        Args:
+            state: Of the controls.
+            compared: Addresses of states to lay side by side.
+            ignored: What the address of the page has and no control takes.
+        """
         return fragment(
             "page.html.j2",
             values=state.values,
+            ignored=ignored,
             known=suggestions(),
             uploaded=list(self.files),
             controls=fragment("controls.html.j2", **self._controls(state)),
@@ -64,20 +71,34 @@ class Answers:
 
     def figures(self, state: PageState) -> str:
         """Return the figures of a state by the closed form, or its problems."""
-        problems: tuple[str, ...] = ()
-        cards: tuple[Card, ...] = ()
-        notes: tuple[str, ...] = ()
+        cards, notes, problems = self._figures_or_problems(state)
+        return fragment("figures.html.j2", cards=cards, problems=problems, notes=notes)
+
+    def problems(self, error: WattreeError) -> str:
+        """Return what is wrong, as a part of the page."""
+        return fragment("figures.html.j2", cards=(), problems=self._problems(error), notes=())
+
+    def _problems(self, error: WattreeError) -> list[str]:
+        return [self._in_words(line) for line in problems_of(error)]
+
+    def _in_words(self, text: str) -> str:
+        """Return a message that calls uploaded files as their users do."""
+        for label, path in self.files.items():
+            text = text.replace(str(path), label)
+        return text.removeprefix("the page: ")
+
+    def _figures_or_problems(
+        self, state: PageState
+    ) -> tuple[Sequence[Card], Sequence[str], Sequence[str]]:
+        """Return cards, notes on them, and problems, of which there are some without cards."""
         try:
             with self._lock:
                 job = state.job(self.files)
                 if isinstance(job.strategy, str):
-                    problems = ("Choose a strategy, or press Plan to find one.",)
-                else:
-                    figures = self._figures(state, job)
-                    cards, notes = step_cards(figures), (*job.assumed, *job.warnings)
+                    return (), (), ("Choose a strategy, or press Plan to find one.",)
+                return step_cards(self._figures(state, job)), (*job.assumed, *job.warnings), ()
         except WattreeError as error:
-            problems = tuple(problems_of(error))
-        return fragment("figures.html.j2", cards=cards, problems=problems, notes=notes)
+            return (), (), self._problems(error)
 
     def _figures(self, state: PageState, job: wattree.Job) -> Mapping[str, Any]:
         """Return the figures by the closed form; by simulation where it knows too little."""
@@ -136,29 +157,34 @@ class Answers:
             links = [
                 urlencode(state.with_options(idea[0].options).values) for idea in running.plan.ideas
             ]
-        return fragment("plan_list.html.j2", running=running, plan=view, links=links)
+        failure = self._in_words(running.failure)
+        return fragment(
+            "plan_list.html.j2", running=running, failure=failure, plan=view, links=links
+        )
 
     def comparison(self, queries: Sequence[str]) -> str:
-        """Return up to four states side by side."""
-        runs, rows = [], []
-        for query in queries:
-            state = PageState.of(dict(parse_qsl(query)))
-            with self._lock:
-                runs.append((query, state, self._figures(state, state.job(self.files))))
-        names = dict.fromkeys(name for _, state, _ in runs for name in state.values)
-        for name in names:
-            values = [state.values.get(name, "default") for _, state, _ in runs]
+        """Return up to four states side by side; one that cannot be predicted says why."""
+        states = [PageState.known_of(dict(parse_qsl(query)))[0] for query in queries]
+        rows = []
+        for name in dict.fromkeys(name for state in states for name in state.values):
+            values = [state.values.get(name, "default") for state in states]
             if len(set(values)) > 1:
                 rows.append((name.replace("_", " "), values))
-        cards = [step_cards(figures) for _, _, figures in runs]
-        for number, card in enumerate(cards[0]):
-            words = [each[number].value if number < len(each) else "–" for each in cards]
-            rows.append((card.name.partition(",")[0], words))
-        return fragment("comparison.html.j2", queries=[query for query, _, _ in runs], rows=rows)
+        figures = [self._compared(state) for state in states]
+        shown = dict.fromkeys(name for each in figures for name in each)
+        rows += [(name, [each.get(name, "–") for each in figures]) for name in shown]
+        return fragment("comparison.html.j2", queries=queries, rows=rows)
+
+    def _compared(self, state: PageState) -> dict[str, str]:
+        """Return name → value of the figures of a state."""
+        cards, _, problems = self._figures_or_problems(state)
+        shown = {card.name.partition(",")[0]: card.value for card in cards}
+        return shown or {"Cannot be predicted": "; ".join(problems)}
 
 
 def problems_of(error: WattreeError) -> list[str]:
     """Return what is wrong, one line each."""
-    if isinstance(error, JobError):
+    if isinstance(error, JobError | StrategyError):
         return list(error.problems)
-    return [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines()]
+    return [line for line in lines if line and not line.endswith(" problems:")]

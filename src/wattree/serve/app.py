@@ -19,10 +19,11 @@ from wattree.capture import load_model
 from wattree.errors import JobError, WattreeError
 from wattree.files import yaml_of
 from wattree.hardware import load_node
+from wattree.job.kinds import wrong_kind
 from wattree.json_text import parsed_object
 from wattree.report.html.documents import write_step_report
 from wattree.report.html.templates import style
-from wattree.serve.answers import PAGE, Answers, fragment, problems_of
+from wattree.serve.answers import PAGE, Answers, problems_of
 from wattree.serve.guard import Guard
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState
@@ -66,17 +67,9 @@ def make_app(token: str, hosts: frozenset[str], *, plans: Plans | None = None) -
         Route("/page.js", served.script),
         Route("/page.css", served.style),
     ]
-    handlers: Any = {WattreeError: _mistake}
+    handlers: Any = {WattreeError: served.mistake}
     app = Starlette(routes=routes, lifespan=served.lifespan, exception_handlers=handlers)
     return Guard(app, token, hosts)
-
-
-async def _mistake(request: Request, error: Exception) -> Response:
-    """Respond to a user error with its problems, as a part of the page."""
-    del request
-    assert isinstance(error, WattreeError)
-    text = fragment("figures.html.j2", cards=(), problems=problems_of(error), notes=())
-    return HTMLResponse(text, 422)
 
 
 class _Served:
@@ -94,12 +87,18 @@ class _Served:
         self._plans.cancel_all()
         self._folder.cleanup()
 
+    async def mistake(self, request: Request, error: Exception) -> Response:
+        """Answer a user's mistake with its problems, as a part of the page."""
+        del request
+        assert isinstance(error, WattreeError)
+        return HTMLResponse(self._answers.problems(error), 422)
+
     async def page(self, request: Request) -> Response:
         """Answer with the whole page, in the state of its address."""
         query = _query(request)
         compared = request.query_params.getlist("with")
-        state = PageState.of(query or START)
-        return await _html(self._answers.page, state, compared[:_MOST_COMPARED])
+        state, ignored = PageState.known_of(query or START)
+        return await _html(self._answers.page, state, compared[:_MOST_COMPARED], ignored)
 
     async def controls(self, request: Request) -> Response:
         """Answer with the controls of a state."""
@@ -148,11 +147,13 @@ class _Served:
         if len(self._answers.files) >= _MOST_FILES:
             raise JobError(name, [f"more than {_MOST_FILES} files; restart the server"])
         if name.endswith(".json"):
-            parsed_object(body)
+            other = wrong_kind(parsed_object(body), "a model's config.json")
         elif name.endswith((".yaml", ".yml")):
-            yaml_of(body.decode("utf-8", errors="replace"), name)
+            other = wrong_kind(yaml_of(body.decode("utf-8", errors="replace"), name), "a node")
         else:
-            raise JobError(name, ["expected a model's config.json or a node's .yaml"])
+            other = "expected a model's config.json or a node's .yaml"
+        if other:
+            raise JobError(name, [other])
         digest = hashlib.sha256(body).hexdigest()[:8]
         folder = Path(self._folder.name) / digest
         folder.mkdir(exist_ok=True)

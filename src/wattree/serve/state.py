@@ -5,17 +5,17 @@ The whole state is in the address of the page: names and values of its controls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.capture import model_names
+from wattree.capture import catalog_entry, model_names
 from wattree.cost import SOFTWARE
 from wattree.errors import JobError, WattreeError, nearest
 from wattree.files import yaml_of
-from wattree.hardware import Precision
-from wattree.hardware.load import node_names, site_names
+from wattree.hardware import Precision, describe, is_path, node_names, site_names
 from wattree.job import Job, job_from_mapping
 from wattree.job.offers import offer_of
 from wattree.job.written import job_yaml, yaml_text
@@ -46,12 +46,22 @@ START: Final[Mapping[str, str]] = {
 _JOB_KEYS: Final = ("model", "precision", "software")
 _DATA_KEYS: Final = ("sequence_length", "global_batch")
 _CLUSTER_KEYS: Final = ("node", "nodes", "site", "power_limit")
+#: Controls of low-rank adapters → keys of `model.lora`.
+_LORA_KEYS: Final[Mapping[str, str]] = {"lora_rank": "rank", "lora_base": "base"}
+#: What names a model, a node and a site.
+_EXPECTED: Final = dict.fromkeys(
+    ("model", "node"), "a name of the catalog, or an uploaded file"
+) | {"site": "a name of the catalog"}
+#: Degrees that have controls.
+_AXES: Final = ("tp", "pp", "cp", "ep")
+#: How `model.lora.base` may store the frozen weights.
+_LORA_BASES: Final = ("nf4", "nf4-double")
 #: Controls of the strategy; what else a strategy says stands in `more`, as YAML.
 STRATEGY_KEYS: Final[tuple[str, ...]] = (
     *("tp", "pp", "cp", "ep", "micro_batch", "sharding", "recompute", "schedule"),
     *("virtual_stages", "sequence_parallel", "context"),
 )
-_NAMES: Final = (*_JOB_KEYS, *_DATA_KEYS, *_CLUSTER_KEYS, *STRATEGY_KEYS, "more")
+_NAMES: Final = (*(*_JOB_KEYS, *_DATA_KEYS, *_CLUSTER_KEYS, *_LORA_KEYS, *STRATEGY_KEYS, "more"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +77,40 @@ class PageState:
         Raises:
             JobError: A control is unknown, or its value is too long.
         """
+        state, problems = cls.known_of(query)
+        if problems:
+            raise JobError("the address of the page", problems)
+        return state
+
+    @classmethod
+    def known_of(cls, query: Mapping[str, str]) -> tuple[PageState, list[str]]:
+        """Return the state that an address names, and what of the address is left out, and why."""
         unknown = [name for name in query if name not in _NAMES]
         long = [name for name, value in query.items() if len(value) > _LONGEST]
         problems = [f"{name}: unknown; expected one of {', '.join(_NAMES)}" for name in unknown]
         problems += [f"{name}: found more than {_LONGEST} characters" for name in long]
-        if problems:
-            raise JobError("the address of the page", problems)
-        values = {name: value.strip() for name, value in query.items() if value.strip()}
-        return cls(values)
+        wrong = {*unknown, *long}
+        values = {name: value.strip() for name, value in query.items() if name not in wrong}
+        return cls({name: value for name, value in values.items() if value}), problems
 
-    @property
-    def mapping(self) -> dict[str, Any]:
-        """The job, as its file has it.
+    def mapping(self, renamed: Mapping[str, str]) -> dict[str, Any]:
+        """Return the job, as its file has it.
+
+        Args:
+            renamed: Model or node of the controls → what the file calls it.
 
         Raises:
-            WattreeError: `more` is no YAML mapping.
+            WattreeError: `more` is no YAML mapping, or has what a control has.
         """
-        found: dict[str, Any] = {name: self.values[name] for name in _JOB_KEYS if self._has(name)}
-        found["data"] = {name: _number(self.values[name]) for name in _DATA_KEYS if self._has(name)}
-        found["cluster"] = {
-            name: _number(self.values[name]) for name in _CLUSTER_KEYS if self._has(name)
-        }
-        strategy: dict[str, Any] = {
-            name: _number(self.values[name]) for name in STRATEGY_KEYS if self._has(name)
-        }
-        strategy |= _further(self.values.get("more", ""))
+        own = {name: self.values[name] for name in ("model", "node") if name in self.values}
+        values = {**self.values, **{name: renamed.get(own[name], own[name]) for name in own}}
+        found: dict[str, Any] = {name: values[name] for name in _JOB_KEYS if name in values}
+        if lora := _numbers(values, _LORA_KEYS):
+            found["model"] = {"name": values.get("model", "")}
+            found["model"]["lora"] = {_LORA_KEYS[name]: each for name, each in lora.items()}
+        found["data"] = _numbers(values, _DATA_KEYS)
+        found["cluster"] = _numbers(values, _CLUSTER_KEYS)
+        strategy = _numbers(values, STRATEGY_KEYS) | _further(values.get("more", ""))
         found["strategy"] = strategy or "auto"
         return found
 
@@ -104,13 +123,8 @@ class PageState:
         Raises:
             WattreeError: The controls describe no job; every problem is listed.
         """
-        mapping = self.mapping
-        _refuse_paths(mapping, files)
-        if (model := str(mapping.get("model"))) in files:
-            mapping["model"] = str(files[model])
-        if (node := str(mapping["cluster"].get("node"))) in files:
-            mapping["cluster"]["node"] = str(files[node])
-        return job_from_mapping(mapping, "the page")
+        named = _named(self.values, files)
+        return job_from_mapping(self.mapping(named), "the page")
 
     def yaml(self, files: Mapping[str, Path]) -> str:
         """Return the job as the text of a file.
@@ -118,26 +132,24 @@ class PageState:
         Args:
             files: Name → file of what was uploaded; the job names what its user has.
         """
-        mapping, head = self.mapping, ["Written by the page of `wattree serve`."]
-        for keys, name in ((mapping, "model"), (mapping["cluster"], "node")):
-            if keys.get(name) in files:
-                keys[name] = str(keys[name]).rpartition(" (")[0]
-                head.append(f"Put {keys[name]} into the folder of this file.")
-        return job_yaml(mapping, head="\n".join(head))
+        own = [self.values.get(name, "") for name in ("model", "node")]
+        renamed = {label: label.rpartition(" (")[0] for label in own if label in files}
+        head = ["Written by the page of `wattree serve`."]
+        head += [f"Put {name} into the folder of this file." for name in renamed.values()]
+        return job_yaml(self.mapping(renamed), head="\n".join(head))
 
     def with_options(self, options: Any) -> PageState:
         """Return the state with the strategy of a plan in its controls."""
         kept = {name: value for name, value in self.values.items() if name not in STRATEGY_KEYS}
         described = describe_options(options)
+        if "fsdp" not in described and described["sharding"] != "hybrid":
+            del described["dp"]  # what the other degrees leave over, also after one of them moves
         further = {key: value for key, value in described.items() if key not in STRATEGY_KEYS}
         shown = {name: str(described[name]).lower() for name in STRATEGY_KEYS if name in described}
         kept.pop("more", None)
         if further:
             shown["more"] = yaml_text(further).strip()
         return PageState({**kept, **shown})
-
-    def _has(self, name: str) -> bool:
-        return name in self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +184,25 @@ def choices(state: PageState, files: Mapping[str, Path]) -> dict[str, list[Contr
     }
     found["precision"] = [ControlChoice(str(each)) for each in Precision]
     found["software"] = [ControlChoice(name, label=each.title) for name, each in SOFTWARE.items()]
-    degrees = _degrees(state, files)
-    for axis in ("tp", "pp", "cp", "ep"):
+    found["lora_base"] = [ControlChoice(value) for value in _LORA_BASES]
+    devices = _devices(state, files)
+    for axis in _AXES:
         why = f"{software} has no {axis}" if offer and axis not in offer.axes else ""
+        others = math.prod(
+            whole_number(state.values.get(other, "")) or 1 for other in _AXES if other != axis
+        )
         found[axis] = [
-            ControlChoice(str(each), why_not=why if each > 1 else "") for each in degrees
+            ControlChoice(
+                str(each),
+                why_not=(why if each > 1 else "")
+                or (
+                    ""
+                    if devices % (each * others) == 0
+                    else f"{each * others} ranks do not divide {devices} devices"
+                ),
+            )
+            for each in range(1, min(devices, 256) + 1)
+            if devices % each == 0
         ]
     return found
 
@@ -191,14 +217,17 @@ def _lacks(offer: Any, software: str, name: str, value: str) -> str:
     return "" if offer is None or offer.has(name, known) else f"{software} does not have it"
 
 
-def _degrees(state: PageState, files: Mapping[str, Path]) -> list[int]:
-    """Return the degrees that divide the devices of the cluster; some where it is none yet."""
+def _devices(state: PageState, files: Mapping[str, Path]) -> int:
+    """Return the devices of the cluster; some number where it is none yet."""
     try:
         values = {name: value for name, value in state.values.items() if name not in STRATEGY_KEYS}
-        devices = PageState({**values, "more": ""}).job(files).cluster.devices
+        return PageState({**values, "more": ""}).job(files).cluster.devices
     except WattreeError:
-        devices = 64
-    return [each for each in range(1, min(devices, 256) + 1) if devices % each == 0]
+        return 64
+
+
+def _numbers(values: Mapping[str, str], names: Iterable[str]) -> dict[str, Any]:
+    return {name: _number(values[name]) for name in names if name in values}
 
 
 def _number(text: str) -> Any:
@@ -209,25 +238,42 @@ def _number(text: str) -> Any:
 
 
 def _further(text: str) -> dict[str, Any]:
-    return yaml_of(text, "further keys of the strategy") if text.strip() else {}
+    found = yaml_of(text, "further keys of the strategy") if text.strip() else {}
+    if twice := [f"{key}: has a control of its own" for key in STRATEGY_KEYS if key in found]:
+        raise JobError("further keys of the strategy", twice)
+    return found
 
 
-def _refuse_paths(mapping: Mapping[str, Any], files: Mapping[str, Path]) -> None:
-    """Refuse paths: the page takes names of the catalog and uploads, nothing that could be run."""
-    cluster = mapping["cluster"]
-    given = {"model": mapping.get("model", ""), "node": cluster.get("node", "")}
-    given["site"] = cluster.get("site", "")
-    known = suggestions()
-    problems = [
-        f"{name}: found '{value}', expected a name of the catalog, or an uploaded file"
-        + (f"; did you mean '{guess}'?" if (guess := nearest(str(value), known[name])) else "")
-        for name, value in given.items()
-        if value and value not in known[name] and value not in files
-    ]
-    problems += [
-        f"{name}: is missing, expected a name of the catalog, or an uploaded file"
-        for name in ("model", "node")
-        if not given[name]
-    ]
+def _named(values: Mapping[str, str], files: Mapping[str, Path]) -> dict[str, str]:
+    """Return model and node of the controls → the name in the catalog, or the uploaded file.
+
+    Raises:
+        JobError: One is missing, or neither: paths are refused, as some files could be run.
+    """
+    found, problems = {}, []
+    for kind in ("model", "node", "site"):
+        value = values.get(kind, "")
+        name = str(files.get(value, "")) if kind != "site" else ""
+        if not value and kind != "site":
+            problems.append(f"{kind}: is missing, expected {_EXPECTED[kind]}")
+        elif value and not (name := name or _catalog_name(kind, value)):
+            guess = nearest(value, suggestions()[kind])
+            hint = f"; did you mean '{guess}'?" if guess else ""
+            problems.append(f"{kind}: found '{value}', expected {_EXPECTED[kind]}{hint}")
+        found[value] = name
     if problems:
         raise JobError("the page", problems)
+    return found
+
+
+def _catalog_name(kind: str, name: str) -> str:
+    """Return how the catalog may be asked for a name or alias; empty where it has none."""
+    try:
+        if kind == "model":
+            return catalog_entry(name).name
+        if not is_path(name):
+            describe(kind, name)
+            return name
+    except WattreeError:
+        pass
+    return ""

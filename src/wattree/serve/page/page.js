@@ -50,6 +50,14 @@ async function refresh(controls) {
   const focused = document.activeElement?.name;
   parts.controls.innerHTML = fresh;
   if (focused) form.elements[focused]?.focus();
+  follow_software();
+}
+
+// Of the frameworks, the first that stands for the software of the controls.
+function follow_software() {
+  const name = form.elements.software.value, framework = document.getElementById("framework");
+  const fitting = [...framework.options].filter(each => each.dataset.software.split(" ").includes(name));
+  if (fitting.length && !fitting.some(each => each.selected)) fitting[0].selected = true;
 }
 
 function use(query) {
@@ -64,19 +72,31 @@ function use(query) {
   figures.scrollIntoView({ block: "nearest" });
 }
 
-async function follow(number) {
+async function follow(number, query) {
   while (polling === number) {
     await new Promise(resolve => setTimeout(resolve, 300));
     if (polling !== number) return;
-    parts.plans.innerHTML = await part(`/plans/${number}?` + state());
-    if (document.getElementById("running")?.dataset.over !== "no") return;
+    const fresh = await part(`/plans/${number}?` + query);
+    if (polling !== number) return;
+    const wasAtCancel = document.activeElement?.id === "cancel";
+    parts.plans.innerHTML = fresh;
+    const isOver = document.getElementById("running")?.dataset.over !== "no";
+    if (wasAtCancel) (isOver ? parts.plans.querySelector("h2") : document.getElementById("cancel"))?.focus();
+    if (isOver) return;
   }
 }
 
 async function plan() {
-  parts.plans.innerHTML = await part("/plans?" + state(), { method: "POST" });
+  cancel();
+  polling = 0;
+  const query = state();
+  parts.plans.innerHTML = await part("/plans?" + query, { method: "POST" });
   const running = document.getElementById("running");
-  if (running) follow(polling = running.dataset.number);
+  if (running) follow(polling = running.dataset.number, query);
+}
+
+function cancel() {
+  if (polling) fetch("/plans/" + polling, { method: "DELETE" }).catch(() => null);
 }
 
 async function lay() {
@@ -110,7 +130,7 @@ document.addEventListener("click", event => {
   if (!button) return;
   if (button.dataset.use !== undefined) use(button.dataset.use);
   if (button.dataset.drop !== undefined) { compared.splice(Number(button.dataset.drop), 1); lay(); }
-  if (button.id === "cancel") fetch("/plans/" + polling, { method: "DELETE" });
+  if (button.id === "cancel") cancel();
 });
 form.addEventListener("submit", event => { event.preventDefault(); refresh(true); });
 form.addEventListener("input", event => { if (event.target.id !== "file" && event.target.tagName !== "SELECT") refresh(false); });
@@ -118,9 +138,15 @@ form.addEventListener("change", event => { if (event.target.id !== "file") refre
 document.getElementById("file").addEventListener("change", async event => {
   const file = event.target.files[0], hint = document.getElementById("file-hint");
   if (!file) return;
-  const answer = await fetch("/files?name=" + encodeURIComponent(file.name), { method: "POST", body: file });
+  const answer = await fetch("/files?name=" + encodeURIComponent(file.name), { method: "POST", body: file }).catch(() => null);
+  event.target.value = "";  // the same file, changed, may be chosen again
+  if (!answer) { hint.textContent = "The server does not answer."; return; }
   const text = await answer.text();
-  if (!answer.ok) { hint.textContent = new DOMParser().parseFromString(text, "text/html").body.textContent.trim(); return; }
+  if (!answer.ok) {
+    const body = new DOMParser().parseFromString(text, "text/html").body, lines = [...body.querySelectorAll("li")];
+    hint.textContent = file.name + ": " + (lines.map(line => line.textContent).join("; ") || body.textContent.trim());
+    return;
+  }
   form.elements[file.name.endsWith(".json") ? "model" : "node"].value = text;
   hint.textContent = text + " is used.";
   refresh(true);
