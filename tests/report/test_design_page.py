@@ -275,6 +275,7 @@ def test_paper_has_every_plot_and_whole_tables(opened: Opened) -> None:
     )
     assert page.evaluate(empty) == 0
     assert page.locator("#points tbody tr").count() > 0
+    assert page.locator("#points thead").inner_text().split()[0] == "point"
     assert page.evaluate("document.documentElement.scrollWidth") <= 680
 
 

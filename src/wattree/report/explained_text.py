@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from wattree.report.words import part_in_words
+from wattree.report.words import part_in_words, percent
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def headline(found: Explanation) -> str:
     slower = found.measured_s / found.predicted_s - 1.0
     return (
         f"Step {format_time(found.measured_s)} measured, {format_time(found.predicted_s)} "
-        f"predicted: {abs(slower):.0%} {'slower' if slower > 0 else 'faster'}"
+        f"predicted: {percent(abs(slower))} {'slower' if slower > 0 else 'faster'}"
     )
 
 
