@@ -28,7 +28,7 @@ values = st.recursive(
         (b'{"a": "\xff"}', "found byte 0xff at 7, not UTF-8 text"),
         ("{", "line 1, column 2: Expecting property name"),
         ('{"a": 1, "a": 2}', "found the key 'a' twice"),
-        ("9" * 5000, "expected valid JSON"),
+        ("9" * 5000, "found a number of thousands of digits; expected valid JSON"),
         ('"' + "x" * 100 + '"', "found 102 B, expected at most 100 B"),
         (None, "found a NoneType, expected a text"),
     ],

@@ -47,8 +47,10 @@ def parsed_json(
         _refuse(f"line {error.lineno}, column {error.colno}: {error.msg}; expected valid JSON")
     except RecursionError:
         _refuse_depth()
-    except ValueError as error:  # a key twice, or an integer of thousands of digits
-        _refuse(f"{error}; expected valid JSON")
+    except JsonTextError:
+        raise
+    except ValueError:  # Python's own limit
+        _refuse("found a number of thousands of digits; expected valid JSON")
     _check_depth(found)
     return found
 
@@ -85,7 +87,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"found the key '{key}' twice")
+            _refuse(f"found the key '{key}' twice; expected valid JSON")
         found[key] = value
     return found
 

@@ -481,8 +481,11 @@ def test_a_search_can_be_cancelled(page: Any) -> None:
     page.fill("[name=global_batch]", "4096")
     page.click("#plan")
     page.focus("#cancel")
+    box = page.locator("#cancel").bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    page.mouse.down()
     page.wait_for_function("() => document.querySelector('progress').max > 1")
-    page.keyboard.press("Enter")  # progress was drawn anew, and the focus is where it was
+    page.mouse.up()  # progress was drawn anew, and the button is the one that was pressed
     page.wait_for_selector("[data-over=yes]")
 
     assert "cancelled" in page.inner_text("#plans")

@@ -78,11 +78,16 @@ async function follow(number, query) {
     if (polling !== number) return;
     const fresh = await part(`/plans/${number}?` + query);
     if (polling !== number) return;
+    const made = document.createElement("template"), label = parts.plans.querySelector("#running label");
+    made.innerHTML = fresh;
+    if (label && made.content.querySelector("[data-over=no]")) {  // the button stays under finger and focus
+      label.replaceWith(made.content.querySelector("label"));
+      continue;
+    }
     const wasAtCancel = document.activeElement?.id === "cancel";
     parts.plans.innerHTML = fresh;
-    const isOver = document.getElementById("running")?.dataset.over !== "no";
-    if (wasAtCancel) (isOver ? parts.plans.querySelector("h2") : document.getElementById("cancel"))?.focus();
-    if (isOver) return;
+    if (wasAtCancel) parts.plans.querySelector("h2")?.focus();
+    return;
   }
 }
 
