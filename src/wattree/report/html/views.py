@@ -172,7 +172,7 @@ def plan_view(plan: Plan) -> PlanView:
             f"{'' if ideas[0][0].result.generation else ', power before it'}",
             head=head,
             body=body,
-            numbers=[column for column in range(len(head)) if column != 1],
+            numbers=range(2, len(head)),
         )
     rejected = [
         (reason, f"{number:,}")
