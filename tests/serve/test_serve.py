@@ -493,6 +493,21 @@ def test_a_search_can_be_cancelled(page: Any) -> None:
 
 
 @needs_chromium
+def test_without_its_server_the_page_keeps_what_was_chosen(page: Any) -> None:
+    """It says so where the figures stood, and goes on when the server is back."""
+    parts = re.compile("/(figures|controls)")
+    page.route(parts, lambda route: route.abort())
+    page.select_option("[name=recompute]", "full")
+    page.wait_for_selector("#figures [role=alert]")
+    assert "does not answer" in page.inner_text("#figures")
+    page.unroute(parts)
+    with page.expect_response(re.compile("/controls")):
+        page.select_option("[name=sharding]", "zero2")
+
+    assert page.input_value("[name=recompute]") == "full"
+
+
+@needs_chromium
 def test_what_is_chosen_by_software_and_file_follows(page: Any, tmp_path: Path) -> None:
     """The framework of the software; and why a file is refused, line by line."""
     with page.expect_response(re.compile("/controls")):

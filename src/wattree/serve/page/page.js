@@ -47,6 +47,7 @@ async function refresh(controls) {
   if (!controls) return;
   const fresh = await part("/controls?" + state());
   if (number !== asked || parts.controls.contains(document.activeElement) && document.activeElement.name === "more") return;
+  if (!fresh.includes("<fieldset")) return;  // a refusal, or no answer: what is chosen stays
   const focused = document.activeElement?.name;
   parts.controls.innerHTML = fresh;
   if (focused) form.elements[focused]?.focus();
