@@ -436,6 +436,7 @@ def test_from_start_to_a_ranked_plan_a_step_and_a_comparison(page: Any) -> None:
     page.wait_for_selector("[data-over=yes]")
     assert "Best by time" in page.inner_text("#plans")
     assert "the runner-up" in page.inner_text("#plans")
+    assert "Best by time" in page.locator("#heard").text_content()
     page.emulate_media(media="print")
     assert "choose" not in page.inner_text("#plans")  # paper has no buttons
     page.emulate_media(media="screen")

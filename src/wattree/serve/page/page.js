@@ -36,6 +36,9 @@ function say(text) {
   return line.outerHTML;
 }
 
+// For screen readers: that what takes seconds is there, further down.
+function hear(text) { document.getElementById("heard").textContent = text ?? ""; }
+
 async function refresh(controls) {
   const number = ++asked;
   remember();
@@ -88,6 +91,7 @@ async function follow(number, query) {
     const wasAtCancel = document.activeElement?.id === "cancel";
     parts.plans.innerHTML = fresh;
     if (wasAtCancel) parts.plans.querySelector("h2")?.focus();
+    hear(parts.plans.querySelector(".answer, .warn")?.textContent);
     return;
   }
 }
@@ -95,6 +99,7 @@ async function follow(number, query) {
 async function plan() {
   cancel();
   polling = 0;
+  hear("Planning");
   const query = state();
   parts.plans.innerHTML = await part("/plans?" + query, { method: "POST" });
   const running = document.getElementById("running");
@@ -114,7 +119,9 @@ async function lay() {
 document.getElementById("plan").addEventListener("click", plan);
 document.getElementById("open").addEventListener("click", async () => {
   parts.step.innerHTML = "<p>Simulating …</p>";
+  hear("Simulating");
   parts.step.innerHTML = "<h2>The step in detail</h2>" + await part("/step?" + state());
+  hear("The step in detail");
   parts.step.scrollIntoView({ block: "start" });
 });
 document.getElementById("keep").addEventListener("click", () => {
