@@ -1,0 +1,43 @@
+"""A running `wattree serve`, for tests."""
+
+from __future__ import annotations
+
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+SMALL = {"model": "gpt2", "node": "dgx-a100", "sequence_length": "1024", "global_batch": "64"}
+NONE: dict[str, Path] = {}
+
+
+class Server:
+    """A running `wattree serve`.
+
+    Attributes:
+        address: With its token.
+        base: Without.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process, self.address = process, address
+        self.base = address.partition("/?")[0]
+        self.token = parse_qs(urlsplit(address).query)["token"][0]
+        self.port = int(urlsplit(address).port or 0)
+
+    def ask(
+        self, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> tuple[int, str]:
+        """Return status and text of an answer."""
+        named = {
+            "X-Wattree-Token": self.token,
+            **{k.replace("_", "-"): v for k, v in headers.items()},
+        }
+        request = urllib.request.Request(self.base + path, data=body, method=method, headers=named)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()

@@ -1,0 +1,137 @@
+"""The page to plan with, in a real browser."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.browser import needs_chromium
+
+
+@needs_chromium
+def test_figures_follow_a_change_and_the_address_holds_it(page: Any) -> None:
+    """A control is moved, and all figures are new."""
+    before = page.inner_text("#figures")
+    page.select_option("[name=recompute]", "full")
+    page.wait_for_function(
+        "text => document.getElementById('figures').innerText !== text", arg=before
+    )
+
+    assert "recompute=full" in page.url
+    assert page.get_attribute("#job-file", "href").endswith(
+        "recompute=full"
+    ) or "recompute=full" in (page.get_attribute("#job-file", "href"))
+    page.reload()
+    assert page.input_value("[name=recompute]") == "full"
+
+
+@needs_chromium
+def test_from_start_to_a_ranked_plan_a_step_and_a_comparison(page: Any) -> None:
+    """What a first user does."""
+    page.click("#plan")
+    page.wait_for_selector("[data-over=yes]")
+    assert "Best by time" in page.inner_text("#plans")
+    assert "the runner-up" in page.inner_text("#plans")
+    assert "Best by time" in page.locator("#heard").text_content()
+    page.emulate_media(media="print")
+    assert "choose" not in page.inner_text("#plans")  # paper has no buttons
+    page.emulate_media(media="screen")
+    page.click("#keep")
+    page.wait_for_selector("#compared table")
+    page.click("#plans [data-use] >> nth=1")
+    page.wait_for_function("() => document.querySelector('[name=tp]').value !== '1'")
+    page.click("#keep")
+    page.wait_for_function("() => document.querySelectorAll('#compared [data-drop]').length === 2")
+    page.click("#open")
+    page.wait_for_selector("#step svg")
+    assert "Where the step goes" in page.inner_text("#step")
+
+
+@needs_chromium
+def test_files_of_a_framework_are_saved_or_what_it_cannot_express_is_said(page: Any) -> None:
+    """The framework of the software is chosen; its launch script may be run."""
+    assert page.input_value("#framework") == "torchtitan"
+    with page.expect_download() as saving:
+        page.click("#take")
+    with zipfile.ZipFile(saving.value.path()) as archive:
+        modes = {each.filename: each.external_attr >> 16 for each in archive.infolist()}
+    assert saving.value.suggested_filename == "torchtitan.zip"
+    assert modes["torchtitan/launch.sh"] & 0o111
+    assert any(name.endswith(".toml") for name in modes)
+
+    page.select_option("#framework", "maxtext")
+    page.click("#take")
+    page.wait_for_selector("#taken [role=alert]")
+
+
+@needs_chromium
+def test_a_search_can_be_cancelled(page: Any) -> None:
+    """A large one takes long enough to press the button."""
+    page.fill("[name=nodes]", "512")
+    page.fill("[name=global_batch]", "4096")
+    page.click("#plan")
+    page.focus("#cancel")
+    box = page.locator("#cancel").bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    page.mouse.down()
+    page.wait_for_function("() => document.querySelector('progress').max > 1")
+    page.mouse.up()  # progress was drawn anew, and the button is the one that was pressed
+    page.wait_for_selector("[data-over=yes]")
+
+    assert "cancelled" in page.inner_text("#plans")
+    assert page.evaluate("document.activeElement.textContent") == "Plan"
+
+
+@needs_chromium
+def test_without_its_server_the_page_keeps_what_was_chosen(page: Any) -> None:
+    """It says so where the figures stood, and goes on when the server is back."""
+    parts = re.compile("/(figures|controls)")
+    page.route(parts, lambda route: route.abort())
+    page.select_option("[name=recompute]", "full")
+    page.wait_for_selector("#figures [role=alert]")
+    assert "does not answer" in page.inner_text("#figures")
+    page.unroute(parts)
+    with page.expect_response(re.compile("/controls")):
+        page.select_option("[name=sharding]", "zero2")
+
+    assert page.input_value("[name=recompute]") == "full"
+
+
+@needs_chromium
+def test_what_is_chosen_by_software_and_file_follows(page: Any, tmp_path: Path) -> None:
+    """The framework of the software; and why a file is refused, line by line."""
+    with page.expect_response(re.compile("/controls")):
+        page.select_option("[name=software]", "hf-trainer")
+    page.wait_for_function("() => document.getElementById('framework').value === 'hf-trainer'")
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "hidden_size": -5}', encoding="utf-8")
+    page.set_input_files("#file", path)
+    page.wait_for_function("() => document.getElementById('file-hint').innerText.includes('; ')")
+
+    assert page.inner_text("#file-hint").startswith("config.json: hidden_size: found -5")
+
+
+@needs_chromium
+def test_the_page_breaks_no_rule_of_access_and_fits_every_width(page: Any) -> None:
+    """axe-core's rules, light and dark, with a plan, a step and a mistake on the page."""
+    page.click("#plan")
+    page.wait_for_selector("[data-over=yes]")
+    page.click("#open")
+    page.wait_for_selector("#step svg")
+    page.fill("[name=global_batch]", "7")
+    page.wait_for_selector("#figures [role=alert]")
+    found = []
+    for width in (1360, 800, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        found += [f"{wide} px too wide at {width}"] * (wide > 0)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        broken = Axe().run(page).response["violations"]
+        found += [f"{scheme}: {rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in broken]
+
+    assert not found

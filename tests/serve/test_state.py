@@ -1,0 +1,128 @@
+"""The state of the controls, as an address and as a job."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import wattree
+from tests.serve.served import NONE, SMALL
+from wattree.errors import WattreeError
+from wattree.files import yaml_of
+from wattree.serve.state import START, PageState, choices
+from wattree.strategy import StrategyOptions
+
+
+def test_a_state_is_a_job_and_its_file_says_the_same() -> None:
+    """What is taken along predicts what the page showed."""
+    state = PageState.of({**START, "nodes": "2", "tp": "2", "more": "bucket: 50 MiB"})
+    job = state.job(NONE)
+    from wattree.files import yaml_of
+
+    again = wattree.job_from_mapping(yaml_of(state.yaml(NONE), "file"))
+    assert job.cluster.nodes == 2
+    assert wattree.estimate(job) == wattree.estimate(again)
+
+
+def test_strategies_of_a_plan_go_into_the_controls_and_come_back() -> None:
+    """'Use' shows the figures of the row it stands in."""
+    state = PageState.of({**SMALL, "nodes": "2", "software": "megatron-core"})
+    plan = wattree.plan(state.job(NONE), top=6)
+    for idea in plan.ideas:
+        chosen = state.with_options(idea[0].options)
+        again = PageState.of(chosen.values)
+        step = wattree.simulate(again.job(NONE)).result
+        assert step.step_time_s == pytest.approx(idea[0].result.step_time_s, rel=1e-9)
+
+
+def test_a_degree_moves_after_a_strategy_of_a_plan_was_used() -> None:
+    """Data parallelism takes what the other degrees leave, as before the plan."""
+    state = PageState.of({**SMALL, "nodes": "2", "software": "megatron-core"})
+    options = wattree.plan(state.job(NONE), top=1).ideas[0][0].options
+    used = state.with_options(options.changed(dp=8, tp=2, cp=1, pp=1)).values
+    job = PageState.of({**used, "tp": "4"}).job(NONE)
+
+    assert "dp" not in used.get("more", "")
+    assert isinstance(job.strategy, StrategyOptions)
+    assert job.strategy.dp == 4
+
+
+def test_degrees_that_do_not_fit_the_others_cannot_be_chosen() -> None:
+    """Eight devices are no four stages of four."""
+    found = choices(PageState.of({**START, "tp": "4"}), NONE)
+    why = {choice.value: choice.why_not for choice in found["pp"]}
+
+    assert why == {
+        "1": "",
+        "2": "",
+        "4": "16 ranks do not divide 8 devices",
+        "8": "32 ranks do not divide 8 devices",
+    }
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model": "meta-llama/Llama-3.1-8B"},
+        {"model": "Llama-3.1-8B"},
+        {"node": "DGX H100"},
+        {"node": "1x-rtx-4090"},
+        {"site": "Sweden"},
+    ],
+)
+def test_names_are_taken_as_in_a_job(values: dict[str, str]) -> None:
+    """Aliases, capitals, and nodes of some number of a card."""
+    state = PageState.of({**START, **values})
+    again = wattree.job_from_mapping(yaml_of(state.yaml(NONE), "file"))
+
+    assert wattree.estimate(state.job(NONE)) == wattree.estimate(again)
+
+
+def test_adapters_on_frozen_weights_can_be_chosen() -> None:
+    """LoRA and QLoRA, of which remedies speak."""
+    of_cards = {"node": "2x-rtx-4090", "software": "hf-trainer", "sharding": "none"}
+    rank = {"lora_rank": "16"}
+    states = [of_cards, of_cards | rank, of_cards | rank | {"lora_base": "nf4"}]
+    jobs = [PageState.of({**START, **values}).job(NONE) for values in states]
+    whole, lora, quantized = (wattree.estimate(job).memory.peak_bytes for job in jobs)
+
+    assert whole > lora > quantized
+    assert yaml_of(PageState.of({**START, **states[2]}).yaml(NONE), "file")["model"] == {
+        "name": "llama-3.1-8b",
+        "lora": {"rank": 16, "base": "nf4"},
+    }
+
+
+def test_what_the_software_lacks_cannot_be_chosen() -> None:
+    """Torchtitan has no ZeRO-1."""
+    found = choices(PageState.of(START), NONE)
+    why = {choice.value: choice.why_not for choice in found["sharding"]}
+
+    assert "torchtitan" in why["zero1"]
+    assert not why["zero3"]
+    assert [choice.value for choice in found["tp"]] == ["1", "2", "4", "8"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"model": "no-such"}, "expected a name of the catalog"),
+        ({"model": "llama-3.1-8"}, "did you mean 'llama-3.1-8b'?"),
+        ({"model": ""}, "model: is missing, expected a name of the catalog"),
+        ({"model": "/etc/passwd"}, "expected a name of the catalog"),
+        ({"model": "evil.py:build"}, "expected a name of the catalog"),
+        ({"node": "../x.yaml"}, "expected a name of the catalog"),
+        ({"wrong": "1"}, "unknown"),
+        ({"more": "x" * 5000}, "more than 4000 characters"),
+        ({"more": "[1, 2"}, "further keys"),
+        ({"more": "!!python/object/apply:os.system [ls]"}, "further keys"),
+        ({"more": "tp: 2"}, "tp: has a control of its own"),
+        ({"nodes": "-3"}, "cluster.nodes"),
+        ({"tp": "3"}, "strategy"),
+    ],
+)
+def test_what_is_no_job_is_refused_in_words(values: dict[str, str], words: str) -> None:
+    """The address of a page is text from anywhere."""
+    with pytest.raises(WattreeError, match=re.escape(words)):
+        wattree.estimate(PageState.of({**START, **values}).job(NONE))
