@@ -1,4 +1,4 @@
-"""`--plot NAME=FILE`: the pictures of a report alone, as SVG or PNG."""
+"""`--plot [NAME=]FILE`: the pictures of a report alone, as SVG or PNG."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def plot_option(names: Sequence[str]) -> Any:
     """Return the option of a command that draws these."""
     return typer.Option(
         "--plot",
-        metavar="NAME=FILE",
-        help=f"Write a picture (SVG or PNG), such as {names[0]}=a.svg: {', '.join(names[:-1])} or "
-        f"{names[-1]}; may be repeated.",
+        metavar="[NAME=]FILE",
+        help=f"Write a picture (SVG or PNG), such as {names[0]}.svg or {names[0]}=a.png: "
+        f"{', '.join(names[:-1])} or {names[-1]}; may be repeated.",
         show_default=False,
     )
 
@@ -57,10 +57,12 @@ def plots_asked(texts: Sequence[str] | None, names: Sequence[str]) -> dict[str, 
 
     found = {}
     for text in texts:
-        name, _, file = text.partition("=")
+        name, equals, file = text.partition("=")
+        if not equals and Path(text).suffix:  # a file that is called as the picture
+            name, file = Path(text).stem, text
         if name not in names or not file:
             known = ", ".join(names)
-            raise JobError("--plot", [f"found '{text}', expected NAME=FILE with one of {known}"])
+            raise JobError("--plot", [f"found '{text}', expected [NAME=]FILE with one of {known}"])
         check_plot(Path(file), "--plot")
         found[name] = Path(file)
     return found
