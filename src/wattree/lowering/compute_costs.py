@@ -49,6 +49,22 @@ def compute_costs(
         software: Its software defaults.
         blocks: Key-value blocks that attention processes in sequence; None for one.
     """
+    if not instruction.owners:
+        return _costs(instruction, scale, rates, software, blocks)
+    absent = np.asarray(launches_of(instruction, scale)) == 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):  # of kernels without work
+        found = _costs(instruction, scale, rates, software, blocks)
+    time_s, flop, traffic = (np.where(absent, 0.0, each) for each in found)
+    return time_s, flop, traffic
+
+
+def _costs(
+    instruction: ComputeInstruction,
+    scale: Scale,
+    rates: Rates,
+    software: Software,
+    blocks: Floats | None,
+) -> tuple[Floats, Floats, Floats]:
     if is_convolution(instruction):
         return convolution_costs(instruction, scale, rates, software)
     if instruction.matmul is not None:

@@ -89,12 +89,20 @@ def owner_levels(program: ModelProgram, mesh: Mesh) -> RankLevels | None:
     """Return the levels of the ranks of `mesh` by owned operators; None if nothing is owned.
 
     Raises:
-        StrategyError: Operators are owned over different axes, so no rank has most of all, or
-            tables are combined with other owned operators, which are on the first rank.
+        StrategyError: Operators are owned over different axes, so no rank has most of all,
+            tables are combined with other owned operators, which are on the first rank, or experts
+            are split too, of which every rank has as many.
     """
     operators = program.owned
     if not operators:
         return None
+    if program.expert_places:
+        raise StrategyError(
+            {
+                "strategy.tree": f"{operators[0].path} has an owner and experts are split over "
+                "ranks; expected one of both"
+            }
+        )
     if len({(o.axes, o.shared_out) for o in operators}) > 1:
         raise StrategyError(
             {

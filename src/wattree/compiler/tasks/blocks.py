@@ -247,11 +247,14 @@ def _is_uneven(phase: _Phase, at: int) -> bool:
 
 
 def _next_compute(phase: _Phase, at: int) -> int:
-    """Return the first row of computation after row `at`, which reads the exchange's result."""
-    rows = range(at + 1, len(phase.rows))
+    """Return the first row of computation after row `at`, which reads the exchange's result.
+
+    The last one before it where the exchange ends the block.
+    """
+    order: tuple[int, ...] = (*range(at + 1, len(phase.rows)), *reversed(range(at)))
     return next(
         i
-        for i in rows
+        for i in order
         if isinstance(phase.instructions[phase.rows[i].instruction], ComputeInstruction)
     )
 

@@ -171,10 +171,10 @@ def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul 
         part = _part(operator, (dim.name in in_x, dim.name in in_y, dim.name in in_w))
         if part is not None:
             parts[part] = parts[part].times(_dim(operator, split, dim.name))
-    if owners := split.get(OWNER, ()):
-        parts["m"] = parts["m"].over(owners).to_experts(routed=True)
     if isinstance(moving, Operand) and expert_position(moving) is not None:
         parts["m"] = parts["m"].to_experts(routed=bool(split.get("expert")))
+    if owners := split.get(OWNER, ()):
+        parts["m"] = parts["m"].over(owners).to_experts(routed=True)
     if second_factor:
         m, n, k = (parts[role] for role in "mnk")
         parts |= {"m": k, "n": m, "k": n}
