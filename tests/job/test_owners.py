@@ -55,9 +55,9 @@ def test_one_rank_does_the_work_of_all(path: str) -> None:
 
 
 def test_one_rank_does_the_work_of_all_experts() -> None:
-    """Experts that no axis splits have all tokens."""
+    """Experts that no axis splits get all tokens."""
     shape = {"transformer": {**SHAPE, "experts": 8, "top_k": 2}}
-    work, time_s = work_and_time(owned("layers.1.moe.experts"), shape, sequence_length=256)
+    work, time_s = work_and_time(owned("layers.1.moe.experts.up"), shape, sequence_length=256)
     spread_work, spread_s = work_and_time({}, shape, sequence_length=256)
 
     assert work == pytest.approx(spread_work)
