@@ -10,7 +10,7 @@ import pytest
 
 from wattree.cost import Software, at_precision, load_calibration, matrix_precision, software_family
 from wattree.cost.rates import Rates, rates_of
-from wattree.graph import OperatorKind, SlidingWindow
+from wattree.graph import AttentionMask, OperatorKind, SlidingWindow
 from wattree.hardware import (
     Cluster,
     Pool,
@@ -20,6 +20,7 @@ from wattree.hardware import (
     load_site,
     site_names,
 )
+from wattree.lowering.attention_costs import attention_costs
 from wattree.lowering.matmul_costs import matmul_costs
 from wattree.lowering.operator_costs import (
     convolution_costs,
@@ -270,3 +271,32 @@ def test_products_in_turn_do_the_same_work_one_step_after_another() -> None:
     assert steps[1] == once[1]
     assert steps[2] - once[2] == pytest.approx(49 * 4096 * 1024 * 4)
     assert steps[0] > 2 * once[0]
+
+
+def test_an_unmasked_query_has_twice_the_keys_of_a_causal_one() -> None:
+    """What a block of queries takes besides its products counts half as much."""
+    rates, sequence = rates_at("bf16"), 256.0
+    scale = replace(SCALE, sequence=sequence)
+
+    def rate(*, causal: bool) -> float:
+        instruction = ComputeInstruction(
+            path="attention.core",
+            kind=OperatorKind.ATTENTION,
+            function="",
+            traffic=(),
+            phase=InstructionPhase.FORWARD,
+            batch=per_sample(1.0),
+            queries=LocalSize(1.0, 0, 1),
+            keys=LocalSize(1.0, 0, 1),
+            heads=LocalSize(16.0),
+            mask=AttentionMask(causal=causal),
+            head_dim=128,
+            value_head_dim=128,
+        )
+        time_s, flop, _ = attention_costs(
+            instruction, scale, rates, software_at("bf16", "megatron-core"), None
+        )
+        return float((flop / time_s)[0])
+
+    ramp = rates.attention_ramp_tokens / sequence
+    assert rate(causal=False) / rate(causal=True) == pytest.approx((1 + ramp) / (1 + ramp / 2))

@@ -40,7 +40,7 @@ def fused_attention_time_s(
     Args:
         scores: Visible score elements, all heads and samples.
         head_dim: Mean of query-key and value head sizes, `d`.
-        keys: Key positions, `s`.
+        keys: Key positions of causal attention, `s`; without a mask, twice as many.
         flop_per_s: Rate at long sequences and full heads. [FLOP/s]
         ramp_tokens: Sequence length at half rate, `s0`.
         backward: Five products at 0.73 of the rate instead of two.
