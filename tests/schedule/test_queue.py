@@ -101,6 +101,19 @@ def test_every_misfit_is_told_at_once(tmp_path: Path) -> None:
         assert part in text
 
 
+def test_faults_of_a_queue_hide_none_of_its_jobs() -> None:
+    """Nor do faults of one job hide those of another's job file."""
+    unknown = waiting("b", job={**JOB, "modle": 1})
+    jobs = refused(queue(waiting(tokens="1B"), unknown, waiting("c", nodes=3)))
+    assert [line.split(":")[0] for line in jobs] == ["jobs[0]", "jobs[2].nodes", "jobs[1].job"]
+    assert "unknown key 'modle'" in jobs[2]
+
+    assert [line.split(":")[0] for line in refused(queue(waiting(tokens="1B"), slot="0 h"))] == [
+        "slot",
+        "jobs[0]",
+    ]
+
+
 @pytest.mark.parametrize(
     ("mapping", "expected"),
     [

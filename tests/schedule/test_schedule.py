@@ -16,6 +16,7 @@ from wattree.schedule import QueueSchedule, schedule
 from wattree.schedule.contention import slowdowns
 from wattree.schedule.queue_file import queue_from_mapping
 from wattree.schedule.ways import predicted_ways
+from wattree.units import format_time
 
 
 def found(mapping: dict[str, Any]) -> QueueSchedule:
@@ -88,6 +89,19 @@ def test_what_keeps_a_job_from_its_deadline_is_told() -> None:
         late = [job.late_because for job in found(mapping).jobs if job.late_s]
         assert late
         assert any(reason.startswith(expected) for reason in late), (expected, late)
+
+
+def test_a_job_that_is_too_long_and_waits_is_late_for_both() -> None:
+    """What each of them adds is told."""
+    jobs = found(queue(*(waiting(name, nodes=2, deadline="1 s") for name in "ab"))).jobs
+    first, second = sorted(jobs, key=lambda job: job.late_s)
+
+    assert "more" not in first.late_because
+    assert second.late_because.startswith("its own length: started at once it would be")
+    assert second.late_because.endswith(
+        f"{format_time(second.late_s - first.late_s)} more, the nodes: others with deadlines or "
+        "higher priority have them"
+    )
 
 
 def test_jobs_that_cannot_run_are_all_told() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -167,7 +167,10 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
         problems.add("", other)
         problems.check()
     spec = problems.read(QueueFile, mapping, "")
-    problems.check()
+    if spec is None:
+        values = mapping.get("jobs") if isinstance(mapping, Mapping) else None
+        _jobs(values if isinstance(values, list) else [], None, folder, problems)
+        problems.check()
     assert spec is not None
     assert isinstance(mapping, Mapping)
     cluster = cluster_of(spec.cluster, folder=folder, problems=problems)
@@ -183,13 +186,9 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
         if cluster is not None:
             with problems.at(f"power_limits[{number}]"):
                 cluster.limited(limit_w)
-    jobs = [
-        job
-        for number, value in enumerate(spec.jobs)
-        if (job := _job(value, f"jobs[{number}]", cluster, folder, problems)) is not None
-    ]
-    _refuse_same_names(jobs, problems)
-    problems.check()
+    jobs = _jobs(spec.jobs, cluster, folder, problems)
+    if cluster is None or cluster.is_mixed:
+        problems.check()
     assert cluster is not None
     queue = JobQueue(
         source=source,
@@ -213,16 +212,28 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
 def _refuse_mistakes(queue: JobQueue, job: QueuedJob, problems: Problems) -> None:
     """Report the faults that a job has on every number of nodes: nodes are not the cause."""
     found: WattreeError | None = None
-    for nodes in job.nodes:
+    there = range(1, queue.cluster.nodes + 1)
+    for nodes in [count for count in job.nodes if count in there] if job.mapping else ():
         try:
             queue.job(job, nodes)
         except WattreeError as error:
             found = error
         else:
             return
+    if found is None:  # its file, or its numbers of nodes, are at fault
+        return
     lines = found.problems if isinstance(found, JobError) else (str(found),)
     for line in lines:
         problems.add(job.source.removeprefix(f"{problems.source}: "), line)
+
+
+def _jobs(
+    values: Sequence[object], cluster: Cluster | None, folder: Path, problems: Problems
+) -> list[QueuedJob]:
+    read = (_job(v, f"jobs[{n}]", cluster, folder, problems) for n, v in enumerate(values))
+    jobs = [job for job in read if job is not None]
+    _refuse_same_names(jobs, problems)
+    return jobs
 
 
 def _job(

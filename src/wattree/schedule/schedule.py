@@ -316,14 +316,20 @@ class _Answer:
         assert task.deadline_s is not None
         fitting = [way for way in task.ways if self.chosen.problem.fits(way)]
         soonest_s = task.release_s + min(way.duration_s for way in fitting)
-        if soonest_s > task.deadline_s:
-            able = min(way.duration_s for way in task.ways) + task.release_s <= task.deadline_s
-            cause = "the power cap" if able else "its own length"
-            missing = format_time(soonest_s - task.deadline_s)
-            return f"{cause}: started at once it would be {missing} late"
         if capped:
-            return "the power cap: without it less is late"
-        return "the nodes: others with deadlines or higher priority have them"
+            others = "the power cap: without it less is late"
+        else:
+            others = "the nodes: others with deadlines or higher priority have them"
+        own_s = soonest_s - task.deadline_s
+        if own_s <= 0.0:
+            return others
+        able = min(way.duration_s for way in task.ways) + task.release_s <= task.deadline_s
+        cause = "the power cap" if able else "its own length"
+        own = f"{cause}: started at once it would be {format_time(own_s)} late"
+        waits_s = late_s - own_s
+        if waits_s < self.chosen.problem.slot_s:
+            return own
+        return f"{own}; {format_time(waits_s)} more, {others}"
 
     def _notes(self) -> list[str]:
         slot = format_time(self.chosen.problem.slot_s)
