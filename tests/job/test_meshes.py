@@ -167,6 +167,14 @@ def test_devices_that_overlap_repeat_or_are_left_out_are_all_listed() -> None:
     ]
 
 
+def test_no_mesh_at_all_is_one_fault() -> None:
+    """Not one for each axis and mesh that the tree names."""
+    with pytest.raises(JobError) as caught:
+        job({})
+
+    assert str(caught.value).startswith("job: strategy.meshes: found an empty mapping, expected")
+
+
 def test_meshes_that_are_too_small_are_refused() -> None:
     """Every device of the job is on one."""
     with pytest.raises(JobError, match="found 12 ranks \\(early 4 \\+ late 8\\), expected 16"):

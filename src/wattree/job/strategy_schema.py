@@ -338,6 +338,7 @@ class _TreeKeys(Section):
     )
     meshes: dict[str, MeshSpec] | None = Field(
         None,
+        min_length=1,
         description="name → mesh, in the order of the model, in place of mesh: parts of the tree "
         "name theirs",
     )
