@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.search.jobs import FEW, job, setting
 from wattree import plan
 from wattree.job.offers import Offer, offer_of
 from wattree.predict import Shared, predicted
 from wattree.search.limits import Limits
-from wattree.search.refine import refined_space
+from wattree.search.refine import refined_space, worth_it
 from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
@@ -135,3 +137,13 @@ def test_a_plan_takes_the_better_schedule() -> None:
         best.result.step_time_s
         == predicted(setting(batch=8, software="pytorch"), best.options).result.step_time_s
     )
+
+
+def test_a_schedule_that_the_jobs_software_has_need_not_be_much_better() -> None:
+    """Once `--any-software` dropped one, and answered with a slower strategy than without it."""
+    best = plan(job(), limits=FEW, top=1).best
+    assert best is not None
+    changed = replace(best, options=best.options.changed(schedule="zb-v"))
+
+    for software, expected in (("torchtitan", True), ("megatron-core", False), ("auto", False)):
+        assert worth_it(setting(software=software), changed, best, "time") is expected

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.closed_form.strategies import Shared
+from wattree.job.offers import offer_of
 from wattree.lowering.split_rules import has_attention
 from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
@@ -79,9 +80,10 @@ def refined_space(
 
 
 def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, objective: str) -> bool:
-    """Return whether a changed strategy is offered to jobs that name no software.
+    """Return whether a changed strategy is offered where any software will do.
 
-    Few programs have its schedule, so it has to be better by more than predictions may be wrong.
+    Few programs have its schedule, so unless the job's own has, it has to be better by more than
+    predictions may be wrong.
 
     Args:
         setting: The job.
@@ -89,7 +91,8 @@ def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, obje
         best: The best of the space.
         objective: What the best has least of.
     """
-    if entry.options.pipeline.schedule in Limits().schedules:
+    schedule, own = entry.options.pipeline.schedule, offer_of(setting.job.software)
+    if schedule in Limits().schedules or (own is not None and own.has("schedule", schedule)):
         return True
     calibration = setting.calibration
     likely = likely_better(entry.result, best.result, objective, calibration=calibration)
