@@ -8,6 +8,7 @@ import pytest
 
 from wattree.capture import freeze, load_model, with_lora
 from wattree.capture.counts import dense_forward_flop
+from wattree.capture.linear_layers import layer_targets
 from wattree.errors import ModelError
 
 
@@ -136,3 +137,33 @@ def test_freezing_everything_is_refused() -> None:
     assert str(caught.value) == (
         "gpt2: freeze: the patterns leave no parameter to train, found '*'; freeze fewer operators"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "operators", "said"),
+    [
+        ("llama-3.1-8b", ["q_proj", "k_proj", "v_proj", "down_proj"], "attention.qkv mlp.down", ""),
+        ("qwen2.5-14b", ["self_attn.q_proj", "v_proj"], "attention.qkv", "q_proj, v_proj as one"),
+        ("gemma-2-9b", ["gate_proj", "attention.out"], "mlp.up attention.out", "gate_proj as one"),
+        ("gpt2", ["c_proj"], "attention.out mlp.down", ""),
+        ("pythia-1.4b", ["attention.dense", "mlp.*"], "attention.out mlp.*", ""),
+    ],
+)
+def test_names_of_the_librarys_modules_are_understood(
+    name: str, targets: list[str], operators: str, said: str
+) -> None:
+    """As PEFT takes them; a part of one matmul is the whole of it, and that is said."""
+    found, notes = layer_targets(load_model(name), targets)
+
+    assert found == tuple(operators.split())
+    assert [said in note for note in notes] == [True] * bool(said)
+
+
+def test_names_that_nothing_has_are_refused_with_one_list() -> None:
+    """Once it came with each of them. A module of one layer alone is no operator's name."""
+    targets = ["layers.0.self_attn.q_proj", "wqkv_zzz"]
+    graph = load_model("llama-3.1-8b")
+    with pytest.raises(ModelError) as caught:
+        with_lora(graph, rank=8, targets=layer_targets(graph, targets)[0])
+    assert str(caught.value).count("matches no projection") == 2
+    assert str(caught.value).count("known: ") == 1

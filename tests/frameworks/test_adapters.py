@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from wattree.capture import catalog_entry, configuration_names
+from wattree.capture.linear_layers import LIBRARY_MODULES
 from wattree.errors import WattreeError
 from wattree.files import read_yaml
 from wattree.frameworks import Given, export_recipe, import_recipe, peft
@@ -15,7 +16,7 @@ from wattree.frameworks.concrete import concrete_job
 from wattree.job import Job, job_from_mapping
 from wattree.job.problems import Problems
 
-TYPES: dict[str, dict[str, list[str]]] = read_yaml(Path(peft.__file__).with_name("peft.yaml"))
+TYPES = LIBRARY_MODULES
 
 
 def job(name: str, *targets: str, framework: str = "hf-trainer", **lora: str) -> Job:
@@ -80,7 +81,11 @@ def test_linear_layers_of_4_bits_come_back(tmp_path: Path, base: str) -> None:
         (job("llama-3.1-8b", "layers.0.attention.qkv"), "hf-trainer", "in some layers"),
         (job("mixtral-8x7b", "moe.experts.up"), "hf-trainer", "which have no module here"),
         (job("deepseek-v2-lite", "attention.out"), "hf-trainer", "no known names"),
-        (job("gpt2", "mlp.*", framework="accelerate"), "accelerate", "adapters or frozen parts"),
+        (
+            job("gpt2", "mlp.*", framework="accelerate"),
+            "accelerate",
+            "adapters are exported to hf-trainer",
+        ),
     ],
 )
 def test_what_peft_cannot_have_is_refused(

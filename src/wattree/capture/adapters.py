@@ -128,15 +128,18 @@ def _refuse_unmatched(
 ) -> None:
     """Reject patterns that match nothing; `named` tells whether a name matches a pattern."""
     known = sorted(names, key=lambda name: (name.count("."), name))
-    problems = []
+    problems, listed = [], False
     if not patterns:
         problems.append(f"found no pattern, expected at least one, such as '{known[0]}'")
     for pattern in patterns:
         if not any(named(name, pattern) for name in known):
             last = [] if named is fnmatchcase else [name.rpartition(".")[2] for name in known]
             guess = nearest(pattern, [*last, *known])
-            hint = f"did you mean '{guess}'?" if guess else f"known: {', '.join(known[:20])}"
-            problems.append(f"'{pattern}' matches no {kind}; {hint}")
+            hint = f"; did you mean '{guess}'?" if guess else ""
+            problems.append(f"'{pattern}' matches no {kind}{hint}")
+            listed |= not guess
+    if listed:
+        problems.append(f"known: {', '.join(known[:20])}")
     if problems:
         raise ModelError(f"{graph.name}: {what}: " + "; ".join(problems))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from wattree.errors import ModelError
+from wattree.files import read_yaml
 from wattree.graph import ModelGraph, Operator, OperatorKind
 
 #: Format → bytes of an element: 4 bits, and for each 64 elements a scale of 4 bytes, or one of 1
@@ -18,6 +20,10 @@ STORED_BYTES: Final[Mapping[str, float]] = {
 }
 #: PEFT's word for every linear layer but the head.
 ALL_LINEAR: Final = "all-linear"
+#: Model type → operator → its modules in the transformers library.
+LIBRARY_MODULES: Final[Mapping[str, Mapping[str, list[str]]]] = read_yaml(
+    Path(__file__).with_name("library_modules.yaml")
+)
 #: A matmul in layers that is no linear layer of the library's modules.
 _ROUTER: Final = "moe.router"
 
@@ -44,19 +50,46 @@ def with_quantized_layers(graph: ModelGraph, form: str) -> ModelGraph:
     return replace(graph, blocks=blocks)
 
 
-def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns of operators, with `ALL_LINEAR` replaced by what it stands for.
+def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Return patterns of operators, and what was assumed, in words.
+
+    `ALL_LINEAR` stands for what it is in this model, and a name that the transformers library has
+    for a module of it, such as `q_proj`, for the operator that computes the module.
+
+    Args:
+        graph: The model.
+        targets: Patterns and names.
 
     Raises:
-        ModelError: It stands for nothing.
+        ModelError: `ALL_LINEAR` stands for nothing.
     """
-    if ALL_LINEAR not in targets:
-        return tuple(targets)
     operators = [each for name in _layers(graph) for each in graph.blocks[name].operators]
-    paths = dict.fromkeys(each.path for each in operators if _is_linear(each))
-    if not paths:
+    linear = list(dict.fromkeys(each.path for each in operators if _is_linear(each)))
+    if ALL_LINEAR in targets and not linear:
         raise ModelError(f"{graph.name}: lora.targets: its layers have no linear layer")
-    return (*(each for each in targets if each != ALL_LINEAR), *paths)
+    computed = LIBRARY_MODULES.get(graph.architecture, {}) if graph.own_family else {}
+    found: dict[str, None] = {}
+    named: dict[str, list[str]] = {}  # operator → its modules that are named
+    for target in targets:
+        paths = linear if target == ALL_LINEAR else []
+        for path, modules in computed.items():
+            if some := [module for module in modules if _is_module(target, module)]:
+                named.setdefault(path, []).extend(some)
+                paths = [*paths, path]
+        found |= dict.fromkeys(paths or [target])
+    partly = {path: some for path, some in named.items() if set(some) < set(computed[path])}
+    said = [
+        f"lora.targets: adapters of {', '.join(some)} as one of all that {path} computes"
+        for path, some in partly.items()
+    ]
+    return tuple(found), said
+
+
+def _is_module(target: str, module: str) -> bool:
+    """Return whether a target is a module's name in any layer, with more or less of its path."""
+    if any(part.isdigit() for part in target.split(".")):
+        return False
+    return f".{module}".endswith(f".{target}") or target.endswith(f".{module}")
 
 
 def is_quantized(graph: ModelGraph) -> bool:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from wattree.capture.families import library_lacks
-from wattree.frameworks.framework import ConcreteJob, Framework, Written
+from wattree.frameworks.framework import (
+    FRAMEWORKS,
+    ConcreteJob,
+    Framework,
+    Written,
+    written_frameworks,
+)
 from wattree.job.offers import offer_of
 from wattree.strategy.options import KNOBS
 
@@ -58,8 +64,11 @@ def _training_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
     if job.optimizer not in framework.optimizers:
         found["optimizer"] = f"found {job.optimizer}, expected {_one_of(framework.optimizers)}"
     if job.model.freeze or (job.model.lora is not None and not framework.adapts):
-        parts = "frozen parts" if framework.adapts else "adapters or frozen parts"
+        parts = "frozen parts" if job.model.freeze else "adapters"
         found["model"] = f"found {parts}, expected a model of which all is trained"
+        if not job.model.freeze:
+            names = (name for name in written_frameworks() if FRAMEWORKS[name].adapts)
+            found["model"] += f"; adapters are exported to {', '.join(names)}"
     if job.cluster.is_mixed:
         found["cluster.pools"] = "found nodes of different kinds, expected nodes of one kind"
     ranks, per_node = concrete.options.ranks, job.cluster.node.devices

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
-from wattree.capture.linear_layers import ALL_LINEAR
+from wattree.capture.linear_layers import ALL_LINEAR, LIBRARY_MODULES
 from wattree.errors import nearest
-from wattree.files import read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.job.problems import Problems
 
-#: Model type → operator → its modules.
-_MODULES: Final[Mapping[str, Mapping[str, list[str]]]] = read_yaml(
-    Path(__file__).with_name("peft.yaml")
-)
 _ADAPTER: Final = ".lora_a"
 #: `lora_r` of TRL's `ModelConfig`.
 DEFAULT_RANK: Final = 16
@@ -23,7 +17,7 @@ DEFAULT_RANK: Final = 16
 
 def adapted_modules(concrete: ConcreteJob) -> tuple[list[str], str]:
     """Return the modules that a job adapts, and why PEFT cannot have them so, if it cannot."""
-    modules = _MODULES.get(str(concrete.config.get("model_type")), {})
+    modules = LIBRARY_MODULES.get(str(concrete.config.get("model_type")), {})
     if not modules:
         name = concrete.model.name
         return (
@@ -77,13 +71,13 @@ def adapted_operators(
 
 
 def _every_module() -> Iterator[tuple[str, str]]:
-    for of_type in _MODULES.values():
+    for of_type in LIBRARY_MODULES.values():
         for path, modules in of_type.items():
             yield from ((path, module) for module in modules)
 
 
 def _last_names() -> Iterator[Mapping[str, list[str]]]:
-    for of_type in _MODULES.values():
+    for of_type in LIBRARY_MODULES.values():
         yield {path: [m.rsplit(".", 1)[-1] for m in modules] for path, modules in of_type.items()}
 
 

@@ -108,7 +108,9 @@ def _built(job: Job) -> ModelGraph:
         )
     if source.lora is not None:
         lora = source.lora
-        graph = with_lora(graph, rank=lora.rank, targets=layer_targets(graph, lora.targets))
+        targets, said = layer_targets(graph, lora.targets)
+        graph = with_lora(graph, rank=lora.rank, targets=targets)
+        graph = replace(graph, warnings=(*graph.warnings, *said))
         graph = with_quantized_layers(graph, lora.base) if lora.base else graph
     if source.freeze:
         graph = freeze(graph, source.freeze)
