@@ -36,11 +36,12 @@ _LATENT: Final = {
 }
 _NORMS: Final = {"rms": "RMSNorm", "layer": "LayerNorm"}
 _POSITIONS: Final = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
-#: Fields that no step depends on, or that others say.
+#: Fields that no step depends on, that others say, or that are of the library's way to write it.
 _ASIDE: Final = frozenset(
     {
         *("name", "architecture", "sources", "activation", "max_positions", "position_rows"),
         *("vocab", "unread_parameters"),
+        *("norm_steps", "joint_projections", "stepwise_attention", "concatenated_rotary"),
     }
 )
 #: Names by which gates are activated that `--swiglu` stands for.
