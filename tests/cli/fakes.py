@@ -20,7 +20,12 @@ def fake_job(path: Path) -> SimpleNamespace:
     model = SimpleNamespace(name="gpt2")
     training = SimpleNamespace(steps=1)
     return SimpleNamespace(
-        source=str(path), warnings=(), strategy="auto", model=model, training=training
+        source=str(path),
+        warnings=(),
+        strategy="auto",
+        model=model,
+        software="auto",
+        training=training,
     )
 
 

@@ -85,3 +85,27 @@ def test_a_check_says_how_much_of_a_model_is_trained(
 
     assert run(["check", str(tmp_path / "job.yaml")]) == 0
     assert " trained) parameters, 32 layers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            "model: qwen2.5-0.5b\nsoftware: torchtitan",
+            "torchtitan: model: found qwen2",
+        ),
+        ("model: gpt2\nsoftware: megatron-core", ""),
+        ("model: qwen2.5-0.5b", ""),
+    ],
+)
+def test_a_plan_warns_of_what_its_software_cannot_be_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: str, words: str
+) -> None:
+    """Once a user learned at the export, after the plan, that torchtitan has no such model."""
+    rest = "data: {sequence_length: 512, global_batch: 8}\ncluster: {node: workstation-rtx-4090}"
+    (tmp_path / "job.yaml").write_text(f"{changes}\n{rest}\n")
+
+    assert run(["plan", str(tmp_path / "job.yaml")]) == 0
+    message = capsys.readouterr().err
+    assert words in message
+    assert ("no export" in message) is bool(words)

@@ -30,7 +30,7 @@ from wattree.cli.output import (
 from wattree.cli.pictures import PLAN_PLOTS, plot_option, plots_asked, write_plots
 from wattree.cli.plan_kept import write_job, write_report
 from wattree.cli.plan_sizing import nodes_asked, of_length, size
-from wattree.cli.plan_software import compare_families, families_asked
+from wattree.cli.plan_software import compare_families, families_asked, refusals
 from wattree.cli.request import option, request_command
 from wattree.errors import InfeasibleError, JobError
 from wattree.report.html.documents import check_report
@@ -203,6 +203,8 @@ def plan(request: PlanRequest) -> None:
         deliver(nothing.as_json, request.json_path, lambda _: None)
         raise
     print_warnings(request.job, found.warnings)
+    if found.best is not None and not request.any_software:
+        print_warnings(request.job, refusals(loaded, found.best.options))
     written = _kept(request, found, request.rank)
     run = None if length.tokens is None or found.best is None else run_of(loaded, found.best)
     length_of_run = {} if run is None else {"run": asdict(run)}

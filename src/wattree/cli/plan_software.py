@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from wattree.cli.job_file import print_warnings
 from wattree.cli.output import deliver, progress_bars
-from wattree.errors import InfeasibleError, JobError
+from wattree.errors import InfeasibleError, JobError, WattreeError
 
 if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.search import Plan
+    from wattree.strategy import StrategyOptions
 
 
 def families_asked(text: str) -> tuple[str, ...]:
@@ -39,6 +40,40 @@ def families_asked(text: str) -> tuple[str, ...]:
             ],
         )
     return names
+
+
+def refusals(job: Job, options: StrategyOptions) -> tuple[str, ...]:
+    """Return why no file that starts the job's software can say its best strategy, if none can.
+
+    Args:
+        job: What to train.
+        options: Its best strategy.
+    """
+    from wattree.frameworks import FRAMEWORKS
+    from wattree.frameworks.concrete import concrete_job
+    from wattree.frameworks.export import recipe_files
+    from wattree.frameworks.framework import written_frameworks
+    from wattree.job import WorkloadKind
+
+    frameworks = [
+        framework
+        for framework in map(FRAMEWORKS.__getitem__, written_frameworks())
+        if job.software in framework.software
+    ]
+    if not frameworks or job.workload is not WorkloadKind.TRAIN:
+        return ()
+    if options.ranks != job.cluster.devices:
+        return ()
+    found = []
+    for framework in frameworks:
+        try:
+            recipe_files(framework, concrete_job(replace(job, strategy=options)))
+        except WattreeError as error:
+            problems = error.problems if isinstance(error, JobError) else [str(error)]
+            found += [f"no export to {framework.name}: {why}" for why in problems]
+        else:
+            return ()
+    return tuple(found)
 
 
 def compare_families(
