@@ -109,3 +109,17 @@ def test_a_plan_warns_of_what_its_software_cannot_be_given(
     message = capsys.readouterr().err
     assert words in message
     assert ("no export" in message) is bool(words)
+
+
+def test_a_fabric_is_not_idle_where_numbers_of_nodes_are_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file's one node is not what is planned."""
+    cluster = "{node: dgx-h100, fabric: infiniband-ndr}"
+    text = f"model: gpt2\ndata: {{sequence_length: 512, global_batch: 32}}\ncluster: {cluster}\n"
+    (tmp_path / "job.yaml").write_text(text)
+
+    assert run(["check", str(tmp_path / "job.yaml")]) == 0
+    assert "cluster.fabric: " in capsys.readouterr().out
+    assert run(["plan", str(tmp_path / "job.yaml"), "--nodes", "1..2"]) == 0
+    assert "cluster.fabric" not in capsys.readouterr().err

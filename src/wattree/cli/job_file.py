@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from wattree.job import Job
 
 
-def read_job(path: Path) -> Job:
+def read_job(path: Path, *, without: tuple[str, ...] = ()) -> Job:
     """Return the job of a file and print its warnings on standard error.
+
+    Args:
+        path: The file.
+        without: Beginnings of warnings that are left out.
 
     Raises:
         JobError: The file describes no possible job.
@@ -21,7 +25,7 @@ def read_job(path: Path) -> Job:
     import wattree
 
     job = wattree.load_job(path)
-    print_warnings(path, job.warnings)
+    print_warnings(path, (each for each in job.warnings if not each.startswith(without)))
     return job
 
 

@@ -181,7 +181,8 @@ def plan(request: PlanRequest) -> None:
     families = None if request.software is None else families_asked(request.software)
     nodes = None if request.nodes is None else nodes_asked(request.nodes)
     asked = _asked(request)
-    loaded = of_length(read_job(request.job), length.tokens)
+    varied = () if nodes is None else ("cluster.fabric: ",)
+    loaded = of_length(read_job(request.job, without=varied), length.tokens)
     if request.deadline is not None and loaded.training.steps == 1:
         tell("wattree: --deadline: the run has one step; --tokens or training.steps set its length")
     announce_compilation()
