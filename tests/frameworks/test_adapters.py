@@ -122,7 +122,11 @@ def test_names_of_modules_are_operators(named: Any, operators: list[str], *, ass
 
 @pytest.mark.parametrize(
     ("modules", "words"),
-    [("[q_prj]", "found 'q_prj'.*did you mean 'q_proj'"), ("[]", "found none, expected at least")],
+    [
+        ("[q_prj]", "found 'q_prj'.*did you mean 'q_proj'"),
+        ("[]", "found none, expected at least"),
+        ("[all-linear, v_proj]", "expected it alone"),
+    ],
 )
 def test_names_of_no_module_are_refused(tmp_path: Path, modules: str, words: str) -> None:
     """With the nearest one."""

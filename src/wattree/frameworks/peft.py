@@ -49,6 +49,9 @@ def adapted_operators(
     names = ["q_proj", "v_proj"] if named is None else [named] if isinstance(named, str) else named
     if list(names) == [ALL_LINEAR]:
         return [ALL_LINEAR], []
+    if ALL_LINEAR in names:  # which PEFT reads only as the whole value
+        problems.add("lora_target_modules", f"found '{ALL_LINEAR}' with others, expected it alone")
+        names = [name for name in names if name != ALL_LINEAR]
     if not names:
         problems.add("lora_target_modules", "found none, expected at least one")
     computed: dict[str, list[str]] = {}  # operator → modules that are named
