@@ -33,6 +33,21 @@ def found() -> Plan:
     return plan(job(model="llama-3.2-1b", batch=32, sequence=2048))
 
 
+def test_progress_never_falls_back() -> None:
+    """Parts of the space are searched one after another; each adds to what is done and to do."""
+    seen: dict[str, list[tuple[int, int]]] = {}
+
+    plan(
+        job(model="llama-3.2-1b", batch=32, sequence=2048),
+        objective="energy",
+        progress=lambda stage, *counts: seen.setdefault(stage, []).append(counts),
+    )
+
+    for counts in seen.values():
+        assert counts == sorted(counts)
+        assert all(done <= total for done, total in counts)
+
+
 def test_a_plan_ranks_strategies_that_fit_by_step_time(found: Plan) -> None:
     """What the command promises."""
     times = [to_digits(entry.result.step_time_s) for entry in found.ranked]

@@ -79,7 +79,7 @@ def plan(
         mixed: Also search mixes: other choices for some kinds of blocks or stages.
         calibration: File of constants; the shipped one if None.
         limits: Part of the space to search; all of it if None.
-        progress: Called with (stage, done, total).
+        progress: Called with (stage, done, total), where later parts of the space add to both.
 
     Raises:
         InfeasibleError: No strategy meets the constraints; it names the nearest.
@@ -145,8 +145,22 @@ def _space_search(
         # The fastest save energy at rest, so they are always worth a look.
         objectives=tuple(dict.fromkeys((*wanted, "time"))),
         fewest=max(FEWEST, fewest),
-        report=report or (lambda *_: None),
+        report=_running(report or (lambda *_: None)),
     )
+
+
+def _running(report: Progress) -> Progress:
+    """Return a report whose counts go on where another part of the space begins at 1 again."""
+    known: dict[str, tuple[int, int]] = {}  # stage → done before this part, and in it
+
+    def running(stage: str, done: int, total: int) -> None:
+        before, last = known.get(stage, (0, 0))
+        if done <= last:
+            before += last
+        known[stage] = before, done
+        report(stage, before + done, before + total)
+
+    return running
 
 
 def _offered(limits: Limits, setting: Setting, *, any_software: bool) -> Limits:
