@@ -360,4 +360,5 @@ def test_whose_rents_are_compared_is_said() -> None:
         "site world-average: PUE 1.56",
         "rent of dgx-h100: $23.6 per hour",
         "rent of p5.48xlarge: $98.32 per hour",
+        "rents are of several providers (AWS",
     ]

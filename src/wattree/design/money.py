@@ -61,7 +61,17 @@ def _catalog_notes(
     if "site" not in study.cluster and not {"cluster.site", "site.pue"} & paths:
         notes = [f"site {site_in_words(load_site(file), EnergyTerms())}" for file in sites]
     if not {_LIFETIME, "node.price"} & paths:
-        notes += [words for file in nodes if (words := rent_in_words(load_node(file)))]
+        found = [node for node in map(load_node, nodes) if node.price_usd_per_s is not None]
+        notes += map(rent_in_words, found)
+        # Sources of the catalog begin with the provider.
+        whose = sorted(
+            {node.sources.get("price_usd_per_s", "").partition(" ")[0] for node in found}
+        )
+        if len(whose) > 1 and all(whose):
+            notes.append(
+                f"rents are of several providers ({', '.join(whose)}), so costs compare those "
+                "too; node.price gives one's own"
+            )
     return notes
 
 
