@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,27 @@ def test_adapters_come_back(
     assert peft.adapted_modules(concrete_job(asked)) == peft.adapted_modules(
         concrete_job(job(name, *back.lora.targets))
     )
+
+
+def test_adapters_of_a_captured_model_come_back(tmp_path: Path) -> None:
+    """Of all linear layers as PEFT says it, of others by the names of the model's modules."""
+    pytest.importorskip("transformers")
+    config = tmp_path / "config.json"
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64}
+    kind = {"model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"]}
+    config.write_text(json.dumps({**kind, **sizes, "intermediate_size": 64}), encoding="utf-8")
+    written = {}
+    for targets in (("all-linear",), ("self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj")):
+        asked = job(str(config), *targets)
+        export_recipe(asked, "hf-trainer", tmp_path / targets[0])
+        written[targets[0]] = read_yaml(tmp_path / targets[0] / "trainer.yaml")
+
+    found = import_recipe(
+        tmp_path / "all-linear" / "trainer.yaml", "hf-trainer", node="workstation-rtx-4090"
+    )
+    assert written["all-linear"]["lora_target_modules"] == "all-linear"
+    assert list(found.job["model"]["lora"]["targets"]) == ["all-linear"]
+    assert {"o_proj", "down_proj"} < set(written["self_attn.q_proj"]["lora_target_modules"])
 
 
 @pytest.mark.parametrize("base", ["nf4", "nf4-double"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from wattree.capture.linear_layers import ALL_LINEAR
 from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
     DDP,
@@ -126,11 +127,12 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
     if concrete.compiled:
         found["torch_compile"] = True
     if (lora := job.model.lora) is not None:
+        modules = adapted_modules(concrete)[0]
         found |= {
             "use_peft": True,
             "lora_r": lora.rank,
             "lora_alpha": 2 * lora.rank,
-            "lora_target_modules": adapted_modules(concrete)[0],
+            "lora_target_modules": ALL_LINEAR if modules == [ALL_LINEAR] else modules,
         }
         if lora.base:
             found |= {"load_in_4bit": True, "use_bnb_nested_quant": lora.base == "nf4-double"}

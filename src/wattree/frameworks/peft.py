@@ -8,6 +8,7 @@ from typing import Final
 from wattree.capture.linear_layers import ALL_LINEAR, LIBRARY_MODULES
 from wattree.errors import nearest
 from wattree.frameworks.framework import ConcreteJob
+from wattree.graph import OperatorKind, joined_parts
 from wattree.job.problems import Problems
 
 _ADAPTER: Final = ".lora_a"
@@ -18,6 +19,16 @@ DEFAULT_RANK: Final = 16
 def adapted_modules(concrete: ConcreteJob) -> tuple[list[str], str]:
     """Return the modules that a job adapts, and why PEFT cannot have them so, if it cannot."""
     modules = LIBRARY_MODULES.get(str(concrete.config.get("model_type")), {})
+    lora = concrete.job.model.lora
+    if concrete.config and not concrete.model.own_family:  # captured, so by its modules' names
+        if lora is not None and lora.targets == (ALL_LINEAR,):
+            return [ALL_LINEAR], ""
+        matmuls = (each for block in concrete.model.blocks.values() for each in block.operators)
+        modules = {
+            each.path: [part.path.rsplit(".", 1)[-1] for part in joined_parts(each)]
+            for each in matmuls
+            if each.kind is OperatorKind.MATMUL
+        }
     if not modules:
         name = concrete.model.name
         return (
@@ -34,7 +45,8 @@ def adapted_modules(concrete: ConcreteJob) -> tuple[list[str], str]:
         return [], f"found adapters of {', '.join(sorted(unknown))}, which have no module here"
     if both := adapted & left:
         return [], f"found adapters of {', '.join(sorted(both))} in some layers, expected in all"
-    return [module for path in modules if path in adapted for module in modules[path]], ""
+    found = [module for path in modules if path in adapted for module in modules[path]]
+    return list(dict.fromkeys(found)), ""
 
 
 def adapted_operators(
