@@ -16,6 +16,10 @@ class SizePoint:
     sequence: int | None = None
 
 
+#: Share by which a size may miss a power at another batch or length: `S + 1` of long texts does.
+_NEGLIGIBLE = 0.01
+
+
 @dataclass(slots=True, kw_only=True)
 class Sizes:
     """Makes extents from sizes at several points; they are exact at the first.
@@ -23,7 +27,7 @@ class Sizes:
     Attributes:
         points: The first has the reference sizes, the second another batch, the third (if there
             is one) another sequence.
-        approximate: Sizes seen that are no power of batch and sequence, such as `S + 1`.
+        approximate: Sizes seen that are far from any power of batch and sequence.
     """
 
     points: Sequence[SizePoint]
@@ -53,6 +57,6 @@ class Sizes:
         if here in {there, 0}:
             return 0
         power = min((0, 1, 2), key=lambda power: abs(there / here - factor**power))
-        if abs(there - here * factor**power) > 1e-9 * max(here, there):
+        if abs(there - here * factor**power) > _NEGLIGIBLE * max(here, there):
             self.approximate.add(tuple(values))
         return power
