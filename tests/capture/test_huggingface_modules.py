@@ -304,3 +304,13 @@ def test_a_class_with_another_head_is_captured(model_type: str, name: str, tmp_p
         "qa_outputs",
         "score",
     )
+
+
+def test_a_misspelt_class_is_refused_by_the_reader_of_its_family(tmp_path: Path) -> None:
+    """Without the half minute that importing the library may take."""
+    path = tmp_path / "config.json"
+    config = {**TINY, "model_type": "llama", "intermediate_size": 64}
+    path.write_text(json.dumps({**config, "architectures": ["LlamaForSequences"]}))
+
+    with pytest.raises(ModelError, match="found 'LlamaForSequences', expected a class ending in"):
+        load_model(path)

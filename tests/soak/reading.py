@@ -186,10 +186,9 @@ def journal_seeds() -> Sequence[bytes]:
 def config(path: Path) -> object:
     """Read a `config.json` without transformers, which has readers of its own."""
     from wattree.capture.huggingface import readable_model_types
-    from wattree.capture.load import CONFIG_LIMIT_BYTES, load_model
-    from wattree.files import read_json
+    from wattree.capture.load import load_model, read_config
 
-    kind = read_json(path, limit_bytes=CONFIG_LIMIT_BYTES).get("model_type")
+    kind = read_config(path).get("model_type")
     if kind not in readable_model_types():
         return None
     return load_model(path)

@@ -9,7 +9,11 @@ from typing import Any, Final
 
 from wattree.capture.huggingface import readable_model_types, transformer_from_config
 from wattree.capture.kept_graphs import kept_graph
-from wattree.capture.library_types import check_model_type, library_model_types
+from wattree.capture.library_types import (
+    check_model_type,
+    library_model_types,
+    may_be_library_class,
+)
 from wattree.errors import check_packages
 from wattree.graph import ModelGraph
 
@@ -59,7 +63,9 @@ def model_from_config(
 def _has_other_head(config: Mapping[str, Any]) -> bool:
     classes = config.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes else None
-    return isinstance(name, str) and "For" in name and not name.endswith(_READ_HEADS)
+    if not isinstance(name, str) or "For" not in name or name.endswith(_READ_HEADS):
+        return False
+    return may_be_library_class(name)
 
 
 def captured_from_config(

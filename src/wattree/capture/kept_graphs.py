@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +52,8 @@ def kept_graph(
 
 def _stored(key: str, capture: Callable[[], ModelGraph]) -> ModelGraph:
     name = f"{_BEGINNING}{hashlib.sha256(key.encode()).hexdigest()[:16]}.json.gz"
+    from importlib.metadata import version  # slow, and wanted here alone
+
     whole = f"{version('torch')} {version('transformers')} {_sources()} {key}"
     with contextlib.suppress(OSError, EOFError, ValueError, ModelError):
         if (content := cached(_HERE, name, whole)) is not None:

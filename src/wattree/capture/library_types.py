@@ -18,6 +18,7 @@ from wattree.errors import ModelError, nearest
 FLOAT_TAG: Final = "__float__"
 #: Where the library's releases list them, as `("bert", "BertConfig")` or `"bert": "BertConfig"`.
 _LISTS: Final = ("auto_mappings.py", "configuration_auto.py")
+_CLASSES: Final = "modeling_auto.py"
 _ENTRY: Final = re.compile(r"""["']([\w.\-]+)["']\s*[,:]\s*["']\w+Config["']""")
 _OWN_CODE: Final = (
     "auto_map: found {!r}: the model is code in its repository, which is never run from a "
@@ -33,14 +34,23 @@ def own_code_fault(config: Mapping[str, Any]) -> str:
 @cache
 def library_model_types() -> frozenset[str]:
     """Return the names; none if the library is missing or lists them in another way."""
+    return frozenset(name for file in _LISTS for name in _ENTRY.findall(_list(file)))
+
+
+def may_be_library_class(name: str) -> bool:
+    """Return whether the library lists a model class of a name, or is missing."""
+    listed = _list(_CLASSES)
+    return not listed or f'"{name}"' in listed
+
+
+@cache
+def _list(file: str) -> str:
     spec = find_spec("transformers")
-    found: set[str] = set()
-    for folder in (spec and spec.submodule_search_locations) or ():
-        for name in _LISTS:
-            path = Path(folder, "models", "auto", name)
-            if path.is_file():
-                found.update(_ENTRY.findall(path.read_text(encoding="utf-8")))
-    return frozenset(found)
+    paths = [
+        Path(folder, "models", "auto", file)
+        for folder in (spec and spec.submodule_search_locations) or ()
+    ]
+    return "".join(path.read_text(encoding="utf-8") for path in paths if path.is_file())
 
 
 def check_model_type(config: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
