@@ -40,13 +40,18 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_captured_model_is_kept_between_processes(folder: Path) -> None:
+def test_a_captured_model_is_kept_between_processes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And captured again for another length, and where what was kept is damaged or gone."""
     captures = _Captures()
+    said: list[str] = []
+    monkeypatch.setattr(kept_graphs, "announce", said.append)
 
     first = captures()
     assert captures() == first
     assert captures.count == 1
+    assert said == ["a: capturing the model, up to a minute; later commands load its graph."]
 
     captures(sequence=64)
     captures(where="b")

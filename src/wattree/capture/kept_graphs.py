@@ -25,6 +25,8 @@ _MOST: Final = 64
 #: Of this process: what is compiled of a graph is kept with it.
 _GRAPHS: Final[dict[str, ModelGraph]] = {}
 _MOST_GRAPHS: Final = 16
+#: Takes the line that says what is waited for; commands show it.
+announce: Callable[[str], None] | None = None
 
 
 def kept_graph(
@@ -43,14 +45,14 @@ def kept_graph(
     """
     key = json.dumps([config, where, choices], sort_keys=True, default=repr)
     if key not in _GRAPHS:
-        graph = _stored(key, capture)
+        graph = _stored(where, key, capture)
         while len(_GRAPHS) >= _MOST_GRAPHS:
             del _GRAPHS[next(iter(_GRAPHS))]
         _GRAPHS[key] = graph
     return _GRAPHS[key]
 
 
-def _stored(key: str, capture: Callable[[], ModelGraph]) -> ModelGraph:
+def _stored(where: str, key: str, capture: Callable[[], ModelGraph]) -> ModelGraph:
     name = f"{_BEGINNING}{hashlib.sha256(key.encode()).hexdigest()[:16]}.json.gz"
     from importlib.metadata import version  # slow, and wanted here alone
 
@@ -58,6 +60,8 @@ def _stored(key: str, capture: Callable[[], ModelGraph]) -> ModelGraph:
     with contextlib.suppress(OSError, EOFError, ValueError, ModelError):
         if (content := cached(_HERE, name, whole)) is not None:
             return graph_from_json(gzip.decompress(content).decode())
+    if announce is not None:
+        announce(f"{where}: capturing the model, up to a minute; later commands load its graph.")
     graph = capture()
     store(_HERE, name, whole, gzip.compress(graph_to_json(graph).encode(), mtime=0))
     prune(_HERE, _BEGINNING, _MOST)

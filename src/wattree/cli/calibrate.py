@@ -11,7 +11,7 @@ import typer
 from wattree.cli.output import (
     Calibration,
     JsonPath,
-    announce_compilation,
+    announce_waits,
     check_outputs,
     deliver,
     progress_bars,
@@ -85,7 +85,7 @@ def calibrate(request: CalibrateRequest) -> None:
         runs=request.run or (),
         traces=(*(request.trace or ()), *(request.more or ())),
     )
-    announce_compilation()
+    announce_waits()
     with progress_bars() as progress:
         found = learn(steps, out=request.out, base=request.calibration, progress=progress)
     for warning in found.warnings:

@@ -14,7 +14,7 @@ from wattree.cli.output import (
     Calibration,
     JsonPath,
     ReportPath,
-    announce_compilation,
+    announce_waits,
     check_outputs,
     deliver,
 )
@@ -66,7 +66,7 @@ def compare(request: CompareFilesRequest) -> None:
     for path in request.files:
         check_outputs(request.json_path, request.report, *plots.values(), source=path)
     check_report(request.report)
-    announce_compilation()
+    announce_waits()
     comparison = compared_files(request.files, calibration=request.calibration)
     if request.report is not None:
         from wattree.report.html.documents import write_comparison_report

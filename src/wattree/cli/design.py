@@ -13,7 +13,7 @@ import typer
 from wattree.cli.output import (
     NOTHING_FITS,
     JsonPath,
-    announce_compilation,
+    announce_waits,
     check_outputs,
     deliver,
     tell,
@@ -119,7 +119,7 @@ def design(request: DesignRequest) -> None:
     check_outputs(*outputs, source=kept)
     if request.report is not None:
         check_page_name(request.report)
-    announce_compilation()
+    announce_waits()
     try:
         with _progress() as progress:
             results = run_study(

@@ -14,7 +14,7 @@ from wattree.cli.output import (
     JobPath,
     JsonPath,
     ReportPath,
-    announce_compilation,
+    announce_waits,
     check_outputs,
     deliver,
     tell,
@@ -76,7 +76,7 @@ def explain(request: ExplainRequest) -> None:
     given = request.step_time
     step_s = None if given is None else parsed_step_time(given, STEP_TIME)
     traced = read_ranks(paths)
-    announce_compilation()
+    announce_waits()
     found = explained(job, traced, predicted_step(job, request.calibration), step_s)
     for note in found.notes:
         tell(f"wattree: {note}")

@@ -206,10 +206,12 @@ def check_trace_path(path: Path | None) -> None:
         raise OutputError("--trace: found '-', expected a file; a timeline is no text to read")
 
 
-def announce_compilation() -> None:
-    """Compile the executor in the background on a first run, and report it on standard error."""
+def announce_waits() -> None:
+    """Report on standard error what a first run waits for, and let the executor be compiled."""
+    from wattree.capture import kept_graphs
     from wattree.sim import compile_ahead, kernels_are_compiled
 
+    kept_graphs.announce = tell
     if not kernels_are_compiled():
         compile_ahead()
         tell("First run: compiling the executor's kernels, some 10 s; later runs load them.")

@@ -20,7 +20,7 @@ from wattree.cli.output import (
     JobPath,
     JsonPath,
     ReportPath,
-    announce_compilation,
+    announce_waits,
     check_outputs,
     deliver,
     progress_bars,
@@ -185,7 +185,7 @@ def plan(request: PlanRequest) -> None:
     loaded = of_length(read_job(request.job, without=varied), length.tokens)
     if request.deadline is not None and loaded.training.steps == 1:
         tell("wattree: --deadline: the run has one step; --tokens or training.steps set its length")
-    announce_compilation()
+    announce_waits()
     if nodes is not None:
         _size(loaded, request, nodes, asked)
         return

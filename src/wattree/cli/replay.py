@@ -14,7 +14,7 @@ from wattree.cli.output import (
     MutualSlowdown,
     Sharing,
     SharingOption,
-    announce_compilation,
+    announce_waits,
     check_outputs,
     check_trace_path,
     deliver,
@@ -94,7 +94,7 @@ def replay(request: ReplayRequest) -> None:
         software=request.software,
         calibration=request.calibration,
     )
-    announce_compilation()
+    announce_waits()
     done = interchange.replay(
         request.traces,
         platform=platform,

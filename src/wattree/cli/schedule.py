@@ -13,7 +13,7 @@ from wattree.cli.output import (
     Calibration,
     JsonPath,
     ReportPath,
-    announce_compilation,
+    announce_waits,
     check_outputs,
     deliver,
     progress_bars,
@@ -60,7 +60,7 @@ def schedule(request: ScheduleRequest) -> None:
     queue = load_queue(request.queue)
     for line in queue.warnings:
         tell(f"wattree: {request.queue}: warning: {line}")
-    announce_compilation()
+    announce_waits()
     with progress_bars() as progress:
         found = scheduled(
             queue, calibration=request.calibration, limit_s=limit_s, progress=progress

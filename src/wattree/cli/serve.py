@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from wattree.cli.output import announce_compilation, tell
+from wattree.cli.output import announce_waits, tell
 from wattree.cli.request import request_command
 from wattree.errors import OutputError, check_packages
 
@@ -57,7 +57,7 @@ def serve(request: ServeRequest) -> None:
 
     from wattree.serve.app import make_app, new_token
 
-    announce_compilation()
+    announce_waits()
     token = new_token()
     app = make_app(token, frozenset(_hosts({request.host, *_LOCAL}, port)))
     address = f"http://{request.host}:{port}/?token={token}"

@@ -20,7 +20,7 @@ from wattree.cli.output import (
     ReportPath,
     Sharing,
     SharingOption,
-    announce_compilation,
+    announce_waits,
     check_outputs,
     check_trace_path,
     deliver,
@@ -144,7 +144,7 @@ def simulate(request: SimulateRequest) -> None:
             _sweep(request, loaded, limits_w)
             return
         loaded = loaded.capped(limits_w[0])
-    announce_compilation()
+    announce_waits()
     prediction = _predicted(request, loaded)
     print_warnings(request.job, prediction.warnings)
     _deliver(request, loaded, prediction, asked.answered(loaded, prediction.result))
@@ -266,7 +266,7 @@ def _sweep(request: SimulateRequest, job: Job, limits_w: tuple[float, ...]) -> N
     import wattree
     from wattree.report import show_power_sweep
 
-    announce_compilation()
+    announce_waits()
     sweep = wattree.power_sweep(job, limits_w, **request.executed())
     print_warnings(Path(job.source), sweep.warnings)
     if not sweep.fits:

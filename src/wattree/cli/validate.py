@@ -15,7 +15,7 @@ from wattree.cli.output import (
     ReportPath,
     Sharing,
     SharingOption,
-    announce_compilation,
+    announce_waits,
     check_outputs,
     deliver,
     progress_bars,
@@ -61,7 +61,7 @@ def validate(request: ValidateRequest) -> None:
     for path in request.rows or [Path()]:
         check_outputs(request.json_path, request.report, *plots.values(), source=path)
     check_report(request.report)
-    announce_compilation()
+    announce_waits()
     with progress_bars() as progress:
         validation = wattree.validate(
             tuple(request.rows or ()),
