@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -132,3 +133,17 @@ def test_what_another_process_compiles_is_not_begun_again(monkeypatch: pytest.Mo
         compiled.compile_elsewhere(_printed, kernel)  # type: ignore[arg-type]
 
     assert len(begun) == 1
+
+
+def test_a_folder_that_is_made_is_its_owner_s_whatever_the_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing that is kept in it would be read again."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    before = os.umask(0o002)
+    try:
+        store(Path(__file__), "name", "key", b"content")
+    finally:
+        os.umask(before)
+
+    assert cached(Path(__file__), "name", "key") == b"content"

@@ -45,7 +45,9 @@ def store(source: Path, name: str, key: str, content: bytes) -> None:
     for folder in _folders(source):
         temporary = folder / f".{uuid.uuid4().hex}.tmp"
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Parents made on the way would have the mode of the user's mask.
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             temporary.write_bytes(_digest(name, key, content) + content)
             temporary.replace(folder / name)
         except OSError:

@@ -57,10 +57,15 @@ def test_a_captured_model_is_kept_between_processes(
     captures(where="b")
     assert captures.count == 3
 
+    monkeypatch.setenv("TRANSFORMERS_SDPA_FORCE_GQA", "1")
+    captures()
+    assert captures.count == 4
+    monkeypatch.delenv("TRANSFORMERS_SDPA_FORCE_GQA")
+
     for path in folder.rglob("graph.*"):
         path.write_bytes(path.read_bytes()[:-1])
     assert captures() == first
-    assert captures.count == 4
+    assert captures.count == 5
 
 
 def test_the_oldest_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

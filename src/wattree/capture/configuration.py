@@ -51,8 +51,7 @@ def model_from_config(
         MissingExtraError: It has to be captured, and torch or transformers are missing.
     """
     model_type = config.get("model_type")
-    is_plain = not isinstance(model_type, str) or model_type in readable_model_types()
-    if is_plain and not capture and not _has_other_head(config):
+    if not capture and (not isinstance(model_type, str) or is_read(config)):
         return transformer_from_config(config, where, name=name, sources=sources)
     graph = captured_from_config(config, where, sequence=sequence, normal=normal)
     return replace(
@@ -60,12 +59,15 @@ def model_from_config(
     )
 
 
-def _has_other_head(config: Mapping[str, Any]) -> bool:
+def is_read(config: Mapping[str, Any]) -> bool:
+    """Return whether a family's reader knows the type of a configuration, and its class's head."""
+    if config.get("model_type") not in readable_model_types():
+        return False
     classes = config.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes else None
     if not isinstance(name, str) or "For" not in name or name.endswith(_READ_HEADS):
-        return False
-    return may_be_library_class(name)
+        return True
+    return not may_be_library_class(name)
 
 
 def captured_from_config(

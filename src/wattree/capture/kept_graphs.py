@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,11 @@ _MOST: Final = 64
 #: Of this process: what is compiled of a graph is kept with it.
 _GRAPHS: Final[dict[str, ModelGraph]] = {}
 _MOST_GRAPHS: Final = 16
+#: Variables that the library reads, and packages whose kernels it takes where they are installed.
+_SWITCHES: Final = ("TRANSFORMERS_", "USE_HUB_KERNELS", "TORCH_")
+_PACKAGES: Final = (
+    "torch", "transformers", "kernels", "flash-linear-attention", "causal-conv1d", "mamba-ssm",
+)  # fmt: skip
 #: Takes the line that says what is waited for; commands show it.
 announce: Callable[[str], None] | None = None
 
@@ -54,9 +60,7 @@ def kept_graph(
 
 def _stored(where: str, key: str, capture: Callable[[], ModelGraph]) -> ModelGraph:
     name = f"{_BEGINNING}{hashlib.sha256(key.encode()).hexdigest()[:16]}.json.gz"
-    from importlib.metadata import version  # slow, and wanted here alone
-
-    whole = f"{version('torch')} {version('transformers')} {_sources()} {key}"
+    whole = f"{_surroundings()} {_sources()} {key}"
     with contextlib.suppress(OSError, EOFError, ValueError, ModelError):
         if (content := cached(_HERE, name, whole)) is not None:
             return graph_from_json(gzip.decompress(content).decode())
@@ -66,6 +70,17 @@ def _stored(where: str, key: str, capture: Callable[[], ModelGraph]) -> ModelGra
     store(_HERE, name, whole, gzip.compress(graph_to_json(graph).encode(), mtime=0))
     prune(_HERE, _BEGINNING, _MOST)
     return graph
+
+
+def _surroundings() -> str:
+    """Return what decides, besides the code here, how the library's modules run."""
+    from importlib.metadata import PackageNotFoundError, version  # slow, and wanted here alone
+
+    found = {name: value for name, value in os.environ.items() if name.startswith(_SWITCHES)}
+    for package in _PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return json.dumps(found, sort_keys=True)
 
 
 @cache

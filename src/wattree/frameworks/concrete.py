@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wattree.capture import TransformerShape, catalog_entry, config_shape, readable_model_types
+from wattree.capture import TransformerShape, catalog_entry, config_shape
 from wattree.capture.catalog_entries import is_model_name
+from wattree.capture.configuration import is_read
 from wattree.capture.load import read_config
 from wattree.capture.mapping import shape_from_mapping
 from wattree.cost import Software, load_calibration
@@ -153,6 +154,4 @@ def _model(job: Job) -> tuple[str, TransformerShape | None, dict[str, Any]]:
 
 
 def _shape(config: dict[str, Any], where: str) -> TransformerShape | None:
-    if config.get("model_type") not in readable_model_types():
-        return None
-    return config_shape(config, where)
+    return config_shape(config, where) if is_read(config) else None

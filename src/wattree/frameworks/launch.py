@@ -68,11 +68,18 @@ def model_files(concrete: ConcreteJob) -> tuple[dict[str, str], tuple[str, ...]]
     return {}, (f"`{CONFIG}`: the model, as the transformers library describes it.",)
 
 
+#: How classes end that `AutoModelForCausalLM` makes.
+_CAUSAL: Final = ("ForCausalLM", "LMHeadModel")
+
+
 def causal_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
     """Yield why a script's `AutoModelForCausalLM` cannot be the model of a job, if it cannot."""
     shape = concrete.shape
     if shape is None:
-        is_causal = bool(concrete.config) or not concrete.model_name
+        classes = concrete.config.get("architectures")
+        is_causal = not concrete.model_name
+        if isinstance(classes, list) and classes:
+            is_causal = str(classes[0]).endswith(_CAUSAL)
     else:
         is_causal = shape.causal and not shape.encoder_layers and shape.head == "language_model"
     if not is_causal:

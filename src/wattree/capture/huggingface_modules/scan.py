@@ -11,6 +11,7 @@ References:
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 from wattree.capture.huggingface_modules.chunked_scan import CHUNKED_SCANS
 
 _NAME: Final = "mamba_selective_scan"
+_CONVOLUTION: Final = "causal_conv1d_fn"
 _CHUNK: Final = 2048  # time steps per state that is kept; `kChunkSize` of the published kernel
 _FLOP: Final = 2  # of one multiply-add
 
@@ -116,12 +118,13 @@ def fused_scans(module: nn.Module) -> Iterator[bool]:
 
     Yields whether the module's code has such a loop.
     """
-    functions = {_NAME: _instead, **CHUNKED_SCANS}
+    functions = {_NAME: _instead, **CHUNKED_SCANS, _CONVOLUTION: None}
     files = {sys.modules[type(child).__module__] for child in module.modules()}
     changed = [(file, name) for file in files for name in functions if hasattr(file, name)]
     originals = [getattr(file, name) for file, name in changed]
-    for file, name in changed:
-        setattr(file, name, functions[name])
+    for (file, name), original in zip(changed, originals, strict=True):
+        # Without another function the library's own, not one of an installed package.
+        setattr(file, name, functions[name] or inspect.unwrap(original))
     try:
         yield bool(changed)
     finally:
