@@ -9,6 +9,8 @@ import pytest
 
 from wattree.errors import JobError, UnknownNameError
 from wattree.frameworks import FRAMEWORKS, import_recipe
+from wattree.frameworks.concrete import concrete_job
+from wattree.frameworks.export import recipe_files
 from wattree.frameworks.megatron_layout import layout, layout_layers
 from wattree.frameworks.megatron_model import expanded
 from wattree.frameworks.shell_flags import shell_flags
@@ -187,6 +189,41 @@ def test_a_bridge_file_without_sizes_needs_its_recipe(tmp_path: Path) -> None:
 
     named = written(tmp_path, "b.yaml", f"recipe: qwen3_8b_pretrain_config\n{overrides}")
     assert import_recipe(named, "megatron-bridge").job["model"] == "qwen3-8b"
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [("", "llama-3-8b"), ("--max-position-embeddings 131072", "llama-3.1-8b")],
+)
+def test_positions_tell_models_of_equal_sizes_apart(flags: str, name: str, tmp_path: Path) -> None:
+    """Llama 3.1 has the sizes of Llama 3."""
+    path = written(tmp_path, "a.txt", f"{SIZES} {flags}")
+
+    assert import_recipe(path, "megatron-lm").job["model"] == name
+
+
+@pytest.mark.parametrize("name", ["llama-7b", "llama-2-7b", "llama-3-8b", "llama-3.1-8b"])
+def test_an_exported_model_comes_back_under_its_name(name: str, tmp_path: Path) -> None:
+    """Whatever sequence the job trains, and whatever other models have its sizes."""
+    job = {
+        "model": name,
+        "data": {"sequence_length": 1024, "global_batch": 8},
+        "cluster": {"node": "dgx-h100"},
+        "strategy": {"dp": 8},
+    }
+    concrete = concrete_job(job_from_mapping(job))
+    files, _ = recipe_files(FRAMEWORKS["megatron-lm"], concrete)
+    path = written(tmp_path, "launch.sh", files["launch.sh"])
+
+    assert import_recipe(path, "megatron-lm").job["model"] == name
+
+
+def test_of_equal_sizes_without_positions_the_longest_is_taken(tmp_path: Path) -> None:
+    """Overrides of Megatron-Bridge do not say how many positions there are."""
+    sizes = "num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32"
+    path = written(tmp_path, "a.yaml", f"model: {{{sizes}}}\ntrain: {{global_batch_size: 64}}\n")
+
+    assert import_recipe(path, "megatron-bridge").job["model"] == "llama-3.1-8b"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,9 @@ _OWN: Final = frozenset(
 )
 
 
-def known_by_sizes(block: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+def known_by_sizes(
+    block: Mapping[str, Any], positions: int = 0
+) -> tuple[str, dict[str, Any]] | None:
     """Return the catalog's model of the same sizes, and the keys that the block leaves to it.
 
     Norms, positions, biases, windows and compressed attention follow from the model, and few people
@@ -40,6 +42,8 @@ def known_by_sizes(block: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | Non
 
     Args:
         block: Keys and values as read from a file.
+        positions: Longest sequence by which models that are equal elsewhere are told apart; with
+            another, or none, it is the one with the longest.
 
     Returns:
         Name and keys; None if no model has these sizes, or several that differ elsewhere.
@@ -54,7 +58,8 @@ def known_by_sizes(block: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | Non
     facts = [_facts(known, shape, block) for known in found]
     if not facts or any(fact != facts[0] for fact in facts):
         return None
-    return found[0].name, facts[0]
+    named = max(found, key=lambda known: (known.max_positions == positions, known.max_positions))
+    return named.name, facts[0]
 
 
 def _alike(shape: TransformerShape) -> Iterator[TransformerShape]:

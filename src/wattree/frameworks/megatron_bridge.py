@@ -224,10 +224,14 @@ def _by_sizes(settings: Settings) -> str | dict[str, Any]:
     }
     for name in ("num_query_groups", "kv_channels", "moe_shared_expert_intermediate_size"):
         settings.value(name)
-    for model in _RECIPES:
-        shape = shape_of(model)
-        if shape is not None and all(getattr(shape, k) == v for k, v in given.items()):
-            return model
+    shapes = {model: shape for model in _RECIPES if (shape := shape_of(model)) is not None}
+    alike = {
+        model: shape.max_positions
+        for model, shape in shapes.items()
+        if all(getattr(shape, field) == size for field, size in given.items())
+    }
+    if alike:
+        return max(alike, key=alike.__getitem__)
     block: dict[str, Any] = {**given, "gated": True, "activation": "silu", "norm": "rms"}
     if "num_query_groups" in settings:
         block["kv_heads"] = settings.count("num_query_groups", 1)

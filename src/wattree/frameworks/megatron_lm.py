@@ -106,10 +106,10 @@ def _environment(concrete: ConcreteJob) -> str:
 
 def _model_extras(concrete: ConcreteJob) -> dict[str, Any]:
     extras: dict[str, Any] = {"use_mcore_models": True}
-    longest = concrete.job.data.sequence_length
-    shape = concrete.shape
-    if shape is not None and shape.positions == "learned":
-        longest = shape.max_positions
+    longest, shape = concrete.job.data.sequence_length, concrete.shape
+    if shape is not None:
+        own = shape.max_positions
+        longest = own if shape.positions == "learned" else max(own, longest)
     extras["max_position_embeddings"] = longest
     if shape is not None and shape.experts:
         extras |= {"moe_grouped_gemm": True, "moe_token_dispatcher_type": "alltoall"}
@@ -202,7 +202,7 @@ def read(settings: Settings) -> Imported:
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", _LEARNING_RATE)
     return Imported(
-        model=named_by_sizes(block),
+        model=named_by_sizes(block, settings.count("max_position_embeddings", sequence)),
         data={
             "sequence_length": sequence,
             "global_batch": settings.count("global_batch_size", strategy["micro_batch"] * replicas),

@@ -47,13 +47,14 @@ def layers_of(model: str | Mapping[str, Any]) -> int:
     return 0 if shape is None else shape.layers
 
 
-def named_by_sizes(block: Mapping[str, Any]) -> str | dict[str, Any]:
+def named_by_sizes(block: Mapping[str, Any], positions: int = 0) -> str | dict[str, Any]:
     """Return the catalog's name of a model by its sizes, or the block as the key `model` has it.
 
     Args:
         block: Keys of a `transformer:` block.
+        positions: As `known_by_sizes` has them.
     """
-    known = known_by_sizes(block)
+    known = known_by_sizes(block, positions)
     if known is None:
         return {"transformer": dict(block)}
     shape = shape_of(known[0])
