@@ -169,9 +169,12 @@ def test_another_preset_keeps_the_ranks() -> None:
         assert (recipe.kind.value, recipe.dp, recipe.tp) == (preset, 2, 2)
     ddp = recipe_of(with_preset(job, "ddp"))
     assert (ddp.dp, ddp.tp, ddp.micro_batch * ddp.micro_batches) == (4, 1, 4)
+    hybrid = recipe_of(with_preset(_job(strategy={"preset": "ddp"}), "hsdp"))
+    assert (hybrid.dp, hybrid.fsdp, hybrid.tp) == (2, 2, 1)
 
 
-def test_a_kept_job_says_the_same_from_any_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", ["tensor", "hsdp"])
+def test_a_kept_job_says_the_same_from_any_folder(preset: str, tmp_path: Path) -> None:
     """Paths are absolute, and the preset is the one that was run."""
     import json
 
@@ -183,10 +186,11 @@ def test_a_kept_job_says_the_same_from_any_folder(tmp_path: Path) -> None:
     source = {"global_batch": 16, "source": "data.py:dataset"}
     saved = {"steps": 3, "checkpoint": {"dir": "saved", "every": 2}}
     path = tmp_path / "here" / "job.yaml"
-    path.write_text(json.dumps(_mapping(data=source, training=saved)))
-    job = with_preset(load_job(path), "tensor")
+    strategy = {"preset": "megatron", "tp": 2} if preset == "tensor" else {"preset": "ddp"}
+    path.write_text(json.dumps(_mapping(data=source, training=saved, strategy=strategy)))
+    job = with_preset(load_job(path), preset)
     kept = tmp_path / "there" / "job.yaml"
-    kept.write_text(job_text(path, job, "tensor"))
+    kept.write_text(job_text(path, job, preset))
     again = load_job(kept)
     assert again.strategy == job.strategy
     assert again.training == job.training

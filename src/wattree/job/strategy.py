@@ -126,19 +126,30 @@ def _of_preset(preset: str | None, chosen: Mapping[str, Any]) -> StrategyOptions
 def _spread(options: StrategyOptions, cluster: Cluster | Allotment) -> StrategyOptions:
     """Give the devices that the degrees leave over to data parallelism, if they divide.
 
-    Hybrid sharding shards inside a node and replicates across nodes; every other kind of
-    sharding uses all replicas whatever the axis is called.
+    Every kind of sharding but hybrid uses all replicas whatever the axis is called.
     """
     replicas, rest = divmod(cluster.devices, options.ranks)
     if rest or options.dp * options.fsdp != 1:
         return options
     if options.memory.sharding != "hybrid":
         return options.changed(dp=replicas)
-    model_ranks = options.tp * options.cp * options.ep
+    return options.changed(
+        **hybrid_degrees(replicas, options.tp * options.cp * options.ep, cluster)
+    )
+
+
+def hybrid_degrees(replicas: int, model_ranks: int, cluster: Cluster | Allotment) -> dict[str, int]:
+    """Return the degrees of hybrid sharding, which shards in a node and replicates across nodes.
+
+    Args:
+        replicas: Over both axes.
+        model_ranks: Of one replica in a node.
+        cluster: Whose nodes they are.
+    """
     nodes = [cluster] if isinstance(cluster, Allotment) else cluster.pools
     node_devices = math.gcd(*(each.node.devices for each in nodes))
     fsdp = math.gcd(replicas, max(1, node_devices // model_ranks))
-    return options.changed(fsdp=fsdp, dp=replicas // fsdp)
+    return {"fsdp": fsdp, "dp": replicas // fsdp}
 
 
 def _degrees(options: StrategyOptions) -> dict[str, int]:

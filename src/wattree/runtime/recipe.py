@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from wattree.errors import StrategyError
 from wattree.job import Job, WorkloadKind
+from wattree.job.strategy import hybrid_degrees
 from wattree.runtime.parallel.grid import RankGrid
 from wattree.runtime.refusals import RUNNABLE, misfits_of
 from wattree.strategy import (
@@ -285,7 +286,10 @@ def with_preset(job: Job, preset: str) -> Job:
             **({"phantom_layers": options.phantoms.layers} if options.phantoms.layers else {}),
         }
         return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}))
-    return replace(job, strategy=options_of_preset(preset, degrees))
+    chosen = options_of_preset(preset, degrees)
+    if chosen.memory.sharding == "hybrid":
+        chosen = chosen.changed(**hybrid_degrees(whole, options.tp, job.cluster))
+    return replace(job, strategy=chosen)
 
 
 def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:

@@ -8,7 +8,7 @@ from wattree.job import Job
 from wattree.job.written import job_yaml, mapping_of
 from wattree.strategy import StrategyOptions
 
-_STRATEGY = ("dp", "tp", "micro_batch", "ghosts", "variant", "regather", "sharding")
+_STRATEGY = ("dp", "fsdp", "tp", "micro_batch", "ghosts", "variant", "regather", "sharding")
 
 #: Keys that an option of the command may have set.
 _COLOCATION = ("micro_batch", "processes_per_device", "batch_rule")
