@@ -111,6 +111,7 @@ def test_a_rank_of_software_families_is_a_row_of_their_table(
     written = wattree.load_job(out)
     step_s = wattree.simulate(written).result.step_time_s
     assert written.software == second[0]
+    assert f"best of {second[0]} by time" in out.read_text(encoding="utf-8")
     assert step_s == pytest.approx(second[1]["best"]["step_time_s"], rel=1e-9)
 
 

@@ -35,7 +35,8 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
     chosen = found.ideas[rank - 1][0]
     strategy = {"strategy": describe_options(chosen.options)}
     mapping = _with_devices(mapping_of(job) | others | strategy, job, chosen.options.ranks)
-    head = f"Written by `wattree plan`: number {rank} by {found.objective}, {chosen.label}."
+    place = f"best of {others['software']}" if "software" in others else f"number {rank}"
+    head = f"Written by `wattree plan`: {place} by {found.objective}, {chosen.label}."
     write_atomic(out, job_yaml(mapping, head=head))
     return f"{out}: {chosen.label}\nNext: wattree simulate {shlex.quote(str(out))}"
 
