@@ -88,6 +88,16 @@ def _run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedP
     )
 
 
+def test_a_quiet_run_says_nothing_of_how_it_is_made(job: Path) -> None:
+    """PyTorch warns of buckets that are kept for more than two replicas, which is meant so."""
+    four = job.read_text().replace("phantom, tp: 2, ghosts: 4", "ddp")
+    job.write_text(four.replace("2x-epyc-7742", "2x-epyc-7742, nodes: 2").replace("30", "3"))
+
+    found = _run(_command("train", "job.yaml", "--quiet"), job.parent)
+
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
     """One command: loss, bytes, stages, predicted next to measured, files for others to read."""
     from wattree import load_job

@@ -44,6 +44,8 @@ def train(request: TrainRequest) -> None:
     Example: wattree train examples/phantom-laptop.yaml --compare
     """
     _need_torch()
+    if request.quiet:  # before PyTorch is loaded, here and in the ranks
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from wattree.runtime.colocation import colocation_from
     from wattree.runtime.colocation.training import colocated, planned
     from wattree.runtime.launch import launch_from

@@ -6,7 +6,6 @@ they share of samples along cp in attention (`context`). Stages run by `pipeline
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -201,7 +200,6 @@ def _by_buckets(part: nn.Module, session: RankSession) -> nn.Module:
     # run that was resumed would differ in the last bits. Replicas that share a device add up in
     # the order of ranks, whatever the buckets are, and one of them goes to the ring.
     keep_buckets = session.recipe.holders // session.recipe.processes_per_device > 2
-    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     return DistributedDataParallel(
         part,
         device_ids=None if session.device.type == "cpu" else [session.device.index],
