@@ -273,8 +273,9 @@ def _parsed_yaml(path: str | Path, text: str) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return reader.load(text)
+            found = reader.load(text)
     except MarkedYAMLError as error:
+        _refuse_other_format(path, text)
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         parts = [part for part in (error.context, error.problem) if part]
@@ -285,6 +286,21 @@ def _parsed_yaml(path: str | Path, text: str) -> object:
     except Exception as error:  # noqa: BLE001  ValueError, KeyError, … pass through the parser
         what = " ".join(str(error).split())[:200] or type(error).__name__
         _refuse(path, f"{what}; expected valid YAML")
+    if isinstance(found, str):
+        _refuse_other_format(path, text)
+    return found
+
+
+def _refuse_other_format(path: str | Path, text: str) -> None:
+    """Say of a script, and of TOML, that it is no YAML."""
+    import tomllib
+
+    kind = "a script" if text.startswith("#!") else ""
+    with contextlib.suppress(ValueError, RecursionError):
+        tomllib.loads(text)
+        kind = "TOML"
+    if kind:
+        _refuse(path, f"this is {kind}, expected YAML; `wattree import` reads frameworks' files")
 
 
 def _checked(

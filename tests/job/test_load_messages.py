@@ -369,6 +369,12 @@ def test_moments_are_as_wide_as_the_parameters_that_have_no_copy() -> None:
         (b"", "the file holds nothing, expected a YAML mapping"),
         (b"- 1\n- 2\n", "found a list, expected a YAML mapping"),
         (b"model: {a", "expected valid YAML"),
+        (b"[model]\nname = 'llama3'\n", "this is TOML, expected YAML; `wattree import` reads"),
+        (
+            b"name = 'llama3'\n",
+            "this is TOML, expected YAML; `wattree import` reads frameworks' files",
+        ),
+        (b"#!/bin/sh\ntorchrun train.py\n", "this is a script, expected YAML"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "found binary content"),
         (b"model: !!python/object/apply:os.system ['true']\n", "expected valid YAML"),
         (b"model: a\n" + b"#" * (1 << 20), "expected at most"),

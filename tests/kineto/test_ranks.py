@@ -185,7 +185,8 @@ def _bad(tmp_path: Path) -> dict[str, tuple[Path, str]]:
         "empty": (b"", "has no key 'traceEvents'"),
         "number": (b'{"schemaVersion": 1, "traceEvents": [3]}', "event 1 is no object"),
         "deep": (b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 99_999, "nested too deep"),
-        "version": (b'{"schemaVersion": 9, "traceEvents": []}', "found 9, expected 1"),
+        "version": (b'{"schemaVersion": 9, "traceEvents": []}', "found 9; expected version 1"),
+        "no-version": (b'{"traceEvents": []}', "its begin is cut off, or it is no trace of torch"),
         "no-steps": (b'{"schemaVersion": 1, "traceEvents": []}', "no step is marked"),
     }
     for name, (content, _) in files.items():

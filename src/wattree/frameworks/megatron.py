@@ -65,7 +65,9 @@ def _overlap_misfits(concrete: ConcreteJob) -> dict[str, str]:
     if overlaps.get("overlap_param_gather") and not overlaps["overlap_grad_reduce"]:
         found["strategy.overlap_parameters"] = "true needs overlap_gradients: true"
     if overlaps.get("tp_comm_overlap") and not concrete.options.parallelism.sequence_parallel:
-        found["strategy.overlap_tensor"] = "true needs sequence_parallel: true"
+        found["strategy.overlap_tensor"] = (
+            "true needs sequence_parallel: true; where left open it is true here: set one of them"
+        )
     return found
 
 

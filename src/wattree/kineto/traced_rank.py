@@ -138,12 +138,13 @@ def read_traced_rank(path: Path) -> TracedRank:
 def _check_version(path: Path, head: Mapping[str, Any]) -> None:
     version = head.get("schemaVersion")
     if version != _SCHEMA:
+        found = (
+            "has no key 'schemaVersion': its begin is cut off, or it is no trace of torch.profiler"
+            if version is None
+            else f"schemaVersion: found {version!r}"
+        )
         raise RunError(
-            str(path),
-            [
-                f"schemaVersion: found {version!r}, expected {_SCHEMA}: a trace that "
-                "torch.profiler's export_chrome_trace wrote"
-            ],
+            str(path), [f"{found}; expected version {_SCHEMA}, which export_chrome_trace writes"]
         )
 
 
