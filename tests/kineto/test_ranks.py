@@ -58,7 +58,7 @@ def test_waiting_for_a_slow_rank_is_no_communication(tmp_path: Path) -> None:
 
     assert traced.offsets_s == pytest.approx((0.0, 5.0))
     assert "its clock is 5 s ahead; set by 3 collectives" in traced.notes[0]
-    assert traced.late() == {0: 3}
+    assert traced.late_s() == pytest.approx({0: 3 * 120e-6, 1: 0.0})
     assert slow.classes_s["waiting"] == pytest.approx(0.0, abs=1e-9)
     assert waiting.classes_s["waiting"] == pytest.approx(120e-6)
     assert waiting.classes_s["communication"] == pytest.approx(80e-6)
@@ -180,8 +180,8 @@ def _bad(tmp_path: Path) -> dict[str, tuple[Path, str]]:
         "cut": (good.read_bytes()[:-900], "it is cut, or was still being written"),
         "packed-cut": (packed.read_bytes()[:-40], "the compressed file is cut or damaged"),
         "binary": (bytes(range(256)) * 9, "is no text"),
-        "list": (b"[1, 2]", "found no JSON object"),
-        "other": (b'{"a": 1}', "has no key 'traceEvents'"),
+        "list": (b"[1, 2]", "found no JSON object: its begin is cut off"),
+        "other": (b'{"a": 1}', "has no key 'traceEvents': it is cut, or no trace"),
         "empty": (b"", "has no key 'traceEvents'"),
         "number": (b'{"schemaVersion": 1, "traceEvents": [3]}', "event 1 is no object"),
         "deep": (b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 99_999, "nested too deep"),
@@ -203,6 +203,21 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
         assert said in str(refused.value)
     with pytest.raises(RunError, match="cannot be read"):
         read_traced_rank(tmp_path / "missing.json")
+
+
+def test_a_rank_is_late_by_the_time_that_others_wait_for_it(tmp_path: Path) -> None:
+    """Few shards are exchanged in a step, and who begins those a little later is chance."""
+    paths = []
+    for rank, late in enumerate([(2.0, 2.0, 0.0), (0.0, 0.0, 200.0)]):
+        events = [
+            dict(each, ts=each["ts"] + 2000 * number, name=f"ncclDevKernel_AllReduce_{number}")
+            for number, late_us in enumerate(late)
+            for each in device_rank(late_us=late_us)[5:6]
+        ]
+        steps = [event("ProfilerStep#1", "user_annotation", 0.0, 6000.0)]
+        paths.append(write(tmp_path / f"{rank}.json", steps + events, rank=rank))
+
+    assert read_ranks(paths).late_s() == pytest.approx({0: 4e-6, 1: 200e-6})
 
 
 def test_traces_of_different_runs_are_refused(tmp_path: Path) -> None:

@@ -57,12 +57,15 @@ class TracedRanks:
             ]
         return found
 
-    def late(self) -> Counter[int]:
-        """Return rank index → number of matched collectives that it was the last to begin."""
-        return Counter(
-            max(each, key=lambda rank: each[rank].start_s - self.offsets_s[rank])
-            for each in self.matched
-        )
+    def late_s(self) -> dict[int, float]:
+        """Return rank index → how long all others waited for it in matched collectives. [s]"""
+        found = dict.fromkeys(range(len(self.ranks)), 0.0)
+        for each in self.matched:
+            starts = sorted(
+                (own.start_s - self.offsets_s[rank], rank) for rank, own in each.items()
+            )
+            found[starts[-1][1]] += starts[-1][0] - starts[-2][0]
+        return found
 
 
 def read_ranks(paths: Sequence[Path]) -> TracedRanks:

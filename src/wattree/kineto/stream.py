@@ -74,9 +74,9 @@ class TraceFile:
         match = None
         while match is None:
             if not self._more():
-                self._refuse("has no key 'traceEvents': is it a trace of torch.profiler?")
+                self._refuse("has no key 'traceEvents': it is cut, or no trace of torch.profiler")
             if not self._open.lstrip().startswith("{"):
-                self._refuse("found no JSON object: is it a trace of torch.profiler?")
+                self._refuse("found no JSON object: its begin is cut off, or it is no trace")
             match = _EVENTS.search(self._open)
         text, self._open = self._open[: match.start()], self._open[match.end() :]
         try:

@@ -27,8 +27,8 @@ _PROFILED = 0.05
 _LEAST = 0.01
 #: Share of the step from which an operator is listed.
 _LISTED = 0.005
-#: Share of the step that a rank must take more than the others, and of the collectives that it must
-#: begin last, to be called slow.
+#: Share of the step that a rank must take more than the others, and of the waiting in collectives
+#: that must be for it, to be called slow.
 _SLOWER, _LATE = 0.05, 0.5
 #: Collectives over predicted ones from which buckets are called small.
 _MANY = 3.0
@@ -277,8 +277,9 @@ def _slow_rank(ranks: Sequence[MeasuredRank], traced: TracedRanks) -> int | None
     if _excess_s(ranks, slow) < _SLOWER * ranks[slow].step_s:
         return None
     # Stages wait where they receive, not in the few collectives that all ranks take part in.
-    matched = 0 if _has_stages(traced) else len(traced.matched)
-    return slow if traced.late()[slow] >= _LATE * matched else None
+    late_s = traced.late_s()
+    is_late = _has_stages(traced) or late_s[slow] >= _LATE * sum(late_s.values())
+    return slow if is_late else None
 
 
 def _of_slow(ranks: Sequence[MeasuredRank], slow: int, traced: TracedRanks) -> str:
@@ -297,8 +298,9 @@ def _of_slow(ranks: Sequence[MeasuredRank], slow: int, traced: TracedRanks) -> s
     )
     if not traced.matched or _has_stages(traced):
         return words
-    share = traced.late()[slow] / len(traced.matched)
-    return f"{words}, and begins {share:.0%} of the collectives last"
+    late_s = traced.late_s()
+    share = late_s[slow] / (sum(late_s.values()) or 1)
+    return f"{words}, and {share:.0%} of the waiting in collectives is for it"
 
 
 def _of_buckets(predicted: PredictedStep, ranks: Sequence[MeasuredRank], count: float) -> str:
