@@ -39,3 +39,9 @@ def test_a_job_with_a_missing_key_is_still_a_job() -> None:
     """What is wrong with it is said key by key."""
     with pytest.raises(JobError, match="data: is missing"):
         wattree.job_from_mapping({"model": "gpt2", "cluster": {"node": "dgx-h100"}})
+
+
+def test_a_plan_is_no_job() -> None:
+    """Its JSON holds strategies, and not what they train."""
+    with pytest.raises(JobError, match=r"this is a plan, expected a job: `wattree plan --out`"):
+        wattree.job_from_mapping({"candidates": 3, "ranked": [], "best": None})

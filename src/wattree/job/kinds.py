@@ -11,6 +11,7 @@ _KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "a design study": (frozenset({"workloads", "axes"}), "use `wattree design`"),
     "a queue": (frozenset({"cluster", "jobs"}), "use `wattree schedule`"),
     "a calibration": (frozenset({"constants"}), "give it as `--calibration`"),
+    "a plan": (frozenset({"candidates", "ranked"}), "`wattree plan --out` writes its job"),
     "a measured run": (frozenset({"wall_s", "energy_j"}), "use `wattree energy`"),
     "a device": (frozenset({"architecture", "matrix_peak"}), "name it as `device:` of a node"),
     "a node": (frozenset({"device", "devices"}), "name it as `cluster: {node: FILE}` of a job"),
