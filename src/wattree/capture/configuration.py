@@ -30,6 +30,7 @@ def model_from_config(
     sequence: int | None = None,
     capture: bool = False,
     normal: bool = True,
+    narrow: bool = False,
 ) -> ModelGraph:
     """Return the model graph of a parsed `config.json`.
 
@@ -45,6 +46,7 @@ def model_from_config(
         sequence: Tokens per sample at which a captured model's sizes are exact; None: the model's.
         capture: Capture it even where it can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
+        narrow: It is captured with parameters of 16 bits.
 
     Raises:
         ModelError: It cannot be read, built or recorded.
@@ -53,7 +55,7 @@ def model_from_config(
     model_type = config.get("model_type")
     if not capture and (not isinstance(model_type, str) or is_read(config)):
         return transformer_from_config(config, where, name=name, sources=sources)
-    graph = captured_from_config(config, where, sequence=sequence, normal=normal)
+    graph = captured_from_config(config, where, sequence=sequence, normal=normal, narrow=narrow)
     return replace(
         graph, name=name or where, architecture=str(model_type), sources=(*sources, *graph.sources)
     )
@@ -71,7 +73,12 @@ def is_read(config: Mapping[str, Any]) -> bool:
 
 
 def captured_from_config(
-    config: Mapping[str, Any], where: str, *, sequence: int | None = None, normal: bool = True
+    config: Mapping[str, Any],
+    where: str,
+    *,
+    sequence: int | None = None,
+    normal: bool = True,
+    narrow: bool = False,
 ) -> ModelGraph:
     """Return the training graph of the library's module for a configuration.
 
@@ -85,9 +92,10 @@ def captured_from_config(
 
     def capture() -> ModelGraph:
         modules = import_module("wattree.capture.huggingface_modules")
-        recording = modules.recorded_config(config, where, sequence=sequence)
+        choices = modules.ConfigurationChoices(narrow=narrow)
+        recording = modules.recorded_config(config, where, choices=choices, sequence=sequence)
         convert = import_module("wattree.capture.convert")
         graph: ModelGraph = convert.model_graph(recording, normal=normal)
         return graph
 
-    return kept_graph(config, where, (sequence, normal), capture)
+    return kept_graph(config, where, (sequence, normal, narrow), capture)

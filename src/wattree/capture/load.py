@@ -27,6 +27,7 @@ def load_model(
     sequence: int | None = None,
     capture: bool = False,
     normal: bool = True,
+    narrow: bool = False,
 ) -> ModelGraph:
     """Return the graph of a model of the catalog, or of a `config.json` or its folder.
 
@@ -39,6 +40,7 @@ def load_model(
         sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.
         capture: Build and capture it with transformers even where its family can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
+        narrow: It is captured with parameters of 16 bits.
 
     Raises:
         MissingExtraError: It has to be captured, and torch or transformers are missing.
@@ -59,7 +61,7 @@ def load_model(
         file = path / "config.json" if path.is_dir() else path
         config = read_config(file)
         return model_from_config(
-            config, str(file), sequence=sequence, capture=capture, normal=normal
+            config, str(file), sequence=sequence, capture=capture, normal=normal, narrow=narrow
         )
     entry = catalog_entry(text)
     if entry.config is None:
@@ -67,11 +69,13 @@ def load_model(
 
         return built_in_graph(entry.name, arguments or {})
     _refuse(arguments, entry.name)
-    return _of_catalogue(entry.name, sequence, capture=capture, normal=normal)
+    return _of_catalogue(entry.name, sequence, capture=capture, normal=normal, narrow=narrow)
 
 
 @lru_cache(maxsize=64)  # entries do not change, and what is compiled of a graph is kept with it
-def _of_catalogue(name: str, sequence: int | None, *, capture: bool, normal: bool) -> ModelGraph:
+def _of_catalogue(
+    name: str, sequence: int | None, *, capture: bool, normal: bool, narrow: bool
+) -> ModelGraph:
     entry = catalog_entry(name)
     assert entry.config is not None
     return model_from_config(
@@ -82,6 +86,7 @@ def _of_catalogue(name: str, sequence: int | None, *, capture: bool, normal: boo
         sequence=sequence,
         capture=capture,
         normal=normal,
+        narrow=narrow,
     )
 
 

@@ -17,9 +17,13 @@ from wattree.capture.linear_layers import layer_targets, with_quantized_layers
 from wattree.cost.families import software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
+from wattree.hardware import Precision
 from wattree.job import Job
 from wattree.lowering.usual_model import usual_block
 from wattree.strategy import OPERATOR_RECOMPUTATIONS, Strategy, StrategyOptions
+
+#: Activations of 4 bytes and more.
+_WIDE = frozenset({Precision.FP64, Precision.FP32, Precision.TF32})
 
 
 def model_of(job: Job) -> ModelGraph:
@@ -105,6 +109,7 @@ def _built(job: Job) -> ModelGraph:
             sequence=sequence,
             capture=source.capture,
             normal=normal,
+            narrow=job.precision not in _WIDE,
         )
     if source.lora is not None:
         lora = source.lora

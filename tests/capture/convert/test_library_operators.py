@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 from wattree.capture import dense_forward_flop
 from wattree.capture.convert import model_graph
-from wattree.capture.huggingface_modules import recorded_config
+from wattree.capture.huggingface_modules import ConfigurationChoices, recorded_config
 from wattree.capture.recording import TensorSource
 
 _SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
@@ -107,3 +107,17 @@ def test_a_recurrence_over_chunks_does_and_saves_what_its_kernels_do(
         assert math.prod(e.coefficient for e in kept.extents) == heads * saved
         assert each.outputs[2] in each.saved
         assert each.outputs[0] not in each.saved
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_what_a_module_widens_is_seen_in_16_bits(*, narrow: bool) -> None:
+    """The gated norm of Mamba 2 computes in fp32, so that it keeps fp32 whatever the weights."""
+    choices = ConfigurationChoices(narrow=narrow)
+    recording = recorded_config(CONFIGS["mamba2"], "a", choices=choices, sequence=16)
+
+    norms = {o.module for o in recording.operators if o.module.endswith("mixer.norm")}
+    kept = {i for o in recording.operators if o.module in norms for i in o.saved}
+    tensors = [recording.tensors[index] for index in kept]
+    parameters = {t.dtype for t in recording.tensors if t.source is TensorSource.PARAMETER}
+    assert parameters == {"bfloat16" if narrow else "float32"}
+    assert "float32" in {each.dtype for each in tensors if each.source is TensorSource.OPERATOR}

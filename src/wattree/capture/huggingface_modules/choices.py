@@ -15,8 +15,10 @@ class ConfigurationChoices:
         training: In train mode, with dropout; else in eval mode.
         loss: With labels where the class takes them, so that its loss is part of the model; else
             backward starts from the sum of its main output.
+        narrow: With parameters of 16 bits, so that what the module widens to fp32 is seen as such.
     """
 
     attention: str = "sdpa"
     training: bool = True
     loss: bool = True
+    narrow: bool = False

@@ -86,7 +86,8 @@ def huggingface_module(
     def build() -> nn.Module:
         try:
             with offline():
-                module: nn.Module = model(found)
+                dtype = torch.bfloat16 if choices.narrow else torch.float32
+                module: nn.Module = model._from_config(found, dtype=dtype)
         except Exception as error:
             if isinstance(error, ValueError) and found._attn_implementation == "sdpa":
                 found._attn_implementation = "eager"
@@ -185,12 +186,20 @@ def _return_main_output(module: nn.Module, *, loss: bool) -> None:
     original = module.forward
 
     def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
+        kwargs = {key: _of_width(value, module) for key, value in kwargs.items()}
         with offline(), fused_scans(module), grouped_matmuls():
             out = original(*args, **kwargs)
         found = getattr(out, "loss", None) if loss else None
         return found if found is not None else _main_output(out)
 
     module.forward = forward
+
+
+def _of_width(value: Any, module: nn.Module) -> Any:
+    """Return an input in the width of the parameters, as loaders hand it over."""
+    is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
+    first = next(module.parameters(), None)
+    return value.to(first.dtype) if is_real and first is not None else value
 
 
 def _main_output(out: Any) -> torch.Tensor:
