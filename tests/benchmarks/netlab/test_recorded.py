@@ -174,4 +174,4 @@ def test_a_live_run_ends_when_predicted(shared: Path, tmp_path: Path) -> None:
 
     assert error is not None
     # Other tests run alongside it; how exact predictions are, recordings of quiet machines tell.
-    assert abs(error) < 0.3
+    assert abs(error) < 0.5
