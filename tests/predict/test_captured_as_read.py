@@ -34,7 +34,7 @@ def step(software: str, batch: int, length: int, *, capture: bool, **more: Any) 
 def test_both_roads_take_as_long_and_hold_as_much(software: str) -> None:
     """Modules of the library run step by step, whoever has read them; so do those of short steps.
 
-    There the host's launches decide, of which a captured graph has some more, for masks.
+    There the host's launches decide, of which a captured graph has some more, for masks and casts.
     """
     wrong = {}
     for what, (batch, length), traits in (
@@ -48,7 +48,7 @@ def test_both_roads_take_as_long_and_hold_as_much(software: str) -> None:
         )
         times = captured.step_time_s / read.step_time_s
         held = captured.memory.peak_bytes / read.memory.peak_bytes
-        if not (0.92 < times < (1.3 if what == "launches" else 1.08) and 0.91 < held < 1.02):
+        if not (0.92 < times < (1.4 if what == "launches" else 1.08) and 0.91 < held < 1.02):
             wrong[what] = times, held
 
     assert wrong == {}
