@@ -62,9 +62,8 @@ def prune(source: Path, beginning: str, most: int) -> None:
     for folder in _folders(source):
         with contextlib.suppress(OSError):
             files = [path for path in folder.iterdir() if path.name.startswith(beginning)]
-            for path in sorted(files, key=lambda path: path.stat().st_mtime)[
-                : max(0, len(files) - most)
-            ]:
+            newest_first = sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in newest_first[most:]:
                 path.unlink()
 
 

@@ -28,6 +28,12 @@ from wattree.search import Plan
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState
 
+#: A `config.json` that users have themselves.
+OWN_CONFIG = {
+    "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "vocab_size": 1000,
+    "num_attention_heads": 8, "intermediate_size": 1024, "max_position_embeddings": 1024,
+}  # fmt: skip
+
 
 @given(st.dictionaries(st.sampled_from([*START, "more", "x"]), st.text(max_size=30), max_size=6))
 @settings(max_examples=60, deadline=None)
@@ -78,11 +84,7 @@ def test_a_second_server_on_the_port_says_so(server: Server) -> None:
 
 def test_a_file_of_ones_own_is_parsed_and_used(server: Server) -> None:
     """A `config.json` that was uploaded is a model of the page; what is none is refused."""
-    config = {
-        "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "vocab_size": 1000,
-        "num_attention_heads": 8, "intermediate_size": 1024, "max_position_embeddings": 1024,
-    }  # fmt: skip
-    body = json.dumps(config).encode()
+    body = json.dumps(OWN_CONFIG).encode()
     status, label = server.ask("/files?name=config.json", method="POST", body=body)
     state = {**SMALL, "model": label, "micro_batch": "1"}
     _, text = server.ask(f"/figures?{urlencode(state)}")
@@ -138,11 +140,7 @@ def test_a_file_of_another_kind_is_named(
 
 def test_an_uploaded_file_is_called_as_its_user_calls_it(server: Server) -> None:
     """In messages and in files for frameworks, not by its place on the server."""
-    config = {
-        "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "vocab_size": 1000,
-        "num_attention_heads": 8, "intermediate_size": 1024, "max_position_embeddings": 1024,
-    }  # fmt: skip
-    body = json.dumps(config).encode()
+    body = json.dumps(OWN_CONFIG).encode()
     _, label = server.ask("/files?name=own.json", method="POST", body=body)
     state = {**SMALL, "model": label, "micro_batch": "1", "software": "hf-trainer"}
     _, refused = server.ask(f"/figures?{urlencode({**state, 'sequence_length': '4096'})}")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import prod
 
-from wattree.capture.operator_names import OperatorNames, matches, operator_names
-from wattree.errors import ModelError, nearest
+from wattree.capture.operator_names import OperatorNames, matches, operator_names, refuse_unmatched
+from wattree.errors import ModelError
 from wattree.graph import (
     Block,
     BlockInstance,
@@ -54,7 +54,9 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
         if _adapts(op)
     }
     known = {name for each in names.values() for name in (*each.whole, *each.parts)}
-    _refuse_unmatched(graph, targets, known, what="lora.targets", kind="projection", named=matches)
+    refuse_unmatched(
+        graph.name, targets, known, what="lora.targets", kind="projection", named=matches
+    )
     chosen = [
         frozenset(
             op.path
@@ -104,7 +106,7 @@ def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
         for op in graph.blocks[instance.block].operators
         for place in (instance.path, instance.block)
     }
-    _refuse_unmatched(graph, patterns, names, what="freeze", kind="operator")
+    refuse_unmatched(graph.name, patterns, names, what="freeze", kind="operator")
     chosen = [_frozen_paths(i, graph.blocks[i.block], patterns) for i in graph.instances]
     frozen_graph = _tied_follow(
         _in_variants(graph, chosen, _with_frozen, word="frozen", renames_all=True)
@@ -115,33 +117,6 @@ def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
             f"{', '.join(repr(pattern) for pattern in patterns)}; freeze fewer operators"
         )
     return frozen_graph
-
-
-def _refuse_unmatched(
-    graph: ModelGraph,
-    patterns: Sequence[str],
-    names: Iterable[str],
-    *,
-    what: str,
-    kind: str,
-    named: Callable[[str, str], bool] = fnmatchcase,
-) -> None:
-    """Reject patterns that match nothing; `named` tells whether a name matches a pattern."""
-    known = sorted(names, key=lambda name: (name.count("."), name))
-    problems, listed = [], False
-    if not patterns:
-        problems.append(f"found no pattern, expected at least one, such as '{known[0]}'")
-    for pattern in patterns:
-        if not any(named(name, pattern) for name in known):
-            last = [] if named is fnmatchcase else [name.rpartition(".")[2] for name in known]
-            guess = nearest(pattern, [*last, *known])
-            hint = f"; did you mean '{guess}'?" if guess else ""
-            problems.append(f"'{pattern}' matches no {kind}{hint}")
-            listed |= not guess
-    if listed:
-        problems.append(f"known: {', '.join(known[:20])}")
-    if problems:
-        raise ModelError(f"{graph.name}: {what}: " + "; ".join(problems))
 
 
 def _refuse_wide(graph: ModelGraph, rank: int, targets: Sequence[Operator]) -> None:

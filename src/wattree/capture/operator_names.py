@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from wattree.errors import ModelError, nearest
 from wattree.graph import BlockInstance, Operator
 
 
@@ -40,6 +41,44 @@ class OperatorNames:
 def matches(name: str, pattern: str) -> bool:
     """Return whether a pattern matches `name`; a bare name matches all paths that end in it."""
     return fnmatchcase(name, pattern) or name.endswith(f".{pattern}")
+
+
+def refuse_unmatched(
+    model: str,
+    patterns: Sequence[str],
+    names: Iterable[str],
+    *,
+    what: str,
+    kind: str,
+    named: Callable[[str, str], bool] = fnmatchcase,
+) -> None:
+    """Reject patterns that match nothing.
+
+    Args:
+        model: Its name.
+        patterns: As a job states them.
+        names: All that there are.
+        what: The key that holds the patterns.
+        kind: What they name.
+        named: Whether a name matches a pattern.
+
+    Raises:
+        ModelError: There are no patterns, or some match no name.
+    """
+    known = sorted(names, key=lambda name: (name.count("."), name))
+    last = [] if named is fnmatchcase else [name.rpartition(".")[2] for name in known]
+    unmatched = [each for each in patterns if not any(named(name, each) for name in known)]
+    guesses = [nearest(pattern, [*last, *known]) for pattern in unmatched]
+    problems = [
+        f"'{pattern}' matches no {kind}" + (f"; did you mean '{guess}'?" if guess else "")
+        for pattern, guess in zip(unmatched, guesses, strict=True)
+    ]
+    if not patterns:
+        problems = [f"found no pattern, expected at least one, such as '{known[0]}'"]
+    elif not all(guesses):
+        problems.append(f"known: {', '.join(known[:20])}")
+    if problems:
+        raise ModelError(f"{model}: {what}: " + "; ".join(problems))
 
 
 def operator_names(instance: BlockInstance, operator: Operator) -> OperatorNames:

@@ -134,7 +134,7 @@ def _chunked_pass(trace: NestTrace, operator: RecordedOperator) -> None:
     }
     pieces, states, kept, sums = operator.outputs
     reads = [(i, list(labels[name][: len(trace.size(i))])) for name, i in at.items()]
-    trace.add(
+    nest = trace.add(
         operator,
         OperatorKind.OTHER,
         "chunked_scan",
@@ -147,8 +147,7 @@ def _chunked_pass(trace: NestTrace, operator: RecordedOperator) -> None:
         ],
         opaque=frozenset({"steps", "key", "value", "in", "turns", "kept"}),
     )
-    statistics = trace.tensors[trace.nests[-1].writes[-1].tensor]
-    statistics.width = statistics.width or 4.0
+    trace.note_statistics(nest, first=3)
 
 
 def _chunked_product(trace: NestTrace, operator: RecordedOperator) -> None:

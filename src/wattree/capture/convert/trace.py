@@ -91,9 +91,9 @@ class NestTrace:
         """Record the dims of a recorded tensor."""
         self.stems += zip(self.view(index).dims, stems, strict=True)
 
-    def note_statistics(self, nest: Nest) -> None:
-        """Note that all outputs but the first are float32, whatever activations are."""
-        for seen in nest.writes[1:]:
+    def note_statistics(self, nest: Nest, first: int = 1) -> None:
+        """Note that outputs from `first` on are float32, whatever activations are."""
+        for seen in nest.writes[first:]:
             tensor = self.tensors[seen.tensor]
             tensor.width = tensor.width or 4.0
 

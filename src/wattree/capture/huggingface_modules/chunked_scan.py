@@ -90,17 +90,27 @@ def _(gradients, kept, operands):  # type: ignore[no-untyped-def]
     return [torch.empty_like(operand) for operand in operands]
 
 
+def save_context(ctx: Any, operands: Any, kept: Any) -> None:
+    """Save what a recurrence keeps for backward, and those of its operands that there are."""
+    ctx.present = [one is not None for one in operands]
+    ctx.save_for_backward(*kept, *(one for one in operands if one is not None))
+    ctx.mark_non_differentiable(*kept)
+
+
+def by_operand(ctx: Any, gradients: Any) -> tuple[Any, ...]:
+    """Return gradients in the place of their operands, None for those that there are not."""
+    found = iter(gradients)
+    return tuple(next(found) if present else None for present in ctx.present)
+
+
 def _save_pass(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.present = [one is not None for one in inputs[:-1]]
-    ctx.save_for_backward(*output[2:], *(one for one in inputs[:-1] if one is not None))
-    ctx.mark_non_differentiable(*output[2:])
+    save_context(ctx, inputs[:-1], output[2:])
 
 
 def _derive_pass(ctx: Any, pieces: Any, states: Any, *_: Any) -> tuple[Any, ...]:
     kept, sums, *operands = ctx.saved_tensors
     backward = torch.ops.wattree.chunked_pass_backward
-    found = iter(backward([pieces, states], [kept, sums], list(operands)))
-    return (*(next(found) if present else None for present in ctx.present), None)
+    return *by_operand(ctx, backward([pieces, states], [kept, sums], list(operands))), None
 
 
 _pass.register_autograd(_derive_pass, setup_context=_save_pass)

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from wattree.capture.huggingface_modules.chunked_scan import CHUNKED_SCANS
+from wattree.capture.huggingface_modules.chunked_scan import CHUNKED_SCANS, by_operand, save_context
 
 _NAME: Final = "mamba_selective_scan"
 _CONVOLUTION: Final = "causal_conv1d_fn"
@@ -65,15 +65,13 @@ def _(gradient, states, operands):  # type: ignore[no-untyped-def]
 
 
 def _save_context(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.present = [one is not None for one in inputs]
-    ctx.save_for_backward(output[1], *(one for one in inputs if one is not None))
-    ctx.mark_non_differentiable(output[1])
+    save_context(ctx, inputs, output[1:])
 
 
 def _backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[Any, ...]:
     states, *operands = ctx.saved_tensors
-    found = iter(torch.ops.wattree.selective_scan_backward(gradient, states, list(operands)))
-    return tuple(next(found) if present else None for present in ctx.present)
+    backward = torch.ops.wattree.selective_scan_backward
+    return by_operand(ctx, backward(gradient, states, list(operands)))
 
 
 _scan.register_autograd(_backward, setup_context=_save_context)
