@@ -3,7 +3,7 @@
     python -m benchmarks.mixed [--json P]
 
 Near the fastest strategies of each job, those included that need up to twice the memory, mixes are
-searched as `plan --mixed` does it (an integer program over the costs of single changes), and every
+searched as `plan` does it (an integer program over the costs of single changes), and every
 mix is simulated: parameters sharded for some kinds of blocks and not for others, some stages or
 kinds of layers recomputed, some kinds of blocks data-parallel over tensor-parallel ranks. A mix is
 marked (*) where it is better with 80 % probability, by what the two do not share; `missed` is what

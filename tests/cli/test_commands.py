@@ -174,8 +174,7 @@ def test_plan_passes_its_options_on(fake: Fake) -> None:
     fake(plan=lambda _, **options: (seen.update(options), sample_plan())[1])
     code = run(
         ["plan", JOB, "--objective", "energy", "--pareto", "time,cost", "--max-devices", "4",
-         "--power-cap", "30 kW", "--deadline", "90 s", "--top", "3", "--allow-approximate",
-         "--mixed"]
+         "--power-cap", "30 kW", "--deadline", "90 s", "--top", "3", "--allow-approximate"]
     )  # fmt: skip
     seen.pop("progress")
 
@@ -190,7 +189,6 @@ def test_plan_passes_its_options_on(fake: Fake) -> None:
         "top": 3,
         "allow_approximate": True,
         "any_software": False,
-        "mixed": True,
         "calibration": None,
     }
 

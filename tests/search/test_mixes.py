@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 from benchmarks.mixed import every_mix
 from tests.search.jobs import FEW, job, setting
 from wattree import plan, simulate
-from wattree.errors import JobError
+from wattree.job.offers import offer_of
 from wattree.predict import Setting, predicted
 from wattree.predict.execute import written_out
 from wattree.report import show_plan
@@ -145,7 +146,7 @@ def test_a_plan_shows_a_mix_only_where_it_is_surely_better(
     best = ranked_strategy(split, predicted(own, split).result)
 
     found = mixed_near(own, best, screen(own, space), constraints, "time").best
-    planned = plan(job(), limits=FEW, mixed=True)
+    planned = plan(job(), limits=FEW)
     for each in (planned, replace(planned, mixed=found)):
         show_plan(each, Console(), full=False)
 
@@ -153,15 +154,24 @@ def test_a_plan_shows_a_mix_only_where_it_is_surely_better(
     assert found.probability is not None
     assert found.probability >= 0.8
     assert found.result.step_time_s < best.result.step_time_s
-    assert (planned.mixed, planned.as_json()["mixed"]) == (None, None)
+    assert planned.mixed is None
+    assert "mixed" not in planned.as_json()
     said = replace(planned, mixed=found).as_json()["mixed"]
     assert (said["label"], said["probability"]) == (found.label, found.probability)
     printed = capsys.readouterr().out
-    assert f"No mix is better with 80 % probability ({planned.mixes} simulated)" in printed
     assert printed.count("A mix that is better") == 1
 
 
-def test_mixes_are_of_training_alone() -> None:
-    """Without it nothing is stored that blocks could store otherwise."""
-    with pytest.raises(JobError, match="mixed: found with workload: forward"):
-        plan(job(workload="forward"), mixed=True)
+def test_plans_search_mixes_only_where_one_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of inference, not for software that cannot run them, not near what is hardly faster."""
+    searched = []
+    monkeypatch.setattr(
+        sys.modules[plan.__module__],
+        "mixed_near",
+        lambda *args: (searched.append(args), mixed_near(*args))[1],
+    )
+    assert plan(job(), limits=FEW).mixes == 0  # replicas, and everything fits
+    assert len(searched) == 1
+    plan(job(workload="forward"), limits=FEW)
+    plan(job(), limits=replace(FEW, offer=offer_of("torchtitan")))
+    assert len(searched) == 1

@@ -119,14 +119,6 @@ AnySoftware = Annotated[
     bool,
     typer.Option("--any-software", help="Also try strategies that the job's software cannot run."),
 ]
-Mixed = Annotated[
-    bool,
-    typer.Option(
-        "--mixed",
-        help="Also search other choices for some kinds of blocks or stages, and show such a mix if "
-        "it is better with 80 % probability.",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +135,6 @@ class PlanRequest:
     top: Top = 10
     allow_approximate: AllowApproximate = False
     any_software: AnySoftware = False
-    mixed: Mixed = False
     software: Families = None
     out: Out = None
     rank: Rank = 1
@@ -231,7 +222,6 @@ def _asked(request: PlanRequest) -> dict[str, Any]:
         "top": request.top,
         "allow_approximate": request.allow_approximate,
         "any_software": request.any_software,
-        "mixed": request.mixed,
         "calibration": request.calibration,
     }
 
@@ -251,7 +241,7 @@ def _check_together(request: PlanRequest) -> None:
         if getattr(request, name) is not None:
             problems += [
                 f"--{other}: found together with --{name}, expected one of them"
-                for other in ("full", "pareto", "mixed")
+                for other in ("full", "pareto")
                 if getattr(request, other)
             ]
     if problems:

@@ -89,11 +89,8 @@ def _more_rankings(plan: Plan, console: Console) -> None:
 
 
 def _mix(plan: Plan, console: Console) -> None:
-    """Print the mix that is surely better, or that none is."""
-    if plan.mixes is None:
-        return
+    """Print the mix that is surely better, if there is one."""
     if plan.mixed is None:
-        console.print(f"\nNo mix is better with 80 % probability ({plan.mixes} simulated).")
         return
     result, likely = plan.mixed.result, plan.mixed.probability
     assert likely is not None

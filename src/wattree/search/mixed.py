@@ -23,7 +23,7 @@ from wattree.predict import Setting, predicted
 from wattree.predict.execute import written_out
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
-from wattree.search.probability import likely_better
+from wattree.search.probability import likely_better, surely_below
 from wattree.search.promising import misses
 from wattree.search.refine import SURE, over_memory
 from wattree.search.screen import Constraints, ScreenedSpace
@@ -112,6 +112,9 @@ def mixed_near(
 ) -> MixSearch:
     """Return the best mix near the best strategy, and near faster ones that lack memory.
 
+    Only where a mix may surely be better: near strategies that are far faster, and near those of
+    which tensor-parallel ranks may take samples. All else that mixes change takes time.
+
     Args:
         setting: The job.
         best: The best strategy without mixes.
@@ -119,8 +122,12 @@ def mixed_near(
         constraints: What a mix has to meet.
         objective: The quantity to minimize.
     """
-    lacking = over_memory(screened, constraints, best.result.step_time_s)
-    bases = dict.fromkeys((best.options, *islice(lacking, _LACKING)))
+    step_s = best.result.step_time_s
+    near = (best.options, *islice(over_memory(screened, constraints, step_s), _LACKING))
+    split = [base for base in near if any(_unsplit(setting, base))]
+    sure_s = step_s * surely_below(setting.calibration, SURE)
+    fast = islice(over_memory(screened, constraints, sure_s), _LACKING)
+    bases = dict.fromkeys((*split, *fast))
     found = [best_mix(setting, base, constraints, objective=objective) for base in bases]
     mixes = [each.best for each in found if each.best is not None]
     first = min(mixes, key=lambda mix: objective_of(mix.result, objective), default=None)

@@ -58,7 +58,6 @@ def plan(
     top: int = 10,
     allow_approximate: bool = False,
     any_software: bool = False,
-    mixed: bool = False,
     calibration: Path | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
@@ -76,15 +75,14 @@ def plan(
         top: Ideas to return, each with its variants: strategies that differ only in details.
         allow_approximate: Also try phantom layers, which train another function than the model's.
         any_software: Also try strategies that the job's software cannot run.
-        mixed: Also search mixes: other choices for some kinds of blocks or stages.
         calibration: File of constants; the shipped one if None.
         limits: Part of the space to search; all of it if None.
         progress: Called with (stage, done, total), where later parts of the space add to both.
 
     Raises:
         InfeasibleError: No strategy meets the constraints; it names the nearest.
-        JobError: The objective needs a price or a carbon intensity that the job lacks, it has only
-            a part of its cluster, or mixes are asked for without training.
+        JobError: The objective needs a price or a carbon intensity that the job lacks, or it has
+            only a part of its cluster.
     """
     began, wanted = time.perf_counter(), (objective, *(pareto or ()))
     constraints = Constraints(
@@ -92,7 +90,6 @@ def plan(
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
         margin=_checked_margin(margin),
     )
-    _check_mixed(job, mixed=mixed)
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
     limits = _offered(limits or Limits(), seek.setting, any_software=any_software)
@@ -101,7 +98,7 @@ def plan(
     if not found:
         raise infeasible(seek, sought, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
-    if mixed:
+    if limits.offer is None and job.workload is WorkloadKind.TRAIN:
         answer = _with_mixes(answer, seek, sought[0], constraints, objective)
     if allow_approximate and not sought[1].candidates:
         answer = replace(answer, warnings=(*answer.warnings, _no_phantoms(seek.setting)))
@@ -111,18 +108,14 @@ def plan(
 def _with_mixes(
     answer: Plan, seek: SpaceSearch, sought: SearchedSpace, constraints: Constraints, objective: str
 ) -> Plan:
-    """Return a plan with the best mix near its first strategy, if it has one."""
+    """Return a plan with the best mix near its first strategy, if one is surely better.
+
+    Software that is known can run none.
+    """
     if answer.best is None:
         return answer
     near = mixed_near(seek.setting, answer.best, sought.screened, constraints, objective)
     return replace(answer, mixed=near.best, mixes=near.simulated)
-
-
-def _check_mixed(job: Job, *, mixed: bool) -> None:
-    if mixed and job.workload is not WorkloadKind.TRAIN:
-        raise JobError(
-            job.source, [f"mixed: found with workload: {job.workload}, which stores nothing to mix"]
-        )
 
 
 def _space_search(

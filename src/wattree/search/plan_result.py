@@ -51,8 +51,9 @@ class Plan(Shown):
         explanation: Why the first strategy is best, in sentences.
         rejected: Reason → candidates rejected for it.
         pareto: The Pareto front of two objectives, if requested.
-        mixed: A mix that is surely better than `best`, if one was asked for and found.
-        mixes: Mixes that were simulated; None if none were asked for.
+        mixed: A mix (other choices for some kinds of blocks or stages) that is better than `best`
+            with 80 % probability, if one was found.
+        mixes: Mixes that were simulated.
         exact: The best strategy that trains the job's own model, if `best` trains another function;
             None if `best` trains the model, or if no such strategy was found.
         warnings: Uncertain properties of the model; `Job.warnings` has those of the
@@ -72,7 +73,7 @@ class Plan(Shown):
     pareto: tuple[RankedStrategy, ...] | None = None
     exact: RankedStrategy | None = None
     mixed: MixedStrategy | None = None
-    mixes: int | None = None
+    mixes: int = 0
     warnings: tuple[str, ...] = ()
     not_offered: tuple[str, ...] = ()
 
@@ -90,15 +91,9 @@ class Plan(Shown):
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, ready for JSON; `exact` where there is one.
-
-        So are `mixes` and `mixed` where mixes were asked for.
-        """
+        """Return plain dictionaries and lists, ready for JSON; `exact` and `mixed` if there are."""
         exact = {} if self.exact is None else {"exact": self.exact.as_json()}
-        mixed = {}
-        if self.mixes is not None:
-            found = None if self.mixed is None else self.mixed.as_json()
-            mixed = {"mixes": self.mixes, "mixed": found}
+        mixed = {} if self.mixed is None else {"mixed": self.mixed.as_json()}
         front = None if self.pareto is None else [entry.as_json() for entry in self.pareto]
         return {
             "candidates": self.candidates,
@@ -108,6 +103,7 @@ class Plan(Shown):
             "objective": self.objective,
             "best": None if self.best is None else self.best.as_json(),
             **exact,
+            "mixes": self.mixes,
             **mixed,
             "ranked": [
                 {"idea": number, **entry.as_json()}

@@ -8,6 +8,7 @@ shares counts, and what is left where rows of two strategies of one job are comp
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 from wattree.accounts.interval import LEFT_OPEN, RESIDUAL
 from wattree.cost import Calibration
@@ -16,6 +17,14 @@ from wattree.trace import Result
 
 #: Spread of the ratio of two strategies' step times where the calibration states none.
 _PAIR_SPREAD = 0.05
+
+
+def surely_below(calibration: Calibration, probability: float) -> float:
+    """Return the ratio of two step times of one job from which on the faster is surely better.
+
+    With equal shares of all constants (see `probability_below`); where they differ, it is less.
+    """
+    return math.exp(-NormalDist().inv_cdf(probability) * _pair_spread(calibration))
 
 
 def likely_better(
@@ -33,12 +42,16 @@ def likely_better(
         theirs,
         objective_of(ours, objective),
         objective_of(theirs, objective),
-        pair_spread=calibration.residuals.spreads.get("step_time_s.pair"),
+        pair_spread=_pair_spread(calibration),
     )
 
 
+def _pair_spread(calibration: Calibration) -> float:
+    return calibration.residuals.spreads.get("step_time_s.pair", _PAIR_SPREAD)
+
+
 def probability_below(
-    ours: Result, theirs: Result, mine: float, other: float, *, pair_spread: float | None
+    ours: Result, theirs: Result, mine: float, other: float, *, pair_spread: float
 ) -> float:
     """Return the probability that a figure of one strategy is below that of another.
 
@@ -51,7 +64,7 @@ def probability_below(
         mine, other: Their figures, both positive.
         pair_spread: What constants leave of the ratio of two step times of one job.
     """
-    square = (_PAIR_SPREAD if pair_spread is None else pair_spread) ** 2
+    square = pair_spread**2
     first, second = ours.interval_parts, theirs.interval_parts
     for name in (first.keys() | second.keys()) - {RESIDUAL, LEFT_OPEN}:
         parts = [each[name] for each in (first, second) if name in each]
