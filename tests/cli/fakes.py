@@ -38,6 +38,7 @@ def prediction(**changes: Any) -> SimpleNamespace:
         warnings=(),
         shared_fabric_step=None,
         curves={},
+        strategy=None,
     )
 
 

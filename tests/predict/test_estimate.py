@@ -86,11 +86,14 @@ def test_what_a_job_leaves_open_is_what_makes_it_fastest() -> None:
             "strategy": {"tp": 8, "pp": 16, "dp": 16, "micro_batch": 1, "sequence_parallel": True},
         }
     )
-    found = wattree.simulate(job).result
+    predicted = wattree.simulate(job)
+    found = predicted.result
     assert isinstance(job.strategy, StrategyOptions)
     plain = replace(job, strategy=job.strategy.changed(schedule="1f1b"), left_open=())
 
     assert found.strategy["schedule"]["virtual_stages"] > 1
+    assert isinstance(predicted.strategy, StrategyOptions)  # whose words head the answer
+    assert predicted.strategy.pipeline.virtual_stages > 1
     assert found.step_time_s < wattree.simulate(plain).result.step_time_s
 
 

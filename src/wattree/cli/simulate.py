@@ -147,10 +147,10 @@ def simulate(request: SimulateRequest) -> None:
     announce_waits()
     prediction = _predicted(request, loaded)
     print_warnings(request.job, prediction.warnings)
-    _deliver(request, loaded, prediction, asked.answered(loaded, prediction.result))
+    _deliver(request, prediction, asked.answered(loaded, prediction.result))
 
 
-def _deliver(request: SimulateRequest, job: Job, prediction: Prediction, result: Result) -> None:
+def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -> None:
     """Write and show a prediction, and its result with the requested figures of whole runs.
 
     Raises:
@@ -175,7 +175,7 @@ def _deliver(request: SimulateRequest, job: Job, prediction: Prediction, result:
             console,
             full=request.full,
             memory=request.memory is not None,
-            strategy=_in_words(job),
+            strategy=_in_words(prediction),
         )
 
     deliver(
@@ -190,11 +190,12 @@ def _deliver(request: SimulateRequest, job: Job, prediction: Prediction, result:
         raise typer.Exit(NOTHING_FITS)
 
 
-def _in_words(job: Job) -> str | None:
-    """Return the words of `plan` for the strategy of a job; None where it is a tree."""
+def _in_words(prediction: Prediction) -> str | None:
+    """Return the words of `plan` for the simulated strategy; None where it is a tree."""
     from wattree.strategy import StrategyOptions, options_in_words
 
-    return options_in_words(job.strategy) if isinstance(job.strategy, StrategyOptions) else None
+    chosen = prediction.strategy
+    return options_in_words(chosen) if isinstance(chosen, StrategyOptions) else None
 
 
 def _write_pictures(request: SimulateRequest, prediction: Prediction) -> None:

@@ -42,6 +42,7 @@ class Prediction(Shown):
         trace: Start and end of every task.
         power: Power of the job over the step: (time, W) pairs. [s, W]
         peak: Peak memory as three tools would report it. [B]
+        strategy: The simulated one, with what its job left open; None where it is of no job.
         warnings: Settings without effect on this model, and its uncertain properties; those of
             the job's file are in `Job.warnings`.
         ledger: The tensors in the memory of the trace's tasks; None if not recorded.
@@ -55,6 +56,7 @@ class Prediction(Shown):
     trace: Trace
     power: tuple[tuple[float, float], ...]
     peak: PeakMemory
+    strategy: Strategy | StrategyOptions | None = None
     warnings: tuple[str, ...] = ()
     ledger: MemoryLedger | None = None
     shared_fabric_step: SharedFabricStep | None = None
@@ -126,7 +128,7 @@ def simulate(
             )
             result = with_neighbours(prediction.result, there.effect)
             prediction = replace(prediction, result=result, shared_fabric_step=there)
-    return replace(prediction, warnings=_warnings(setting, strategy))
+    return replace(prediction, strategy=chosen, warnings=_warnings(setting, strategy))
 
 
 def _warnings(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
