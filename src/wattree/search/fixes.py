@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
-from wattree.closed_form.strategies import Shared, estimate
+from wattree.closed_form.strategies import Estimates, Shared, estimate
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
@@ -173,9 +173,7 @@ def _legal(setting: Setting, changes: Iterable[Change]) -> Iterator[Change]:
 def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
     if not is_expressible(options, setting.job.cluster):
         return True  # only simulation can tell
-    try:
-        found = estimate(setting, options, _alone(setting, options))
-    except StrategyError:
+    if (found := _estimated(setting, options)) is None:
         return False
     device = setting.job.cluster.pools[found.pool[0]].node.device
     need = found.process_bytes * options.colocation.processes
@@ -192,7 +190,8 @@ def _most_likely(setting: Setting, changes: Iterable[Change], most: int) -> list
     known: list[tuple[float, Change]] = []
     open_: list[tuple[float, Change]] = []
     for change in changes:
-        found = estimate(setting, change[1], _alone(setting, change[1]))
+        if (found := _estimated(setting, change[1])) is None:
+            continue
         if is_expressible(change[1], setting.job.cluster):
             known.append((float(found.step_time_s[0]), change))
         else:
@@ -200,6 +199,14 @@ def _most_likely(setting: Setting, changes: Iterable[Change], most: int) -> list
     first = itemgetter(0)
     chosen = [*sorted(known, key=first)[:most], *sorted(open_, key=first)[:most]]
     return [change for _, change in chosen]
+
+
+def _estimated(setting: Setting, options: StrategyOptions) -> Estimates | None:
+    """Return the closed form of a change; None if model or cluster do not admit it."""
+    try:
+        return estimate(setting, options, _alone(setting, options))
+    except StrategyError:
+        return None
 
 
 def _alone(setting: Setting, options: StrategyOptions) -> Degrees:
