@@ -117,6 +117,36 @@ class Translator(nn.Module):
         return self.decoder(self.target(ids), self.encoder(self.source(ids))).mean()
 
 
+class Joined(nn.Module):
+    """Joins two streams, works on both under a condition, and parts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Conv2d(8, 16, 1), nn.Conv2d(16, 8, 1)
+
+    def forward(self, text: Tensor, picture: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both streams."""
+        both = torch.cat([text, picture], 2)
+        both = both + self.down(torch.relu(self.up(both))) * given
+        return both[:, :, : text.shape[2]], both[:, :, text.shape[2] :]
+
+
+class Streams(nn.Module):
+    """Layers of two streams, as transformers of pictures and text have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.picture, self.given = (nn.Conv2d(3, 8, 1) for _ in range(3))
+        self.blocks = nn.ModuleList(Joined() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the result."""
+        text, picture, given = self.text(x[:, :, :4]), self.picture(x), self.given(x[:, :, :1, :1])
+        for block in self.blocks:
+            text, picture = block(text, picture, given)
+        return picture.mean()
+
+
 def image(batch: int, _: int | None) -> tuple[tuple[Tensor], dict[str, Any]]:
     """Return small images."""
     return (torch.zeros(batch, 3, 16, 16),), {}
@@ -155,6 +185,15 @@ def test_the_layers_of_dense_blocks_are_layers() -> None:
     assert alive(graph)[:3] == [3, 4, 5]
 
 
+def test_the_layers_of_two_streams_are_layers() -> None:
+    """What is live between them are parts of one tensor, which no one reads whole any more."""
+    graph = graph_of(Streams)
+
+    assert layers(graph) == [f"blocks.{number}" for number in range(4)]
+    assert alive(graph) == [3, 3, 3]
+    assert len({instance.block for instance in graph.instances[3:5]}) == 1
+
+
 def test_parts_of_a_block_with_a_shortcut_are_no_layers() -> None:
     """Two tensors are live between them, as everywhere in a residual block."""
     graph = graph_of(Residual)
@@ -179,7 +218,7 @@ def test_decoder_layers_are_alike_and_whole() -> None:
     assert {instance.reads[1] for instance in decoder} == {decoder[0].reads[1]}
 
 
-@pytest.mark.parametrize("build", [Skips, DenseNet])
+@pytest.mark.parametrize("build", [Skips, DenseNet, Streams])
 def test_each_storage_is_kept_by_one_block(build: Any) -> None:
     """What is kept is what autograd keeps, however the model is cut."""
     recording = record(build, image, name="module under test")

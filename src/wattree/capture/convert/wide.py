@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from wattree.capture.convert.blocks import WEIGHTY, NestRun, Tree, pieces
 from wattree.capture.convert.nests import Nest
-from wattree.capture.convert.trace import NestTrace
+from wattree.capture.convert.trace import Canonical, NestTrace
 
 #: Fewer tensors than this are live in a block with a shortcut, whose parts make no blocks.
 _DENSE = 3
@@ -27,7 +27,7 @@ def wide_cuts(
     """Return the places at which several tensors can pass from one block to the next.
 
     Not where one of them is what the model returns, or a part of another, nor inside a region that
-    is recomputed as a whole.
+    is recomputed as a whole. Parts of one tensor can where no one reads all of it any more.
     """
     recording = trace.recording
     ends = (recording.loss,) if recording.loss is not None else recording.outputs
@@ -36,15 +36,16 @@ def wide_cuts(
     for place, tensors in live.items():
         seen = [trace.tensors[tensor] for tensor in tensors]
         is_parted = nests[place].region is None or nests[place].region != nests[place - 1].region
-        if (
-            len(tensors) > 1
-            and is_parted
-            and returned.isdisjoint(tensors)
-            and all(tensor.base is None for tensor in seen)
-            and len({tensor.storage for tensor in seen}) == len(seen)
-        ):
+        if len(tensors) > 1 and is_parted and returned.isdisjoint(tensors) and _is_apart(seen):
             found.add(place)
     return frozenset(found)
+
+
+def _is_apart(tensors: Sequence[Canonical]) -> bool:
+    """Return whether no live tensor is another one, or a part of it, in another version."""
+    whole = [tensor.storage for tensor in tensors if tensor.base is None]
+    parts = {tensor.storage for tensor in tensors if tensor.base is not None}
+    return len(set(whole)) == len(whole) and parts.isdisjoint(whole)
 
 
 def parted_runs(
