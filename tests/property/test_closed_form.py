@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 from tests.property.drawn import DrawnStep, drawn_step
 from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
 from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.pipeline import in_flight
 from wattree.closed_form.strategies import estimate
 from wattree.predict import predicted
 from wattree.strategy import StrategyOptions
+from wattree.strategy.schedules import live_by_chunk
+from wattree.strategy.schedules.interleaved import interleaved
 
 #: Tensor memory is equal to this, ...
 EQUAL = 0.001
@@ -107,6 +111,24 @@ def check(seeds: Iterable[int]) -> None:
 def test_any_drawn_step_is_alike_in_both_forms(seed: int) -> None:
     """What a strategy means is resolved once; the closed form only replaces the simulation."""
     assert errors_of(drawn_step(Random(seed))).broken == ""
+
+
+def test_interleaved_stages_keep_what_their_orders_keep() -> None:
+    """Exactly, of each chunk: with fewer micro-batches than stages, with as many, and with more."""
+    for stages, chunks in product(range(2, 7), range(2, 5)):
+        for micro_batches, stage in product(range(1, 3 * stages + 2), range(stages)):
+            count = {"stages": stages, "micro_batches": micro_batches}
+            order = interleaved(stage=stage, chunks=chunks, **count)
+            live = live_by_chunk(order, chunks)
+            first, between, last = in_flight(
+                "interleaved",
+                stages=np.array([float(stages)]),
+                virtual=np.array([float(chunks)]),
+                stage=np.array([stage]),
+                micro_batches=np.array([micro_batches]),
+            )[:, 0]
+            assert (live[0], live[-1]) == (first, last), (stages, chunks, micro_batches, stage)
+            assert set(live[1:-1]) <= {between}, (stages, chunks, micro_batches, stage)
 
 
 def test_reductions_between_groups_run_beside_gathers_within_them() -> None:

@@ -81,7 +81,7 @@ def test_the_bubble_is_that_of_the_papers(
     assert executed.makespan == pytest.approx(ideal + bubble, rel=1e-9)
 
 
-@given(stages=stages_of, chunks=chunks_of, rounds=st.integers(1, 4))
+@given(stages=stages_of, chunks=chunks_of, rounds=st.integers(2, 4))
 def test_interleaving_divides_the_bubble_by_the_chunks(
     stages: int, chunks: int, rounds: int
 ) -> None:

@@ -279,9 +279,9 @@ def in_flight(
 ) -> Floats:
     """Return the peak number of micro-batches with saved activations, `(3, n)`, by part of a stage.
 
-    Interleaved stages run rounds of as many micro-batches as there are stages through one chunk
-    after another. Backward begins when the last chunk is reached, `2 (stages - stage) - 1`
-    micro-batches into its round; what goes beyond the round enters the first chunk again.
+    Interleaved stages run rounds of as many micro-batches as there are stages, or a few more,
+    through one chunk after another. Backward begins when the last chunk is reached, `2 (stages -
+    stage) - 1` micro-batches into its round; what goes beyond enters the first chunk again.
 
     Args:
         schedule: Of all pipelines.
@@ -298,10 +298,8 @@ def in_flight(
     if (virtual == 1).all():
         return np.stack([np.zeros_like(one), np.zeros_like(one), one])
     ahead = 2.0 * (stages - stage) - 1.0
-    again = np.clip(ahead - stages, 0.0, np.maximum(count - stages, 0.0))
-    in_round = np.minimum(count, stages)
-    # Too few micro-batches for a steady state: all forwards come first.
-    last = np.where(count <= stages, in_round, np.minimum(ahead, stages))
-    chunked = np.stack([in_round + again, in_round, last])
+    in_round = np.ceil(count / np.maximum(count // stages, 1.0))
+    again = np.clip(ahead - in_round, 0.0, count - in_round)
+    chunked = np.stack([in_round + again, in_round, np.minimum(ahead, in_round)])
     alone = np.stack([np.zeros_like(one), np.zeros_like(one), one])
     return np.where(virtual == 1, alone, chunked)

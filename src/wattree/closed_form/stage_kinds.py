@@ -129,7 +129,8 @@ class StageKinds:
         names = np.array([contents.schedule for contents in self.helds])[self.pipeline]
         first = np.isin(names, ("gpipe", "breadth-first"))[self.strategy]
         stages, chunks = self.stages[self.strategy], self.virtual[self.strategy]
-        ahead = np.where(chunks > 1, stages, stages - self.stage)
+        ahead = stages - self.stage
+        ahead = np.where(chunks > 1, 2 * ahead - 1, ahead)
         return np.asarray(first | (micro_batches[self.strategy] <= ahead))
 
     def split_bubble_s(self, forward: Floats, backward: Floats, weight: Floats) -> Floats:

@@ -85,9 +85,10 @@ class StageMemory:
     def _passing_bytes(self) -> Floats:
         """Return the peak of what comes and goes in a step, `(rows,)`. [B]
 
-        Gradients that come with backward are there from its first one on, if forwards follow. Where
-        all forwards come first, the peak is as the first backward begins or goes on (gradients come
-        as activations go, so between its ends there is no more), or as the second begins.
+        Gradients that come with backward are there from its first one on, if forwards follow: of
+        interleaved stages with a single round those of the last chunk. Where all forwards come
+        first, the peak is as the first backward begins or goes on (gradients come as activations
+        go, so between its ends there is no more), or as the second begins.
         """
         parts, working = self._saved_parts(), self._working_bytes(self.tables.forward_moment)
         saved = sum(parts, np.zeros(len(self._sums.block)))
@@ -102,9 +103,14 @@ class StageMemory:
         alone = self._working_bytes(0.0)
         second = np.where(several > 1, parts[0] + parts[1] + left * parts[2] + last + alone, 0.0)
         ends = np.maximum(parts[0] + between + last, left * parts[0] + total) + alone
-        ends = np.where(kinds.virtual[kinds.strategy] > 1, ends, total)
+        chunked = kinds.virtual[kinds.strategy] > 1
+        ends = np.where(chunked, ends, total)
         most = np.maximum(saved + self._growing_bytes(), np.maximum(second, ends))
-        return np.where(kinds.goes_forward_first(micro_batches), most, saved + working + total)
+        single = chunked & (several < 2 * kinds.stages[kinds.strategy])
+        early = np.where(single, last, total)
+        later = np.where(single, ends, 0.0)
+        follow = np.maximum(saved + working + early, later)
+        return np.where(kinds.goes_forward_first(micro_batches), most, follow)
 
     def _saved_parts(self) -> list[Floats]:
         """Return the peak of tensors saved by the parts of each kind of stage, `(rows,)`. [B]"""

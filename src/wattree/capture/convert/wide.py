@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wattree.capture.convert.blocks import WEIGHTY, NestRun, Tree, pieces
-from wattree.capture.convert.nests import Nest
-from wattree.capture.convert.trace import Canonical, NestTrace
+from wattree.capture.convert.nests import Canonical, Nest
+from wattree.capture.convert.trace import NestTrace
 
 #: Fewer tensors than this are live in a block with a shortcut, whose parts make no blocks.
 _DENSE = 3

@@ -31,9 +31,7 @@ def _stages_left(stage: int, stages: int, chunks: int, micro_batches: int) -> in
 def _interleaved_warm_up(stage: int, stages: int, chunks: int, micro_batches: int) -> int:
     """Narayanan et al., SC 2021, §2.2: the warm-up and one more; rounds may be longer here."""
     total = chunks * micro_batches
-    if micro_batches <= stages:
-        return total
-    round_length = -(-micro_batches // (micro_batches // stages))
+    round_length = -(-micro_batches // max(micro_batches // stages, 1))
     return min((stages - stage - 1) * 2 + (chunks - 1) * round_length + 1, total)
 
 

@@ -28,8 +28,6 @@ def interleaved(*, stage: int, stages: int, chunks: int, micro_batches: int) -> 
     total = chunks * micro_batches
     # Until the first micro-batch has reached the last chunk of the last stage and come back.
     warm_up = min((stages - stage - 1) * 2 + (chunks - 1) * len(rounds[0]), total)
-    if micro_batches <= stages:
-        warm_up = total  # too few micro-batches for a steady state: as GPipe
     order = forward[:warm_up]
     for index in range(total - warm_up):
         order += [forward[warm_up + index], backward[index]]
