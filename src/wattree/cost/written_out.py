@@ -23,7 +23,7 @@ class Steps:
     Attributes:
         forward_bytes, backward_bytes: Memory traffic by element that one kernel for all of them
             would read or write, where elements have 16 bits. [B]
-        forward_kernels, backward_kernels: How many they are.
+        forward_kernels, backward_kernels: How many they are, for each tensor that it makes.
         under_autocast: Bytes under autocast over those: it runs powers in fp32 (PyTorch's list,
             torch.amp: "CUDA Ops that autocast to float32"), and fp32 angles make fp32 rotations.
     """
@@ -53,8 +53,8 @@ _STEPS: Mapping[str, Steps] = {
     "rotary": Steps(
         forward_bytes=10.0,
         backward_bytes=14.0,
-        forward_kernels=10,
-        backward_kernels=16,
+        forward_kernels=5,
+        backward_kernels=8,
         under_autocast=1.6,
     ),
     "gelu_new_gate": Steps(

@@ -251,12 +251,13 @@ def _block_instructions(
     forward, splits, inputs = passes.forward, passes.splits, passes.inputs
     made = [forward.tensors[name] for name in block.outputs]
     own = {name: placed for name, placed in inputs.items() if name not in elsewhere}
+    others = {name: inputs[name] for name in elsewhere}
     program = BlockProgram(
         block=block.name,
         forward=passes.steps,
         recomputation=passes.again(tuple(choice.recompute for choice in choices)),
         backward=passes.backward,
-        saved=saved_tensors(block, splits, choices, forward, own),
+        saved=saved_tensors(block, splits, choices, forward, own, elsewhere=others),
         parameters=(),
         boundary_tensors=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
         forward_exit=max((p.instruction for p in made), default=len(passes.steps) - 1),

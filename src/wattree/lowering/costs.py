@@ -196,8 +196,8 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     """Return the kinds of tensors that the software does not make.
 
     `steps`: of modules written out, `fused_steps` of those with fused attention; `casts`: of fp32
-    parameters, whose sums are a residual stream in fp32; `widths`: of norms that stay in fp32,
-    `stream_widths` where the residual stream is not.
+    parameters, `uncast` without them; `widths`: of norms that stay in fp32, `stream_widths` where
+    the residual stream is not.
     """
     casts = software.casts and not software.compiled
     casts = casts and rates.element_bytes < software.parameter_bytes
@@ -207,6 +207,7 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
         "steps": runs,
         "fused_steps": runs and software.fused_attention,
         "casts": casts,
+        "uncast": not casts,
         "widths": narrow,
         "stream_widths": narrow and not casts,
     }

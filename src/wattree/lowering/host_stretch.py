@@ -137,6 +137,7 @@ def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:
         return instruction.kernels
     is_forward = instruction.phase is InstructionPhase.FORWARD
     each = steps.forward_kernels if is_forward else steps.backward_kernels
+    each *= max(1, len(instruction.writes))  # queries and keys, in one operator or in two
     return rates.written_out * each + (1.0 - rates.written_out) * instruction.kernels
 
 

@@ -190,6 +190,86 @@ def test_norms_rotations_and_gates_by_hand_become_one_operator_each() -> None:
     assert launches[0] - launches[1] == 3
 
 
+class Written(torch.nn.Module):
+    """A product between two functions that are written out, in the width of its weights."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
+        self.scale = torch.nn.Parameter(torch.ones(256))
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the second layer makes of the function's result."""
+        made: torch.Tensor = self.down(self.function(self.up(x), self.scale))
+        return made
+
+
+def _gelu(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def _gemma_norm(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (normed * (1.0 + scale.float())).type_as(x)
+
+
+def _olmo_norm(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (scale * normed).to(x.dtype)
+
+
+def _parts(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    made = x.new_empty(x.shape)
+    made[..., :64] = x[..., 64:128]
+    made[..., 64:] = x[..., 64:].sigmoid()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (_gelu, ["gelu_new"]),
+        (lambda x, scale: _gelu(x, scale) * (x + 1), ["add", "gelu_new_gate"]),
+        (lambda x, scale: _gelu(x, scale).pow(2), ["gelu_new", "pow"]),
+        # Not those: the sum is of something else, and the powers are read once more.
+        (
+            lambda x, _: 0.5 * x * (1.0 + torch.tanh(x.exp() + x.pow(3) * 0.1)),
+            ["mul", "exp", "pow", "mul", "add", "tanh", "add", "mul"],
+        ),
+        (_gemma_norm, ["rms_norm_fp32"]),
+        (_olmo_norm, ["rms_norm_fp32"]),
+    ],
+)
+def test_what_activations_and_norms_write_out_is_one_operator(function: Any, found: Any) -> None:
+    """GPT-2's GELU, alone or as a gate, and norms that are scaled in fp32."""
+    build = lambda: Written(function).to(torch.bfloat16)  # noqa: E731
+    recording = record(
+        build,
+        lambda batch, _: ((torch.zeros(batch, 8, 64, dtype=torch.bfloat16),), {}),
+        name="module under test",
+    )
+
+    made = [o.function for o in operators(model_graph(recording)) if o.kernels]
+
+    assert made == ["linear", *found, "linear"]
+
+
+def test_a_tensor_that_is_written_in_parts_hands_gradients_on() -> None:
+    """Room is no input: who fills it has a gradient, and what is in it is kept."""
+    graph = graph_of(lambda: Written(_parts), 8, 64)
+    found = operators(graph)
+    room, last = next(o for o in found if o.function == "room"), found[-1]
+
+    assert room.kernels == 0
+    assert last.inputs[0].tensor in last.saved
+    assert not any(
+        name.startswith("given") for block in graph.blocks.values() for name in block.given
+    )
+
+
 def test_recurrent_layers_are_products_in_turn() -> None:
     """One over all steps, one step by step, and gates; of each layer a block of its own."""
 

@@ -15,8 +15,9 @@ from wattree.capture.convert.trace import NestTrace
 from wattree.capture.recording import TensorSource
 from wattree.graph import OperatorKind
 
+_GELU = "gelu_new"
 #: What gates scale by.
-_ACTIVATIONS = ("silu", "gelu", "relu", "sigmoid", "tanh")
+_ACTIVATIONS = ("silu", "gelu", _GELU, "relu", "sigmoid", "tanh")
 _PASSING = ("cast", "copy")
 
 
@@ -32,10 +33,9 @@ def normal_form(trace: NestTrace, nests: Sequence[Nest]) -> list[Nest]:
                 break
     gone = {id(nest) for nest in chains.gone}
     for nest in nests:
-        if id(nest) in chains.made:
-            found.append(chains.made[id(nest)])
-        elif id(nest) not in gone:
-            found.append(nest)
+        whole = chains.made.get(id(nest), nest)  # itself a part of another, perhaps
+        if id(whole) not in gone:
+            found.append(whole)
     return found
 
 
@@ -58,7 +58,7 @@ class _Chains:
         """Put `made` in the place of `last`, and leave out all parts."""
         made.kernels = sum(part.kernels for part in parts)
         self.made[id(last)] = made
-        self.gone += [part for part in parts if part is not last]
+        self.gone += [part for part in parts if self.made.get(id(part)) is not made]
         for seen in made.writes:
             self.writer[seen.tensor] = made
 
@@ -69,6 +69,17 @@ class _Chains:
             return None
         return nest if len(self.readers.get(seen.tensor, ())) == 1 else None
 
+    def chain(self, seen: Seen, *functions: str) -> list[Nest]:
+        """Return writers of these functions, the last first, each of which reads but the next."""
+        found: list[Nest] = []
+        for function in functions:
+            nest = self.before(seen, function)
+            if nest is None or not nest.reads:
+                return []
+            found.append(nest)
+            seen = nest.reads[0]
+        return found
+
     def uncast(self, seen: Seen) -> tuple[Seen, list[Nest]]:
         """Return an operand as it was before it was cast, and the casts."""
         casts = []
@@ -77,9 +88,18 @@ class _Chains:
             seen = cast.reads[0]
         return seen, casts
 
-    def is_parameter(self, seen: Seen) -> bool:
-        """Whether an operand is a parameter."""
-        return self.trace.tensors[seen.tensor].source is TensorSource.PARAMETER
+    def weight(self, seen: Seen) -> tuple[Seen, list[Nest]] | None:
+        """Return the parameter that an operand is, or one more than, and what makes it of that."""
+        parts: list[Nest] = []
+        while (made := self.before(seen, "add", *_PASSING)) is not None and len(made.reads) == 1:
+            parts.append(made)
+            seen = replace(made.reads[0], labels=seen.labels)
+        is_parameter = self.trace.tensors[seen.tensor].source is TensorSource.PARAMETER
+        return (seen, parts) if is_parameter else None
+
+    def width(self, seen: Seen) -> float | None:
+        """Return the bytes of an element where it is not an activation's."""
+        return self.trace.tensors[seen.tensor].width
 
 
 _Match = tuple[Nest, list[Nest]]
@@ -89,24 +109,39 @@ def _rms_norm(chains: _Chains, nest: Nest) -> _Match | None:
     """Match `x * rsqrt(mean(x**2) + eps)`, scaled by a weight or not."""
     if nest.function != "mul":
         return None
-    weights = [seen for seen in nest.reads if chains.is_parameter(seen)]
-    rest = [seen for seen in nest.reads if seen not in weights]
+    weights = {id(seen): found for seen in nest.reads if (found := chains.weight(seen))}
+    rest = [seen for seen in nest.reads if id(seen) not in weights]
     if len(weights) == 1 and len(rest) == 1:
-        return _scaled_norm(chains, nest, weights[0], rest[0])
+        return _scaled_norm(chains, nest, *weights.popitem()[1], rest[0])
     if weights or _is_scaled(chains, nest):
         return None
     found = _normalized(chains, nest)
     return None if found is None else _norm(chains, nest, found[0], [], found[1])
 
 
-def _scaled_norm(chains: _Chains, nest: Nest, weight: Seen, scaled: Seen) -> _Match | None:
+def _scaled_norm(
+    chains: _Chains, nest: Nest, weight: Seen, made: Sequence[Nest], scaled: Seen
+) -> _Match | None:
     normed, casts = chains.uncast(scaled)
     inner = chains.before(normed, "mul")
     found = _normalized(chains, inner) if inner is not None else None
     if found is None or len(found[0].dims) != len(scaled.dims):
         return None
     x = replace(found[0], labels=scaled.labels)
-    return _norm(chains, nest, x, [weight], [*found[1], *casts, nest])
+    return _norm(chains, nest, x, [weight], [*found[1], *casts, *made, nest])
+
+
+def _norm_in_fp32(chains: _Chains, nest: Nest) -> _Match | None:
+    """Match a norm that is scaled in fp32 and then cast to the width of its input."""
+    norm = chains.before(nest.reads[0], "rms_norm") if nest.function == "cast" else None
+    if norm is None or len(norm.reads) < 2 or chains.width(norm.writes[0]) is None:
+        return None
+    if {chains.width(norm.reads[0]), chains.width(nest.writes[0])} != {None}:
+        return None
+    same = (nest.reads[0].labels, nest.writes[0].labels, norm.writes[0].labels)
+    if len(set(same)) != 1:
+        return None
+    return replace(norm, function="rms_norm_fp32", writes=nest.writes), [norm, nest]
 
 
 def _is_scaled(chains: _Chains, nest: Nest) -> bool:
@@ -117,7 +152,7 @@ def _is_scaled(chains: _Chains, nest: Nest) -> bool:
     return (
         len(readers) == 1
         and readers[0].function == "mul"
-        and any(chains.is_parameter(seen) for seen in readers[0].reads)
+        and any(chains.weight(seen) for seen in readers[0].reads)
     )
 
 
@@ -218,4 +253,30 @@ def _gate(chains: _Chains, nest: Nest) -> _Match | None:
     return None
 
 
-_MATCHES: tuple[Callable[[_Chains, Nest], _Match | None], ...] = (_rms_norm, _rotary, _gate)
+def _gelu_new(chains: _Chains, nest: Nest) -> _Match | None:
+    """Match `x * a * (1 + tanh(b * (x + c * x**3)))`, GPT-2's GELU."""
+    if nest.function != "mul" or len(nest.reads) != 2:
+        return None
+    for half, rest in (nest.reads, nest.reads[::-1]):
+        outer = chains.chain(half, "mul")
+        tangent = chains.chain(rest, "add", "tanh", "mul", "add")
+        if not outer or not tangent or len(tangent[-1].reads) != 2:
+            continue
+        x = outer[0].reads[0]
+        powers = next((p for s in tangent[-1].reads if (p := chains.chain(s, "mul", "pow"))), [])
+        parts = [*outer, *powers, *tangent]
+        if powers and {s.tensor for part in (*outer, powers[-1]) for s in part.reads} == {x.tensor}:
+            if x.tensor not in {seen.tensor for seen in tangent[-1].reads}:
+                continue
+            saved = [chains.trace.storage_of(x.tensor)]
+            return replace(nest, function=_GELU, reads=[x], saved=saved), [*parts, nest]
+    return None
+
+
+_MATCHES: tuple[Callable[[_Chains, Nest], _Match | None], ...] = (
+    _rms_norm,
+    _norm_in_fp32,
+    _rotary,
+    _gelu_new,
+    _gate,
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from wattree.capture.convert.atoms import ONE
 from wattree.capture.convert.pointwise_names import (
@@ -77,18 +78,22 @@ def _copy(trace: NestTrace, operator: RecordedOperator) -> None:
     _elementwise(trace, operator, kind=OperatorKind.COPY, function="cast" if cast else "copy")
 
 
-def _fill(trace: NestTrace, operator: RecordedOperator) -> None:
+def _fill(
+    trace: NestTrace, operator: RecordedOperator, *, function: str = "fill", **more: Any
+) -> None:
     trace.add(
         operator,
         OperatorKind.COPY,
-        "fill",
+        function,
         [],
         [(out, aligned(trace, out, len(trace.size(out)))) for out in operator.outputs],
+        **more,
     )
 
 
-def _nothing(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Room without values: no kernel runs."""
+def _room(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add room without values, to be written part by part: no kernel runs."""
+    _fill(trace, operator, function="room", kernels=0)
 
 
 def reduced_places(operator: RecordedOperator, rank: int) -> list[int]:
@@ -188,7 +193,7 @@ POINTWISE: Mapping[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(COPIES, _copy),
     **dict.fromkeys(FILLS, _fill),
-    **dict.fromkeys(EMPTY, _nothing),
+    **dict.fromkeys(EMPTY, _room),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(LOSSES, _loss),
     **dict.fromkeys(GRADIENTS, _elementwise),

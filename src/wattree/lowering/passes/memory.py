@@ -7,16 +7,11 @@ from dataclasses import replace
 
 from wattree.graph import Block, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, layout_of
+from wattree.lowering.passes.autocast import with_autocast
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS, together
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.passes.written_out import (
-    copies_of_inputs,
-    read_share,
-    steps,
-    weight_casts,
-    wide,
-)
+from wattree.lowering.passes.written_out import read_share, steps, weight_casts
 from wattree.lowering.program import (
     CollectiveInstruction,
     CollectiveKind,
@@ -36,8 +31,10 @@ def saved_tensors(
     choices: Sequence[Choices],
     forward: InstructionList,
     inputs: Mapping[str, Placed],
+    *,
+    elsewhere: Mapping[str, Placed],
 ) -> tuple[SavedTensor, ...]:
-    """Return the activations that backward needs, each once.
+    """Return the activations that backward needs, each once; `elsewhere`: those of other blocks.
 
     A tensor is made again instead of kept if its producer is recomputed and all who save it lie in
     the recomputed region; the region's inputs, and what leaves it, are kept.
@@ -88,8 +85,16 @@ def saved_tensors(
             found.append(_scores(operator, split_of[operator.path], forward, share))
         found += steps(block, operator, producer, forward, inputs, share=share)
         found += weight_casts(operator, split_of[operator.path], forward, share)
-    found += [*wide(block, found, producer), *copies_of_inputs(block, found, producer)]
-    return tuple(found)
+    entering = [
+        SavedTensor(
+            name=name,
+            size=placed.size,
+            producer=placed.instruction,
+            consumer=block.operators[-1].path,
+        )
+        for name, placed in elsewhere.items()
+    ]
+    return tuple(with_autocast(block, found, entering))
 
 
 def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Operator]]:

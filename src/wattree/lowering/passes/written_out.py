@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from wattree.graph import Block, Operator, OperatorKind, Parameter
+from wattree.lowering.passes.autocast import is_cast
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS
 from wattree.lowering.passes.propagate import Split
@@ -19,8 +19,8 @@ _IN_FP32 = ("_fp32", "_fp32_steps")
 #: `NewGELUActivation` of the same, but for constants `0.5 * x * (1 + tanh(x + x**3))`: it keeps
 #: half of `x`, the tangent and the sum next to `x`.
 _GELU, _GELU_STEPS = "gelu_new", 3.0
-#: What GELUs leave of the inputs of a gate: half of them are activated.
-_GATE_SHARE = 0.5
+#: Gates whose activation keeps its result and not its input, which is no more than the input here.
+_KEEPING = ("sigmoid_gate", "tanh_gate", "relu_gate")
 #: Rotations that end in a concatenation: attention's result has its order, its reader another.
 _CONCATENATED = "rotary_concatenated"
 #: What fp32 takes more than 16 bits.
@@ -43,9 +43,9 @@ def steps(
     three results more.
     """
     function = operator.function
-    name = operator.inputs[0].tensor if operator.inputs else ""
-    if name not in operator.saved:
+    if not operator.inputs or not operator.saved:  # none, or made again inside of one kernel
         return []
+    name = operator.inputs[0].tensor  # a view of what is saved, where that is a joint projection
     kept: list[tuple[str, float, str, float]] = []
     if function in _NORM_BYTES or function.endswith(_IN_FP32):
         part = read_share(operator)
@@ -57,10 +57,12 @@ def steps(
     elif function == _GELU:
         kept = [(name, _GELU_STEPS, "steps", 0.0)]
     elif function.endswith("_gate"):
-        kept = [(name, _GATE_SHARE, "steps", 0.0)]
+        joined = len(operator.inputs) < 2
+        activated = (operator.outputs if joined else operator.inputs)[0].tensor
+        kept = [(activated, 0.0 if function in _KEEPING else 1.0, "steps", 0.0)]
         if function.startswith(_GELU):  # first, as `wide` finds them
-            kept.insert(0, (name, _GATE_SHARE * _GELU_STEPS, "steps", 0.0))
-    elif operator.kind is OperatorKind.ATTENTION and len(operator.inputs) > 1:
+            kept.insert(0, (activated, _GELU_STEPS, "steps", 0.0))
+    elif operator.kind is OperatorKind.ATTENTION and name in operator.saved and operator.inputs[1:]:
         kept = _of_attention(block, operator, producer)
     return [
         SavedTensor(
@@ -125,7 +127,7 @@ def weight_casts(
     operator: Operator, split: Split, forward: InstructionList, share: float
 ) -> list[SavedTensor]:
     """Return the 16-bit copies of a product's weights, which its backward reads."""
-    if operator.kind not in MATMULS:
+    if operator.kind not in MATMULS or not is_cast(operator):
         return []
     return [
         SavedTensor(
@@ -143,51 +145,3 @@ def weight_casts(
         for factor in operator.factors
         if isinstance(factor, Parameter)
     ]
-
-
-def wide(
-    block: Block, saved_names: Sequence[SavedTensor], producer: Mapping[str, Operator]
-) -> list[SavedTensor]:
-    """Return what tensors have beyond 16 bits where parameters in fp32 are cast in products alone.
-
-    Sums of the residual stream, which begins with a table in fp32, and what follows from the power
-    in GPT-2's GELU, which autocast computes in fp32.
-    """
-    norms = (o for o in block.operators if o.kind is OperatorKind.NORM and o.inputs)
-    normed = {norm.inputs[0].tensor for norm in norms}
-    made = {name for name, o in producer.items() if o.kind in MATMULS}
-    names = {f"{o.path}.steps" for o in block.operators if o.function.startswith(_GELU)}
-    names |= normed - made
-    return [
-        replace(tensor, name=f"{tensor.name}.wide", kind="casts", mask_bytes=_WIDER_BYTES)
-        for tensor in saved_names
-        if tensor.name in names
-    ]
-
-
-def copies_of_inputs(
-    block: Block, saved_names: Sequence[SavedTensor], producer: Mapping[str, Operator]
-) -> list[SavedTensor]:
-    """Return the further 16-bit copies of what is fp32: each linear layer has its own.
-
-    Autocast remembers its casts of parameters, not those of other tensors. What a block reads is
-    made like its output, by the block before.
-    """
-    made = {name for name, o in producer.items() if _is_wide(o)}
-    if block.output in made:
-        made |= {each.name for each in block.inputs[:1]}
-    found = []
-    for tensor in saved_names:
-        readers = [o for o in block.operators if o.kind in MATMULS and tensor.name in o.saved]
-        if tensor.name not in made or not readers:
-            continue
-        copies = sum(each.linear_layers for each in readers) - 1.0
-        if copies > 0:
-            name, size = f"{tensor.name}.casts", tensor.size.scaled(copies)
-            found.append(replace(tensor, name=name, size=size, kind="casts"))
-    return found
-
-
-def _is_wide(operator: Operator) -> bool:
-    """Return whether it makes fp32 under autocast: norms, and sums of the residual stream."""
-    return operator.kind is OperatorKind.NORM or operator.function == "add"

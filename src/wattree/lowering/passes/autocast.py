@@ -1,0 +1,176 @@
+"""What autocast keeps for backward: which tensors of a block it leaves in fp32, and its casts.
+
+Parameters are in fp32, and so is what is computed of them or listed by PyTorch (torch.amp, "CUDA
+Ops that autocast to float32"); products cast what they read to 16 bits; the rest promotes types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from wattree.graph import Block, Operand, Operator, OperatorKind
+from wattree.lowering.passes.operator_instruction import MATMULS
+from wattree.lowering.program import SavedTensor
+
+_NARROW_BYTES, _FULL_BYTES = 2.0, 4.0
+#: Products that autocast has no rule for: they run in the width of their parameters.
+_UNLISTED: Final = frozenset({"grouped_linear"})
+_CAST: Final = "cast"
+#: A norm that ends in the width of its input, where no weight widens it.
+_PLAIN_NORM: Final = "rms_norm"
+#: Functions of PyTorch's list; those that are written out follow from one.
+_LISTED: Final = frozenset(
+    {
+        *("acos", "asin", "cosh", "cumprod", "cumsum", "erfinv", "exp", "expm1", "log", "log10"),
+        *("log1p", "log2", "logsumexp", "linalg_vector_norm", "norm", "pow", "prod", "reciprocal"),
+        *("rsqrt", "sinh", "softplus", "sum", "tan", "layer_norm", "group_norm"),
+    }
+)
+#: GPT-2's GELU is one of powers.
+_OF_LISTED: Final = ("gelu_new", "gelu_new_gate")
+_WIDE_KINDS: Final = (OperatorKind.NORM, OperatorKind.SOFTMAX, OperatorKind.EMBEDDING)
+
+
+def is_cast(operator: Operator) -> bool:
+    """Return whether autocast casts what an operator reads to 16 bits."""
+    is_product = operator.kind in MATMULS or operator.kind is OperatorKind.ATTENTION
+    return is_product and operator.function not in _UNLISTED
+
+
+@dataclass(slots=True)
+class _Widths:
+    """Tensors of a block under autocast.
+
+    Attributes:
+        wide: In fp32, where they have the width of activations without autocast.
+        same: Cast to fp32 → what it is a cast of, if that is fp32 already: nothing is cast.
+        restored: Of what is in fp32 in any case: whether what it was cast from is `wide`.
+        makers: Paths of operators that compute in fp32.
+    """
+
+    wide: set[str] = field(default_factory=set)
+    same: dict[str, str] = field(default_factory=dict)
+    restored: dict[str, bool] = field(default_factory=dict)
+    makers: set[str] = field(default_factory=set)
+
+    def follow(self, operator: Operator) -> None:
+        """Enter what an operator makes."""
+        if is_cast(operator):
+            return
+        reads = operator.inputs
+        is_wide = any(self._is_wide(operand) for operand in reads)
+        for output in operator.outputs:
+            if output.element_bytes == _FULL_BYTES:
+                self.restored[output.tensor] = is_wide
+                if operator.function == _CAST and is_wide:
+                    self.same[output.tensor] = reads[0].tensor
+            elif output.element_bytes is None and (is_wide or _makes_fp32(operator)):
+                self.wide.add(output.tensor)
+                self.makers.add(operator.path)
+
+    def _is_wide(self, operand: Operand) -> bool:
+        if operand.element_bytes not in (None, _FULL_BYTES):
+            return False
+        return self.is_wide(operand.tensor)
+
+    def is_wide(self, name: str) -> bool:
+        """Return whether a tensor is in fp32 under autocast, or is made of one that is."""
+        return name in self.wide or self.restored.get(name, False)
+
+
+def _makes_fp32(operator: Operator) -> bool:
+    if operator.kind in _WIDE_KINDS and operator.function != _PLAIN_NORM:
+        return True
+    return bool(operator.parameters) or operator.function in (*_LISTED, *_OF_LISTED)
+
+
+def _widths(block: Block) -> _Widths:
+    """Return the widths of a block, which reads what blocks like it make.
+
+    A residual stream is in fp32, since it begins with a table; and so is what is given from
+    elsewhere, such as angles, which are computed of buffers.
+    """
+    made = {output.tensor for operator in block.operators for output in operator.outputs}
+    given = set(block.given) - made
+    for entering in ({tensor.name for tensor in block.inputs}, set[str]()):
+        found = _Widths(wide=entering | given)
+        for operator in block.operators:
+            found.follow(operator)
+        if block.output is None or found.is_wide(block.output):
+            break
+    return found
+
+
+def with_autocast(
+    block: Block, saved: Sequence[SavedTensor], entering: Sequence[SavedTensor]
+) -> list[SavedTensor]:
+    """Return saved tensors with what is kept under autocast alone, and marks of what is not.
+
+    Products keep a cast of what is in fp32, each linear layer its own: autocast remembers its casts
+    of parameters alone. What else keeps such a tensor keeps all 32 bits, and listed functions keep
+    a cast to fp32 of what has 16. A cast to fp32 of what is in fp32 is the same tensor.
+
+    Args:
+        block: Whose.
+        saved: Its saved tensors.
+        entering: What it reads and other blocks keep, as if it were saved.
+    """
+    widths = _widths(block)
+    known = {tensor.name for tensor in saved}
+    found: list[SavedTensor] = []
+
+    def add(tensor: SavedTensor, kept: float) -> None:
+        if kept > 0:
+            name = f"{tensor.name}.casts"
+            found.append(replace(tensor, name=name, kind="casts", mask_bytes=kept))
+
+    for tensor in saved:
+        is_kept, more = _kept_bytes(block, tensor, known, widths)
+        found.append(tensor if is_kept else replace(tensor, kind="uncast"))
+        add(tensor, more)
+    for tensor in entering:
+        if tensor.name in widths.wide:
+            add(tensor, _NARROW_BYTES * _casts(block, {tensor.name}))
+    return found
+
+
+def _kept_bytes(
+    block: Block, tensor: SavedTensor, known: set[str], widths: _Widths
+) -> tuple[bool, float]:
+    """Return whether a tensor is kept as it is, and what is kept more, in bytes per element."""
+    if tensor.kind == "steps" and tensor.mask_bytes == 0:
+        return True, (_FULL_BYTES - _NARROW_BYTES) * (tensor.consumer in widths.makers)
+    if tensor.kind != "activation":
+        return True, 0.0
+    names = {tensor.name, *(cast for cast, of in widths.same.items() if of == tensor.name)}
+    savers = [o for o in block.operators if names.intersection(o.saved)]
+    others = [o for o in savers if not is_cast(o)]
+    casts = _NARROW_BYTES * _casts(block, names)
+    if tensor.name in widths.restored:
+        is_same = widths.same.get(tensor.name) in known
+        return (False, 0.0) if is_same else (bool(others), 0.0 if others else casts)
+    if tensor.mask_bytes > 0:
+        return True, 0.0
+    if tensor.name in widths.wide:
+        return True, casts + _FULL_BYTES * bool(others) - _NARROW_BYTES
+    listed = [o for o in others if o.function in _LISTED]
+    own = _NARROW_BYTES * (len(savers) > len(listed)) - _NARROW_BYTES
+    return True, _FULL_BYTES * bool(listed) + own
+
+
+def _casts(block: Block, names: set[str]) -> int:
+    """Return how many casts to 16 bits products keep of a tensor, under any of its names."""
+    return sum(
+        operator.linear_layers
+        for operator in block.operators
+        if is_cast(operator)
+        and (
+            names.intersection(operator.saved)
+            or (
+                any(parameter.trainable for parameter in operator.parameters)
+                and any(operand.tensor in names for operand in operator.inputs)
+            )
+        )
+    )
