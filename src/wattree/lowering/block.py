@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from wattree.graph import Block, BlockDataflow, Made, ModelGraph
 from wattree.lowering.block_program import CachedComputation, block_program, compute_key, frozen
 from wattree.lowering.layout import Layout
+from wattree.lowering.passes.autocast import wide_outputs
+from wattree.lowering.passes.memory import Entering
 from wattree.lowering.passes.propagate import operator_splits, required_layout
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
@@ -121,6 +123,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
     choices = _choices_by_instance(model, tree)
     dataflow, roles = dataflow_of(model), axis_roles(tree)
     layouts = _layouts(model, dataflow, choices, active)
+    wide = _cached_wide(CachedComputation((id(model),), lambda: _wide_inputs(model, dataflow)))
     saved_names: set[Made] = set()
     programs: dict[tuple[object, ...], int] = {}
     numbers: dict[int, int] = {}
@@ -138,10 +141,9 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
             n: layouts.get(m, {}) for n, m in makes.items() if is_end or m in layouts
         }
         # A tensor that passed by the previous block stays saved where it was first saved.
-        elsewhere = frozenset(
-            n for n, m in sources.items() if m in saved_names and m.instance < index - 1
-        )
-        seen = frozen(given), frozen(boundary_layouts), elsewhere, index > first_trained
+        passed = (n for n, m in sources.items() if m in saved_names and m.instance < index - 1)
+        entering = Entering(elsewhere=frozenset(passed), wide=wide[index])
+        seen = frozen(given), frozen(boundary_layouts), entering, index > first_trained
         key = (instance.block, id(choices[index]), seen)
         if key not in programs:
             program, made = block_program(
@@ -150,7 +152,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
                 active,
                 given=given,
                 boundary_layouts=boundary_layouts,
-                elsewhere=elsewhere,
+                entering=entering,
                 instance=instance,
                 input_gradient=index > first_trained,
                 roles=roles,
@@ -176,6 +178,27 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
         ),
         layouts=tuple(made_in),
     )
+
+
+@lru_cache(maxsize=64)
+def _cached_wide(computation: CachedComputation[list[frozenset[str]]]) -> list[frozenset[str]]:
+    return computation.make()
+
+
+def _wide_inputs(model: ModelGraph, dataflow: BlockDataflow) -> list[frozenset[str]]:
+    """Return the inputs of each instance that autocast leaves in fp32."""
+    found, wide = [], set[Made]()
+    outputs: dict[tuple[str, frozenset[str]], frozenset[str]] = {}
+    for index, instance in enumerate(model.instances):
+        block = model.blocks[instance.block]
+        pairs = zip(block.inputs, dataflow.sources[index], strict=True)
+        entering = frozenset(tensor.name for tensor, made in pairs if made in wide)
+        key = instance.block, entering
+        if key not in outputs:
+            outputs[key] = wide_outputs(block, entering)
+        wide |= {Made(index, name) for name in outputs[key]}
+        found.append(entering)
+    return found
 
 
 def trained_from(model: ModelGraph) -> int:

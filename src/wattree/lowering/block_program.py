@@ -14,7 +14,7 @@ from wattree.lowering.passes.context import exchanges_of
 from wattree.lowering.passes.forward import forward_instructions
 from wattree.lowering.passes.gathered import saved_gathers
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
-from wattree.lowering.passes.memory import parameter_groups, saved_tensors
+from wattree.lowering.passes.memory import Entering, parameter_groups, saved_tensors
 from wattree.lowering.passes.operator_instruction import cache_size
 from wattree.lowering.passes.propagate import Split, operator_splits
 from wattree.lowering.passes.statistics import statistics_axes
@@ -109,7 +109,7 @@ def block_program(
     *,
     given: Mapping[str, Layout],
     boundary_layouts: Mapping[str, Layout | None],
-    elsewhere: frozenset[str],
+    entering: Entering,
     instance: BlockInstance,
     input_gradient: bool,
     roles: Mapping[str, AxisRole],
@@ -142,8 +142,8 @@ def block_program(
     where = instance.path if passes.names_place else ""
     compiled = _compiled(
         CachedComputation(
-            (id(passes), again, elsewhere, where),
-            lambda: _block_instructions(block, choices, passes, elsewhere, where),
+            (id(passes), again, entering, where),
+            lambda: _block_instructions(block, choices, passes, entering, where),
         )
     )
     _, lies, splits = compiled
@@ -244,20 +244,18 @@ def _block_instructions(
     block: Block,
     choices: Sequence[Choices],
     passes: _Passes,
-    elsewhere: frozenset[str],
+    entering: Entering,
     where: str,
 ) -> _Compiled:
     """Return the instructions of a block, parameters left out."""
     forward, splits, inputs = passes.forward, passes.splits, passes.inputs
     made = [forward.tensors[name] for name in block.outputs]
-    own = {name: placed for name, placed in inputs.items() if name not in elsewhere}
-    others = {name: inputs[name] for name in elsewhere}
     program = BlockProgram(
         block=block.name,
         forward=passes.steps,
         recomputation=passes.again(tuple(choice.recompute for choice in choices)),
         backward=passes.backward,
-        saved=saved_tensors(block, splits, choices, forward, own, elsewhere=others),
+        saved=saved_tensors(block, splits, choices, forward, inputs, entering=entering),
         parameters=(),
         boundary_tensors=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
         forward_exit=max((p.instruction for p in made), default=len(passes.steps) - 1),

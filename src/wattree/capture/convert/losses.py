@@ -70,7 +70,7 @@ def _attention(trace: NestTrace, operator: RecordedOperator) -> None:
     )
     _name_attention(trace, (q, k, v, y), len(lead), heads_of)
     trace.note_statistics(nest)
-    _read_unrepeated(trace, nest)
+    _read_unrepeated(trace, nest, keeps=bool(operator.saved))
     trace.unread += [trace.view(mask).tensor for mask in hiding]
 
 
@@ -96,8 +96,8 @@ def _broadcast(trace: NestTrace, mask: int, scores: list[Label]) -> list[Label]:
     ]
 
 
-def _read_unrepeated(trace: NestTrace, nest: Nest) -> None:
-    """Let attention read keys and values as they were before they were repeated for its heads.
+def _read_unrepeated(trace: NestTrace, nest: Nest, *, keeps: bool) -> None:
+    """Let attention read, and keep, keys and values as they were before they were repeated.
 
     Fused kernels share them between query heads; only the CPU's needs copies.
     """
@@ -113,6 +113,7 @@ def _read_unrepeated(trace: NestTrace, nest: Nest) -> None:
         if not repeated or copy.function == "view":
             continue
         copy.dead = True
+        nest.saved += [trace.storage_of(source.tensor)] * keeps
         nest.reads[place] = Seen(
             tensor=source.tensor, dims=seen.dims, labels=seen.labels, detached=source.detached
         )

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import torch
 
+#: Further labels, one a sample, without which BERT and its kin compute no loss.
+_BESIDE: Final = ("next_sentence_label", "sentence_order_label")
 #: End of a class's name → what one sample's labels are. Classes with other losses get none: those
 #: of detection match boxes on the host, and that of CTC looks into its labels.
 _SAMPLE_LABELS: Final = (
@@ -19,6 +21,7 @@ _SAMPLE_LABELS: Final = (
     ("SemanticSegmentation", "pixel"),
     ("CausalLM", "token"),
     ("MaskedLM", "token"),
+    ("PreTraining", "token"),
     ("LMHeadModel", "token"),
     ("TokenClassification", "token"),
     ("ConditionalGeneration", "token"),
@@ -57,4 +60,5 @@ def labels_of(
         shape = (samples, *next(iter(given.values())).shape[-2:])
     elif kind == "token":
         shape = tokens.shape
-    return {"labels": torch.zeros(shape, dtype=torch.long)}
+    beside = {name: torch.zeros(samples, dtype=torch.long) for name in _BESIDE if name in taken}
+    return {"labels": torch.zeros(shape, dtype=torch.long), **beside}

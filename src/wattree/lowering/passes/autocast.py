@@ -6,7 +6,7 @@ Ops that autocast to float32"); products cast what they read to 16 bits; the res
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -28,8 +28,10 @@ _LISTED: Final = frozenset(
         *("rsqrt", "sinh", "softplus", "sum", "tan", "layer_norm", "group_norm"),
     }
 )
-#: GPT-2's GELU is one of powers.
-_OF_LISTED: Final = ("gelu_new", "gelu_new_gate")
+#: Those, and GPT-2's GELU, which is one of powers.
+_COMPUTING: Final = _LISTED | {"gelu_new", "gelu_new_gate"}
+#: Kernels whose result has the width of their input, whatever that of their parameters is.
+_OF_OWN_WIDTH: Final = (OperatorKind.BATCH_NORM, OperatorKind.OTHER)
 _WIDE_KINDS: Final = (OperatorKind.NORM, OperatorKind.SOFTMAX, OperatorKind.EMBEDDING)
 
 
@@ -83,28 +85,33 @@ class _Widths:
 def _makes_fp32(operator: Operator) -> bool:
     if operator.kind in _WIDE_KINDS and operator.function != _PLAIN_NORM:
         return True
-    return bool(operator.parameters) or operator.function in (*_LISTED, *_OF_LISTED)
+    promotes = operator.kind not in _OF_OWN_WIDTH
+    return (promotes and bool(operator.parameters)) or operator.function in _COMPUTING
 
 
-def _widths(block: Block) -> _Widths:
-    """Return the widths of a block, which reads what blocks like it make.
+def _widths(block: Block, entering: Collection[str]) -> _Widths:
+    """Return the widths of a block of which some inputs are in fp32.
 
-    A residual stream is in fp32, since it begins with a table; and so is what is given from
-    elsewhere, such as angles, which are computed of buffers.
+    So is what is given from elsewhere, such as angles: it is computed of buffers.
     """
     made = {output.tensor for operator in block.operators for output in operator.outputs}
-    given = set(block.given) - made
-    for entering in ({tensor.name for tensor in block.inputs}, set[str]()):
-        found = _Widths(wide=entering | given)
-        for operator in block.operators:
-            found.follow(operator)
-        if block.output is None or found.is_wide(block.output):
-            break
+    found = _Widths(wide={*entering, *block.given} - made)
+    for operator in block.operators:
+        found.follow(operator)
     return found
 
 
+def wide_outputs(block: Block, entering: Collection[str]) -> frozenset[str]:
+    """Return the outputs of a block in fp32, if those inputs are: a table's, sums with it."""
+    widths = _widths(block, entering)
+    return frozenset(name for name in block.outputs if widths.is_wide(name))
+
+
 def with_autocast(
-    block: Block, saved: Sequence[SavedTensor], entering: Sequence[SavedTensor]
+    block: Block,
+    saved: Sequence[SavedTensor],
+    others: Sequence[SavedTensor],
+    entering: Collection[str],
 ) -> list[SavedTensor]:
     """Return saved tensors with what is kept under autocast alone, and marks of what is not.
 
@@ -115,9 +122,10 @@ def with_autocast(
     Args:
         block: Whose.
         saved: Its saved tensors.
-        entering: What it reads and other blocks keep, as if it were saved.
+        others: What it reads and other blocks keep, as if it were saved.
+        entering: Its inputs that are in fp32.
     """
-    widths = _widths(block)
+    widths = _widths(block, entering)
     known = {tensor.name for tensor in saved}
     found: list[SavedTensor] = []
 
@@ -130,7 +138,7 @@ def with_autocast(
         is_kept, more = _kept_bytes(block, tensor, known, widths)
         found.append(tensor if is_kept else replace(tensor, kind="uncast"))
         add(tensor, more)
-    for tensor in entering:
+    for tensor in others:
         if tensor.name in widths.wide:
             add(tensor, _NARROW_BYTES * _casts(block, {tensor.name}))
     return found

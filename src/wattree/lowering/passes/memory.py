@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from wattree.graph import Block, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, layout_of
@@ -22,6 +23,19 @@ from wattree.lowering.program import (
 from wattree.strategy import OWNER, Choices
 from wattree.strategy.parts import is_sample_table, looked_up
 
+
+class Entering(NamedTuple):
+    """What is known of the inputs of an instance of a block.
+
+    Attributes:
+        elsewhere: Those that an earlier block keeps.
+        wide: Those that autocast leaves in fp32.
+    """
+
+    elsewhere: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+
+
 _GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.RING_GATHER)
 
 
@@ -32,9 +46,9 @@ def saved_tensors(
     forward: InstructionList,
     inputs: Mapping[str, Placed],
     *,
-    elsewhere: Mapping[str, Placed],
+    entering: Entering,
 ) -> tuple[SavedTensor, ...]:
-    """Return the activations that backward needs, each once; `elsewhere`: those of other blocks.
+    """Return the activations that backward needs, each once.
 
     A tensor is made again instead of kept if its producer is recomputed and all who save it lie in
     the recomputed region; the region's inputs, and what leaves it, are kept.
@@ -52,8 +66,8 @@ def saved_tensors(
     found = []
     for name, operators in _savers(block, share_of).items():
         made_by = producer.get(name)
-        if made_by is None and name not in inputs:
-            continue  # token ids
+        if made_by is None and (name not in inputs or name in entering.elsewhere):
+            continue  # token ids, and what another block keeps
         # Made again if its producer is, and everyone who needs it does so inside the region.
         needed_outside = any(
             name in operator.saved and not inside[operator.path] for operator in operators
@@ -85,16 +99,16 @@ def saved_tensors(
             found.append(_scores(operator, split_of[operator.path], forward, share))
         found += steps(block, operator, producer, forward, inputs, share=share)
         found += weight_casts(operator, split_of[operator.path], forward, share)
-    entering = [
+    others = [
         SavedTensor(
             name=name,
-            size=placed.size,
-            producer=placed.instruction,
+            size=inputs[name].size,
+            producer=inputs[name].instruction,
             consumer=block.operators[-1].path,
         )
-        for name, placed in elsewhere.items()
+        for name in sorted(entering.elsewhere)
     ]
-    return tuple(with_autocast(block, found, entering))
+    return tuple(with_autocast(block, found, others, entering.wide))
 
 
 def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Operator]]:
