@@ -35,7 +35,8 @@ def _t5(reader: ConfigReader, *, feed_forward: str, tied: bool) -> dict[str, Any
         "vocab": reader.count("vocab_size"),
         "ffn": reader.count("d_ff"),
         "gated": reader.flag("is_gated_act", default=kind.startswith("gated-")),
-        "activation": kind.removeprefix("gated-"),
+        # `T5Config` of the transformers library takes one for the other.
+        "activation": "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-"),
         "norm": "rms",
         "positions": "relative",
         "relative_buckets": reader.count("relative_attention_num_buckets", default=32),

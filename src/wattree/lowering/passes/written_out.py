@@ -57,11 +57,9 @@ def steps(
     elif function == _GELU:
         kept = [(name, _GELU_STEPS, "steps", 0.0)]
     elif function.endswith("_gate"):
-        joined = len(operator.inputs) < 2
-        activated = (operator.outputs if joined else operator.inputs)[0].tensor
-        kept = [(activated, 0.0 if function in _KEEPING else 1.0, "steps", 0.0)]
-        if function.startswith(_GELU):  # first, as `wide` finds them
-            kept.insert(0, (activated, _GELU_STEPS, "steps", 0.0))
+        of = (operator.inputs if operator.inputs[1:] else operator.outputs)[0]
+        results = 0.0 if function in _KEEPING else 1.0 + _GELU_STEPS * function.startswith(_GELU)
+        kept = [(of.tensor, results, "steps", of.element_bytes or 0.0)]
     elif operator.kind is OperatorKind.ATTENTION and name in operator.saved and operator.inputs[1:]:
         kept = _of_attention(block, operator, producer)
     return [
@@ -77,7 +75,7 @@ def steps(
             from_sequence=0 if operator.mask is None else operator.mask.window or 0,
         )
         for number, (name, times, kind, width) in enumerate(kept)
-        if times > 0
+        if times > 0 and (name in forward.tensors or name in inputs)
     ]
 
 
