@@ -125,7 +125,7 @@ def with_autocast(
         others: What it reads and other blocks keep, as if it were saved.
         entering: Its inputs that are in fp32.
     """
-    widths = _widths(block, entering)
+    widths, keepers = _widths(block, entering), _Keepers.of(block)
     known = {tensor.name for tensor in saved}
     found: list[SavedTensor] = []
 
@@ -135,17 +135,53 @@ def with_autocast(
             found.append(replace(tensor, name=name, kind="casts", mask_bytes=kept))
 
     for tensor in saved:
-        is_kept, more = _kept_bytes(block, tensor, known, widths)
+        is_kept, more = _kept_bytes(keepers, tensor, known, widths)
         found.append(tensor if is_kept else replace(tensor, kind="uncast"))
         add(tensor, more)
     for tensor in others:
         if tensor.name in widths.wide:
-            add(tensor, _NARROW_BYTES * _casts(block, {tensor.name}))
+            add(tensor, _NARROW_BYTES * keepers.casts({tensor.name}))
     return found
 
 
+@dataclass(slots=True)
+class _Keepers:
+    """Operators by the tensors that they keep for backward.
+
+    Attributes:
+        savers: All, by what they save.
+        products: Those that autocast casts for, also by what their parameters' gradients need.
+    """
+
+    savers: dict[str, list[Operator]] = field(default_factory=dict)
+    products: dict[str, list[Operator]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, block: Block) -> _Keepers:
+        """Return those of a block."""
+        found = cls()
+        for operator in block.operators:
+            for name in operator.saved:
+                found.savers.setdefault(name, []).append(operator)
+            if is_cast(operator):
+                trains = any(parameter.trainable for parameter in operator.parameters)
+                reads = [operand.tensor for operand in operator.inputs] if trains else []
+                for name in {*operator.saved, *reads}:
+                    found.products.setdefault(name, []).append(operator)
+        return found
+
+    def saving(self, names: Collection[str]) -> list[Operator]:
+        """Return the operators that save a tensor under any of its names."""
+        return list({o.path: o for name in names for o in self.savers.get(name, ())}.values())
+
+    def casts(self, names: Collection[str]) -> int:
+        """Return how many casts to 16 bits products keep of a tensor, under any of its names."""
+        found = {o.path: o for name in names for o in self.products.get(name, ())}
+        return sum(operator.linear_layers for operator in found.values())
+
+
 def _kept_bytes(
-    block: Block, tensor: SavedTensor, known: set[str], widths: _Widths
+    keepers: _Keepers, tensor: SavedTensor, known: set[str], widths: _Widths
 ) -> tuple[bool, float]:
     """Return whether a tensor is kept as it is, and what is kept more, in bytes per element."""
     if tensor.kind == "steps" and tensor.mask_bytes == 0:
@@ -153,9 +189,9 @@ def _kept_bytes(
     if tensor.kind != "activation":
         return True, 0.0
     names = {tensor.name, *(cast for cast, of in widths.same.items() if of == tensor.name)}
-    savers = [o for o in block.operators if names.intersection(o.saved)]
+    savers = keepers.saving(names)
     others = [o for o in savers if not is_cast(o)]
-    casts = _NARROW_BYTES * _casts(block, names)
+    casts = _NARROW_BYTES * keepers.casts(names)
     if tensor.name in widths.restored:
         is_same = widths.same.get(tensor.name) in known
         return (False, 0.0) if is_same else (bool(others), 0.0 if others else casts)
@@ -166,19 +202,3 @@ def _kept_bytes(
     listed = [o for o in others if o.function in _LISTED]
     own = _NARROW_BYTES * (len(savers) > len(listed)) - _NARROW_BYTES
     return True, _FULL_BYTES * bool(listed) + own
-
-
-def _casts(block: Block, names: set[str]) -> int:
-    """Return how many casts to 16 bits products keep of a tensor, under any of its names."""
-    return sum(
-        operator.linear_layers
-        for operator in block.operators
-        if is_cast(operator)
-        and (
-            names.intersection(operator.saved)
-            or (
-                any(parameter.trainable for parameter in operator.parameters)
-                and any(operand.tensor in names for operand in operator.inputs)
-            )
-        )
-    )
