@@ -92,8 +92,9 @@ def _fill(
 
 
 def _room(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add room without values, to be written part by part: no kernel runs."""
+    """Add room without values, unless all of it is written at once: no kernel runs."""
     _fill(trace, operator, function="room", kernels=0)
+    trace.unread += [trace.view(index).tensor for index in operator.outputs]
 
 
 def reduced_places(operator: RecordedOperator, rank: int) -> list[int]:
