@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from wattree.arrays import NDArray
 
 
 def distinct(values: NDArray[Any], axis: int | None = None) -> NDArray[Any]:

@@ -1,9 +1,12 @@
-"""Lazy imports: names of a package that are loaded on first use."""
+"""Lazy imports: names of a package, and modules, that are loaded on first use."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import Any
 
 
@@ -21,3 +24,34 @@ def fetching(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(import_module(homes[name]), name)
 
     return fetch
+
+
+class _Unloaded(ModuleType):
+    """A package that is loaded when anything in it is used, modules of it included.
+
+    Unlike that of `importlib.util.LazyLoader`, it is not loaded by a second import statement.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        spec = self.__spec__
+        assert spec is not None
+        assert spec.loader is not None
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        self.__path__ = spec.submodule_search_locations or []
+        spec.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def load_when_used(package: str) -> None:
+    """Let imports of an installed package load it when it is first used.
+
+    For programs of one thread: two could load it at once.
+
+    Args:
+        package: Its name.
+    """
+    if package in sys.modules or (spec := find_spec(package)) is None:
+        return
+    module = sys.modules[package] = module_from_spec(spec)
+    del module.__path__  # modules of the package need the package
+    module.__class__ = _Unloaded

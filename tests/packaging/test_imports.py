@@ -45,6 +45,34 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded_after(program).isdisjoint(HEAVY)
 
 
+@pytest.mark.parametrize("strategy", ["auto", "{preset: megatron, tp: 2, dp: 4}"])
+def test_check_loads_no_numpy(strategy: str, tmp_path: Path) -> None:
+    """A quarter of its time would be numpy's import, and nothing it says needs an array."""
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: llama-3.1-8b\ndata: {sequence_length: 4096, global_batch: 8}\n"
+        f"cluster: {{node: dgx-h100}}\nstrategy: {strategy}\n"
+    )
+    program = (
+        f"from wattree.cli import main\ntry:\n    main(['check', {str(job)!r}])\n"
+        "except SystemExit as ended:\n    assert not ended.code, ended.code"
+    )
+
+    assert loaded_after(program).isdisjoint({"numpy._core", "numpy.typing"})
+
+
+def test_packages_loaded_when_used_are_whole() -> None:
+    """Modules of a package need what the package itself does first."""
+    program = (
+        "import sys\nfrom wattree.lazy import load_when_used\nload_when_used('numpy')\n"
+        "import numpy as np\nimport numpy\nassert 'numpy._core' not in sys.modules\n"
+        "from numpy.typing import NDArray\n"
+        "assert np is numpy and type(np) is type(sys) and np.arange(3).sum() == 3"
+    )
+
+    assert "numpy._core" in loaded_after(program)
+
+
 @pytest.mark.parametrize("package", ["hardware", "graph", "trace", "job", "strategy", "measure"])
 def test_descriptions_load_without_the_engine(package: str) -> None:
     """Reading a file or a catalog is no reason to load a compiler or a driver."""

@@ -24,6 +24,7 @@ import typer
 from wattree.cli.dataclass_code import cached_dataclass_code, skip_plugins_of_pydantic
 from wattree.cli.output import NOTHING_FITS, tell
 from wattree.errors import InfeasibleError, WattreeError
+from wattree.lazy import load_when_used
 
 DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -105,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after the program's name; None for those of the process.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if words and words[0] in _COMMANDS:
+        load_when_used("numpy")
     skip_plugins_of_pydantic()
     # A command makes what it keeps: the collector finds nothing, and most often while importing.
     gc.set_threshold(1_000_000, 50, 100)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from wattree.arrays import Floats
 
 #: Products over the score matrix: QK and PV; backward repeats QK and adds dV, dP, dQ, dK.
 FORWARD_MATMULS, BACKWARD_MATMULS = 2, 5

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers, NDArray
 from wattree.cost.algorithms import Protocol, RankGroup, nccl_system
 from wattree.cost.algorithms.choose import OURS
 from wattree.cost.algorithms.layout import GroupLayout
@@ -49,9 +49,6 @@ from wattree.cost.requests import AUTO_COLLECTIVES, NCCL, CollectiveRequests
 from wattree.errors import StrategyError
 from wattree.graph.volume import volume_factor
 from wattree.hardware import Cluster
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: What an algorithm that cannot serve a group costs where many strategies are weighed: no one's
 #: choice, and finite, so that no other figure is spoiled. [s]

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from wattree.arrays import Floats, NDArray
 
 #: Above this many waves the last, partial one is averaged, as in `cost.matmul`.
 _WAVES_AVERAGED = 8.0

@@ -7,16 +7,13 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers, NDArray
 from wattree.cost.algorithms.layout import GroupLayout
 from wattree.cost.algorithms.profile import CollectiveProfile
 from wattree.cost.collective import GroupShape
 from wattree.errors import CostError
 from wattree.hardware import Cluster
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _FIELDS = tuple(each.name for each in fields(CollectiveProfile))
 

@@ -18,11 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.hardware import Node
-
-Floats = NDArray[np.float64]
 
 #: Parts of a pipeline, in the order of a sample's way.
 PARTS = ("storage", "workers", "cores", "copies", "decoder")

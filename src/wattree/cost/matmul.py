@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from functools import cache
 
-Floats = NDArray[np.float64]
+import numpy as np
+
+from wattree.arrays import Floats
 
 #: Output tiles of cuBLAS-class kernels with their rate relative to the largest. Products measured
 #: on six GPUs take hardly longer by the tile of 128 x 64 than by larger ones (persistent kernels
 #: overlap the ends of tiles); of these shapes and rates the error is least
 #: (python -m benchmarks.products).
-_TILES = np.array([(256, 128, 1.0), (128, 256, 1.0), (128, 64, 1.0), (64, 64, 0.9)])
+_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 64, 1.0), (64, 64, 0.9))
 #: Contraction length at which a tile reaches half its rate (same fits; the same for 16 and 8 bit).
 _RAMP_K = 165.0
 #: Above this many waves the last, partial one is averaged: kernels interleave tiles.
 _WAVES_AVERAGED = 8.0
+
+
+@cache
+def _tiles() -> Floats:
+    """Return sizes and rates, with a row for each tile, `(3, tiles, 1)`."""
+    return np.array(_TILES).T[:, :, None]
 
 
 def tile_efficiency(  # noqa: PLR0917 - a shape
@@ -37,7 +44,7 @@ def tile_efficiency(  # noqa: PLR0917 - a shape
         compute_units: SMs or the like.
         split_k: Tiles that do not fill a wave are cut along the contraction until they do.
     """
-    tile_m, tile_n, rate = _TILES.T[:, :, None]  # a row for each tile
+    tile_m, tile_n, rate = _tiles()
     useful = rate * (m * n * groups)
     tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
     if split_k:

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from wattree.arrays import Floats
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
@@ -24,8 +22,6 @@ from wattree.cost.written_out import launches
 from wattree.energy import DevicePower
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Device, Pool, Precision
-
-Floats = NDArray[np.float64]
 
 #: Optimizers whose updates a profile times → bytes of state a parameter.
 UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}

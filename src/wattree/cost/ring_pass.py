@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost.collective import GroupShape, LinkRates, PortLoads
-
-Floats = NDArray[np.float64]
 
 
 def ring_pass_loads(size_bytes: Floats, group: GroupShape, *, stretch: Floats) -> PortLoads:

@@ -11,12 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost.calibration import Calibration
 from wattree.hardware import Device
-
-Floats = NDArray[np.float64]
 
 #: Elements that a thread block of an elementwise kernel takes: 128 threads of 4 each (PyTorch,
 #: aten/src/ATen/native/cuda/thread_constants.h: `num_threads`, `thread_work_size`).

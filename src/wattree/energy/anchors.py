@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.energy.clocks import (
     ClockCurve,
     Demand,
@@ -26,8 +26,6 @@ from wattree.energy.clocks import (
     time_at_clock,
 )
 from wattree.errors import HardwareError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.errors import HardwareError
-
-Floats = NDArray[np.float64]
 
 #: Halvings of the range of clocks: to 1e-9 of it, below any constant's accuracy.
 _HALVINGS = 30

@@ -14,9 +14,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from wattree.arrays import Floats
 
 _REST_SHARE = 0.19
 #: Rated power and cores of processors. [W]

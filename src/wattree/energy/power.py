@@ -25,8 +25,8 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, NDArray
 from wattree.energy.clocks import (
     ClockCurve,
     Demand,
@@ -35,8 +35,6 @@ from wattree.energy.clocks import (
     time_at_clock,
 )
 from wattree.errors import HardwareError
-
-Floats = NDArray[np.float64]
 
 #: Of the range from rest to rated, that a limit must leave for work: less would be a device that
 #: rests nearly all of the time, far below any limit that boards are sold with.

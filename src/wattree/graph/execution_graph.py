@@ -48,10 +48,8 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from wattree.arrays import Floats, Integers, NDArray
 
 
 class TaskKind(IntEnum):

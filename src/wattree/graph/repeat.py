@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers, NDArray
 from wattree.graph.execution_graph import ExecutionGraph, Phase, StageLabel, TaskKind
 from wattree.graph.operator_class import OperatorClass
-
-Integers = NDArray[np.int64]
 
 #: Columns with one value for each task, and what a gate has there.
 _GATE: dict[str, Any] = {

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from wattree.arrays import Floats
 from wattree.errors import CostError
 
-Ranks = TypeVar("Ranks", int, float, NDArray[np.float64])
+Ranks = TypeVar("Ranks", int, float, "Floats")
 
 
 def volume_factor(kind: str, ranks: Ranks) -> Ranks | float:

@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers, NDArray
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
 from wattree.strategy import Choices, StrategyOptions, StrategyTree
 from wattree.strategy.parts import column_dim, is_sample_table, row_dim
 from wattree.strategy.presets import tree_of
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, order=True)

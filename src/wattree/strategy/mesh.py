@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import NDArray
 from wattree.errors import StrategyError
 
 #: Axes of the presets, outermost first: the last one lies closest in the topology. Meshes written

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost.algorithms.messages import MessageSchedule, Round
 from wattree.cost.algorithms.protocols import Protocol, base_latency_s, hop_latencies_s
 from wattree.cost.algorithms.routes import Crossed, Routes
 from wattree.errors import CostError
-
-Floats = NDArray[np.float64]
 
 #: A reduction reads two operands and writes one, as ASTRA-sim counts it.
 _MEMORY_PASSES = 3.0

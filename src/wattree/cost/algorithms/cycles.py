@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from wattree.arrays import Integers
 
 #: Steps after which the search keeps the best it has; the nodes there are need far fewer.
 _PATIENCE = 200_000

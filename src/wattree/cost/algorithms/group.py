@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.cost.algorithms.cycles import disjoint_cycles
 from wattree.distinct import distinct
 from wattree.errors import CostError
@@ -18,8 +18,6 @@ from wattree.hardware.topologies import (
     scale_up_network,
     slice_shape,
 )
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

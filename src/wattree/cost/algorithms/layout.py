@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from wattree.arrays import Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from wattree.arrays import ArrayLike, Floats, Integers
 from wattree.cost.algorithms.group import RankGroup
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: In `MessageSchedule.source` every rank has a contribution; in `MessageSchedule.target` every rank
 #: ends with it.

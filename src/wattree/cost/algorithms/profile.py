@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import zip_longest
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers, NDArray
 from wattree.cost.algorithms.choose import schedule_of
 from wattree.cost.algorithms.group import RankGroup, has_cycles, ring_cycles
 from wattree.cost.algorithms.layout import GroupLayout
@@ -22,9 +22,6 @@ from wattree.cost.algorithms.registry import Call
 from wattree.cost.algorithms.wiring import LinkTraffic, Wiring, busiest_s, crossing_of
 from wattree.distinct import distinct
 from wattree.errors import CostError
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Algorithms whose messages number `n (n - 1)`: their loads are written down, not counted.
 _EXCHANGES = frozenset({"direct", "rail"})

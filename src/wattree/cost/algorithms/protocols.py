@@ -11,9 +11,8 @@ from enum import StrEnum
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from wattree.arrays import Floats
 
 
 class Protocol(StrEnum):

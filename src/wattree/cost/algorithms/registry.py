@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.messages import EVERY, MessageSchedule
 from wattree.errors import CostError
 from wattree.registry import Registry
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 KINDS = (
     "all_reduce",

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.cost.algorithms.search import LinkArrays, first_paths
 from wattree.errors import CostError
 from wattree.hardware import Network
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Sets of pairs whose routes are kept: the phases of a collective share theirs.
 _REMEMBERED = 32

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers, NDArray
 from wattree.compiled import kernel, part
-
-Integers = NDArray[np.int64]
 
 
 class LinkArrays(NamedTuple):

@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.cost.algorithms.protocols import (
     BASE_LATENCIES_S,
     HARDWARE_LATENCIES_S,
     Protocol,
 )
 from wattree.errors import CostError
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _GB = 1e9
 _VOLTA, _AMPERE, _HOPPER, _BLACKWELL = range(4)

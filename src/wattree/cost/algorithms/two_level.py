@@ -7,11 +7,9 @@ domain works on, is a run of chunks.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.cost.algorithms.messages import Round, round_of
-
-Integers = NDArray[np.int64]
 
 
 def within_domains(grid: Integers, *, offset: int, reduces: bool) -> tuple[Round, ...]:

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers, NDArray
 from wattree.cost.algorithms.routes import Routes
 from wattree.hardware import Cluster, Link, Node, ScaleUp
 from wattree.hardware.topologies import (
@@ -20,9 +20,6 @@ from wattree.hardware.topologies import (
     slice_shape,
 )
 from wattree.hardware.topologies.node_network import adapters_of
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Largest domain that is executed link by link; a device of a larger one is taken for its port.
 _MOST_DEVICES = 512
