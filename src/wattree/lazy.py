@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
+
+#: Where a package that is not loaded keeps variables of the environment.
+_VARIABLES = "_variables_while_loading"
 
 
 def fetching(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -38,20 +42,29 @@ class _Unloaded(ModuleType):
         assert spec.loader is not None
         self.__class__ = ModuleType  # type: ignore[assignment]
         self.__path__ = spec.submodule_search_locations or []
-        spec.loader.exec_module(self)
+        given = self.__dict__.pop(_VARIABLES)
+        unset = [key for key in given if key not in os.environ]
+        os.environ.update({key: given[key] for key in unset})
+        try:
+            spec.loader.exec_module(self)
+        finally:
+            for key in unset:  # not for programs that this one starts
+                del os.environ[key]
         return getattr(self, name)
 
 
-def load_when_used(package: str) -> None:
+def load_when_used(package: str, variables: Mapping[str, str] | None = None) -> None:
     """Let imports of an installed package load it when it is first used.
 
     For programs of one thread: two could load it at once.
 
     Args:
         package: Its name.
+        variables: Of the environment while it is loaded, where they are not set.
     """
     if package in sys.modules or (spec := find_spec(package)) is None:
         return
     module = sys.modules[package] = module_from_spec(spec)
     del module.__path__  # modules of the package need the package
+    module.__dict__[_VARIABLES] = variables or {}
     module.__class__ = _Unloaded

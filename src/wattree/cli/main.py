@@ -49,6 +49,10 @@ _COMMANDS = (
 #: What follows the options of these is the command that they run, with options of its own.
 _RUNNING_OTHERS = ("launch", "measure")
 
+#: For numpy's library of linear algebra: starting a thread on each core takes as long as the rest
+#: of numpy's import, and no command multiplies matrices that are worth it.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -107,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words and words[0] in _COMMANDS:
-        load_when_used("numpy")
+        own = words[0] in {*_RUNNING_OTHERS, "train"}  # the user's code may have use for threads
+        load_when_used("numpy", {} if own else _ONE_THREAD)
     skip_plugins_of_pydantic()
     # A command makes what it keeps: the collector finds nothing, and most often while importing.
     gc.set_threshold(1_000_000, 50, 100)
