@@ -37,20 +37,24 @@ class _Unloaded(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
+        variables = self.__dict__.pop(_VARIABLES, None)
+        if variables is not None:  # it is asked again while it is loaded
+            self._load(variables)
+        return ModuleType.__getattribute__(self, name)
+
+    def _load(self, variables: Mapping[str, str]) -> None:
         spec = self.__spec__
         assert spec is not None
         assert spec.loader is not None
-        self.__class__ = ModuleType  # type: ignore[assignment]
         self.__path__ = spec.submodule_search_locations or []
-        given = self.__dict__.pop(_VARIABLES)
-        unset = [key for key in given if key not in os.environ]
-        os.environ.update({key: given[key] for key in unset})
+        unset = [key for key in variables if key not in os.environ]
+        os.environ.update({key: variables[key] for key in unset})
         try:
             spec.loader.exec_module(self)
         finally:
             for key in unset:  # not for programs that this one starts
                 del os.environ[key]
-        return getattr(self, name)
+        self.__class__ = ModuleType  # type: ignore[assignment]
 
 
 def load_when_used(package: str, variables: Mapping[str, str] | None = None) -> None:

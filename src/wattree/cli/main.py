@@ -48,6 +48,8 @@ _COMMANDS = (
 )
 #: What follows the options of these is the command that they run, with options of its own.
 _RUNNING_OTHERS = ("launch", "measure")
+#: Commands of several threads, our own or the user's.
+_WITH_THREADS = ("serve", "train", *_RUNNING_OTHERS)
 
 #: For numpy's library of linear algebra: starting a thread on each core takes as long as the rest
 #: of numpy's import, and no command multiplies matrices that are worth it.
@@ -110,9 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after the program's name; None for those of the process.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if words and words[0] in _COMMANDS:
-        own = words[0] in {*_RUNNING_OTHERS, "train"}  # the user's code may have use for threads
-        load_when_used("numpy", {} if own else _ONE_THREAD)
+    if words and words[0] in _COMMANDS and words[0] not in _WITH_THREADS:
+        load_when_used("numpy", _ONE_THREAD)
     skip_plugins_of_pydantic()
     # A command makes what it keeps: the collector finds nothing, and most often while importing.
     gc.set_threshold(1_000_000, 50, 100)
