@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from wattree.job.offers import Offer
-from wattree.predict import Setting
+from wattree.predict import Setting, Shared
 from wattree.search.limits import Limits
 from wattree.search.passes import divisors
 from wattree.search.screen import Constraints, screen
@@ -18,7 +18,7 @@ from wattree.strategy import StrategyOptions
 
 
 def hand_choices(
-    setting: Setting, ranks: int, *, offer: Offer | None = None
+    setting: Setting, ranks: int, *, offer: Offer | None = None, shared: Shared | None = None
 ) -> Mapping[str, StrategyOptions]:
     """Return the two most common choices: name → strategy.
 
@@ -29,19 +29,22 @@ def hand_choices(
         setting: The job.
         ranks: How many ranks to use.
         offer: What the software can run; None for everything.
+        shared: Of other screenings of the job: what was compiled for them.
     """
     found = {}
     if setting.decode is not None:  # no engine gathers parameters for each token
         alone = replace(_replica_limits(), offer=offer)
-        if replicas := _best_within(setting, ranks, alone, must_fit=True):
+        if replicas := _best_within(setting, ranks, alone, shared=shared, must_fit=True):
             found["a replica on each device"] = replicas
-    elif fsdp := _best_within(setting, ranks, replace(_replica_limits("zero3"), offer=offer)):
-        found["FSDP over all ranks"] = fsdp
+    else:
+        everywhere = replace(_replica_limits("zero3"), offer=offer)
+        if fsdp := _best_within(setting, ranks, everywhere, shared=shared):
+            found["FSDP over all ranks"] = fsdp
     # Megatron's recipe: as much tensor parallelism as the node has devices, the shallowest
     # pipeline that fits, replicas with what is left.
     for stages in divisors(ranks):
         limits = replace(_megatron_limits(setting, stages), offer=offer)
-        recipe = _best_within(setting, ranks, limits, must_fit=True)
+        recipe = _best_within(setting, ranks, limits, shared=shared, must_fit=True)
         if recipe is not None:
             found["tensor parallelism over the node"] = recipe
             break
@@ -65,12 +68,17 @@ def _megatron_limits(setting: Setting, stages: int) -> Limits:
 
 
 def _best_within(
-    setting: Setting, ranks: int, limits: Limits, *, must_fit: bool = False
+    setting: Setting,
+    ranks: int,
+    limits: Limits,
+    *,
+    shared: Shared | None,
+    must_fit: bool = False,
 ) -> StrategyOptions | None:
     space = enumerate_space(setting, ranks=(ranks,), limits=limits)
     if not len(space):
         return None
-    screened = screen(setting, space)
+    screened = screen(setting, space, shared=shared)
     fits = screened.fits(Constraints())
     if not fits.any():
         return None if must_fit else screened.options(int(np.argmin(screened.memory_bytes)))

@@ -16,7 +16,7 @@ from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
 from wattree.job import Job, WorkloadKind, naming
-from wattree.job.offers import Offer, offer_of
+from wattree.job.offers import offer_of
 from wattree.lowering.legality import check_sequence
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
@@ -184,7 +184,8 @@ def _answer(
         pareto: Two objectives whose front is wanted too.
     """
     setting, objective = seek.setting, seek.objectives[0]
-    rivals = _rivals(setting, found[0].options.ranks, limits.offer)
+    hands = hand_choices(setting, found[0].options.ranks, offer=limits.offer, shared=seek.shared)
+    rivals = {name: _simulated(setting, options) for name, options in hands.items()}
     ranked = _with_rivals(found, list(rivals.values()), seek.constraints, objective)
     spread = sum(entry.options.parallelism.tables != NOT_SPREAD for entry in found)
     simulated = sum(part.found.simulated for part in sought) + spread
@@ -307,12 +308,6 @@ def _of_best_ideas(
     """Return the strategies of the best ideas, in the order of `ranked`."""
     kept = {id(entry) for idea in ideas(ranked, objective)[:top] for entry in idea}
     return tuple(entry for entry in ranked if id(entry) in kept)
-
-
-def _rivals(setting: Setting, ranks: int, offer: Offer | None) -> dict[str, RankedStrategy | None]:
-    """Return the hand choices and what they would do."""
-    hands = hand_choices(setting, ranks, offer=offer)
-    return {name: _simulated(setting, options) for name, options in hands.items()}
 
 
 def check_objectives(setting: Setting, names: Sequence[str]) -> None:
