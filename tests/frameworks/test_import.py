@@ -113,6 +113,23 @@ def test_unknown_settings_are_named(tmp_path: Path) -> None:
     assert "# not understood: parallelism.sharding_of_next_year" in found.text()
 
 
+def test_misspelt_flags_are_told_what_may_have_been_meant(tmp_path: Path) -> None:
+    """A degree that is dropped for a letter makes another job."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 "
+        "--seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 "
+        "--global-batch-size 8 --tensor-model-parallel-sizes 4 --of-next-year 1"
+    )
+    found = import_recipe(script, "megatron-lm", node="dgx-h100", nodes=1)
+
+    assert found.meant == {"tensor_model_parallel_sizes": "tensor_model_parallel_size"}
+    assert found.unknown == (
+        "tensor_model_parallel_sizes; did you mean 'tensor_model_parallel_size'?",
+        "of_next_year",
+    )
+
+
 @pytest.mark.parametrize("name", sorted(FRAMEWORKS))
 @pytest.mark.parametrize("text", ["", "\0\1\2", "{" * 5000, "just words\n", "[a]\nb = = 1\n"])
 def test_what_is_no_configuration_is_refused(tmp_path: Path, name: str, text: str) -> None:

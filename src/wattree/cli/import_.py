@@ -96,7 +96,7 @@ def import_(request: ImportRequest) -> None:
     )
     for note in found.assumed:
         tell(f"wattree: {request.file}: assumed: {note}")
-    for key in found.not_understood:
+    for key in found.unknown:
         tell(f"wattree: {request.file}: warning: not understood: {key}")
     if request.out is not None:
         write_atomic(request.out, found.text())

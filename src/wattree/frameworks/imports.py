@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ class ImportedRecipe:
         job: Keys of the job file.
         assumed: What was assumed, one sentence each.
         not_understood: Settings that no one knows the meaning of.
+        meant: Of these, settings with a similar name that has a meaning → that name.
     """
 
     source: str
@@ -45,6 +46,13 @@ class ImportedRecipe:
     job: Mapping[str, Any]
     assumed: tuple[str, ...]
     not_understood: tuple[str, ...]
+    meant: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The settings that were not understood, with what may have been meant."""
+        hints = {key: f"; did you mean '{name}'?" for key, name in self.meant.items()}
+        return tuple(f"{key}{hints.get(key, '')}" for key in self.not_understood)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -54,7 +62,7 @@ class ImportedRecipe:
         """Return the job file; comments at its head say what was assumed."""
         head = [f"Imported by `wattree import --from {self.framework}` from {self.source}."]
         head += [f"assumed: {note}" for note in self.assumed]
-        head += [f"not understood: {key}" for key in self.not_understood]
+        head += [f"not understood: {key}" for key in self.unknown]
         return job_yaml(self.job, head="\n".join(" ".join(line.split()) for line in head))
 
 
@@ -95,12 +103,14 @@ def import_recipe(
     mapping = _job_mapping(framework, found, settings, node=node, nodes=nodes)
     job = _checked(mapping, settings)
     mapping["strategy"] = _strategy(job)
+    unread = settings.unread(framework.ignored)
     return ImportedRecipe(
         source=str(path),
         framework=framework.name,
         job=mapping,
         assumed=tuple(settings.notes),
-        not_understood=tuple(settings.unread(framework.ignored)),
+        not_understood=tuple(unread),
+        meant={key: guess for key in unread if (guess := settings.meant(key))},
     )
 
 

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
+from wattree.errors import nearest
 from wattree.files import refusal
 from wattree.frameworks.given import Given
 from wattree.job.problems import MOST_PROBLEMS, seen
@@ -49,6 +50,7 @@ class Settings:
         self.problems: list[str] = []
         self._settings = dict(flattened(settings))
         self._read: set[str] = set()
+        self._asked: set[str] = set()
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Settings:
@@ -57,6 +59,7 @@ class Settings:
 
     def __contains__(self, key: str) -> bool:
         """Return whether a setting, or anything under it, is given."""
+        self._asked.add(key)
         return key in self._settings or any(k.startswith(f"{key}.") for k in self._settings)
 
     def put(self, key: str, *, value: object) -> None:
@@ -65,6 +68,7 @@ class Settings:
 
     def value(self, key: str, default: Any = None) -> Any:
         """Return a setting as it is; a group of settings as a mapping."""
+        self._asked.add(key)
         if key in self._settings:
             self._read.add(key)
             found = self._settings[key]
@@ -170,6 +174,10 @@ class Settings:
             for key in self._settings
             if key not in self._read and not any(fnmatchcase(key, pattern) for pattern in ignored)
         ]
+
+    def meant(self, key: str) -> str | None:
+        """Return the setting of a similar name that was asked for and is not given, if any."""
+        return nearest(key, sorted(self._asked - self._settings.keys()))
 
     def check(self) -> None:
         """Raise an error if the configuration has problems.
