@@ -44,4 +44,23 @@ def test_a_job_with_a_missing_key_is_still_a_job() -> None:
 def test_a_plan_is_no_job() -> None:
     """Its JSON holds strategies, and not what they train."""
     with pytest.raises(JobError, match=r"this is a plan, expected a job: `wattree plan --out`"):
-        wattree.job_from_mapping({"candidates": 3, "ranked": [], "best": None})
+        wattree.job_from_mapping({"candidates": 3, "feasible": 1, "ranked": [], "best": None})
+
+
+def test_a_large_plan_is_named_before_its_size(tmp_path: Path) -> None:
+    """Plans of many strategies are larger than any job; their first keys are enough."""
+    text = '{"schema": "wattree-plan/1", "candidates": 9, "simulated": 2, "feasible": 3, "best": {'
+    path = tmp_path / "plan.json"
+    path.write_text(text + " " * (1 << 20))
+
+    with pytest.raises(JobError, match=r"this is a plan, expected a job"):
+        wattree.load_job(path)
+
+
+def test_what_is_large_and_of_no_known_kind_is_too_large(tmp_path: Path) -> None:
+    """Keys of nested values say nothing of the file."""
+    path = tmp_path / "other.json"
+    path.write_text('{"other": {"candidates": 9, "feasible": 3}' + " " * (1 << 20))
+
+    with pytest.raises(JobError, match="expected at most 1048576 B"):
+        wattree.load_job(path)

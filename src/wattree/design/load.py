@@ -26,7 +26,7 @@ from wattree.design.study import (
     Workload,
 )
 from wattree.files import read_yaml
-from wattree.job.kinds import wrong_kind
+from wattree.job.kinds import read_kind, wrong_kind
 from wattree.job.problems import Problems, shown, unknown_key
 from wattree.job.schema import JobFile
 
@@ -47,7 +47,9 @@ def load_study(path: Path | str) -> Study:
             one.
     """
     path = Path(path)
-    return study_from_mapping(read_yaml(path), str(path), folder=path.parent, name=path.stem)
+    return study_from_mapping(
+        read_kind(path, "a design study"), str(path), folder=path.parent, name=path.stem
+    )
 
 
 def study_from_mapping(

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Final
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from wattree.errors import JobError
+from wattree.files import LIMIT_BYTES, is_file, read_yaml
+
+#: Of a file that is too large, the part in which its keys are looked for. [B]
+_HEAD_BYTES: Final = 4096
 
 #: Kind of file → keys that all of its files have, and what is done with them.
 _KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
@@ -11,7 +20,7 @@ _KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "a design study": (frozenset({"workloads", "axes"}), "use `wattree design`"),
     "a queue": (frozenset({"cluster", "jobs"}), "use `wattree schedule`"),
     "a calibration": (frozenset({"constants"}), "give it as `--calibration`"),
-    "a plan": (frozenset({"candidates", "ranked"}), "`wattree plan --out` writes its job"),
+    "a plan": (frozenset({"candidates", "feasible"}), "`wattree plan --out` writes its job"),
     "a measured run": (frozenset({"wall_s", "energy_j"}), "use `wattree energy`"),
     "a device": (frozenset({"architecture", "matrix_peak"}), "name it as `device:` of a node"),
     "a node": (frozenset({"device", "devices"}), "name it as `cluster: {node: FILE}` of a job"),
@@ -32,3 +41,31 @@ def wrong_kind(mapping: object, expected: str) -> str | None:
         if keys <= mapping.keys():
             return f"this is {kind}, expected {expected}: {advice}"
     return None
+
+
+def read_kind(path: Path, expected: str) -> dict[str, Any]:
+    """Return the mapping in a YAML file, as `read_yaml` does.
+
+    A file that is too large to be read is named as what its first keys show it to be.
+
+    Args:
+        path: The file.
+        expected: The kind that was asked for.
+
+    Raises:
+        JobError: It cannot be read, or is of another kind.
+    """
+    if why := wrong_kind(dict.fromkeys(_first_keys(path)), expected):
+        raise JobError(str(path), [why])
+    return read_yaml(path)
+
+
+def _first_keys(path: Path) -> list[str]:
+    """Return the keys of a large JSON file that come before its first nested value."""
+    head = ""
+    with suppress(OSError):
+        if is_file(path) and path.stat().st_size > LIMIT_BYTES:
+            with path.open("rb") as file:
+                head = file.read(_HEAD_BYTES).decode("utf-8", "replace").lstrip()
+    flat = re.split(r"[\[{]", head.removeprefix("{"), maxsplit=1)[0] if head[:1] == "{" else ""
+    return re.findall(r'"(\w+)"\s*:', flat)

@@ -14,7 +14,6 @@ from typing import Any
 from wattree.cost import AUTO_SOFTWARE, AUTOCAST, SOFTWARE, Software, software_family
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.errors import UnknownNameError
-from wattree.files import read_yaml
 from wattree.hardware import Cluster, Precision
 from wattree.job.cluster import cluster_of
 from wattree.job.cluster_schema import ClusterSpec, PlaceSpec
@@ -22,7 +21,7 @@ from wattree.job.collectives import collective_requests
 from wattree.job.energy import EnergyTerms, assumed_terms, energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource, WorkloadKind
-from wattree.job.kinds import wrong_kind
+from wattree.job.kinds import read_kind, wrong_kind
 from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.meshes import mesh_devices
 from wattree.job.model import model_source, needs_sequence
@@ -61,7 +60,7 @@ def load_job(path: Path | str) -> Job:
             problems in one.
     """
     path = Path(path)
-    return job_from_mapping(read_yaml(path), str(path), folder=path.parent)
+    return job_from_mapping(read_kind(path, "a job"), str(path), folder=path.parent)
 
 
 def job_from_mapping(

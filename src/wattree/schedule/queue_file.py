@@ -9,12 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from wattree.errors import JobError, UnitError, WattreeError
-from wattree.files import read_yaml
 from wattree.hardware import Cluster
 from wattree.job.cluster import cluster_of
 from wattree.job.cluster_schema import ClusterSpec
 from wattree.job.energy import energy_terms, under_terms
-from wattree.job.kinds import wrong_kind
+from wattree.job.kinds import read_kind, wrong_kind
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import EnergySpec
 from wattree.job.section import Section
@@ -148,7 +147,7 @@ def load_queue(path: Path | str) -> JobQueue:
             problems in one.
     """
     path = Path(path)
-    return queue_from_mapping(read_yaml(path), str(path), folder=path.parent)
+    return queue_from_mapping(read_kind(path, "a queue"), str(path), folder=path.parent)
 
 
 def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) -> JobQueue:
@@ -274,7 +273,7 @@ def _read(path: Path) -> dict[str, Any]:
     Raises:
         JobError: It cannot be read, or is another kind of file.
     """
-    mapping: object = read_yaml(path)
+    mapping: object = read_kind(path, "a job")
     if not isinstance(mapping, dict):
         raise JobError(str(path), [f"{seen(mapping)}, expected a job"])
     if other := wrong_kind(mapping, "a job"):
