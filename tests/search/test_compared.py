@@ -162,6 +162,19 @@ def test_plans_of_sizes_and_families_are_those_of_their_best(
     assert comparison.runs[1].figures["step_time_s"] > 0
 
 
+@pytest.mark.parametrize("schema", [None, "wattree-plan/0"])
+def test_plans_of_another_version_are_refused(
+    job_file: Written, tmp_path: Path, schema: str | None
+) -> None:
+    """Their fields may mean something else."""
+    job, found = job_file("a.yaml", strategy={"dp": 8}), tmp_path / "plan.json"
+    plan = {"candidates": 1, "feasible": 1, "best": None, "ranked": []}
+    found.write_text(json.dumps(plan if schema is None else {"schema": schema, **plan}))
+
+    with pytest.raises(OutputError, match=r"expected 'wattree-plan/1'.*plan the job again"):
+        compare([job, found])
+
+
 def test_schedules_are_words(job_file: Written) -> None:
     """Not the keys and values of a mapping."""
     schedule = compare([job_file("a.yaml", strategy={"dp": 8})] * 2).runs[0].facts["schedule"]

@@ -80,6 +80,7 @@ def test_the_json_has_the_fields_of_the_design(found: Plan) -> None:
         "candidates", "simulated", "feasible", "wall_s", "best", "ranked", "explanation",
         "rejected",
     } <= set(written)  # fmt: skip
+    assert written["schema"] == "wattree-plan/1"
     first = written["ranked"][0]
     assert {"mesh", "schedule", "tree", "preset"} <= set(first["strategy"])
     assert {"step_time_s", "memory", "time_s", "energy_j", "cost_usd"} <= set(first)

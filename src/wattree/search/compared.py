@@ -16,7 +16,7 @@ from wattree.lowering.checked import checked
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict import simulate
 from wattree.search.explain import against, part_differences
-from wattree.search.plan_result import RankedStrategy
+from wattree.search.plan_result import SCHEMA, RankedStrategy
 from wattree.shown import Shown
 from wattree.strategy import StrategyOptions, options_in_words, schedule_in_words
 from wattree.units import counted, format_bytes, format_quantity
@@ -211,7 +211,14 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
         raise OutputError(f"cannot read '{path}': {error.strerror}") from error
     except JsonTextError as error:
         raise OutputError(f"cannot compare '{path}': {error}") from error
-    figures = _best_of(found)
+    whole = _plan_of(found)
+    if "ranked" in whole and (form := whole.get("schema")) != SCHEMA:
+        what = "is missing" if form is None else f"found {form!r}"
+        raise OutputError(
+            f"cannot compare '{path}': schema: {what}, expected '{SCHEMA}': the plan is of another "
+            "version of Wattree; plan the job again"
+        )
+    figures = _best_of(whole)
     missing = [name for name in _NEEDED if not _has(figures, name)]
     if missing:
         raise OutputError(
@@ -227,12 +234,17 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
     return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
 
 
+def _plan_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan of the smallest cluster, or of the best family; other values unchanged."""
+    if isinstance(sized := found.get("smallest"), dict):  # plan --nodes
+        return sized
+    if isinstance(families := found.get("software"), dict):  # plan --software, the best first
+        return next((each for each in families.values() if isinstance(each, dict)), found)
+    return found
+
+
 def _best_of(found: dict[str, Any]) -> dict[str, Any]:
     """Return the result of the best strategy of a plan; other values unchanged."""
-    if isinstance(sized := found.get("smallest"), dict):  # plan --nodes
-        found = sized
-    elif isinstance(families := found.get("software"), dict):  # plan --software, the best first
-        found = next((each for each in families.values() if isinstance(each, dict)), found)
     best = found.get("best")
     return best if isinstance(best, dict) else found
 

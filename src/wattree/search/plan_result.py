@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from wattree.errors import InfeasibleError
 from wattree.search.ideas import ideas
@@ -14,6 +14,9 @@ from wattree.trace import Result
 
 if TYPE_CHECKING:
     from wattree.search.mixed import MixedStrategy
+
+#: Form of the JSON of a plan; another number where a reader of this one would misread it.
+SCHEMA: Final = "wattree-plan/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,7 @@ class Plan(Shown):
         mixed = {} if self.mixed is None else {"mixed": self.mixed.as_json()}
         front = None if self.pareto is None else [entry.as_json() for entry in self.pareto]
         return {
+            "schema": SCHEMA,
             "candidates": self.candidates,
             "simulated": self.simulated,
             "feasible": self.feasible,
