@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wattree.design.backends import processes
+from wattree import child
 
 _FAKE = """
 import os, signal
@@ -23,7 +23,8 @@ def test_an_interrupt_while_it_imports_is_the_runs_to_hear(tmp_path: Path) -> No
     for folder in (package, *package.parents[:2]):
         (folder / "__init__.py").touch()
     (package / "worker.py").write_text(_FAKE)
-    words = [sys.executable, "-c", processes._PROGRAM, "7", str(tmp_path), *sys.path]
+    module = "wattree.design.backends.worker"
+    words = [sys.executable, "-c", child._PROGRAM, module, "7", str(tmp_path), *sys.path]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "serves 7\n", "")

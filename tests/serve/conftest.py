@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.serve.served import Server
+from tests.serve.served import Server, started_server
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """Start a server on a free port, and end it as Ctrl-C does."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "wattree", "serve", "--no-browser", "--port", "0"],
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
-    )
-    assert process.stderr is not None
-    address = ""
-    while not address:
-        line = process.stderr.readline()
-        assert line, "the server ended before it served"
-        found = re.search(r"http://\S+", line)
-        address = found.group() if found else ""
-    made = Server(process, address)
+    made = started_server()
     yield made
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) in {0, -signal.SIGINT, 130}
-    process.stderr.close()
+    made.process.send_signal(signal.SIGINT)
+    assert made.process.wait(timeout=60) in {0, -signal.SIGINT, 130}
+    assert made.process.stderr is not None
+    made.process.stderr.close()
 
 
 @pytest.fixture

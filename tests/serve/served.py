@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -41,3 +44,21 @@ class Server:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
+
+
+def started_server() -> Server:
+    """Return a new server on a free port."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wattree", "serve", "--no-browser", "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
+    assert process.stderr is not None
+    address = ""
+    while not address:
+        line = process.stderr.readline()
+        assert line, "the server ended before it served"
+        found = re.search(r"http://\S+", line)
+        address = found.group() if found else ""
+    return Server(process, address)

@@ -102,9 +102,9 @@ async def living(app: Any) -> AsyncIterator[None]:
 class NoPlans(Plans):
     """Searches that are never begun: what is tried here is who may ask for them."""
 
-    def start(self, job: Any) -> None:  # type: ignore[override]
+    def start(self, state: Any, files: Any) -> None:
         """Begin nothing."""
-        del job
+        del state, files
 
 
 def test_cookies_of_other_servers_of_the_host_do_not_matter() -> None:

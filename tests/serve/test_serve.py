@@ -20,11 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import wattree
 from tests.serve.served import NONE, SMALL, Server
-from wattree.errors import JobError
+from wattree.errors import JobError, SearchCancelledError
 from wattree.files import yaml_of
-from wattree.search import Plan
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState
 
@@ -194,20 +192,18 @@ def test_a_search_whose_page_was_closed_ends() -> None:
     """No search runs without a client; and no more than two run at once."""
     ended = threading.Event()
 
-    def search(job: wattree.Job, *, progress: Callable[[str, int, int], None]) -> Plan:
-        del job
-        try:
-            while True:
-                progress("screening", 1, 2)
-                time.sleep(0.01)
-        finally:
-            ended.set()
+    def search(
+        name: str, *arguments: object, is_unwanted: Callable[[], bool], report: Callable[..., None]
+    ) -> str:
+        del name, arguments
+        report("screening", 1, 2)
+        while not is_unwanted():
+            time.sleep(0.01)
+        ended.set()
+        raise SearchCancelledError("cancelled")
 
-    job = PageState.of(SMALL).job(NONE)
-    plans = Plans(patience_s=0.2)
-    first = plans.start(job, search=search)
-    second = plans.start(job, search=search)
-    third = plans.start(job, search=search)
+    plans = Plans(patience_s=0.2, search=search)
+    first, second, third = [plans.start(PageState.of(SMALL), NONE) for _ in range(3)]
 
     assert first is not None
     assert second is not None

@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, urlencode
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import wattree
-from wattree.errors import JobError, StrategyError, WattreeError
-from wattree.frameworks import FRAMEWORKS, written_frameworks, zipped_recipe
+from wattree.errors import StrategyError, WattreeError
+from wattree.frameworks import FRAMEWORKS, written_frameworks
 from wattree.report.html.card import Card
-from wattree.report.html.templates import rendered
-from wattree.report.html.views import plan_view, step_cards, step_view
-from wattree.search import with_memory_fixes
+from wattree.report.html.views import step_cards
 from wattree.serve.state import PageState, choices, suggestions
+from wattree.serve.worker import fragment, problems_of
 
 if TYPE_CHECKING:
-    from wattree.predict import Prediction
     from wattree.serve.plans import RunningPlan
-
-#: Files of the page, and a part of it as HTML.
-PAGE: Final = Path(__file__).with_name("page")
-fragment: Final = partial(rendered, folder=PAGE)
-#: Predictions that are remembered, for the report of a step that was just shown.
-_REMEMBERED: Final = 4
 
 
 class Answers:
-    """Computes answers for states, one at a time: the shared caches are not thread-safe.
+    """Computes answers for states by the closed form, one at a time: caches are not thread-safe.
+
+    Args:
+        simulated: Computes the figures of a state with files where the closed form does not.
 
     Attributes:
         files: Name → file of what was uploaded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, simulated: Callable[..., Mapping[str, Any]]) -> None:
         self.files: dict[str, Path] = {}
         self._lock = threading.Lock()
-        self._simulated = lru_cache(maxsize=_REMEMBERED)(self._simulate)
+        self._simulated = simulated
 
     def page(self, state: PageState, compared: Sequence[str], ignored: Sequence[str]) -> str:
         """Return the whole page.
@@ -96,71 +90,17 @@ class Answers:
                 job = state.job(self.files)
                 if isinstance(job.strategy, str):
                     return (), (), ("Choose a strategy, or press Plan to find one.",)
-                return step_cards(self._figures(state, job)), (*job.assumed, *job.warnings), ()
+                figures = _estimated(job)
+            if figures is None:
+                figures = self._simulated(state, self.files)
+            return step_cards(figures), (*job.assumed, *job.warnings), ()
         except WattreeError as error:
             return (), (), self._problems(error)
 
-    def _figures(self, state: PageState, job: wattree.Job) -> Mapping[str, Any]:
-        """Return the figures by the closed form; by simulation where it knows too little."""
-        try:
-            return wattree.estimate(job).as_json()
-        except StrategyError as error:
-            if "closed form" not in str(error):
-                raise
-            return self._simulated(*self._key(state)).result.as_json()
-
-    def step(self, state: PageState) -> str:
-        """Return everything about the step of a state.
-
-        Raises:
-            WattreeError: It cannot be simulated.
-        """
-        prediction = self.predicted(state)
-        with self._lock:
-            view = step_view(prediction)
-            memory = prediction.result.memory
-            warning = "" if memory.fits else "It does not fit: the figures are of an ideal device."
-            return fragment("step.html.j2", step=view, warning=warning)
-
-    def framework(self, state: PageState, name: str) -> bytes:
-        """Return the files by which a framework starts the job of a state, zipped.
-
-        Raises:
-            WattreeError: There is no such framework, or it cannot express the job.
-        """
-        with self._lock:
-            return zipped_recipe(state.job(self.files), name)
-
-    def predicted(self, state: PageState) -> Prediction:
-        """Return the simulated step of a state.
-
-        Raises:
-            WattreeError: It cannot be simulated.
-        """
-        with self._lock:
-            return self._simulated(*self._key(state))
-
-    def _key(self, state: PageState) -> tuple[Any, Any]:
-        return tuple(sorted(state.values.items())), tuple(sorted(self.files.items()))
-
-    def _simulate(
-        self, values: tuple[tuple[str, str], ...], files: tuple[tuple[str, Path], ...]
-    ) -> Prediction:
-        job = PageState(dict(values)).job(dict(files))
-        return with_memory_fixes(job, wattree.simulate(job))
-
-    def plan(self, running: RunningPlan, state: PageState) -> str:
-        """Return the progress of a search, or its result, each strategy with its address."""
-        view, links = None, []
-        if running.plan is not None:
-            view = plan_view(running.plan)
-            links = [
-                urlencode(state.with_options(idea[0].options).values) for idea in running.plan.ideas
-            ]
+    def plan(self, running: RunningPlan) -> str:
+        """Return the progress of a search, or its result."""
         failure = self._in_words(running.failure)
-        return fragment(
-            "plan_list.html.j2", running=running, failure=failure, plan=view, links=links
-        )
+        return fragment("plan_list.html.j2", running=running, failure=failure)
 
     def comparison(self, queries: Sequence[str]) -> str:
         """Return up to four states side by side; one that cannot be predicted says why."""
@@ -182,9 +122,11 @@ class Answers:
         return shown or {"Cannot be predicted": "; ".join(problems)}
 
 
-def problems_of(error: WattreeError) -> list[str]:
-    """Return what is wrong, one line each."""
-    if isinstance(error, JobError | StrategyError):
-        return list(error.problems)
-    lines = [line.strip() for line in str(error).splitlines()]
-    return [line for line in lines if line and not line.endswith(" problems:")]
+def _estimated(job: wattree.Job) -> Mapping[str, Any] | None:
+    """Return the figures by the closed form; None where it knows too little."""
+    try:
+        return wattree.estimate(job).as_json()
+    except StrategyError as error:
+        if "closed form" not in str(error):
+            raise
+        return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,18 +17,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from wattree.capture import load_model
 from wattree.errors import JobError, WattreeError
 from wattree.files import yaml_of
-from wattree.hardware import load_node
 from wattree.job.kinds import wrong_kind
 from wattree.json_text import parsed_object
-from wattree.report.html.documents import write_step_report
 from wattree.report.html.templates import style
-from wattree.serve.answers import PAGE, Answers, problems_of
+from wattree.serve.answers import Answers
 from wattree.serve.guard import Guard
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState
+from wattree.serve.workers import DefectError, Workers
 from wattree.temporary import temporary_folder
 
 #: States that are laid side by side.
@@ -35,6 +35,11 @@ _MOST_COMPARED: Final = 4
 _NO_STATE: Final = ("with", "to")
 #: Files that one server takes.
 _MOST_FILES: Final = 50
+#: Requests that wait for a simulation; a further one is refused.
+_MOST_WAITING: Final = 8
+#: How often it is looked whether the browser still waits for an answer. [s]
+_LOOK_S: Final = 0.3
+_PAGE: Final = Path(__file__).with_name("page")
 
 
 def new_token() -> str:
@@ -67,7 +72,7 @@ def make_app(token: str, hosts: frozenset[str], *, plans: Plans | None = None) -
         Route("/page.js", served.script),
         Route("/page.css", served.style),
     ]
-    handlers: Any = {WattreeError: served.mistake}
+    handlers: Any = {WattreeError: served.mistake, DefectError: served.defect}
     app = Starlette(routes=routes, lifespan=served.lifespan, exception_handlers=handlers)
     return Guard(app, token, hosts)
 
@@ -76,15 +81,18 @@ class _Served:
     """Handlers of the addresses."""
 
     def __init__(self, plans: Plans) -> None:
-        self._answers, self._plans = Answers(), plans
+        self._plans, self._workers = plans, Workers(1, _MOST_WAITING)
+        self._answers = Answers(partial(self._workers.ask, "figures"))
         self._folder = temporary_folder("serve")
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Clean up at shutdown: cancel searches and delete uploads."""
+        """Start a worker; at shutdown, end all of them and delete uploads."""
         del app
+        self._workers.warm()
         yield
-        self._plans.cancel_all()
+        self._plans.close()
+        self._workers.close()
         self._folder.cleanup()
 
     async def mistake(self, request: Request, error: Exception) -> Response:
@@ -92,6 +100,21 @@ class _Served:
         del request
         assert isinstance(error, WattreeError)
         return HTMLResponse(self._answers.problems(error), 422)
+
+    async def defect(self, request: Request, error: Exception) -> Response:
+        """Answer that a worker met a defect, of which it printed all that it knows."""
+        del request
+        return PlainTextResponse(f"{error}; the terminal of `wattree serve` says more", 500)
+
+    async def _worked(self, request: Request, name: str, *arguments: Any) -> Any:
+        """Return what a worker answers, who is stopped when the browser does not wait for it."""
+        is_gone = False
+        ask = partial(self._workers.ask, name, *arguments, is_unwanted=lambda: is_gone)
+        asked = asyncio.ensure_future(run_in_threadpool(ask))
+        while not asked.done():
+            await asyncio.wait([asked], timeout=_LOOK_S)
+            is_gone = is_gone or await request.is_disconnected()
+        return asked.result()
 
     async def page(self, request: Request) -> Response:
         """Answer with the whole page, in the state of its address."""
@@ -110,7 +133,8 @@ class _Served:
 
     async def step(self, request: Request) -> Response:
         """Answer with all about the step of a state."""
-        return await _html(self._answers.step, PageState.of(_query(request)))
+        state = PageState.of(_query(request))
+        return HTMLResponse(await self._worked(request, "step", state, self._answers.files))
 
     async def compare(self, request: Request) -> Response:
         """Answer with states side by side."""
@@ -122,18 +146,17 @@ class _Served:
     async def start_plan(self, request: Request) -> Response:
         """Start a search for a state."""
         state = PageState.of(_query(request))
-        job = await run_in_threadpool(state.job, self._answers.files)
-        started = self._plans.start(job)
+        started = self._plans.start(state, self._answers.files)
         if started is None:
             raise JobError("plan", ["other searches are running; wait for one, or cancel it"])
-        return HTMLResponse(self._answers.plan(started, state), 201)
+        return HTMLResponse(self._answers.plan(started), 201)
 
     async def ask_plan(self, request: Request) -> Response:
         """Answer with the progress of a search, or its result."""
         found = self._plans.ask(request.path_params["number"])
         if found is None:
             raise JobError("plan", ["this search is over, or another server's"])
-        return await _html(self._answers.plan, found, PageState.of(_query(request)))
+        return HTMLResponse(self._answers.plan(found))
 
     async def cancel_plan(self, request: Request) -> Response:
         """Cancel a search."""
@@ -159,7 +182,11 @@ class _Served:
         folder.mkdir(exist_ok=True)
         path = folder / ("config.json" if name.endswith(".json") else "node.yaml")
         path.write_bytes(body)
-        await run_in_threadpool(_check_upload, path, name)
+        try:
+            await self._worked(request, "check", path, name)
+        except WattreeError:
+            path.unlink(missing_ok=True)
+            raise
         label = f"{Path(name).name} ({digest})"
         self._answers.files[label] = path
         return PlainTextResponse(label, 201)
@@ -172,31 +199,24 @@ class _Served:
     async def report(self, request: Request) -> Response:
         """Answer with the report of a state's step."""
         state = PageState.of(_query(request))
-
-        def written() -> str:
-            path = Path(self._folder.name) / f"{secrets.token_hex(8)}.html"
-            write_step_report(path, self._answers.predicted(state))
-            text = path.read_text(encoding="utf-8")
-            path.unlink()
-            return text
-
-        return _download(await run_in_threadpool(written), "report.html", "text/html")
+        text = await self._worked(request, "report", state, self._answers.files)
+        return _download(text, "report.html", "text/html")
 
     async def framework(self, request: Request) -> Response:
         """Answer with the files by which a framework starts the job of a state."""
         state, name = PageState.of(_query(request)), request.query_params.get("to", "")
-        archive = await run_in_threadpool(self._answers.framework, state, name)
+        archive = await self._worked(request, "framework", state, self._answers.files, name)
         return _download(archive, f"{name}.zip", "application/zip")
 
     async def script(self, request: Request) -> Response:
         """Answer with the page's script."""
         del request
-        return Response((PAGE / "page.js").read_text("utf-8"), media_type="text/javascript")
+        return Response((_PAGE / "page.js").read_text("utf-8"), media_type="text/javascript")
 
     async def style(self, request: Request) -> Response:
         """Answer with the style of all pages, then what this one adds."""
         del request
-        return Response(style() + (PAGE / "page.css").read_text("utf-8"), media_type="text/css")
+        return Response(style() + (_PAGE / "page.css").read_text("utf-8"), media_type="text/css")
 
 
 def _query(request: Request) -> dict[str, str]:
@@ -206,24 +226,6 @@ def _query(request: Request) -> dict[str, str]:
 
 async def _html(function: Callable[..., str], *arguments: Any) -> Response:
     return HTMLResponse(await run_in_threadpool(function, *arguments))
-
-
-def _check_upload(path: Path, name: str) -> None:
-    """Raise an error for a file that is neither a model nor a node, under its original name.
-
-    Raises:
-        JobError: It is none; the file is removed.
-    """
-    try:
-        if path.suffix == ".json":
-            load_model(path)
-        else:
-            load_node(path)
-    except WattreeError as error:
-        path.unlink(missing_ok=True)
-        raise JobError(
-            name, [line.removeprefix(f"{path}: ") for line in problems_of(error)]
-        ) from error
 
 
 def _download(content: str | bytes, name: str, kind: str) -> Response:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
-import wattree
-from wattree.errors import SearchCancelledError, WattreeError
-from wattree.job import Job
-from wattree.search import Plan
+from wattree.errors import JobError
+from wattree.serve.state import PageState
+from wattree.serve.workers import Workers
 
 #: Searches at once: more would slow each other and the page.
 _MOST: Final = 2
@@ -29,7 +29,7 @@ class RunningPlan:
     Attributes:
         number: Identifier by which the page requests it.
         stage, done, total: How far it is.
-        plan: What it found; None while it runs, or where it failed.
+        found: Its result as HTML; empty while it runs, or where it failed.
         failure: Why it found nothing; empty while it runs.
     """
 
@@ -37,7 +37,7 @@ class RunningPlan:
     stage: str = "starting"
     done: int = 0
     total: int = 1
-    plan: Plan | None = None
+    found: str = ""
     failure: str = ""
     is_cancelled: bool = False
     asked_s: float = field(default_factory=time.monotonic)
@@ -45,19 +45,28 @@ class RunningPlan:
     @property
     def is_over(self) -> bool:
         """Whether it found or failed."""
-        return self.plan is not None or bool(self.failure)
+        return bool(self.found or self.failure)
 
 
 class Plans:
-    """All searches of a server."""
+    """All searches of a server.
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+    Args:
+        patience_s: A search without a request for so long is cancelled. [s]
+        search: Computes `plan` for a state and files, as `Workers.ask` does; None for processes.
+    """
+
+    def __init__(
+        self, patience_s: float = PATIENCE_S, search: Callable[..., str] | None = None
+    ) -> None:
         self._plans: dict[str, RunningPlan] = {}
         self._lock = threading.Lock()
         self._patience_s = patience_s
+        self._workers = Workers(_MOST)
+        self._search = search or self._workers.ask
 
-    def start(self, job: Job, *, search: Callable[..., Plan] = wattree.plan) -> RunningPlan | None:
-        """Start a search; None if the maximum number is running."""
+    def start(self, state: PageState, files: Mapping[str, Path]) -> RunningPlan | None:
+        """Start a search for a job; None if the maximum number is running."""
         with self._lock:
             running = [plan for plan in self._plans.values() if not plan.is_over]
             if len(running) >= _MOST:
@@ -67,7 +76,7 @@ class Plans:
                 del self._plans[number]
             made = RunningPlan(secrets.token_urlsafe(9))
             self._plans[made.number] = made
-        threading.Thread(target=self._run, args=(made, job, search), daemon=True).start()
+        threading.Thread(target=self._run, args=(made, state, files), daemon=True).start()
         return made
 
     def ask(self, number: str) -> RunningPlan | None:
@@ -82,21 +91,25 @@ class Plans:
         if (found := self._plans.get(number)) is not None:
             found.is_cancelled = True
 
-    def cancel_all(self) -> None:
-        """Cancel all searches: the server ends."""
+    def close(self) -> None:
+        """Cancel all searches and end their processes: the server ends."""
         for number in list(self._plans):
             self.cancel(number)
+        self._workers.close()
 
-    def _run(self, running: RunningPlan, job: Job, search: Callable[..., Plan]) -> None:
+    def _run(self, running: RunningPlan, state: PageState, files: Mapping[str, Path]) -> None:
         def progress(stage: str, done: int, total: int) -> None:
             running.stage, running.done, running.total = stage, done, max(total, 1)
+
+        def is_unwanted() -> bool:
             gone = time.monotonic() - running.asked_s > self._patience_s
-            if running.is_cancelled or gone:
-                raise SearchCancelledError("cancelled")
+            return running.is_cancelled or gone
 
         try:
-            running.plan = search(job, progress=progress)
-        except WattreeError as error:
-            running.failure = str(error)
+            running.found = self._search(
+                "plan", state, dict(files), report=progress, is_unwanted=is_unwanted
+            )
+        except JobError as error:
+            running.failure = "\n".join(error.problems)
         except Exception as error:  # noqa: BLE001 - the page must hear of a defect, too
-            running.failure = f"a defect of Wattree: {type(error).__name__}: {error}"
+            running.failure = str(error) or repr(error)

@@ -2,7 +2,7 @@
 // What the page asks the server: figures at each change, plans, steps, comparisons. The state is in the address.
 const form = document.getElementById("job"), figures = document.getElementById("figures");
 const parts = Object.fromEntries(["controls", "plans", "compared", "step"].map(id => [id, document.getElementById(id)]));
-let compared = new URLSearchParams(location.search).getAll("with"), asked = 0, polling = 0;
+let compared = new URLSearchParams(location.search).getAll("with"), asked = 0, polling = 0, opening = null;
 
 function state() {
   const query = new URLSearchParams();
@@ -76,11 +76,11 @@ function use(query) {
   figures.scrollIntoView({ block: "nearest" });
 }
 
-async function follow(number, query) {
+async function follow(number) {
   while (polling === number) {
     await new Promise(resolve => setTimeout(resolve, 300));
     if (polling !== number) return;
-    const fresh = await part(`/plans/${number}?` + query);
+    const fresh = await part(`/plans/${number}`);
     if (polling !== number) return;
     const made = document.createElement("template"), label = parts.plans.querySelector("#running label");
     made.innerHTML = fresh;
@@ -100,10 +100,9 @@ async function plan() {
   cancel();
   polling = 0;
   hear("Planning");
-  const query = state();
-  parts.plans.innerHTML = await part("/plans?" + query, { method: "POST" });
+  parts.plans.innerHTML = await part("/plans?" + state(), { method: "POST" });
   const running = document.getElementById("running");
-  if (running) follow(polling = running.dataset.number, query);
+  if (running) follow(polling = running.dataset.number);
 }
 
 function cancel() {
@@ -118,9 +117,13 @@ async function lay() {
 
 document.getElementById("plan").addEventListener("click", plan);
 document.getElementById("open").addEventListener("click", async () => {
+  opening?.abort();  // the server ends what no one waits for
+  const own = opening = new AbortController();
   parts.step.innerHTML = "<p>Simulating …</p>";
   hear("Simulating");
-  parts.step.innerHTML = "<h2>The step in detail</h2>" + await part("/step?" + state());
+  const text = await part("/step?" + state(), { signal: own.signal });
+  if (own !== opening) return;
+  parts.step.innerHTML = "<h2>The step in detail</h2>" + text;
   hear("The step in detail");
   parts.step.scrollIntoView({ block: "start" });
 });
