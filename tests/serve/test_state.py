@@ -10,7 +10,8 @@ import wattree
 from tests.serve.served import NONE, SMALL
 from wattree.errors import WattreeError
 from wattree.files import yaml_of
-from wattree.serve.state import START, PageState, choices
+from wattree.serve.choices import choices
+from wattree.serve.state import START, PageState
 from wattree.strategy import StrategyOptions
 
 
@@ -48,17 +49,48 @@ def test_a_degree_moves_after_a_strategy_of_a_plan_was_used() -> None:
     assert job.strategy.dp == 4
 
 
-def test_degrees_that_do_not_fit_the_others_cannot_be_chosen() -> None:
-    """Eight devices are no four stages of four."""
-    found = choices(PageState.of({**START, "tp": "4"}), NONE)
-    why = {choice.value: choice.why_not for choice in found["pp"]}
+@pytest.mark.parametrize(
+    ("moved", "control", "legal", "value", "words"),
+    [
+        ({"tp": "4"}, "pp", "1 2", "4", "the degrees multiply to 16 ranks (pp 4 × tp 4)"),
+        ({"nodes": "8"}, "tp", "1 2 4 8 16 32", "64", "heads do not divide over axis 'tp' (64)"),
+        ({"nodes": "8"}, "pp", "1 2 4 8 16 32", "64", "more chunks than the model's 32 layers"),
+        (
+            {"tp": "2"},
+            "sharding",
+            "zero2 zero3 hybrid",
+            "none",
+            "sharding none with tp above 1 is not",
+        ),
+        (
+            {"nodes": "8", "tp": "8"},
+            "sharding",
+            "zero2 zero3",
+            "hybrid",
+            "shards over the axis 'fsdp'",
+        ),
+        ({}, "micro_batch", "1 2 4 8 16", "32", "128 samples cannot be split into micro-batches"),
+        ({}, "virtual_stages", "1", "2", "2 virtual stages without pipeline stages"),
+        ({"software": "megatron-core", "sharding": "zero2"}, "pp", "1 8", "2", "with pp above 1"),
+    ],
+)
+def test_what_model_batch_and_other_controls_do_not_allow_cannot_be_chosen(
+    moved: dict[str, str], control: str, legal: str, value: str, words: str
+) -> None:
+    """Heads, layers, samples and devices limit degrees, as do the software's combinations."""
+    found = dict(choices(PageState.of({**START, **moved}), NONE))[control]
+    why = {choice.value: choice.why_not for choice in found}
 
-    assert why == {
-        "1": "",
-        "2": "",
-        "4": "16 ranks do not divide 8 devices",
-        "8": "32 ranks do not divide 8 devices",
-    }
+    assert words in why[value]
+    assert [choice.value for choice in found if not choice.why_not] == legal.split()
+
+
+def test_one_wrong_control_does_not_lock_the_others() -> None:
+    """What is wrong already is not the fault of a value to choose."""
+    found = dict(choices(PageState.of({**START, "global_batch": "7"}), NONE))
+
+    assert not any(choice.why_not for choice in found["sequence_parallel"])
+    assert [choice.value for choice in found["tp"] if not choice.why_not] == ["1", "8"]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +128,7 @@ def test_adapters_on_frozen_weights_can_be_chosen() -> None:
 
 def test_what_the_software_lacks_cannot_be_chosen() -> None:
     """Torchtitan has no ZeRO-1."""
-    found = choices(PageState.of(START), NONE)
+    found = dict(choices(PageState.of(START), NONE))
     why = {choice.value: choice.why_not for choice in found["sharding"]}
 
     assert "torchtitan" in why["zero1"]

@@ -32,7 +32,7 @@ from wattree.job.neighbours import (
     neighbours_of,
     refuse_auto,
 )
-from wattree.job.offers import offer_of
+from wattree.job.offers import lacking
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, seen
@@ -113,7 +113,8 @@ def _job(
         strategy = _with_micro_batch(strategy, chosen, data, workload)
     defaults = _software_defaults(mapping, strategy, cluster, problems=problems)
     left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
-    _warn_of_lacking(strategy, mapping.get("software"), left, problems=problems)
+    for missing, offer in lacking(strategy, mapping.get("software"), left):
+        problems.warn("strategy", f"{missing} ({offer.source}); predicted all the same")
     check_strategy(strategy, workload, mapping, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
@@ -143,18 +144,6 @@ def _job(
         job = _with_neighbours(job, mapping["neighbours"], folder=folder, problems=problems)
     # Only a cluster of the file leaves its site and prices to the catalog.
     return _under_terms(job, terms, mapping.get("cluster") if given is None else None)
-
-
-def _warn_of_lacking(
-    strategy: object, software: object, left: tuple[str, ...], *, problems: Problems
-) -> None:
-    """Say what of a strategy the software that the job names cannot run."""
-    offer = offer_of(software) if isinstance(software, str) else None
-    left += ("recompute",) if "selective" in left else ()  # what it means is the software's
-    if offer is not None and isinstance(strategy, StrategyOptions):
-        for missing in offer.lacks(strategy, left=left):
-            found = f"{missing} is not offered by {offer.software} {offer.version}"
-            problems.warn("strategy", f"{found} ({offer.source}); predicted all the same")
 
 
 def _checked_mapping(mapping: object, problems: Problems) -> Mapping[Any, Any]:

@@ -115,6 +115,24 @@ def _means(key: str, present: Mapping[str, bool]) -> bool:
     return key not in needed or present[needed[key]]
 
 
+def lacking(strategy: object, software: object, left: tuple[str, ...]) -> list[tuple[str, Offer]]:
+    """Return what of a strategy the software that a job names cannot run, in words.
+
+    Args:
+        strategy: Of the job.
+        software: As the job names it.
+        left: Keys that it leaves to the software.
+    """
+    offer = offer_of(software) if isinstance(software, str) else None
+    if offer is None or not isinstance(strategy, StrategyOptions):
+        return []
+    left += ("recompute",) if "selective" in left else ()  # what it means is the software's
+    return [
+        (f"{missing} is not offered by {offer.software} {offer.version}", offer)
+        for missing in offer.lacks(strategy, left=left)
+    ]
+
+
 def offer_of(software: str) -> Offer | None:
     """Return the features of a software family; None where no limitation is known."""
     return _offers().get(software)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.closed_form.degrees import Degrees
     from wattree.closed_form.strategies import Estimates, Shared
     from wattree.predict.forecast import forecast_job
-    from wattree.predict.step_estimate import StepEstimate, estimate
+    from wattree.predict.step_estimate import StepEstimate, check_strategy, estimate
 
 __all__ = [
     "Degrees",
@@ -25,6 +25,7 @@ __all__ = [
     "Shared",
     "StepEstimate",
     "check_recomputation",
+    "check_strategy",
     "estimate",
     "forecast_job",
     "idle_run_of",
@@ -44,6 +45,7 @@ __getattr__ = _fetching(
         "Degrees": "wattree.closed_form.degrees",
         "Estimates": "wattree.closed_form.strategies",
         "Shared": "wattree.closed_form.strategies",
+        "check_strategy": "wattree.predict.step_estimate",
         "StepEstimate": "wattree.predict.step_estimate",
         "estimate": "wattree.predict.step_estimate",
         "forecast_job": "wattree.predict.forecast",

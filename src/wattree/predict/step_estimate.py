@@ -122,13 +122,30 @@ def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
         return _estimated(setting)
 
 
+def check_strategy(job: Job) -> None:
+    """Check that the strategy of a job fits its model and cluster, without any figures.
+
+    Raises:
+        StrategyError: It does not; the message names the job.
+        WattreeError: The job is impossible.
+    """
+    if not isinstance(job.strategy, str):
+        setting = workload_setting(job, load_calibration(None))
+        with naming(job):
+            _check_all(setting, _known(job.strategy, job))
+
+
+def _check_all(setting: Setting, options: StrategyOptions) -> None:
+    for step in (setting, *(decode for _, decode in setting.decode or ())):
+        _check(step, options)
+
+
 def _estimated(setting: Setting) -> StepEstimate:
     """Return the figures of the strategy of its job."""
     job, data = setting.job, setting.job.data
     assert not isinstance(job.strategy, str)
     options = _known(job.strategy, job)
-    for step in (setting, *(decode for _, decode in setting.decode or ())):
-        _check(step, options)
+    _check_all(setting, options)
     degrees = Degrees.of([options], data.global_batch)
     if setting.decode is not None:
         return _generated(setting, options, degrees)

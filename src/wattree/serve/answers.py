@@ -13,7 +13,8 @@ from wattree.errors import StrategyError, WattreeError
 from wattree.frameworks import FRAMEWORKS, written_frameworks
 from wattree.report.html.card import Card
 from wattree.report.html.views import step_cards
-from wattree.serve.state import PageState, choices, suggestions
+from wattree.serve.choices import choices
+from wattree.serve.state import PageState, suggestions
 from wattree.serve.worker import fragment, problems_of
 
 if TYPE_CHECKING:
@@ -60,8 +61,14 @@ class Answers:
         return fragment("controls.html.j2", **self._controls(state))
 
     def _controls(self, state: PageState) -> dict[str, Any]:
-        with self._lock:
-            return {"values": state.values, "choices": choices(state, self.files)}
+        found: dict[str, Any] = {}
+        each = choices(state, self.files)
+        while True:
+            with self._lock:  # figures that someone waits for come between two controls
+                name, values = next(each, ("", []))
+            if not name:
+                return {"values": state.values, "choices": found}
+            found[name] = values
 
     def figures(self, state: PageState) -> str:
         """Return the figures of a state by the closed form, or its problems."""

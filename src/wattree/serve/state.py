@@ -5,23 +5,18 @@ The whole state is in the address of the page: names and values of its controls.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture import catalog_entry, model_names
-from wattree.cost import SOFTWARE
 from wattree.errors import JobError, WattreeError, nearest
 from wattree.files import yaml_of
-from wattree.hardware import Precision, describe, is_path, node_names, site_names
+from wattree.hardware import describe, is_path, node_names, site_names
 from wattree.job import Job, job_from_mapping
-from wattree.job.offers import offer_of
 from wattree.job.written import job_yaml, yaml_text
-from wattree.strategy import CONTEXTS, RECOMPUTATIONS, SHARDINGS
 from wattree.strategy.described import describe_options
-from wattree.strategy.schedules import PIPELINE_SCHEDULES
 from wattree.units import whole_number
 
 #: Longest value of a control: a line of further keys. [characters]
@@ -53,9 +48,9 @@ _EXPECTED: Final = dict.fromkeys(
     ("model", "node"), "a name of the catalog, or an uploaded file"
 ) | {"site": "a name of the catalog"}
 #: Degrees that have controls.
-_AXES: Final = ("tp", "pp", "cp", "ep")
+AXES: Final = ("tp", "pp", "cp", "ep")
 #: How `model.lora.base` may store the frozen weights.
-_LORA_BASES: Final = ("nf4", "nf4-double")
+LORA_BASES: Final = ("nf4", "nf4-double")
 #: Controls of the strategy; what else a strategy says stands in `more`, as YAML.
 STRATEGY_KEYS: Final[tuple[str, ...]] = (
     *("tp", "pp", "cp", "ep", "micro_batch", "sharding", "recompute", "schedule"),
@@ -152,78 +147,9 @@ class PageState:
         return PageState({**kept, **shown})
 
 
-@dataclass(frozen=True, slots=True)
-class ControlChoice:
-    """One value of a control.
-
-    Attributes:
-        value: As a job file writes it.
-        label: For people.
-        why_not: Why it cannot be chosen; empty where it can.
-    """
-
-    value: str
-    label: str = ""
-    why_not: str = ""
-
-
-def choices(state: PageState, files: Mapping[str, Path]) -> dict[str, list[ControlChoice]]:
-    """Return the values of each control that is a list; what the software lacks is marked."""
-    software = state.values.get("software", "")
-    offer = offer_of(software)
-    values = {
-        "sharding": SHARDINGS,
-        "recompute": RECOMPUTATIONS,
-        "schedule": tuple(PIPELINE_SCHEDULES),
-        "context": CONTEXTS,
-        "sequence_parallel": ("false", "true"),
-    }
-    found = {
-        name: [ControlChoice(value, why_not=_lacks(offer, software, name, value)) for value in each]
-        for name, each in values.items()
-    }
-    found["precision"] = [ControlChoice(str(each)) for each in Precision]
-    found["software"] = [ControlChoice(name, label=each.title) for name, each in SOFTWARE.items()]
-    found["lora_base"] = [ControlChoice(value) for value in _LORA_BASES]
-    devices = _devices(state, files)
-    for axis in _AXES:
-        why = f"{software} has no {axis}" if offer and axis not in offer.axes else ""
-        others = math.prod(
-            whole_number(state.values.get(other, "")) or 1 for other in _AXES if other != axis
-        )
-        found[axis] = [
-            ControlChoice(
-                str(each),
-                why_not=(why if each > 1 else "")
-                or (
-                    ""
-                    if devices % (each * others) == 0
-                    else f"{each * others} ranks do not divide {devices} devices"
-                ),
-            )
-            for each in range(1, min(devices, 256) + 1)
-            if devices % each == 0
-        ]
-    return found
-
-
 def suggestions() -> dict[str, list[str]]:
     """Return known names of models, nodes and sites."""
     return {"model": list(model_names()), "node": list(node_names()), "site": list(site_names())}
-
-
-def _lacks(offer: Any, software: str, name: str, value: str) -> str:
-    known: object = value == "true" if name == "sequence_parallel" else value
-    return "" if offer is None or offer.has(name, known) else f"{software} does not have it"
-
-
-def _devices(state: PageState, files: Mapping[str, Path]) -> int:
-    """Return the devices of the cluster; some number where it is none yet."""
-    try:
-        values = {name: value for name, value in state.values.items() if name not in STRATEGY_KEYS}
-        return PageState({**values, "more": ""}).job(files).cluster.devices
-    except WattreeError:
-        return 64
 
 
 def _numbers(values: Mapping[str, str], names: Iterable[str]) -> dict[str, Any]:

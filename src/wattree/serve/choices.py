@@ -1,0 +1,122 @@
+"""Values of the page's controls, and why some cannot be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from wattree.cost import SOFTWARE
+from wattree.errors import JobError, StrategyError, WattreeError
+from wattree.hardware import Precision
+from wattree.job.offers import lacking, offer_of
+from wattree.predict import check_strategy
+from wattree.serve.state import AXES, LORA_BASES, STRATEGY_KEYS, PageState
+from wattree.strategy import CONTEXTS, RECOMPUTATIONS, SHARDINGS
+from wattree.strategy.schedules import PIPELINE_SCHEDULES
+from wattree.units import whole_number
+
+#: Largest degree, micro-batch and number of chunks of a stage that are listed.
+_MOST_RANKS: Final = 1024
+_MOST_SAMPLES: Final = 64
+_MOST_CHUNKS: Final = 8
+#: Devices of a cluster that is none yet.
+_SOME_DEVICES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ControlChoice:
+    """One value of a control.
+
+    Attributes:
+        value: As a job file writes it.
+        label: For people.
+        why_not: Why it cannot be chosen; empty where it can.
+    """
+
+    value: str
+    label: str = ""
+    why_not: str = ""
+
+
+def choices(
+    state: PageState, files: Mapping[str, Path]
+) -> Iterator[tuple[str, list[ControlChoice]]]:
+    """Yield controls that are lists, each with its values; of those of the strategy with reasons.
+
+    A value is refused for what it adds to the problems that the state has: where one control is
+    wrong, the others can still be moved.
+    """
+    yield "precision", [ControlChoice(str(each)) for each in Precision]
+    yield "software", [ControlChoice(name, label=each.title) for name, each in SOFTWARE.items()]
+    yield "lora_base", [ControlChoice(value) for value in LORA_BASES]
+    known = _objections(state, files)
+    for name, values in _values(state, files).items():
+        yield (
+            name,
+            [ControlChoice(v, why_not=_why_not(state, files, name, v, known)) for v in values],
+        )
+
+
+def _values(state: PageState, files: Mapping[str, Path]) -> dict[str, Sequence[str]]:
+    """Return the values of the controls of the strategy, legal or not."""
+    devices = _devices(state, files)
+    degrees = _divisors(devices, _MOST_RANKS)
+    batch = whole_number(state.values.get("global_batch", "")) or 1
+    return {
+        "sharding": SHARDINGS,
+        "recompute": RECOMPUTATIONS,
+        "schedule": tuple(PIPELINE_SCHEDULES),
+        "context": CONTEXTS,
+        "sequence_parallel": ("false", "true"),
+        **dict.fromkeys(AXES, degrees),
+        "micro_batch": _divisors(batch, _MOST_SAMPLES),
+        "virtual_stages": tuple(map(str, range(1, _MOST_CHUNKS + 1))),
+    }
+
+
+def _divisors(number: int, most: int) -> tuple[str, ...]:
+    return tuple(str(each) for each in range(1, min(number, most) + 1) if number % each == 0)
+
+
+def _why_not(
+    state: PageState, files: Mapping[str, Path], name: str, value: str, known: Sequence[str]
+) -> str:
+    software = state.values.get("software", "")
+    offer = offer_of(software)
+    if name in AXES:
+        if offer and name not in offer.axes and value != "1":
+            return f"{software} has no {name}"
+    elif offer and not offer.has(name, value == "true" if name == "sequence_parallel" else value):
+        return f"{software} does not have it"
+    moved = PageState({**state.values, name: value})
+    return next((each for each in _objections(moved, files) if each not in known), "")
+
+
+def _objections(state: PageState, files: Mapping[str, Path]) -> list[str]:
+    """Return why a state cannot be predicted, or its software cannot run it, in a few words."""
+    try:
+        job = state.job(files)
+        check_strategy(job)
+    except (JobError, StrategyError) as error:
+        return [_brief(problem) for problem in error.problems]
+    except WattreeError as error:
+        return [str(error)]
+    return [
+        words for words, _ in lacking(job.strategy, state.values.get("software"), job.left_open)
+    ]
+
+
+def _brief(problem: str) -> str:
+    """Return a problem without its place and its advice."""
+    return problem.partition("; ")[0].rpartition(": ")[2]
+
+
+def _devices(state: PageState, files: Mapping[str, Path]) -> int:
+    """Return the devices of the cluster; some number where it is none yet."""
+    try:
+        values = {name: value for name, value in state.values.items() if name not in STRATEGY_KEYS}
+        return PageState({**values, "more": ""}).job(files).cluster.devices
+    except WattreeError:
+        return _SOME_DEVICES
