@@ -31,7 +31,7 @@ def test_strategies_of_a_plan_go_into_the_controls_and_come_back() -> None:
     state = PageState.of({**SMALL, "nodes": "2", "software": "megatron-core"})
     plan = wattree.plan(state.job(NONE), top=6)
     for idea in plan.ideas:
-        chosen = state.with_options(idea[0].options)
+        chosen = state.with_options(idea[0].options, NONE)
         again = PageState.of(chosen.values)
         step = wattree.simulate(again.job(NONE)).result
         assert step.step_time_s == pytest.approx(idea[0].result.step_time_s, rel=1e-9)
@@ -41,7 +41,7 @@ def test_a_degree_moves_after_a_strategy_of_a_plan_was_used() -> None:
     """Data parallelism takes what the other degrees leave, as before the plan."""
     state = PageState.of({**SMALL, "nodes": "2", "software": "megatron-core"})
     options = wattree.plan(state.job(NONE), top=1).ideas[0][0].options
-    used = state.with_options(options.changed(dp=8, tp=2, cp=1, pp=1)).values
+    used = state.with_options(options.changed(dp=8, tp=2, cp=1, pp=1), NONE).values
     job = PageState.of({**used, "tp": "4"}).job(NONE)
 
     assert "dp" not in used.get("more", "")
@@ -83,6 +83,23 @@ def test_what_model_batch_and_other_controls_do_not_allow_cannot_be_chosen(
 
     assert words in why[value]
     assert [choice.value for choice in found if not choice.why_not] == legal.split()
+
+
+@pytest.mark.parametrize("software", ["torchtitan", "hf-trainer"])
+def test_used_strategies_leave_to_the_controls_what_these_decide(software: str) -> None:
+    """No empty offload, no degree that follows from others: these would not let a control move."""
+    state = PageState.of({**START, "nodes": "8", "software": software})
+    options = [idea[0].options for idea in wattree.plan(state.job(NONE), top=8).ideas]
+    options += [StrategyOptions(dp=2, fsdp=32, sharding="hybrid", recompute="full")]
+    used = [state.with_options(each, NONE) for each in options]
+
+    assert [each.job(NONE).strategy for each in used] == options
+    assert not [
+        each
+        for each in used
+        if {"dp:", "fsdp:", "offload:"} & set(each.values.get("more", "").split())
+    ]
+    assert used[-1].values["fsdp"] == "32"
 
 
 def test_one_wrong_control_does_not_lock_the_others() -> None:

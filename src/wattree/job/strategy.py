@@ -99,7 +99,7 @@ def _options(
     if options is None:
         return None
     if cluster is not None:
-        if not {"dp", "fsdp"} & chosen.keys():
+        if "dp" not in chosen:
             options = _spread(options, cluster)
         _check_ranks(_degrees(options), cluster=cluster, problems=problems)
     warn_of_idle_options(options, written, problems=problems)
@@ -129,9 +129,10 @@ def _spread(options: StrategyOptions, cluster: Cluster | Allotment) -> StrategyO
     Every kind of sharding but hybrid uses all replicas whatever the axis is called.
     """
     replicas, rest = divmod(cluster.devices, options.ranks)
-    if rest or options.dp * options.fsdp != 1:
+    is_hybrid = options.memory.sharding == "hybrid"
+    if rest or options.dp != 1 or (options.fsdp != 1 and not is_hybrid):
         return options
-    if options.memory.sharding != "hybrid":
+    if options.fsdp != 1 or not is_hybrid:
         return options.changed(dp=replicas)
     return options.changed(
         **hybrid_degrees(replicas, options.tp * options.cp * options.ep, cluster)

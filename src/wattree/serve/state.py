@@ -16,6 +16,7 @@ from wattree.files import yaml_of
 from wattree.hardware import describe, is_path, node_names, site_names
 from wattree.job import Job, job_from_mapping
 from wattree.job.written import job_yaml, yaml_text
+from wattree.strategy import StrategyOptions
 from wattree.strategy.described import describe_options
 from wattree.units import whole_number
 
@@ -47,13 +48,13 @@ _LORA_KEYS: Final[Mapping[str, str]] = {"lora_rank": "rank", "lora_base": "base"
 _EXPECTED: Final = dict.fromkeys(
     ("model", "node"), "a name of the catalog, or an uploaded file"
 ) | {"site": "a name of the catalog"}
-#: Degrees that have controls.
-AXES: Final = ("tp", "pp", "cp", "ep")
+#: Degrees that have controls; data parallelism takes what they leave.
+AXES: Final = ("tp", "pp", "cp", "ep", "fsdp")
 #: How `model.lora.base` may store the frozen weights.
 LORA_BASES: Final = ("nf4", "nf4-double")
 #: Controls of the strategy; what else a strategy says stands in `more`, as YAML.
 STRATEGY_KEYS: Final[tuple[str, ...]] = (
-    *("tp", "pp", "cp", "ep", "micro_batch", "sharding", "recompute", "schedule"),
+    *("tp", "pp", "cp", "ep", "micro_batch", "sharding", "fsdp", "recompute", "schedule"),
     *("virtual_stages", "sequence_parallel", "context"),
 )
 _NAMES: Final = (*(*_JOB_KEYS, *_DATA_KEYS, *_CLUSTER_KEYS, *_LORA_KEYS, *STRATEGY_KEYS, "more"),)
@@ -133,18 +134,39 @@ class PageState:
         head += [f"Put {name} into the folder of this file." for name in renamed.values()]
         return job_yaml(self.mapping(renamed), head="\n".join(head))
 
-    def with_options(self, options: Any) -> PageState:
-        """Return the state with the strategy of a plan in its controls."""
-        kept = {name: value for name, value in self.values.items() if name not in STRATEGY_KEYS}
-        described = describe_options(options)
-        if "fsdp" not in described and described["sharding"] != "hybrid":
-            del described["dp"]  # what the other degrees leave over, also after one of them moves
-        further = {key: value for key, value in described.items() if key not in STRATEGY_KEYS}
-        shown = {name: str(described[name]).lower() for name in STRATEGY_KEYS if name in described}
-        kept.pop("more", None)
-        if further:
-            shown["more"] = yaml_text(further).strip()
-        return PageState({**kept, **shown})
+    def with_options(self, options: StrategyOptions, files: Mapping[str, Path]) -> PageState:
+        """Return the state with the strategy of a plan in its controls.
+
+        What controls and software decide alike is not written, so that it follows when a control is
+        moved: what other degrees leave to data parallelism, or no offload.
+
+        Args:
+            options: The strategy.
+            files: Name → file of what was uploaded.
+        """
+        described = written = describe_options(options)
+        for keys in (("dp", "fsdp"), *((key,) for key in described if key not in STRATEGY_KEYS)):
+            fewer = {key: value for key, value in written.items() if key not in keys}
+            if self._with(fewer).means(described, files):
+                written = fewer
+        return self._with(written)
+
+    def _with(self, strategy: Mapping[str, object]) -> PageState:
+        """Return the state with a strategy, as the section of a job file."""
+        values = {
+            name: v for name, v in self.values.items() if name not in (*STRATEGY_KEYS, "more")
+        }
+        further = {key: value for key, value in strategy.items() if key not in STRATEGY_KEYS}
+        values |= {key: str(strategy[key]).lower() for key in STRATEGY_KEYS if key in strategy}
+        return PageState(values | ({"more": yaml_text(further).strip()} if further else {}))
+
+    def means(self, described: Mapping[str, object], files: Mapping[str, Path]) -> bool:
+        """Return whether the job has this strategy, as `describe_options` writes it."""
+        try:
+            strategy = self.job(files).strategy
+        except WattreeError:
+            return False
+        return isinstance(strategy, StrategyOptions) and describe_options(strategy) == described
 
 
 def suggestions() -> dict[str, list[str]]:
