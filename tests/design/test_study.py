@@ -349,6 +349,20 @@ def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None)
     assert told is None or told in notes[0]
 
 
+def test_nodes_whose_rent_is_not_known_are_named_with_what_gives_one() -> None:
+    """A dash where a cost should stand says neither."""
+    nodes = {"path": "cluster.node", "values": ["dgx-h100", "8x-rtx-5090"]}
+    mapping = small_study(cluster={"node": "dgx-h100"}, axes={"node": nodes})
+    notes = study_from_mapping(mapping).notes
+    priced = study_from_mapping({**mapping, "changes": {"node.price": "10 USD/h"}}).notes
+
+    assert (
+        "no rent is known of 8x-rtx-5090: such points have no cost; node.price under 'changes' "
+        "or in a choice of an axis gives one, such as 10 USD/h"
+    ) in notes
+    assert not [note for note in priced if note.startswith("no rent")]
+
+
 def test_whose_rents_are_compared_is_said() -> None:
     """List prices of two providers differ for the same machine; so does the site, by default."""
     nodes = {"path": "cluster.node", "values": ["dgx-h100", "p5.48xlarge"]}

@@ -175,6 +175,25 @@ def test_a_selection_is_seen_in_all_plots(opened: Opened) -> None:
 
 
 @needs_chromium
+def test_few_choices_are_panels_and_lines_have_their_names_at_their_ends(opened: Opened) -> None:
+    """Nothing has to be chosen to be seen, and printed, and no legend to be looked up."""
+    page = opened(expansion_results())
+    drawn(page, "worth-0")
+    drawn(page, "time-bars")
+    layouts = page.evaluate(
+        "['worth-0', 'time-bars'].map(id => document.querySelector(`#${id} .canvas`).layout).map("
+        "one => [one.grid?.rows ?? 1, one.showlegend, one.annotations.map(note => note.text)])"
+    )
+    (panels, *_), (_, legend, names) = layouts
+    hidden = page.locator("label:has(#worth-0-by)").is_hidden()
+
+    assert panels > 1
+    assert hidden
+    assert legend is False
+    assert len(names) == len(traces(page, "time-bars"))
+
+
+@needs_chromium
 def test_clicking_a_cell_selects_its_points(opened: Opened) -> None:
     """And clicking it again lets them go."""
     page = opened(expansion_results())

@@ -372,10 +372,11 @@ def test_commands_write_reports_and_pictures(
 
 
 def test_what_has_no_tokens_nor_price_has_a_report() -> None:
-    """Cards of what is not known are left out."""
+    """The card of the cost says why there is none."""
     from wattree.report.html.views import step_cards
 
-    names = [card.name for card in step_cards(accounted().as_json() | {"cost_usd": None})]
+    cards = {card.name: card for card in step_cards(accounted().as_json() | {"cost_usd": None})}
 
-    assert "Cost per step" not in names
-    assert "Carbon per step" in names
+    assert cards["Cost per step"].value == "no price"
+    assert "a node file with `price` gives it" in cards["Cost per step"].note
+    assert "Carbon per step" in cards

@@ -174,7 +174,7 @@ def test_figures_side_by_side_stand_in_rows_of_their_own(server: Server) -> None
     states = [urlencode({**START, "node": node}) for node in ("dgx-h100", "8x-rtx-4090")]
     _, text = server.ask("/compare?" + urlencode([("with", state) for state in states]))
 
-    assert re.search(r"Cost per step</th><td>\$[^<]*</td><td>–</td>", text)
+    assert re.search(r"Cost per step</th><td>\$[^<]*</td><td>no price</td>", text)
     assert re.search(r"Carbon per step</th><td>[^<]* CO2e</td><td>[^<]* CO2e</td>", text)
 
 

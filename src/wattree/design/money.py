@@ -15,6 +15,7 @@ from wattree.job.energy import EnergyTerms
 
 _LIFETIME: Final = "capital.lifetime"
 _ENERGY: Final = "site.energy_price"
+_GIVEN: Final = "node.price under 'changes' or in a choice of an axis gives one, such as 10 USD/h"
 
 
 def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tuple[str, ...]:
@@ -61,7 +62,10 @@ def _catalog_notes(
     if "site" not in study.cluster and not {"cluster.site", "site.pue"} & paths:
         notes = [f"site {site_in_words(load_site(file), EnergyTerms())}" for file in sites]
     if not {_LIFETIME, "node.price"} & paths:
-        found = [node for node in map(load_node, nodes) if node.price_usd_per_s is not None]
+        named = [load_node(file) for file in nodes]
+        found = [node for node in named if node.price_usd_per_s is not None]
+        if unpriced := ", ".join(n.name for n in named if n.price_usd_per_s is None):
+            notes.append(f"no rent is known of {unpriced}: such points have no cost; {_GIVEN}")
         notes += map(rent_in_words, found)
         # Sources of the catalog begin with the provider.
         whose = sorted(

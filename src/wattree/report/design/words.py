@@ -58,7 +58,7 @@ _SHOWN_SHARE = 0.05
 def amount(measure: str, value: float) -> str:
     """Return a total with a unit that suits it."""
     if not math.isfinite(value):
-        return NOT_APPLICABLE
+        return "no price" if measure.endswith("_usd") else NOT_APPLICABLE
     return _AMOUNTS[measure](value)
 
 

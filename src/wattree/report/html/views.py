@@ -116,7 +116,10 @@ def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
         ),
         _card("Power before PUE", figures["average_power_w"], watts, spans.get("average_power_w")),
     ]
-    if cost is not None:
+    if cost is None:
+        note = "the node's rent is not known; a node file with `price` gives it"
+        cards.append(Card(name=f"Cost per {each}", value="no price", note=note))
+    else:
         cards.append(_card(f"Cost per {each}", cost, money, spans.get("cost_usd")))
     if carbon is not None:
         cards.append(_card(f"Carbon per {each}", carbon, grams, spans.get("carbon_gco2e")))

@@ -51,6 +51,12 @@ function figureText(value, unit) {
   return name === "USD" ? `$${digits(value)}` : `${digits(value / factor)} ${name}`;
 }
 
+/** A figure of a point; a cluster whose price is not known has no cost. */
+function measureText(one, point) {
+  const value = column(one.values)[point];
+  return feasible[point] && one.unit === "USD" && !Number.isFinite(value) ? "no price" : figureText(value, one.unit);
+}
+
 /** Texts of files are no markup in labels of plots either. */
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const plain = (text) => String(text).replace(/[&<>"]/g, (character) => ESCAPES[character]);

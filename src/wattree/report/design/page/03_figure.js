@@ -5,6 +5,8 @@ const figures = [];
 const PAPER = { page: "#ffffff", ink: "#000000", quiet: "#333333", line: "#d0d0d0", mark: "#d4005f", neutral: "#8b95a1", accent: "#0b5cad" };
 /** Paper shows every plot, as wide as a page of A4 between its margins. */
 const PRINTED = 670;
+/** Height of a line of a label in a plot. */
+const LABEL_PIXELS = 15;
 
 function colors() {
   const style = getComputedStyle(document.documentElement);
@@ -89,6 +91,32 @@ class Figure {
     link.download = `${this.id}.${format}`;
     link.click();
   }
+}
+
+/** A name as the lines of a label: shorter ones where the window is narrow. */
+function wrapped(text) {
+  const most = innerWidth < 600 ? 12 : 28, lines = [];
+  for (const word of short(text, 3 * most).split(" ")) {
+    const last = lines[lines.length - 1];
+    if (last !== undefined && `${last} ${word}`.length <= most) lines[lines.length - 1] = `${last} ${word}`;
+    else lines.push(short(word, most));
+  }
+  return lines;
+}
+
+/** Room for labels right of a plot. */
+const roomFor = (labels) => 40 + 6.5 * Math.max(...labels.flatMap(wrapped).map((line) => line.length));
+
+/** Name what ends at the right of a plot there, one above the other where ends meet; `range` is that of its height. */
+function endLabels(ends, range, pixels, number = "", shift = 9) {
+  const scale = pixels / (range || 1);
+  let below = -Infinity;
+  return [...ends].sort((a, b) => a.y - b.y).map((end) => {
+    const lines = wrapped(end.text), half = (lines.length * LABEL_PIXELS) / 2, place = Math.max(end.y * scale, below + half);
+    below = place + half;
+    const text = `<span style="color:${end.color}">●</span> ${lines.map(plain).join("<br>")}`;
+    return { x: end.x, y: end.y, xref: `x${number}`, yref: `y${number}`, text, align: "left", font: { size: 12 }, showarrow: false, xanchor: "left", xshift: shift, yshift: place - end.y * scale };
+  });
 }
 
 addEventListener("beforeprint", () => figures.forEach((figure) => figure.render(true)));

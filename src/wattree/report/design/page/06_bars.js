@@ -35,12 +35,17 @@ function stacked(workload, choose, front, theme) {
   });
   const data = columns.filter((part) => points.some((p) => part.values[p] > SHOWN_SHARE * total[p])).map((part) => trace(part.name, points.map((p) => part.values[p]), COLORS[part.color % COLORS.length]));
   if (undivided.some((value) => value > 0)) data.push(trace("not divided", undivided, theme.neutral));
+  let sum = 0;
+  const ends = data.map(({ name: text, y, marker: { color } }) => {
+    sum += y[y.length - 1];
+    return { text, color, x: points.length - 0.6, y: sum - y[y.length - 1] / 2 };
+  });
   const mark = (p) => (column(workload.simulated)[p] ? "" : "≈");
   return {
     data,
     layout: {
-      barmode: "stack", height: 440,
-      xaxis: { tickvals: points.map((_, i) => i), ticktext: points.map((p) => pointName(p) + mark(p)), title: { text: "point" } },
+      barmode: "stack", height: 440, showlegend: false, annotations: endLabels(ends, 1.05 * (most / factor), 375), margin: { l: 60, r: roomFor(ends.map((end) => end.text)), t: 15, b: 50 },
+      xaxis: { range: [-0.6, points.length - 0.4], tickvals: points.map((_, i) => i), ticktext: points.map((p) => pointName(p) + mark(p)), title: { text: "point" } },
       yaxis: { title: { text: `${what} [${name}]` } },
     },
     summary: `${picked.length ? "The selected points" : "The front of the trade-offs above (select points to see others)"}` + (found.length > points.length ? `: the first ${points.length} of ${found.length}` : "") + ". ≈ marks the closed form.",

@@ -1,20 +1,21 @@
 // Answers that were computed with the report, as plots: what values buy, and the tornado.
 const MOST_LINES = 8;
-/** Height of the lines of such a plot, and of one of their names. */
-const PLOT_PIXELS = 315, LABEL_PIXELS = 15;
+/** Height of the lines of such a plot. */
+const PLOT_PIXELS = 290;
 /** Measures that have a panel each, rather than a choice. */
 const MOST_PANELS = 4;
 
+/** What values of an axis buy: a panel for each other axis, or one of a chosen axis where they are many. */
 function worthFigures() {
   study.worths.forEach((worth, place) => {
     const axis = byName(study.axes, worth.axis);
     const others = varied.filter((one) => one !== axis && one.levels.length <= MOST_LINES);
-    const options = [["", "all else reoptimized, and alone"], ...others.map((one) => [one.name, `each ${one.label}`])];
-    const by = choices(`worth-${place}-by`, options, worth.by || "", () => figure.mark());
-    const figure = new Figure(`worth-${place}`, (theme) => worthPlot(axis, by() ? linesBy(axis, byName(study.axes, by())) : linesOf(axis), theme), {
-      on: ["theme"],
-      prepare: (canvas) => canvas.on("plotly_click", (event) => select([event.points[0].customdata])),
-    });
+    const options = [["", "all else reoptimized, and alone"], ...others.map((one) => [one.name, `by ${one.label}`])];
+    const few = options.length <= MOST_PANELS;
+    const by = choices(`worth-${place}-by`, few ? [] : options, worth.by || "", () => figure.mark());
+    const panel = ([name, label]) => ({ label, lines: name ? linesBy(axis, byName(study.axes, name)) : linesOf(axis) });
+    const draw = (theme) => worthPlot(axis, options.filter(([name]) => few || name === by()).map(panel).filter((one) => one.lines.length), theme);
+    const figure = new Figure(`worth-${place}`, draw, { on: ["theme"], prepare: (canvas) => canvas.on("plotly_click", (event) => select([event.points[0].customdata])) });
   });
 }
 
@@ -32,49 +33,54 @@ function linesBy(axis, other) {
   }).filter((line) => line.points.length);
 }
 
-function worthPlot(axis, lines, theme) {
-  if (!lines.length) return { empty: "Nothing fits." };
-  const measured = measure(study.objectives[0]);
-  const [factor, name] = scaleOf(measured.unit, Math.max(...lines.flatMap((line) => line.values)));
-  const log = axis.numbers && axis.numbers[0] > 0 && axis.numbers[axis.numbers.length - 1] > 20 * axis.numbers[0];
-  const x = (code) => (axis.numbers ? axis.numbers[code] : code);
-  const dashes = ["solid", "dot", "dash", "dashdot"], symbols = ["circle", "square", "diamond", "triangle-up", "x", "star"];
-  const color = (i) => (lines === linesOf(axis) ? [theme.accent, theme.quiet][i] : COLORS[i % COLORS.length]);
-  const shownCodes = [...new Set(lines.flatMap((line) => line.codes))].sort((a, b) => a - b);
+function worthPlot(axis, panels, theme) {
+  if (!panels.length) return { empty: "Nothing fits." };
+  const lines = panels.flatMap((one) => one.lines), unit = measure(study.objectives[0]).unit;
+  const drawn = panels.map((one, i) => worthPanel(axis, one, i, panels.length > 1, theme));
+  const codes = [...new Set(lines.flatMap((line) => line.codes))].sort((a, b) => a - b);
   return {
-    data: lines.map((line, i) => ({
-      type: "scatter", mode: axis.numbers ? "lines+markers" : "markers", name: plain(short(line.label, 40)), x: line.codes.map(x), y: line.values.map((v) => v / factor),
-      customdata: line.points, hoverinfo: "text", hovertext: line.points.map((p, k) => `${plain(axis.levels[line.codes[k]])}: ${figureText(line.values[k], measured.unit)}<br>${hoverText(p)}`),
-      line: { color: color(i), dash: dashes[i % dashes.length], width: 2 }, marker: { size: 8, symbol: symbols[i % symbols.length], color: color(i) },
-    })),
+    data: drawn.flatMap((one) => one.data),
     layout: {
-      height: 380, hovermode: "closest", ...endLabels(lines, (code) => (log ? Math.log10(x(code)) : x(code)), factor, color),
-      xaxis: {
-        title: { text: plain(titleOf(axis)) }, type: log ? "log" : "linear", zeroline: false,
-        ...(shownCodes.length <= 10 ? { tickvals: shownCodes.map(x), ticktext: shownCodes.map((code) => plain(short(bare(axis, axis.levels[code]), 22))) } : {}),
-      },
-      yaxis: { title: { text: `${measured.label} [${name}]` } },
+      height: 380 * panels.length, hovermode: "closest", showlegend: false, margin: { l: 60, r: roomFor(lines.map((line) => line.label)), t: 30, b: 50 },
+      grid: { rows: panels.length, columns: 1, pattern: "independent", ygap: 0.3 }, annotations: drawn.flatMap((one) => one.annotations), ...Object.assign({}, ...drawn.map((one) => one.axes)),
     },
-    summary: summaryOf(axis, lines),
-    head: [axis.label, ...lines.flatMap((line) => [line.label, "strategy there"])],
-    rows: shownCodes.map((code) => [axis.levels[code], ...lines.flatMap((line) => cellsOf(line, line.codes.indexOf(code), measured.unit))]),
+    summary: panels.length > 1 ? "Each line has the best of all else at every value; “alone” leaves all else as at the best point." : summaryOf(axis, lines),
+    head: [axis.label, "lines", "line", measure(study.objectives[0]).label, "strategy there"],
+    rows: panels.flatMap((one) => one.lines.flatMap((line) => codes.map((code) => [axis.levels[code], one.label, line.label, ...cellsOf(line, line.codes.indexOf(code), unit)]))),
   };
 }
 
-/** Name lines at their ends, one above the other where they meet; a legend has the names in narrow windows. */
-function endLabels(lines, x, factor, color) {
-  if (innerWidth < 600) return {};
-  const ends = lines.map((line, i) => ({ text: plain(short(line.label, 28)), i, at: line.codes.length - 1, y: line.values[line.values.length - 1] / factor, line }));
-  const ys = lines.flatMap((line) => line.values.map((value) => value / factor));
-  const pixels = PLOT_PIXELS / (1.1 * (Math.max(...ys) - Math.min(...ys)) || 1);
-  let below = -Infinity;
-  const annotations = [...ends].sort((a, b) => a.y - b.y).map((end) => {
-    const place = Math.max(end.y * pixels, below + LABEL_PIXELS);
-    below = place;
-    return { x: x(end.line.codes[end.at]), y: end.y, text: `<span style="color:${color(end.i)}">●</span> ${end.text}`, font: { size: 12 }, showarrow: false, xanchor: "left", xshift: 9, yshift: place - end.y * pixels };
-  });
-  const longest = Math.max(...ends.map((end) => end.text.length));
-  return { annotations, showlegend: false, margin: { l: 60, r: 40 + 6.5 * longest, t: 15, b: 50 } };
+/** The range of an axis around values: where it is stated, labels right of it do not widen it. */
+function padded(values) {
+  const [low, high] = [Math.min(...values), Math.max(...values)], room = 0.05 * (high - low) || 0.5;
+  return [low - room, high + room];
+}
+
+function worthPanel(axis, { label, lines }, i, several, theme) {
+  const measured = measure(study.objectives[0]), number = i ? String(i + 1) : "";
+  const [factor, name] = scaleOf(measured.unit, Math.max(...lines.flatMap((line) => line.values)));
+  const log = axis.numbers && axis.numbers[0] > 0 && axis.numbers[axis.numbers.length - 1] > 20 * axis.numbers[0];
+  const x = (code) => (axis.numbers ? axis.numbers[code] : code), shown = (value) => (log ? Math.log10(value) : value);
+  const dashes = ["solid", "dot", "dash", "dashdot"], symbols = ["circle", "square", "diamond", "triangle-up", "x", "star"];
+  const color = (k) => (lines === linesOf(axis) ? [theme.accent, theme.quiet][k] : COLORS[k % COLORS.length]);
+  const codes = [...new Set(lines.flatMap((line) => line.codes))].sort((a, b) => a - b), ys = lines.flatMap((line) => line.values.map((v) => v / factor));
+  const ends = lines.map((line, k) => ({ text: line.label, color: color(k), x: x(line.codes[line.codes.length - 1]), y: line.values[line.values.length - 1] / factor }));
+  const title = { text: plain(label), xref: `x${number} domain`, yref: `y${number} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", showarrow: false };
+  return {
+    data: lines.map((line, k) => ({
+      type: "scatter", mode: axis.numbers ? "lines+markers" : "markers", name: plain(line.label), xaxis: `x${number}`, yaxis: `y${number}`, x: line.codes.map(x), y: line.values.map((v) => v / factor),
+      customdata: line.points, hoverinfo: "text", hovertext: line.points.map((p, at) => `${plain(axis.levels[line.codes[at]])}: ${figureText(line.values[at], measured.unit)}<br>${hoverText(p)}`),
+      line: { color: color(k), dash: dashes[k % dashes.length], width: 2 }, marker: { size: 8, symbol: symbols[k % symbols.length], color: color(k) },
+    })),
+    annotations: [...(several ? [title] : []), ...endLabels(ends.map((end) => ({ ...end, x: shown(end.x) })), 1.1 * (Math.max(...ys) - Math.min(...ys)), PLOT_PIXELS, number)],
+    axes: {
+      [`xaxis${number}`]: {
+        title: { text: plain(titleOf(axis)) }, type: log ? "log" : "linear", zeroline: false, range: padded(codes.map(x).map(shown)),
+        ...(codes.length <= 10 ? { tickvals: codes.map(x), ticktext: codes.map((code) => plain(short(bare(axis, axis.levels[code]), 22))) } : {}),
+      },
+      [`yaxis${number}`]: { title: { text: `${measured.label} [${name}]` } },
+    },
+  };
 }
 
 /** The lines of an axis' answers; one that is the same as the one before is not drawn twice. */

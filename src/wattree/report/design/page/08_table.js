@@ -32,7 +32,7 @@ function pointsTable() {
     first.append(tick, ` ${pointName(p)}`);
     line.append(first);
     varied.forEach((axis) => line.append(cellOf(levelAt(axis, p), axis.label)));
-    study.measures.forEach((one) => line.append(cellOf(figureText(column(one.values)[p], one.unit), one.short)));
+    study.measures.forEach((one) => line.append(cellOf(measureText(one, p), one.short)));
     const said = study.workloads.map((one) => [study.workloads.length > 1 ? `${one.name}: ` : "", strategyAt(one, p), column(one.simulated)[p] ? "" : " ≈", notesAt(one, p) ? ` (${notesAt(one, p)})` : ""].join(""));
     line.append(cellOf(feasible[p] ? said.join("; ") : `does not fit: ${reasonAt(p)}`, "strategy"));
     return line;
