@@ -87,7 +87,7 @@ def test_one_point_is_its_own_front() -> None:
         (lambda s: pareto(s, ["time_s", "time_s"]), "each once"),
         (lambda s: tornado(s, "energy_j"), "no measure 'energy_j'"),
         (lambda s: main_effects(s, "flat"), "the same at every"),
-        (lambda s: spend(s, "time_s"), "have no price"),
+        (lambda s: spend(s, "time_s"), "no purchase price of the clusters"),
         (lambda s: budgets(s, "time_s", "time_s"), "both what is limited"),
         (lambda s: worth(s, "link", "time_s"), "no axis 'link'"),
         (lambda s: break_even_with(s, "time_s", along="kind", reference="a"), "no number"),

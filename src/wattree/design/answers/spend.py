@@ -105,7 +105,8 @@ def spend(
 def _known(sweep: Sweep, measure: str) -> tuple[Floats, Floats] | NoAnswer:
     if CAPITAL not in sweep.measures or not np.isfinite(sweep.measures[CAPITAL]).any():
         return NoAnswer(
-            "the clusters have no price: give nodes one in the study, or link it to the axes"
+            "no purchase price of the clusters is known: give capital.device or capital.node one, "
+            "or link it to the axes"
         )
     if measure == CAPITAL:
         return NoAnswer(f"{CAPITAL} cannot be both what is spent and what is to be small")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -10,6 +11,7 @@ from wattree.design.answers import (
     CAPITAL,
     Budgets,
     Effect,
+    LevelWorth,
     NoAnswer,
     StudySummary,
     Tornado,
@@ -143,6 +145,12 @@ def worth_sections(results: Results, summary: StudySummary) -> list[Section]:
     ]
 
 
+def _change(summary: StudySummary, total: str, one: LevelWorth) -> str:
+    """Return how a total changes at a value; where it has none, why."""
+    value = 0.0 if one.point is None else float(summary.sweep.measures[total][one.point])
+    return change(one.change[total]) if math.isfinite(value) else amount(total, value)
+
+
 def _worth_section(
     results: Results,
     summary: StudySummary,
@@ -172,7 +180,7 @@ def _worth_section(
         rows.append(
             (
                 level(axis, one.value),
-                *(change(one.change[total]) for total in totals),
+                *(_change(summary, total, one) for total in totals),
                 change(same.change[anew.measure]) if same else "–",
                 f"{one.feasible} of {one.points}",
                 f"{point_name(one.point)} {strategies_at(results, one.point)}"

@@ -114,7 +114,7 @@ function tornadoFigure() {
     if (!first) return { empty: "No measure is known." };
     if (!first.bars.length) return { empty: first.reason || "No point differs from the best one in one axis alone: a random sample has none. See the main effects below." };
     const names = [...new Set(panels.flatMap((one) => one.bars.map((bar) => bar.axis)))].reverse();
-    const across = innerWidth >= 1000 ? panels.length : 1, down = panels.length / across;
+    const across = innerWidth >= 1000 && theme !== PAPER ? panels.length : 1, down = panels.length / across;
     const axes = Object.assign({}, ...panels.map((one, i) => panelAxes(one, i, names, across)));
     return {
       data: panels.flatMap((one, i) => tornadoBars(one, i, names)),
