@@ -79,7 +79,7 @@ def until(page: Any, state: str) -> None:
 def pointed_at(page: Any, figure: str, *, across: float, down: float) -> tuple[float, float]:
     """Move to a part of a plot and wait until the plot says what lies there; return the place."""
     drawn(page, figure)
-    box = page.locator(f"#{figure} .canvas .nsewdrag").bounding_box()
+    box = page.locator(f"#{figure} .canvas .nsewdrag").first.bounding_box()
     place = (box["x"] + box["width"] * across, box["y"] + box["height"] * down)
     page.mouse.move(0, 0)  # a plot that was drawn anew looks when something moves
     page.mouse.move(*place)
@@ -180,6 +180,8 @@ def test_few_choices_are_panels_and_lines_have_their_names_at_their_ends(opened:
     page = opened(expansion_results())
     drawn(page, "worth-0")
     drawn(page, "time-bars")
+    few = opened(nasty_results())
+    drawn(few, "heat")
     layouts = page.evaluate(
         "['worth-0', 'time-bars'].map(id => document.querySelector(`#${id} .canvas`).layout).map("
         "one => [one.grid?.rows ?? 1, one.showlegend, one.annotations.map(note => note.text)])"
@@ -189,6 +191,8 @@ def test_few_choices_are_panels_and_lines_have_their_names_at_their_ends(opened:
 
     assert panels > 1
     assert hidden
+    assert few.locator("label:has(#heat-rows)").is_hidden()
+    assert len(few.evaluate("document.querySelector('#heat .canvas').data.map(one => one.z)")) == 3
     assert legend is False
     assert len(names) == len(traces(page, "time-bars"))
 

@@ -1,5 +1,7 @@
 // Strategy × resource: in each cell the best of the points that are shown, relative to the best.
 const MOST_ROWS = 40;
+/** Kinds of rows and columns of which every pair has a grid, and the space between two. */
+const MOST_KINDS = 3, HEAT_GAP = 90;
 
 function heatFigure() {
   const changed = () => figure.mark();
@@ -8,48 +10,63 @@ function heatFigure() {
   const several = Math.max(...study.workloads.map((one) => one.strategy.texts.filter(Boolean).length)) > 1;
   const startRows = several || axes.length < 2 ? "strategy" : axes[0][0];
   const startColumns = (axes.filter(([name]) => name !== startRows && byName(study.axes, name.slice(5)).numbers)[0] || axes[axes.length - 1] || ["strategy"])[0];
-  const rows = choices("heat-rows", kinds, startRows, changed);
-  const columns = choices("heat-columns", kinds, startColumns, changed);
+  const few = kinds.length <= MOST_KINDS;
+  const rows = choices("heat-rows", few ? [] : kinds, startRows, changed);
+  const columns = choices("heat-columns", few ? [] : kinds, startColumns, changed);
   const workload = choices("heat-workload", study.workloads.map((one) => [one.name, one.name]), study.workloads[0].name, changed);
   const offered = new Map(study.workloads.flatMap((one) => one.figures.map((figure) => [figure.name, figure.label])));
   const figured = choices("heat-figure", [...offered], "time_s", changed);
-  let cells = new Map();
+  const names = kinds.map(([name]) => name).filter((name) => name !== "strategy" || several || axes.length < 2), pairs = names.flatMap((first, i) => names.slice(i + 1).map((second) => [first, second]));
+  let grids = [];
 
   const draw = (theme) => {
-    const grid = gridOf(rows(), columns(), workloadNamed(workload()), figured());
-    cells = grid.cells;
-    if (!grid.rows.length) return { empty: "No point that is shown has this figure." };
-    const best = Math.min(...[...cells.values()].map((cell) => cell.value));
-    const at = (r, c) => cells.get(`${r.key}|${c.key}`);
-    const z = grid.rows.map((r) => grid.columns.map((c) => (at(r, c) ? at(r, c).value / best : null)));
-    const say = (cell) => (cell ? `${(cell.value / best).toFixed(2)} ×, ${figureText(cell.value, grid.unit)}, ${strategyAt(cell.workload, cell.point)}` : "nothing fits");
-    const hover = grid.rows.map((r) => grid.columns.map((c) => [r.label, c.label, say(at(r, c))].map((text) => plain(short(text, 90))).join("<br>")));
-    const few = grid.rows.length * grid.columns.length <= 240;
-    const outlined = [...cells.values()].filter((cell) => cell.points.some((p) => state.selected.has(p)));
+    const asked = few && pairs.length ? pairs : few ? [[startRows, startColumns]] : [[rows(), columns()]];
+    grids = asked.map(([first, second]) => ({ first, second, ...gridOf(first, second, workloadNamed(workload()), figured()) })).filter((grid) => grid.rows.length);
+    if (!grids.length) return { empty: "No point that is shown has this figure." };
+    const all = grids.flatMap((grid) => [...grid.cells.values()].map((cell) => cell.value)), best = Math.min(...all), worst = Math.max(...all);
+    const heights = grids.map((grid) => 26 * grid.rows.length), total = heights.reduce((sum, one) => sum + one, 0) + HEAT_GAP * (grids.length - 1);
+    const places = heights.map((height, i) => 1 - (heights.slice(0, i).reduce((sum, one) => sum + one + HEAT_GAP, 0) / total));
+    const parts = grids.map((grid, i) => heatPanel(grid, i, [Math.max(0, places[i] - heights[i] / total), places[i]], { best, worst, theme }));
+    const left = grids.reduce((sum, grid) => sum + grid.left, 0);
     return {
-      data: [{
-        type: "heatmap", z, hovertext: hover, hoverinfo: "text", colorscale: "Cividis", reversescale: true, xgap: 1, ygap: 1, hoverongaps: true,
-        text: few ? z.map((line) => line.map((value) => (value === null ? "" : value.toFixed(2)))) : undefined, texttemplate: few ? "%{text}" : undefined,
-        showscale: innerWidth >= 600, colorbar: { title: { text: "× the best" }, thickness: 14 },
-      }],
-      layout: {
-        height: 150 + 26 * grid.rows.length, margin: { l: 60, r: 15, t: 15, b: 60 },
-        xaxis: ticks(grid.columns, columns(), 18), yaxis: { ...ticks(grid.rows, rows(), innerWidth < 600 ? 16 : innerWidth < 1000 ? 44 : 60), autorange: "reversed" },
-        shapes: outlined.map((cell) => ({ type: "rect", x0: cell.column - 0.5, x1: cell.column + 0.5, y0: cell.row - 0.5, y1: cell.row + 0.5, line: { color: theme.mark, width: 3 } })),
-      },
-      summary: `Each cell: ${grid.label}, divided by that of the best cell. ${grid.rows.length} rows` + (grid.left ? `, the best; ${grid.left} more are not drawn: filter to see them` : "") + ".",
-      head: [kindName(rows()), ...grid.columns.map((one) => one.label)],
-      rows: grid.rows.map((r) => [r.label, ...grid.columns.map((c) => say(at(r, c)))]),
+      data: parts.map((one) => one.data),
+      layout: { height: 150 + total, margin: { l: 60, r: 15, t: 15, b: 60 }, ...Object.assign({}, ...parts.map((one) => one.axes)), shapes: parts.flatMap((one) => one.shapes) },
+      summary: `Each cell: ${grids[0].label}, divided by that of the best cell.` + (left ? ` Only the best rows are drawn; filter to see ${left} more.` : ""),
+      head: ["Row", "Column", grids[0].label],
+      rows: parts.flatMap((one) => one.rows),
     };
   };
   const figure = new Figure("heat", draw, {
     on: ["shown", "selected", "theme"],
     prepare: (canvas) => canvas.on("plotly_click", (event) => {
-      const { x, y } = event.points[0];
-      const cell = [...cells.values()].find((one) => one.row === y && one.column === x);
+      const { x, y, curveNumber } = event.points[0];
+      const cell = [...grids[curveNumber].cells.values()].find((one) => one.row === y && one.column === x);
       if (cell) toggle(cell.points);
     }),
   });
+}
+
+/** One of the grids: its trace, its axes, outlines of what is selected, and its cells as rows of a table. */
+function heatPanel(grid, i, domain, { best, worst, theme }) {
+  const number = i ? String(i + 1) : "", at = (r, c) => grid.cells.get(`${r.key}|${c.key}`);
+  const z = grid.rows.map((r) => grid.columns.map((c) => (at(r, c) ? at(r, c).value / best : null)));
+  const say = (cell) => (cell ? `${(cell.value / best).toFixed(2)} ×, ${figureText(cell.value, grid.unit)}, ${strategyAt(cell.workload, cell.point)}` : "nothing fits");
+  const hover = grid.rows.map((r) => grid.columns.map((c) => [r.label, c.label, say(at(r, c))].map((text) => plain(short(text, 90))).join("<br>")));
+  const few = grid.rows.length * grid.columns.length <= 240;
+  const outlined = [...grid.cells.values()].filter((cell) => cell.points.some((p) => state.selected.has(p)));
+  return {
+    data: {
+      type: "heatmap", z, xaxis: `x${number}`, yaxis: `y${number}`, hovertext: hover, hoverinfo: "text", colorscale: "Cividis", reversescale: true, zmin: 1, zmax: Math.max(worst / best, 1.001), xgap: 1, ygap: 1, hoverongaps: true,
+      text: few ? z.map((line) => line.map((value) => (value === null ? "" : value.toFixed(2)))) : undefined, texttemplate: few ? "%{text}" : undefined,
+      showscale: !i && innerWidth >= 600, colorbar: { title: { text: "× the best" }, thickness: 14 },
+    },
+    axes: {
+      [`xaxis${number}`]: { ...ticks(grid.columns, grid.second, 18), anchor: `y${number}` },
+      [`yaxis${number}`]: { ...ticks(grid.rows, grid.first, innerWidth < 600 ? 16 : innerWidth < 1000 ? 44 : 60), autorange: "reversed", domain, anchor: `x${number}` },
+    },
+    shapes: outlined.map((cell) => ({ type: "rect", xref: `x${number}`, yref: `y${number}`, x0: cell.column - 0.5, x1: cell.column + 0.5, y0: cell.row - 0.5, y1: cell.row + 0.5, line: { color: theme.mark, width: 3 } })),
+    rows: grid.rows.flatMap((r) => grid.columns.map((c) => [`${kindName(grid.first)} ${r.label}`, `${kindName(grid.second)} ${c.label}`, say(at(r, c))])),
+  };
 }
 
 const kindName = (kind) => (kind.startsWith("axis:") ? byName(study.axes, kind.slice(5)).label : kind);
