@@ -8,8 +8,9 @@ import pytest
 
 import wattree
 from tests.serve.served import NONE, SMALL
-from wattree.errors import WattreeError
+from wattree.errors import SearchCancelledError, WattreeError
 from wattree.files import yaml_of
+from wattree.serve.answers import Answers
 from wattree.serve.choices import choices
 from wattree.serve.state import START, PageState
 from wattree.strategy import StrategyOptions
@@ -175,3 +176,19 @@ def test_what_is_no_job_is_refused_in_words(values: dict[str, str], words: str) 
     """The address of a page is text from anywhere."""
     with pytest.raises(WattreeError, match=re.escape(words)):
         wattree.estimate(PageState.of({**START, **values}).job(NONE))
+
+
+def test_figures_come_before_controls_and_controls_can_be_abandoned() -> None:
+    """Of a control that moves quickly, only the last state's choices are wanted."""
+    answers = Answers(lambda *_: {})
+    state, looked = PageState.of(START), []
+
+    def is_unwanted() -> bool:
+        looked.append(answers.figures(state))  # while controls are computed
+        return len(looked) > 2
+
+    with pytest.raises(SearchCancelledError):
+        answers.controls(state, is_unwanted)
+
+    assert "Step time" in looked[-1]
+    assert 'name="tp"' in answers.controls(state, lambda: False)

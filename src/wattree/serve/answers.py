@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 import wattree
-from wattree.errors import StrategyError, WattreeError
+from wattree.errors import SearchCancelledError, StrategyError, WattreeError
 from wattree.frameworks import FRAMEWORKS, written_frameworks
 from wattree.report.html.card import Card
 from wattree.report.html.views import step_cards
@@ -19,6 +21,10 @@ from wattree.serve.worker import fragment, problems_of
 
 if TYPE_CHECKING:
     from wattree.serve.plans import RunningPlan
+
+
+#: How often controls look whether figures are computed. [s]
+_YIELD_S: Final = 0.002
 
 
 class Answers:
@@ -34,6 +40,7 @@ class Answers:
     def __init__(self, simulated: Callable[..., Mapping[str, Any]]) -> None:
         self.files: dict[str, Path] = {}
         self._lock = threading.Lock()
+        self._urgent: list[None] = []
         self._simulated = simulated
 
     def page(self, state: PageState, compared: Sequence[str], ignored: Sequence[str]) -> str:
@@ -56,15 +63,35 @@ class Answers:
             frameworks=[FRAMEWORKS[name] for name in written_frameworks()],
         )
 
-    def controls(self, state: PageState) -> str:
-        """Return the controls of the strategy, with the values that are legal for the job."""
-        return fragment("controls.html.j2", **self._controls(state))
+    def controls(self, state: PageState, is_unwanted: Callable[[], bool]) -> str:
+        """Return the controls of the strategy, with the values that are legal for the job.
 
-    def _controls(self, state: PageState) -> dict[str, Any]:
+        Raises:
+            SearchCancelledError: They are unwanted: another control was moved since.
+        """
+        return fragment("controls.html.j2", **self._controls(state, is_unwanted))
+
+    @contextmanager
+    def _urgently(self) -> Iterator[None]:
+        """Hold the lock, before all controls: locks are not fair."""
+        self._urgent.append(None)
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._urgent.pop()
+
+    def _controls(
+        self, state: PageState, is_unwanted: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
         found: dict[str, Any] = {}
         each = choices(state, self.files)
         while True:
-            with self._lock:  # figures that someone waits for come between two controls
+            while self._urgent:
+                time.sleep(_YIELD_S)
+            if is_unwanted():
+                raise SearchCancelledError("cancelled")
+            with self._lock:
                 name, values = next(each, ("", []))
             if not name:
                 return {"values": state.values, "choices": found}
@@ -93,7 +120,7 @@ class Answers:
     ) -> tuple[Sequence[Card], Sequence[str], Sequence[str]]:
         """Return cards, notes on them, and problems, of which there are some without cards."""
         try:
-            with self._lock:
+            with self._urgently():
                 job = state.job(self.files)
                 if isinstance(job.strategy, str):
                     return (), (), ("Choose a strategy, or press Plan to find one.",)

@@ -38,7 +38,7 @@ _MOST_FILES: Final = 50
 #: Requests that wait for a simulation; a further one is refused.
 _MOST_WAITING: Final = 8
 #: How often it is looked whether the browser still waits for an answer. [s]
-_LOOK_S: Final = 0.3
+_LOOK_S: Final = 0.1
 _PAGE: Final = Path(__file__).with_name("page")
 
 
@@ -108,13 +108,7 @@ class _Served:
 
     async def _worked(self, request: Request, name: str, *arguments: Any) -> Any:
         """Return what a worker answers, who is stopped when the browser does not wait for it."""
-        is_gone = False
-        ask = partial(self._workers.ask, name, *arguments, is_unwanted=lambda: is_gone)
-        asked = asyncio.ensure_future(run_in_threadpool(ask))
-        while not asked.done():
-            await asyncio.wait([asked], timeout=_LOOK_S)
-            is_gone = is_gone or await request.is_disconnected()
-        return asked.result()
+        return await _while_wanted(request, partial(self._workers.ask, name, *arguments))
 
     async def page(self, request: Request) -> Response:
         """Answer with the whole page, in the state of its address."""
@@ -125,7 +119,8 @@ class _Served:
 
     async def controls(self, request: Request) -> Response:
         """Answer with the controls of a state."""
-        return await _html(self._answers.controls, PageState.of(_query(request)))
+        state = PageState.of(_query(request))
+        return HTMLResponse(await _while_wanted(request, partial(self._answers.controls, state)))
 
     async def figures(self, request: Request) -> Response:
         """Answer with the figures of a state."""
@@ -226,6 +221,17 @@ def _query(request: Request) -> dict[str, str]:
 
 async def _html(function: Callable[..., str], *arguments: Any) -> Response:
     return HTMLResponse(await run_in_threadpool(function, *arguments))
+
+
+async def _while_wanted(request: Request, function: Callable[..., Any]) -> Any:
+    """Return what a function answers, which is told when the browser does not wait for it."""
+    is_gone = False
+    called = partial(function, is_unwanted=lambda: is_gone)
+    asked = asyncio.ensure_future(run_in_threadpool(called))
+    while not asked.done():
+        await asyncio.wait([asked], timeout=_LOOK_S)
+        is_gone = is_gone or await request.is_disconnected()
+    return asked.result()
 
 
 def _download(content: str | bytes, name: str, kind: str) -> Response:

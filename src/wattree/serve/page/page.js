@@ -2,7 +2,7 @@
 // What the page asks the server: figures at each change, plans, steps, comparisons. The state is in the address.
 const form = document.getElementById("job"), figures = document.getElementById("figures");
 const parts = Object.fromEntries(["controls", "plans", "compared", "step"].map(id => [id, document.getElementById(id)]));
-let compared = new URLSearchParams(location.search).getAll("with"), asked = 0, polling = 0, opening = null;
+let compared = new URLSearchParams(location.search).getAll("with"), asked = 0, polling = 0, opening = null, choosing = null;
 
 function state() {
   const query = new URLSearchParams();
@@ -41,6 +41,7 @@ function hear(text) { document.getElementById("heard").textContent = text ?? "";
 
 async function refresh(controls) {
   const number = ++asked;
+  choosing?.abort();  // controls of a state that is over
   remember();
   figures.classList.add("waiting");
   const text = await part("/figures?" + state());
@@ -48,7 +49,8 @@ async function refresh(controls) {
   figures.innerHTML = text;
   figures.classList.remove("waiting");
   if (!controls) return;
-  const fresh = await part("/controls?" + state());
+  choosing = new AbortController();
+  const fresh = await part("/controls?" + state(), { signal: choosing.signal });
   if (number !== asked || parts.controls.contains(document.activeElement) && document.activeElement.name === "more") return;
   if (!fresh.includes("<fieldset")) return;  // a refusal, or no answer: what is chosen stays
   const focused = document.activeElement?.name;
