@@ -13,7 +13,7 @@ from wattree.graph import Block, BlockDataflow, Made, ModelGraph
 from wattree.lowering.block_program import CachedComputation, block_program, compute_key, frozen
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.autocast import wide_outputs
-from wattree.lowering.passes.memory import Entering
+from wattree.lowering.passes.memory import KnownInputs
 from wattree.lowering.passes.propagate import operator_splits, required_layout
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
@@ -142,7 +142,7 @@ def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str
         }
         # A tensor that passed by the previous block stays saved where it was first saved.
         passed = (n for n, m in sources.items() if m in saved_names and m.instance < index - 1)
-        entering = Entering(elsewhere=frozenset(passed), wide=wide[index])
+        entering = KnownInputs(elsewhere=frozenset(passed), wide=wide[index])
         seen = frozen(given), frozen(boundary_layouts), entering, index > first_trained
         key = (instance.block, id(choices[index]), seen)
         if key not in programs:

@@ -14,7 +14,7 @@ from wattree.lowering.passes.context import exchanges_of
 from wattree.lowering.passes.forward import forward_instructions
 from wattree.lowering.passes.gathered import saved_gathers
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
-from wattree.lowering.passes.memory import Entering, parameter_groups, saved_tensors
+from wattree.lowering.passes.memory import KnownInputs, parameter_groups, saved_tensors
 from wattree.lowering.passes.operator_instruction import cache_size
 from wattree.lowering.passes.propagate import Split, operator_splits
 from wattree.lowering.passes.statistics import statistics_axes
@@ -109,7 +109,7 @@ def block_program(
     *,
     given: Mapping[str, Layout],
     boundary_layouts: Mapping[str, Layout | None],
-    entering: Entering,
+    entering: KnownInputs,
     instance: BlockInstance,
     input_gradient: bool,
     roles: Mapping[str, AxisRole],
@@ -244,7 +244,7 @@ def _block_instructions(
     block: Block,
     choices: Sequence[Choices],
     passes: _Passes,
-    entering: Entering,
+    entering: KnownInputs,
     where: str,
 ) -> _Compiled:
     """Return the instructions of a block, parameters left out."""

@@ -24,7 +24,7 @@ from wattree.strategy import OWNER, Choices
 from wattree.strategy.parts import is_sample_table, looked_up
 
 
-class Entering(NamedTuple):
+class KnownInputs(NamedTuple):
     """What is known of the inputs of an instance of a block.
 
     Attributes:
@@ -46,7 +46,7 @@ def saved_tensors(
     forward: InstructionList,
     inputs: Mapping[str, Placed],
     *,
-    entering: Entering,
+    entering: KnownInputs,
 ) -> tuple[SavedTensor, ...]:
     """Return the activations that backward needs, each once.
 
