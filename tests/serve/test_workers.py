@@ -51,10 +51,10 @@ def test_a_mistake_leaves_the_process_in_place(workers: Workers) -> None:
     """It is the user's; the next answer comes from the same process."""
     with pytest.raises(JobError, match="strategy"):
         workers.ask("step", PageState.of({**SMALL, "tp": "3"}), NONE)
-    first = children(os.getpid())
+    first = workers._idle[-1].process.pid
 
     assert "Where the step goes" in workers.ask("step", STEP, NONE)
-    assert set(children(os.getpid())) == set(first)
+    assert workers._idle[-1].process.pid == first
 
 
 def test_what_no_one_wants_any_more_ends_at_once(workers: Workers) -> None:

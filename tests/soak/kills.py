@@ -282,6 +282,7 @@ def without_times(points: Mapping[str, Any]) -> dict[str, Any]:
 
 _STATE = {
     "model": "gpt2", "node": "dgx-a100", "sequence_length": "1024", "global_batch": "64",
+    "micro_batch": "1",
 }  # fmt: skip
 
 
@@ -327,8 +328,14 @@ def serve(chance: random.Random, folder: Path) -> Broken:
             return [("serve", f"did not start: {program.errors.read_text(errors='replace')}")]
         if is_planning and _asked(address, "/plans", "POST") != 201:
             return [("serve", "a plan was not begun")]
-        what = f"serve{', planning' if is_planning else ''}, {shoot(program, chance)}"
-        broken = remains(program, what)
+        shot = shoot(program, chance)
+        what = f"serve{', planning' if is_planning else ''}, {shot}"
+        broken = []
+        if shot.endswith("a child"):  # the server goes on with another one
+            if (status := _asked(address, "/report.html")) != 200:
+                broken.append(("serve", f"{what}: then {status} for a report"))
+            program.signal(signal.SIGTERM, program.process.pid)
+        broken += remains(program, what)
     with started(words, folder, more) as program:
         address = _address(program)
         if (status := _asked(address, "/figures") if address else 0) != 200:

@@ -26,7 +26,7 @@ from wattree.serve.answers import Answers
 from wattree.serve.guard import Guard
 from wattree.serve.plans import Plans
 from wattree.serve.state import START, PageState
-from wattree.serve.workers import DefectError, Workers
+from wattree.serve.workers import Workers
 from wattree.temporary import temporary_folder
 
 #: States that are laid side by side.
@@ -72,7 +72,7 @@ def make_app(token: str, hosts: frozenset[str], *, plans: Plans | None = None) -
         Route("/page.js", served.script),
         Route("/page.css", served.style),
     ]
-    handlers: Any = {WattreeError: served.mistake, DefectError: served.defect}
+    handlers: Any = {WattreeError: served.mistake}
     app = Starlette(routes=routes, lifespan=served.lifespan, exception_handlers=handlers)
     return Guard(app, token, hosts)
 
@@ -100,11 +100,6 @@ class _Served:
         del request
         assert isinstance(error, WattreeError)
         return HTMLResponse(self._answers.problems(error), 422)
-
-    async def defect(self, request: Request, error: Exception) -> Response:
-        """Answer that a worker met a defect, of which it printed all that it knows."""
-        del request
-        return PlainTextResponse(f"{error}; the terminal of `wattree serve` says more", 500)
 
     async def _worked(self, request: Request, name: str, *arguments: Any) -> Any:
         """Return what a worker answers, who is stopped when the browser does not wait for it."""

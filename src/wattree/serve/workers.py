@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from starlette.exceptions import HTTPException
+
 from wattree.child import PipedProcess
 from wattree.errors import JobError, SearchCancelledError
 
@@ -13,10 +15,6 @@ from wattree.errors import JobError, SearchCancelledError
 _LOOK_S: Final = 0.1
 #: Answers of one process; then a new one takes its place, as its caches grow.
 _MOST_ANSWERS: Final = 40
-
-
-class DefectError(Exception):
-    """A worker met a defect of ours."""
 
 
 class _Worker(PipedProcess):
@@ -64,7 +62,7 @@ class Workers:
         Raises:
             JobError: It cannot be answered, or too many wait.
             SearchCancelledError: It is unwanted.
-            DefectError: A defect of ours.
+            HTTPException: A defect of ours, of which the worker printed all that it knows.
         """
         with self._lock:
             if self._inside >= self._room:
@@ -79,7 +77,8 @@ class Workers:
         if kind == "mistake":
             raise JobError("the page", value)
         if kind == "defect":
-            raise DefectError(f"a defect of Wattree: {value}")
+            words = f"a defect of Wattree: {value}; the terminal of `wattree serve` says more"
+            raise HTTPException(500, words)
         return value
 
     def close(self) -> None:
