@@ -88,7 +88,7 @@ def plan_time() -> list[Figure]:
 
 
 def widened_plan() -> list[Figure]:
-    """CPU time of `plan --mixed` against no refinement, in turns, and for 1,024 devices."""
+    """CPU time of `plan` against one without refinement, in turns, and for 1,024 devices."""
     from wattree import job_from_mapping, plan
     from wattree.files import read_yaml
     from wattree.search.limits import Limits
@@ -101,23 +101,20 @@ def widened_plan() -> list[Figure]:
     job, many = (job_from_mapping(each) for each in (written, {**written, **large}))
     plan(job)
     turns = [
-        [
-            cpu_s(partial(plan, job, limits=Limits(refined=wide), mixed=wide))
-            for wide in (False, True)
-        ]
+        [cpu_s(partial(plan, job, limits=Limits(refined=wide))) for wide in (False, True)]
         for _ in range(5)
     ]
     without_s, with_s = map(statistics.median, zip(*turns, strict=True))
-    many_s = cpu_s(partial(plan, many, mixed=True))
+    many_s = cpu_s(partial(plan, many))
     return [
         Figure(
-            "plan --mixed, Llama-3.1-8B on 8 x H100, over that without refinement",
+            "plan, Llama-3.1-8B on 8 x H100, over that without refinement",
             "<= 1.5 x",
             f"{with_s / without_s:.2f} x",
             with_s <= 1.5 * without_s,
         ),
         Figure(
-            "plan --mixed, Llama-3.1-8B on 1,024 x H100", "<= 30 s", f"{many_s:.1f} s", many_s <= 30
+            "plan, Llama-3.1-8B on 1,024 x H100", "<= 30 s", f"{many_s:.1f} s", many_s <= 30
         ),
     ]
 

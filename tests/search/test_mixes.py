@@ -163,7 +163,7 @@ def test_a_plan_shows_a_mix_only_where_it_is_surely_better(
 
 
 def test_plans_search_mixes_only_where_one_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of inference, not for software that cannot run them, not near what is hardly faster."""
+    """Not of inference, not for software without them, not unrefined, not near what is hardly faster."""
     searched = []
     monkeypatch.setattr(
         sys.modules[plan.__module__],
@@ -174,4 +174,5 @@ def test_plans_search_mixes_only_where_one_may_win(monkeypatch: pytest.MonkeyPat
     assert len(searched) == 1
     plan(job(workload="forward"), limits=FEW)
     plan(job(), limits=replace(FEW, offer=offer_of("torchtitan")))
+    plan(job(), limits=replace(FEW, refined=False))
     assert len(searched) == 1

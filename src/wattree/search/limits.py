@@ -30,7 +30,8 @@ class Limits:
         offer: Features that the software can run; None for all.
         positions: Whether the positions of a sample may be split: by context and sequence
             parallelism, and among experts that are whole on a rank.
-        refined: Whether `plan` also changes the most promising strategies (`search.refine`).
+        refined: Whether `plan` also changes the most promising strategies (`search.refine`,
+            `search.mixed`).
     """
 
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -98,7 +98,7 @@ def plan(
     if not found:
         raise infeasible(seek, sought, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
-    if limits.offer is None and job.workload is WorkloadKind.TRAIN:
+    if limits.refined and limits.offer is None and job.workload is WorkloadKind.TRAIN:
         answer = _with_mixes(answer, seek, sought[0], constraints, objective)
     if allow_approximate and not sought[1].candidates:
         answer = replace(answer, warnings=(*answer.warnings, _no_phantoms(seek.setting)))
