@@ -239,6 +239,19 @@ def _parts(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
             lambda x, _: 0.5 * x * (1.0 + torch.tanh(x.exp() + x.pow(3) * 0.1)),
             ["mul", "exp", "pow", "mul", "add", "tanh", "add", "mul"],
         ),
+        # Nor with a parameter in place of a constant, or a square in place of a half.
+        (
+            lambda x, scale: 0.5 * x * (torch.tanh(x + 0.1 * x.pow(3)) + scale),
+            ["mul", "pow", "mul", "add", "tanh", "add", "mul"],
+        ),
+        (
+            lambda x, scale: 0.5 * x * (1.0 + torch.tanh(0.8 * (x + x.pow(3) * scale))),
+            ["mul", "pow", "mul", "add", "mul", "tanh", "add", "mul"],
+        ),
+        (
+            lambda x, _: x * x * (1.0 + torch.tanh(0.8 * (x + 0.1 * x.pow(3)))),
+            ["mul", "pow", "mul", "add", "mul", "tanh", "add", "mul"],
+        ),
         (_gemma_norm, ["rms_norm_fp32"]),
         (_olmo_norm, ["rms_norm_fp32"]),
     ],

@@ -74,7 +74,7 @@ class _Chains:
         found: list[Nest] = []
         for function in functions:
             nest = self.before(seen, function)
-            if nest is None or not nest.reads:
+            if nest is None or not nest.reads or (found and len(found[-1].reads) > 1):
                 return []
             found.append(nest)
             seen = nest.reads[0]
@@ -92,6 +92,8 @@ class _Chains:
         """Return the parameter that an operand is, or one more than, and what makes it of that."""
         parts: list[Nest] = []
         while (made := self.before(seen, "add", *_PASSING)) is not None and len(made.reads) == 1:
+            if len(made.reads[0].dims) != len(seen.dims):
+                return None
             parts.append(made)
             seen = replace(made.reads[0], labels=seen.labels)
         is_parameter = self.trace.tensors[seen.tensor].source is TensorSource.PARAMETER
@@ -260,7 +262,7 @@ def _gelu_new(chains: _Chains, nest: Nest) -> _Match | None:
     for half, rest in (nest.reads, nest.reads[::-1]):
         outer = chains.chain(half, "mul")
         tangent = chains.chain(rest, "add", "tanh", "mul", "add")
-        if not outer or not tangent or len(tangent[-1].reads) != 2:
+        if not outer or not tangent or (len(outer[0].reads), len(tangent[-1].reads)) != (1, 2):
             continue
         x = outer[0].reads[0]
         powers = next((p for s in tangent[-1].reads if (p := chains.chain(s, "mul", "pow"))), [])
