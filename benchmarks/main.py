@@ -113,9 +113,7 @@ def widened_plan() -> list[Figure]:
             f"{with_s / without_s:.2f} x",
             with_s <= 1.5 * without_s,
         ),
-        Figure(
-            "plan, Llama-3.1-8B on 1,024 x H100", "<= 30 s", f"{many_s:.1f} s", many_s <= 30
-        ),
+        Figure("plan, Llama-3.1-8B on 1,024 x H100", "<= 30 s", f"{many_s:.1f} s", many_s <= 30),
     ]
 
 

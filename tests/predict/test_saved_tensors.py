@@ -124,3 +124,24 @@ def test_a_layer_saves_what_autograd_saves(name: str, monkeypatch: pytest.Monkey
             wrong[way] = share
 
     assert wrong == {}
+
+
+def test_recomputed_layers_keep_their_input_as_it_is() -> None:
+    """In fp32 behind BERT's norms under autocast, and once: casts are made again, of a layer."""
+    found = []
+    for traits in ({}, PURE):
+        job = {
+            "model": "bert-large",
+            "data": {"sequence_length": 512, "global_batch": 32},
+            "precision": "bf16",
+            "traits": traits,
+            "cluster": {"node": "dgx-h200"},
+            "place": {"devices": 0},
+            "software": "hf-trainer",
+            "strategy": {"micro_batch": 32, "recompute": "full"},
+        }
+        live = wattree.simulate(job_from_mapping(job)).result.memory.live
+        found.append(sum(each.bytes for each in live if each.kind == "saved"))
+
+    wider = 24 * 32 * 512 * 1024 * 2.0
+    assert wider < found[0] - found[1] < 1.2 * wider

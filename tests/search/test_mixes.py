@@ -163,7 +163,7 @@ def test_a_plan_shows_a_mix_only_where_it_is_surely_better(
 
 
 def test_plans_search_mixes_only_where_one_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of inference, not for software without them, not unrefined, not near what is hardly faster."""
+    """Not of inference, not for software without them, not unrefined, not near slower ones."""
     searched = []
     monkeypatch.setattr(
         sys.modules[plan.__module__],

@@ -6,7 +6,7 @@ Ops that autocast to float32"); products cast what they read to 16 bits; the res
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -112,6 +112,7 @@ def with_autocast(
     saved: Sequence[SavedTensor],
     others: Sequence[SavedTensor],
     entering: Collection[str],
+    share_of: Mapping[str, float],
 ) -> list[SavedTensor]:
     """Return saved tensors with what is kept under autocast alone, and marks of what is not.
 
@@ -124,6 +125,7 @@ def with_autocast(
         saved: Its saved tensors.
         others: What it reads and other blocks keep, as if it were saved.
         entering: Its inputs that are in fp32.
+        share_of: Operator → the share of its layers that are recomputed.
     """
     widths, keepers = _widths(block, entering), _Keepers.of(block)
     known = {tensor.name for tensor in saved}
@@ -135,6 +137,14 @@ def with_autocast(
             found.append(replace(tensor, name=name, kind="casts", mask_bytes=kept))
 
     for tensor in saved:
+        if again := _region_share(keepers, tensor, widths, share_of):
+            # Kept as it is, in fp32, until products make their casts again.
+            wider = replace(tensor, name=f"{tensor.name}.wide")
+            found.append(tensor)
+            add(wider, _FULL_BYTES - _NARROW_BYTES)
+            casts = _NARROW_BYTES * keepers.casts({tensor.name})
+            add(replace(tensor, recomputed=True, share=again), casts)
+            continue
         is_kept, more = _kept_bytes(keepers, tensor, known, widths)
         found.append(tensor if is_kept else replace(tensor, kind="uncast"))
         add(tensor, more)
@@ -178,6 +188,16 @@ class _Keepers:
         """Return how many casts to 16 bits products keep of a tensor, under any of its names."""
         found = {o.path: o for name in names for o in self.products.get(name, ())}
         return sum(operator.linear_layers for operator in found.values())
+
+
+def _region_share(
+    keepers: _Keepers, tensor: SavedTensor, widths: _Widths, share_of: Mapping[str, float]
+) -> float:
+    """Return the share in which a region keeps a tensor in fp32 that its products cast, or 0."""
+    products = keepers.products.get(tensor.name, ())
+    if tensor.recomputed or tensor.kind != "activation" or tensor.name not in widths.wide:
+        return 0.0
+    return min((share_of[operator.path] for operator in products), default=0.0)
 
 
 def _kept_bytes(

@@ -108,7 +108,7 @@ def saved_tensors(
         )
         for name in sorted(entering.elsewhere)
     ]
-    return tuple(with_autocast(block, found, others, entering.wide))
+    return tuple(with_autocast(block, found, others, entering.wide, share_of))
 
 
 def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Operator]]:
