@@ -246,6 +246,36 @@ def test_more_tokens_than_a_model_admits_are_refused() -> None:
         recorded_config(config, "a", sequence=64)
 
 
+def test_a_model_that_takes_images_among_its_tokens_is_recorded_at_the_length_of_the_job() -> None:
+    """Not at the most tokens that it admits, which are many more."""
+    parts = {"intermediate_size": 64}
+    config = {
+        "model_type": "llava",
+        "text_config": {**TINY, **parts, "model_type": "llama", "max_position_embeddings": 4096},
+        "vision_config": {**TINY, **parts, "model_type": "clip_vision_model", "image_size": 32},
+        "architectures": ["LlavaForConditionalGeneration"],
+    }
+
+    one, two = (recorded_config(config, "a", sequence=length) for length in (64, 128))
+
+    assert one.sequence == 64
+    assert 2 < forward_flop(two) / forward_flop(one) < 3
+    assert one.warnings == ("recorded on tokens alone; what it does with pixel_values is left out",)
+
+
+def test_results_that_the_library_keeps_of_a_run_change_no_other() -> None:
+    """Runs of other batches, and of the same model again, do the same work."""
+    config = {
+        "model_type": "dinov3_vit", **TINY, "intermediate_size": 64, "image_size": 32,
+        "patch_size": 16, "architectures": ["DINOv3ViTModel"],
+    }  # fmt: skip
+
+    first, again = (recorded_config(config, "a") for _ in range(2))
+
+    assert not first.warnings
+    assert [one.target for one in first.operators] == [one.target for one in again.operators]
+
+
 def test_without_the_library_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

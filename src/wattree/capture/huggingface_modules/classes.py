@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import transformers
 from huggingface_hub import constants
+from transformers import pytorch_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from wattree.capture.huggingface_modules.choices import ConfigurationChoices
@@ -32,16 +33,23 @@ _SWITCHED_OFF: Final[Mapping[str, Any]] = {
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Prevent the library's requests to repositories, and its log messages."""
+    """Prevent the library's requests to repositories, its log messages, and results kept of a run.
+
+    Its cached methods ask whether they are compiled, and then keep nothing: with a result of an
+    earlier run, of another batch or another model, a run would do other work.
+    """
     before = constants.HF_HUB_OFFLINE
     logger = logging.getLogger("transformers")
     level = logger.level
+    is_compiling = pytorch_utils.is_torchdynamo_compiling
     constants.HF_HUB_OFFLINE = True
+    pytorch_utils.is_torchdynamo_compiling = lambda: True
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
+        pytorch_utils.is_torchdynamo_compiling = is_compiling
         logger.setLevel(level)
 
 

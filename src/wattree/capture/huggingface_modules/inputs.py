@@ -44,9 +44,9 @@ class InputSizes:
     text: int | None = None
 
 
-def takes_tokens(model: type) -> bool:
+def takes_tokens(model: type, config: Any) -> bool:
     """Return whether the sequence of the main input is as long as the user wants."""
-    return _main_input(model) == "input_ids" and "pixel_values" not in _taken(model)
+    return _main_input(model) == "input_ids" and not _compares_images(model, config)
 
 
 def longest_sequence(config: Any) -> int | None:
@@ -61,7 +61,7 @@ def longest_sequence(config: Any) -> int | None:
 
 def left_out(model: type, config: Any) -> tuple[str, ...]:
     """Return the images and sounds that the model may get among its tokens, and does not."""
-    if _main_input(model) != "input_ids" or _has_two_towers(model, config):
+    if not takes_tokens(model, config):
         return ()
     return tuple(name for name in _MAKERS if name in _taken(model))
 
@@ -85,9 +85,9 @@ def model_inputs(
             "and inputs instead: 'model: {module: file.py:build, inputs: {…}}'"
         )
     if "input_ids" in taken and (main == "input_ids" or not _is_optional(model, "input_ids")):
-        tokens = sequence if takes_tokens(model) else sizes.text
+        tokens = sequence if takes_tokens(model, config) else sizes.text
         found["input_ids"] = _ids(batch, tokens or longest_sequence(config) or 1, model)
-    if main == "input_ids" and "pixel_values" in taken and _has_two_towers(model, config):
+    if main == "input_ids" and _compares_images(model, config):
         found["pixel_values"] = _image(config, sizes, batch)
     if "decoder_input_ids" in taken and getattr(config, "is_encoder_decoder", False):
         found["decoder_input_ids"] = _ids(batch, _decoder_length(config, sizes, sequence), model)
@@ -109,9 +109,10 @@ def _is_optional(model: Any, name: str) -> bool:
     return _taken(model)[name].default is not inspect.Parameter.empty
 
 
-def _has_two_towers(model: type, config: Any) -> bool:
+def _compares_images(model: type, config: Any) -> bool:
     """Return whether images are compared with texts, rather than put among the tokens."""
-    return "return_loss" in _taken(model) or hasattr(config, "projection_dim")
+    has_two_towers = "return_loss" in _taken(model) or hasattr(config, "projection_dim")
+    return "pixel_values" in _taken(model) and has_two_towers
 
 
 def _ids(batch: int, tokens: int, model: type) -> torch.Tensor:

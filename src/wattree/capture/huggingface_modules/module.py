@@ -110,7 +110,7 @@ def huggingface_module(
         class_name=model.__name__,
         build=build,
         inputs=inputs,
-        has_sequence=takes_tokens(model),
+        has_sequence=takes_tokens(model, found),
         longest_sequence=longest_sequence(found),
         left_out=left_out(model, found),
     )
