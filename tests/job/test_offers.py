@@ -79,6 +79,25 @@ def test_what_software_lacks_of_a_strategy(
     assert list(offer.lacks(StrategyOptions(**keys))) == lacking
 
 
+@each("samples", [8, 16, 24, 32])
+def test_interleaving_takes_whole_rounds_of_micro_batches(samples: int) -> None:
+    """As Megatron-Core demands: it is warned of, not assumed, not planned, and not exported."""
+    degrees = {"dp": 2, "pp": 4, "micro_batch": 2}
+    batch = {"sequence_length": 1024, "global_batch": samples}
+    is_whole = samples % 16 == 0
+    chosen = {**degrees, "schedule": "interleaved", "virtual_stages": 3}
+
+    job = _job(software="megatron-core", data=batch, strategy=chosen)
+    left = wattree.simulate(_job(software="megatron-core", data=batch, strategy=degrees))
+    found = wattree.plan(_job(software="megatron-core", data=batch), top=30)
+
+    assert any("no multiple of pp 4 is not offered" in line for line in job.warnings) != is_whole
+    assert is_whole or not any("virtual_stages" in words for words in left.result.assumed)
+    offer = typing.cast("Any", offer_of("megatron-core"))
+    for entry in found.ranked:
+        assert offer.lacks(entry.options, global_batch=samples) == ()
+
+
 def _job(**changes: Any) -> wattree.Job:
     return wattree.job_from_mapping(
         {

@@ -50,7 +50,8 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
     offer = offer_of(framework.software[0])
     if offer is not None:
         offer = offer.without(library_lacks(concrete.model))
-    for each in () if offer is None else offer.lacks(options):
+    batch = concrete.job.data.global_batch
+    for each in () if offer is None else offer.lacks(options, global_batch=batch):
         key = each.split(" ", 1)[0]
         model = f" for {concrete.model.name}" if offer is not None and key in offer.needs else ""
         found.setdefault(f"strategy.{key}", f"{each} is not offered by {framework.versions}{model}")

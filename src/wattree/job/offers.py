@@ -30,6 +30,7 @@ class Offer:
         axes: Mesh axes that may be wider than 1.
         choices: Key of a strategy → values that it may have.
         together: Axis that is wider than 1 → what `choices` are then; any of several alternatives.
+        whole_rounds: Interleaved pipelines need a multiple of their stages as micro-batches.
         needs: Axis → the feature that modules of a model must have for it.
     """
 
@@ -39,6 +40,7 @@ class Offer:
     axes: tuple[str, ...] = AXES
     choices: _Choices = field(default_factory=dict)
     together: Mapping[str, Sequence[_Choices]] = field(default_factory=dict)
+    whole_rounds: bool = False
     needs: Mapping[str, str] = field(default_factory=dict)
 
     def without(self, features: Collection[str]) -> Offer:
@@ -79,12 +81,20 @@ class Offer:
             for also in self.together.get(axis, ({},))
         )
 
-    def lacks(self, options: StrategyOptions, *, left: Collection[str] = ()) -> tuple[str, ...]:
+    def leaves_a_rest(self, options: StrategyOptions, global_batch: int) -> bool:
+        """Return whether a pipeline has other micro-batches than interleaving takes."""
+        samples = options.replicas * options.pipeline.micro_batch * options.pp
+        return self.whole_rounds and global_batch % samples != 0
+
+    def lacks(
+        self, options: StrategyOptions, *, left: Collection[str] = (), global_batch: int = 0
+    ) -> tuple[str, ...]:
         """Return the features that the software lacks for a strategy, in words, each once.
 
         Args:
             options: The strategy.
             left: Keys that it leaves to the software.
+            global_batch: Samples of a step; 0 where they are not to be looked at.
         """
         present = options.present()
         wide = [axis for axis in AXES if present[axis]]
@@ -106,6 +116,11 @@ class Offer:
             ]
             fewest = min(unmet, key=len)
             found += fewest
+        if options.pipeline.virtual_stages > 1 and self.leaves_a_rest(options, global_batch):
+            found.append(
+                "virtual_stages above 1 with a number of micro-batches that is no multiple of pp "
+                f"{options.pp}"
+            )
         return tuple(dict.fromkeys(found))
 
 
@@ -115,13 +130,16 @@ def _means(key: str, present: Mapping[str, bool]) -> bool:
     return key not in needed or present[needed[key]]
 
 
-def lacking(strategy: object, software: object, left: tuple[str, ...]) -> list[tuple[str, Offer]]:
+def lacking(
+    strategy: object, software: object, left: tuple[str, ...], global_batch: int
+) -> list[tuple[str, Offer]]:
     """Return what of a strategy the software that a job names cannot run, in words.
 
     Args:
         strategy: Of the job.
         software: As the job names it.
         left: Keys that it leaves to the software.
+        global_batch: Samples of a step; 0 where they are not to be looked at.
     """
     offer = offer_of(software) if isinstance(software, str) else None
     if offer is None or not isinstance(strategy, StrategyOptions):
@@ -129,7 +147,7 @@ def lacking(strategy: object, software: object, left: tuple[str, ...]) -> list[t
     left += ("recompute",) if "selective" in left else ()  # what it means is the software's
     return [
         (f"{missing} is not offered by {offer.software} {offer.version}", offer)
-        for missing in offer.lacks(strategy, left=left)
+        for missing in offer.lacks(strategy, left=left, global_batch=global_batch)
     ]
 
 
@@ -146,13 +164,14 @@ def _offers() -> Mapping[str, Offer]:
         facts = {**entries.get(entry.get("like", ""), {}), **entry}
         known = {key: facts.pop(key) for key in ("version", "source")}
         axes, also = tuple(facts.pop("axes")), facts.pop("with", {})
-        needs = facts.pop("needs", {})
+        needs, rounds = facts.pop("needs", {}), facts.pop("whole_rounds", False)
         facts.pop("like", None)
         found[name] = Offer(
             software=name,
             **known,
             axes=axes,
             needs=needs,
+            whole_rounds=rounds,
             choices={key: tuple(values) for key, values in facts.items()},
             together={
                 axis: [

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattree.errors import StrategyError
+from wattree.job.offers import offer_of
 from wattree.job.usual import USUAL_STRATEGIES, in_words, ways
 from wattree.lowering.setting import Setting
 from wattree.strategy import Offload, StrategyOptions
@@ -80,8 +81,11 @@ class _Weighed:
         )
 
     def _may_interleave(self, options: StrategyOptions) -> bool:
-        is_left = "virtual_stages" in self.setting.job.left_open
-        return is_left and options.pp > 1 and self.usual.interleaves
+        job = self.setting.job
+        offer = offer_of(job.software)
+        if offer is not None and offer.leaves_a_rest(options, job.data.global_batch):
+            return False
+        return "virtual_stages" in job.left_open and options.pp > 1 and self.usual.interleaves
 
     def _may_offload(self, options: StrategyOptions) -> bool:
         is_left = "offload" in self.setting.job.left_open

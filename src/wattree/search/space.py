@@ -350,6 +350,9 @@ def _expanded(
         stages,
         {int(p): virtual_stages(int(p), options.pipeline.schedule) for p in distinct(stages)},
     )
+    if limits.offer is not None and limits.offer.whole_rounds:
+        whole = (virtual == 1) | (micro_batches[row] % stages[row] == 0)
+        row, virtual = row[whole], virtual[whole]
     return Degrees(
         axes={axis: _column(meshes, axis)[row] for axis in AXES},
         micro_batch=micro_batch[row],

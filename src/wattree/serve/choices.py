@@ -104,7 +104,13 @@ def _objections(state: PageState, files: Mapping[str, Path]) -> list[str]:
     except WattreeError as error:
         return [str(error)]
     return [
-        words for words, _ in lacking(job.strategy, state.values.get("software"), job.left_open)
+        words
+        for words, _ in lacking(
+            job.strategy,
+            state.values.get("software"),
+            job.left_open,
+            job.data.global_batch,
+        )
     ]
 
 
