@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 import wattree
+from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
+from wattree.lowering.setting import setting_of
 
 ADAPTERS = {"name": "llama-3.2-1b", "lora": {"rank": 8, "targets": ["attention.*"]}}
+FROZEN = {"name": "llama-3.2-1b", "freeze": ["layers.0.*"]}
 NARROW = {"parameter_bytes": 2}
 
 
@@ -82,3 +85,24 @@ def test_trained_parameters_without_fsdp_are_cast() -> None:
     assert found.time_s.compute > 1.02 * narrow.time_s.compute
     assert any("stored in fp32" in line for line in found.assumed)
     assert not any("stored in fp32" in line for line in narrow.assumed)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("llama-3.2-1b", "without FSDP"), (FROZEN, "as with PEFT"), (ADAPTERS, "as with PEFT")],
+)
+def test_peft_is_named_where_the_job_freezes(model: object, words: str) -> None:
+    """And not where all is trained that a gradient reaches."""
+    said = [line for line in wattree.simulate(job(model, "none")).result.assumed if "fp32" in line]
+
+    assert len(said) == 1
+    assert words in said[0]
+
+
+def test_parameters_without_a_gradient_are_not_taken_for_frozen_ones() -> None:
+    """A tower that gets no images: the hint for the trained ones stays."""
+    frozen = setting_of(job(FROZEN, "none"), load_calibration()).model
+    found = setting_of(job("llama-3.2-1b", "none"), load_calibration(), model=frozen).job.assumed
+
+    assert any("without FSDP" in line for line in found)
+    assert any("no gradient reaches" in line for line in found)

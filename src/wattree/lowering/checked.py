@@ -81,12 +81,16 @@ def checked(job: Job) -> CheckedJob:
 def _parameters(model: ModelGraph) -> str:
     """Return the number of parameters, and how many of them are trained if not all are."""
     own, trained = (_count(n) for n in (model.parameters, model.trainable_parameters))
-    is_part = 0 < model.trainable_parameters < model.parameters
-    return f"{own} ({trained} trained)" if is_part else own
+    rest = model.parameters - model.trainable_parameters
+    if not rest or not model.trainable_parameters:
+        return own
+    return f"{own} ({trained} trained)" if own != trained else f"{own} ({_count(rest)} frozen)"
 
 
 def _count(number: int) -> str:
-    return f"{number / 1e9:.3g} billion" if number >= 10**7 else f"{number:,}"
+    if number < 10**7:
+        return f"{number:,}"
+    return f"{number / 1e6:.3g} million" if number < 999.5e6 else f"{number / 1e9:.3g} billion"
 
 
 def _work(setting: Setting) -> dict[str, str]:

@@ -209,13 +209,18 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
         "script that loads 16 bits (the default of transformers 5) needs traits: {autocast: "
         "false, parameter_bytes: 2, gradient_bytes: 2}"
     ]
-    if model.trainable_parameters < model.parameters:
-        lora = job.model.lora
+    lora = job.model.lora
+    if lora is not None or job.model.freeze:
         others = " other than linear layers" if lora is not None and lora.base else ""
         words = [
             f"frozen parameters{others} have the {software.frozen_bytes:g} bytes of a checkpoint "
             "where no FSDP gathers them, trained ones fp32, as with PEFT"
         ]
+    elif model.trainable_parameters < model.parameters:
+        words.append(
+            f"parameters that no gradient reaches have the {software.frozen_bytes:g} bytes of a "
+            "checkpoint where no FSDP gathers them"
+        )
     return replace(job, assumed=(*job.assumed, *words))
 
 
