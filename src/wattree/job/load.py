@@ -113,8 +113,7 @@ def _job(
         strategy = _with_micro_batch(strategy, chosen, data, workload)
     defaults = _software_defaults(mapping, strategy, cluster, problems=problems)
     left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
-    batch = 0 if data is None else data.global_batch
-    for missing, offer in lacking(strategy, mapping.get("software"), left, batch):
+    for missing, offer in lacking(strategy, mapping.get("software"), left, data):
         problems.warn("strategy", f"{missing} ({offer.source}); predicted all the same")
     check_strategy(strategy, workload, mapping, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.files import read_yaml
+from wattree.job.job import Data
 from wattree.strategy import AXES, StrategyOptions
 
 #: Schedules that `1f1b` stands for until the number of virtual stages is known.
@@ -131,7 +132,7 @@ def _means(key: str, present: Mapping[str, bool]) -> bool:
 
 
 def lacking(
-    strategy: object, software: object, left: tuple[str, ...], global_batch: int
+    strategy: object, software: object, left: tuple[str, ...], data: Data | None
 ) -> list[tuple[str, Offer]]:
     """Return what of a strategy the software that a job names cannot run, in words.
 
@@ -139,15 +140,16 @@ def lacking(
         strategy: Of the job.
         software: As the job names it.
         left: Keys that it leaves to the software.
-        global_batch: Samples of a step; 0 where they are not to be looked at.
+        data: What a step consumes; None if it is at fault.
     """
     offer = offer_of(software) if isinstance(software, str) else None
     if offer is None or not isinstance(strategy, StrategyOptions):
         return []
     left += ("recompute",) if "selective" in left else ()  # what it means is the software's
+    batch = 0 if data is None else data.global_batch
     return [
         (f"{missing} is not offered by {offer.software} {offer.version}", offer)
-        for missing in offer.lacks(strategy, left=left, global_batch=global_batch)
+        for missing in offer.lacks(strategy, left=left, global_batch=batch)
     ]
 
 

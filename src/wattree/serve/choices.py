@@ -103,15 +103,8 @@ def _objections(state: PageState, files: Mapping[str, Path]) -> list[str]:
         return [_brief(problem) for problem in error.problems]
     except WattreeError as error:
         return [str(error)]
-    return [
-        words
-        for words, _ in lacking(
-            job.strategy,
-            state.values.get("software"),
-            job.left_open,
-            job.data.global_batch,
-        )
-    ]
+    software = state.values.get("software")
+    return [words for words, _ in lacking(job.strategy, software, job.left_open, job.data)]
 
 
 def _brief(problem: str) -> str:
