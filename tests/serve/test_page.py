@@ -6,10 +6,12 @@ import re
 import zipfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.browser import needs_chromium
+from wattree.serve.state import START
 
 
 @needs_chromium
@@ -116,10 +118,42 @@ def test_what_is_chosen_by_software_and_file_follows(page: Any, tmp_path: Path) 
 
 
 @needs_chromium
+def test_lists_of_controls_stay_in_place_while_their_values_change(page: Any) -> None:
+    """Of a list that was opened right after a number was typed, too."""
+    page.evaluate("document.querySelector('[name=tp]').dataset.mark = 'own'")
+    page.fill("[name=global_batch]", "7")
+    with page.expect_response(re.compile("/controls")):
+        page.focus("[name=tp]")
+    page.wait_for_selector("[name=micro_batch] option[value='7']", state="attached")
+
+    assert page.evaluate("document.activeElement.dataset.mark") == "own"
+
+
+@needs_chromium
+def test_a_strategy_is_used_whole_where_lists_do_not_offer_its_values_yet(page: Any) -> None:
+    """Hybrid shards of two do not fit the strategy on the page, but the one that is used."""
+    assert page.locator("[name=fsdp] option[value='2']").is_disabled()
+    used = {**START, "pp": "2", "sharding": "hybrid", "fsdp": "2", "recompute": "full"}
+    page.evaluate(
+        """query => {
+            const button = document.createElement("button");
+            button.dataset.use = query;
+            document.body.append(button);
+            button.click();
+        }""",
+        urlencode(used),
+    )
+
+    assert dict(parse_qsl(urlsplit(page.url).query)) == used
+
+
+@needs_chromium
 def test_the_page_breaks_no_rule_of_access_and_fits_every_width(page: Any) -> None:
-    """axe-core's rules, light and dark, with a plan, a step and a mistake on the page."""
+    """axe-core's rules, light and dark, with plan, comparison, step and a mistake on the page."""
     page.click("#plan")
     page.wait_for_selector("[data-over=yes]")
+    page.click("#keep")
+    page.wait_for_selector("#compared table")
     page.click("#open")
     page.wait_for_selector("#step svg")
     page.fill("[name=global_batch]", "7")

@@ -1,7 +1,7 @@
 "use strict";
 // What the page asks the server: figures at each change, plans, steps, comparisons. The state is in the address.
 const form = document.getElementById("job"), figures = document.getElementById("figures");
-const parts = Object.fromEntries(["controls", "plans", "compared", "step"].map(id => [id, document.getElementById(id)]));
+const parts = Object.fromEntries(["plans", "compared", "step"].map(id => [id, document.getElementById(id)]));
 let compared = new URLSearchParams(location.search).getAll("with"), asked = 0, polling = 0, opening = null, choosing = null;
 
 function state() {
@@ -51,11 +51,13 @@ async function refresh(controls) {
   if (!controls) return;
   choosing = new AbortController();
   const fresh = await part("/controls?" + state(), { signal: choosing.signal });
-  if (number !== asked || parts.controls.contains(document.activeElement) && document.activeElement.name === "more") return;
-  if (!fresh.includes("<fieldset")) return;  // a refusal, or no answer: what is chosen stays
-  const focused = document.activeElement?.name;
-  parts.controls.innerHTML = fresh;
-  if (focused) form.elements[focused]?.focus();
+  if (number !== asked) return;
+  const made = document.createElement("template");
+  made.innerHTML = fresh;  // without lists where the server refuses or is gone: what is chosen stays
+  for (const each of made.content.querySelectorAll("select")) {  // each where it stands: an open list stays open
+    const own = form.elements[each.name];
+    if (own.innerHTML !== each.innerHTML) own.innerHTML = each.innerHTML;
+  }
   follow_software();
 }
 
@@ -73,6 +75,7 @@ function use(query) {
     const value = values.get(each.name) ?? "";
     if (each.tagName === "SELECT" && ![...each.options].some(option => option.value === value)) each.add(new Option(value, value));
     each.value = value;
+    for (const option of each.selectedOptions ?? []) option.disabled = false;  // forms leave out what is disabled
   }
   refresh(true);
   figures.scrollIntoView({ block: "nearest" });
