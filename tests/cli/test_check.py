@@ -52,6 +52,16 @@ def test_what_does_not_fit_is_a_mistake(path: Path, capsys: pytest.CaptureFixtur
     assert "do not divide over axis 'tp' (8)" in capsys.readouterr().err
 
 
+def test_what_has_no_effect_on_the_model_is_a_warning(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `simulate` has it, though only the model tells."""
+    write(path, strategy={"ep": 2})
+
+    assert run(["check", str(path)]) == 0
+    assert "gpt2 has no experts" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_job_without_a_strategy_is_sound(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`plan` finds one."""
     write(path)

@@ -73,6 +73,7 @@ def test_a_degree_moves_after_a_strategy_of_a_plan_was_used() -> None:
         ({}, "micro_batch", "1 2 4 8 16", "32", "128 samples cannot be split into micro-batches"),
         ({}, "virtual_stages", "1", "2", "2 virtual stages without pipeline stages"),
         ({"software": "megatron-core", "sharding": "zero2"}, "pp", "1 8", "2", "with pp above 1"),
+        ({}, "ep", "1", "2", "llama-3.1-8b has no experts"),
     ],
 )
 def test_what_model_batch_and_other_controls_do_not_allow_cannot_be_chosen(

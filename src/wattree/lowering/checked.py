@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
+from wattree.lowering.idle import idle_choices
 from wattree.lowering.legality import check_fits, check_sequence
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
@@ -73,9 +74,8 @@ def checked(job: Job) -> CheckedJob:
         **_numbers(whole),
         "software": f"{setting.software.name}: {setting.software.title}",
     }
-    return CheckedJob(
-        facts=facts, assumed=whole.assumed, warnings=(*whole.warnings, *setting.warnings)
-    )
+    warnings = (*whole.warnings, *idle_choices(whole, model), *setting.warnings)
+    return CheckedJob(facts=facts, assumed=whole.assumed, warnings=warnings)
 
 
 def _parameters(model: ModelGraph) -> str:

@@ -21,6 +21,7 @@ from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Device
 from wattree.job import Job, naming
+from wattree.lowering.idle import idle_choices
 from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting
@@ -122,17 +123,21 @@ def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
         return _estimated(setting)
 
 
-def check_strategy(job: Job) -> None:
-    """Check that the strategy of a job fits its model and cluster, without any figures.
+def check_strategy(job: Job) -> tuple[str, ...]:
+    """Return choices without effect of a strategy that fits its model and cluster: `key: why`.
+
+    Computes no figures.
 
     Raises:
         StrategyError: It does not; the message names the job.
         WattreeError: The job is impossible.
     """
-    if not isinstance(job.strategy, str):
-        setting = workload_setting(job, load_calibration(None))
-        with naming(job):
-            _check_all(setting, _known(job.strategy, job))
+    if isinstance(job.strategy, str):
+        return ()
+    setting = workload_setting(job, load_calibration(None))
+    with naming(job):
+        _check_all(setting, _known(job.strategy, job))
+    return idle_choices(setting.job, setting.model)
 
 
 def _check_all(setting: Setting, options: StrategyOptions) -> None:

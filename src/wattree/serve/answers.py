@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 import wattree
 from wattree.errors import SearchCancelledError, StrategyError, WattreeError
 from wattree.frameworks import FRAMEWORKS, written_frameworks
+from wattree.predict import check_strategy
 from wattree.report.html.card import Card
 from wattree.report.html.views import step_cards
 from wattree.serve.choices import choices
@@ -125,9 +126,10 @@ class Answers:
                 if isinstance(job.strategy, str):
                     return (), (), ("Choose a strategy, or press Plan to find one.",)
                 figures = _estimated(job)
+                idle = () if figures is None else check_strategy(job)
             if figures is None:
                 figures = self._simulated(state, self.files)
-            return step_cards(figures), (*job.assumed, *job.warnings), ()
+            return step_cards(figures), (*job.assumed, *job.warnings, *idle), ()
         except WattreeError as error:
             return (), (), self._problems(error)
 

@@ -95,16 +95,17 @@ def _why_not(
 
 
 def _objections(state: PageState, files: Mapping[str, Path]) -> list[str]:
-    """Return why a state cannot be predicted, or its software cannot run it, in a few words."""
+    """Return why a state cannot be predicted, its software cannot run it, or part of it is idle."""
     try:
         job = state.job(files)
-        check_strategy(job)
+        idle = check_strategy(job)
     except (JobError, StrategyError) as error:
         return [_brief(problem) for problem in error.problems]
     except WattreeError as error:
         return [str(error)]
     software = state.values.get("software")
-    return [words for words, _ in lacking(job.strategy, software, job.left_open, job.data)]
+    lacks = lacking(job.strategy, software, job.left_open, job.data)
+    return [*(words for words, _ in lacks), *map(_brief, idle)]
 
 
 def _brief(problem: str) -> str:
