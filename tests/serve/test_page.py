@@ -163,6 +163,7 @@ def test_the_page_breaks_no_rule_of_access_and_fits_every_width(page: Any) -> No
         page.set_viewport_size({"width": width, "height": 900})
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         found += [f"{wide} px too wide at {width}"] * (wide > 0)
+    assert page.locator("#figures [role=alert]").bounding_box()["y"] < 900  # beside the controls
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         broken = Axe().run(page).response["violations"]
