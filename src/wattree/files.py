@@ -284,8 +284,8 @@ def _parsed_yaml(path: str | Path, text: str) -> object:
     except RecursionError:
         _refuse(path, f"nested deeper than {LIMIT_DEPTH} levels; expected a flatter file")
     except Exception as error:  # noqa: BLE001  ValueError, KeyError, … pass through the parser
-        what = " ".join(str(error).split())[:200] or type(error).__name__
-        _refuse(path, f"{what}; expected valid YAML")
+        what = " ".join(str(error).replace('in "<unicode string>",', "at").split())[:200]
+        _refuse(path, f"{what or type(error).__name__}; expected valid YAML")
     if isinstance(found, str):
         _refuse_other_format(path, text)
     return found

@@ -369,6 +369,7 @@ def test_moments_are_as_wide_as_the_parameters_that_have_no_copy() -> None:
         (b"", "the file holds nothing, expected a YAML mapping"),
         (b"- 1\n- 2\n", "found a list, expected a YAML mapping"),
         (b"model: {a", "expected valid YAML"),
+        (b"model: \x1b[31m", "special characters are not allowed at position 7; expected valid"),
         (b"[model]\nname = 'llama3'\n", "this is TOML, expected YAML; `wattree import` reads"),
         (
             b"name = 'llama3'\n",
