@@ -147,3 +147,16 @@ def test_a_folder_that_is_made_is_its_owner_s_whatever_the_mask(
         os.umask(before)
 
     assert cached(Path(__file__), "name", "key") == b"content"
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_who_watches_is_told_once_that_kernels_are_compiled(
+    *, watched: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a terminal; the standard error of a program that reads it stays as it is."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: watched)
+    compiled._say_that_it_compiles.cache_clear()
+    for _ in range(2):
+        compiled._say_that_it_compiles()
+
+    assert capsys.readouterr().err.count("first run: compiling") == watched

@@ -118,6 +118,7 @@ class Kernel(Generic[P, R]):
                 other.wait(_PATIENCE_S)
         content = cached(self._source, name, self._key())
         if content is None:
+            _say_that_it_compiles()
             content = _compiled(self._function, args)
             store(self._source, name, self._key(), content)
         symbol, _, code = content.partition(b"\n")
@@ -131,6 +132,15 @@ class Kernel(Generic[P, R]):
 
         machine = f"{sys.version} {llvmlite.__version__} {_host()}"
         return f"{machine} {_sources_digest(self._function)}"
+
+
+@cache
+def _say_that_it_compiles() -> None:
+    """Tell a person at a terminal or notebook what takes long; commands say it themselves."""
+    if sys.stderr is not None and (sys.stderr.isatty() or hasattr(sys, "ps1")):
+        words = "wattree: first run: compiling kernels, some 10 s; later runs load them.\n"
+        sys.stderr.write(words)
+        sys.stderr.flush()
 
 
 def compile_elsewhere(function: Callable[[], None], *kernels: Kernel[..., Any]) -> None:
