@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-import wattree
-from tests.predict.test_saved_tensors import WAYS, fake, fake_copy
-from wattree.job import job_from_mapping
+from tests.predict.test_saved_tensors import WAYS, fake, fake_copy, live_tensors
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -180,20 +178,8 @@ def predicted_bytes(
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     has_tokens = config["model_type"] != "whisper"
-    job = job_from_mapping(
-        {
-            "model": {"name": str(path), "capture": True},
-            "data": {"global_batch": BATCH} | ({"sequence_length": LENGTH} if has_tokens else {}),
-            "precision": precision,
-            "cluster": {"node": "dgx-h200"},
-            "place": {"devices": 0},
-            "software": "hf-trainer",
-            "traits": traits,
-            "optimizer": "sgd",
-            "strategy": {"micro_batch": BATCH, "recompute": "none"},
-        }
-    )
-    live = wattree.simulate(job).result.memory.live
+    data = {"global_batch": BATCH} | ({"sequence_length": LENGTH} if has_tokens else {})
+    live = live_tensors({"name": str(path), "capture": True}, data, precision, traits)
     return sum(each.bytes for each in live if each.kind == "saved")
 
 

@@ -9,6 +9,7 @@ import pytest
 import wattree
 from wattree.capture import catalog_entry
 from wattree.job import job_from_mapping
+from wattree.trace.memory import LiveTensors
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -78,22 +79,30 @@ def saved_bytes(name: str, layers: int, dtype: Any, autocast: Any) -> int:
     return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in own)
 
 
-def predicted_bytes(name: str, precision: str, traits: dict[str, Any]) -> float:
-    """Return the bytes that one layer saves, masks of dropout aside, of a job of that model."""
+def live_tensors(
+    model: Any, data: dict[str, Any], precision: str, traits: dict[str, Any]
+) -> tuple[LiveTensors, ...]:
+    """Return what is live on one device at the peak of a step of the Trainer."""
     job = job_from_mapping(
         {
-            "model": name,
-            "data": {"sequence_length": LENGTH, "global_batch": BATCH},
+            "model": model,
+            "data": data,
             "precision": precision,
             "cluster": {"node": "dgx-h200"},
             "place": {"devices": 0},
             "software": "hf-trainer",
             "traits": traits,
             "optimizer": "sgd",
-            "strategy": {"micro_batch": BATCH, "recompute": "none"},
+            "strategy": {"micro_batch": data["global_batch"], "recompute": "none"},
         }
     )
-    live = wattree.simulate(job).result.memory.live
+    return wattree.simulate(job).result.memory.live
+
+
+def predicted_bytes(name: str, precision: str, traits: dict[str, Any]) -> float:
+    """Return the bytes that one layer saves, masks of dropout aside, of a job of that model."""
+    data = {"sequence_length": LENGTH, "global_batch": BATCH}
+    live = live_tensors(name, data, precision, traits)
     saved = (each for each in live if (each.block, each.kind) == ("layer", "saved"))
     return sum(each.bytes / each.tensors for each in saved if not each.name.endswith("mask"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -91,15 +91,20 @@ def saved_tensors(
         )
     found += _own_copies(block, found, forward, share_of)
     found += _edges(block, found, forward)
-    for operator in block.operators:
+    for operator, split in zip(block.operators, splits, strict=True):
         share = share_of[operator.path]
-        if operator.saved_mask_bytes > 0:
-            found.append(_mask(operator, forward, share))
-        if operator.kind is OperatorKind.ATTENTION:
-            found.append(_scores(operator, split_of[operator.path], forward, share))
+        found += _own_tensors(operator, split, forward, share)
         found += steps(block, operator, producer, forward, inputs, share=share)
-        found += weight_casts(operator, split_of[operator.path], forward, share)
-    others = [
+        found += weight_casts(operator, split, forward, share)
+    others = _kept_elsewhere(block, inputs, entering)
+    return tuple(with_autocast(block, found, others, entering.wide, share_of))
+
+
+def _kept_elsewhere(
+    block: Block, inputs: Mapping[str, Placed], entering: KnownInputs
+) -> list[SavedTensor]:
+    """Return the inputs that an earlier block keeps."""
+    return [
         SavedTensor(
             name=name,
             size=inputs[name].size,
@@ -108,7 +113,16 @@ def saved_tensors(
         )
         for name in sorted(entering.elsewhere)
     ]
-    return tuple(with_autocast(block, found, others, entering.wide, share_of))
+
+
+def _own_tensors(
+    operator: Operator, split: Split, forward: InstructionList, share: float
+) -> Iterator[SavedTensor]:
+    """Yield what an operator keeps besides its operands: masks of dropout, scores of attention."""
+    if operator.saved_mask_bytes > 0:
+        yield _mask(operator, forward, share)
+    if operator.kind is OperatorKind.ATTENTION:
+        yield _scores(operator, split, forward, share)
 
 
 def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Operator]]:
