@@ -104,9 +104,9 @@ def test_linear_layers_of_4_bits_come_back(tmp_path: Path, base: str) -> None:
         (job("mixtral-8x7b", "moe.experts.up"), "hf-trainer", "which have no module here"),
         (job("deepseek-v2-lite", "attention.out"), "hf-trainer", "no known names"),
         (
-            job("gpt2", "mlp.*", framework="accelerate"),
-            "accelerate",
-            "adapters are exported to hf-trainer",
+            job("gpt2", "mlp.*", framework="deepspeed"),
+            "deepspeed",
+            "adapters are exported to accelerate, hf-trainer",
         ),
     ],
 )
@@ -117,6 +117,25 @@ def test_what_peft_cannot_have_is_refused(
     with pytest.raises(WattreeError, match=words):
         export_recipe(asked, framework, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("base", [{}, {"base": "nf4"}, {"base": "nf4-double"}])
+@pytest.mark.parametrize("targets", [("all-linear",), ("attention.qkv", "mlp.down")])
+def test_adapters_are_flags_of_accelerates_script(
+    tmp_path: Path, targets: tuple[str, ...], base: dict[str, str]
+) -> None:
+    """The command that is written has all of them, and comes back."""
+    asked = job("llama-3.1-8b", *targets, framework="accelerate", **base)
+    export_recipe(asked, "accelerate", tmp_path / "out")
+    found = import_recipe(tmp_path / "out" / "launch.sh", "accelerate", node="workstation-rtx-4090")
+    back = job_from_mapping(found.job, "imported")
+    lora, wanted = back.model.lora, asked.model.lora
+
+    assert lora is not None
+    assert wanted is not None
+    assert (back.model.name, lora.rank, lora.base) == (asked.model.name, wanted.rank, wanted.base)
+    assert peft.adapted_modules(concrete_job(back)) == peft.adapted_modules(concrete_job(asked))
+    assert not any("lora" in each for each in found.assumed)
 
 
 @pytest.mark.parametrize(

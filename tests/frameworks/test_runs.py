@@ -139,15 +139,30 @@ def test_the_trainer_trains_replicas(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_trainer_trains_adapters(tmp_path: Path) -> None:
+@pytest.mark.parametrize("framework", ["accelerate", "hf-trainer"])
+def test_adapters_are_trained(tmp_path: Path, framework: str) -> None:
     """PEFT finds the modules that the exported arguments name."""
     pytest.importorskip("accelerate")
     pytest.importorskip("peft")
     model = {"name": "model.json", "lora": {"rank": 4, "targets": ["attention.*", "mlp.down"]}}
     keys = {"sharding": "none", "recompute": "full"}
-    folder = exported_folder(tmp_path, "hf-trainer", CPUS, model, **keys)
+    folder = exported_folder(tmp_path, framework, CPUS, model, **keys)
 
     assert len(losses(output_of(command_of(folder), folder))) >= 2
+
+
+@pytest.mark.slow
+def test_adapters_are_trained_beside_shards(tmp_path: Path) -> None:
+    """FSDP2 takes frozen 16-bit weights beside what is trained in fp32."""
+    pytest.importorskip("accelerate")
+    pytest.importorskip("peft")
+    model = {"name": "model.json", "lora": {"rank": 4, "targets": ["attention.*"]}}
+    folder = exported_folder(
+        tmp_path, "accelerate", GPUS, model, sharding="zero3", recompute="full"
+    )
+    command = f"ACCELERATE_TORCH_DEVICE=cpu {command_of(folder, on_one_node=True)}"
+
+    assert len(losses(output_of(command, folder))) == 2
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from wattree.frameworks.launch import (
     parsed,
     script,
 )
+from wattree.frameworks.peft import adapter_misfits, adapter_needs, adapter_settings
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.torchrun import hosts_to_fill_in
 from wattree.frameworks.zero_json import CPU
@@ -53,7 +54,7 @@ _HOSTS: Final = (
 def write(concrete: ConcreteJob) -> Written:
     """Return the files that start a job with Accelerate."""
     options = concrete.options
-    misfits = first_of(engine_misfits(concrete, options))
+    misfits = adapter_misfits(concrete) | first_of(engine_misfits(concrete, options))
     if misfits or concrete.job.precision not in PRECISIONS:
         return Written(misfits=misfits)
     files, missing = model_files(concrete)
@@ -70,6 +71,7 @@ def write(concrete: ConcreteJob) -> Written:
         fill_in=(
             SAMPLES,
             *missing,
+            *adapter_needs(concrete),
             *hosts_to_fill_in(concrete),
             *(ranks if concrete.nodes > 1 else ()),
         ),
@@ -91,7 +93,16 @@ def _command(concrete: ConcreteJob) -> str:
     ]
     if options.memory.recompute == "full" and engine != FSDP:
         words.append("--gradient_checkpointing")
+    if adapters := [_flag(*each) for each in adapter_settings(concrete).items()]:
+        words.append(" ".join(each for each in adapters if each))
     return " \\\n    ".join([*words, '"$@"'])
+
+
+def _flag(name: str, value: object) -> str:
+    """Return an argument as a flag of the script; none for false."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else ""
+    return f"--{name} {','.join(value) if isinstance(value, list) else value}"
 
 
 def _settings(concrete: ConcreteJob) -> dict[str, Any]:
@@ -133,7 +144,9 @@ def _settings(concrete: ConcreteJob) -> dict[str, Any]:
 
 def _find(settings: Settings, problems: Problems) -> Found | None:
     is_command = settings.path.suffix not in {".yaml", ".yml", ".json"}
-    return (read_command if is_command else read_accelerate)(settings.path, problems)
+    if is_command:
+        return read_command(settings.path, settings.given.model, problems)
+    return read_accelerate(settings.path, problems)
 
 
 FRAMEWORKS.register("accelerate")(
@@ -146,6 +159,7 @@ FRAMEWORKS.register("accelerate")(
         knobs=ENGINE_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=OPTIMIZERS,
+        adapts=True,
         ignored=IGNORED,
         write=write,
         parse=parsed,

@@ -14,13 +14,13 @@ from wattree.files import is_file, read_json, read_text
 from wattree.frameworks.accelerate_read import file_next_to, read_accelerate
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of
+from wattree.frameworks.peft import AdaptersSpec, adapted_model
 from wattree.frameworks.shell_flags import shell_flags
 from wattree.job.problems import Problems
-from wattree.job.section import Section
 from wattree.job.values import Rate, Samples, Tokens
 
 
-class FlagsSpec(Section):
+class FlagsSpec(AdaptersSpec):
     """Flags that scripts of the transformers library have in common."""
 
     config_name: str | None = Field(None, description="the folder or name of a model")
@@ -35,6 +35,7 @@ class FlagsSpec(Section):
 
 #: Flags of the launcher that only say where processes are.
 _OF_LAUNCHERS: Final = {"config_file", "machine_rank", "main_process_ip", "main_process_port"}
+_WITHOUT_EFFECT: Final = {"lora_alpha"}
 
 
 def read_flags(path: Path) -> dict[str, Any]:
@@ -59,11 +60,12 @@ def scalar(text: str | bool) -> object:  # noqa: FBT001 - a flag without a value
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def read_command(path: Path, problems: Problems) -> Found | None:
+def read_command(path: Path, given: str | None, problems: Problems) -> Found | None:
     """Return the settings of a command that launches with Accelerate, and the YAML that it names.
 
     Args:
         path: A file with the command, on one line or continued.
+        given: Model that the user names.
         problems: Where its faults go.
     """
     flags = read_flags(path)
@@ -79,9 +81,11 @@ def read_command(path: Path, problems: Problems) -> Found | None:
     if spec.gradient_checkpointing:
         strategy = {**strategy, "recompute": "full"}
     name = spec.config_name or spec.model_name_or_path
+    named = given or (None if name is None else model_next_to(path, name))
+    model, said = adapted_model(spec, named, problems)
     return replace(
         recipe,
-        model=None if name is None else model_next_to(path, name),
+        model=model,
         sequence_length=spec.block_size,
         micro_batch=spec.per_device_train_batch_size or recipe.micro_batch,
         accumulation=spec.gradient_accumulation_steps or recipe.accumulation,
@@ -90,7 +94,8 @@ def read_command(path: Path, problems: Problems) -> Found | None:
         strategy=strategy,
         assumed=(
             *recipe.assumed,
-            *notes_of((), sorted(flags.keys() - known.keys() - _OF_LAUNCHERS)),
+            *said,
+            *notes_of((), sorted(flags.keys() - known.keys() - _OF_LAUNCHERS - _WITHOUT_EFFECT)),
         ),
     )
 

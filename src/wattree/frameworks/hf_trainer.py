@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from wattree.capture.linear_layers import ALL_LINEAR
 from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
     DDP,
@@ -38,13 +37,11 @@ from wattree.frameworks.launch import (
     parsed,
     script,
 )
-from wattree.frameworks.peft import adapted_modules
+from wattree.frameworks.peft import adapter_misfits, adapter_needs, adapter_settings
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.frameworks.zero_json import CPU
 
 FILE: Final = "trainer.yaml"
-PEFT: Final = "PEFT, which makes the adapters: `pip install peft`."
-QUANTIZED: Final = "bitsandbytes, which stores 4 bits, and weights next to config.json."
 #: Filled in by the Trainer, from its own arguments.
 _AUTOMATIC: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -68,8 +65,7 @@ def write(concrete: ConcreteJob) -> Written:
             SAMPLES,
             f"`max_steps` and `save_strategy` in {FILE}: how long, and what is saved.",
             *missing,
-            *([PEFT] if (lora := job.model.lora) is not None else []),
-            *([QUANTIZED] if lora is not None and lora.base else []),
+            *adapter_needs(concrete),
             *hosts_to_fill_in(concrete),
         ),
         assumed=assumed_rate(concrete),
@@ -83,9 +79,7 @@ def _misfits(concrete: ConcreteJob) -> dict[str, str]:
         if size % MIB:
             found["strategy.bucket"] = f"found {size:g} B, expected whole MiB"
         options = options.changed(gradient_bucket_bytes=None)
-    if concrete.job.model.lora is not None and (problem := adapted_modules(concrete)[1]):
-        found["model.lora"] = problem
-    return found | first_of(engine_misfits(concrete, options))
+    return found | adapter_misfits(concrete) | first_of(engine_misfits(concrete, options))
 
 
 def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
@@ -126,17 +120,7 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
         found["parallelism_config"] = parallel
     if concrete.compiled:
         found["torch_compile"] = True
-    if (lora := job.model.lora) is not None:
-        modules = adapted_modules(concrete)[0]
-        found |= {
-            "use_peft": True,
-            "lora_r": lora.rank,
-            "lora_alpha": 2 * lora.rank,
-            "lora_target_modules": ALL_LINEAR if modules == [ALL_LINEAR] else modules,
-        }
-        if lora.base:
-            found |= {"load_in_4bit": True, "use_bnb_nested_quant": lora.base == "nf4-double"}
-    return found
+    return found | adapter_settings(concrete)
 
 
 FRAMEWORKS.register("hf-trainer")(

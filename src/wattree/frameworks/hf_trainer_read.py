@@ -19,7 +19,7 @@ from wattree.frameworks.command import model_next_to, read_flags
 from wattree.frameworks.engines import CONTEXTS
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
-from wattree.frameworks.peft import DEFAULT_RANK, adapted_operators
+from wattree.frameworks.peft import AdaptersSpec, adapted_model
 from wattree.frameworks.read import without
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.zero_read import read_zero_json
@@ -86,7 +86,7 @@ class ParallelismSpec(Section):
     )
 
 
-class TrainerSpec(Section):
+class TrainerSpec(AdaptersSpec):
     """Arguments that a strategy depends on, and those of its scripts that a job does."""
 
     config_name: str | None = Field(None, description="the folder or name of a model")
@@ -106,11 +106,6 @@ class TrainerSpec(Section):
     ddp_bucket_cap_mb: Degree | None = Field(None, description="a whole number of MiB")
     fsdp: bool | str | list[str] | None = Field(None, description="true or false")
     fsdp_config: FsdpConfigSpec | str | None = Field(None, description="a mapping, or a file")
-    use_peft: Flag = Field(False, description="true or false")
-    lora_r: Degree = Field(DEFAULT_RANK, description="a whole number")
-    lora_target_modules: str | list[str] | None = Field(None, description="a list of modules")
-    load_in_4bit: Flag = Field(False, description="true or false")
-    use_bnb_nested_quant: Flag = Field(False, description="true or false")
     deepspeed: dict[str, Any] | str | None = Field(None, description="a JSON file, or a mapping")
     parallelism_config: ParallelismSpec = Field(ParallelismSpec(), description="a mapping")
 
@@ -150,10 +145,9 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     assumed = list(notes_of((), left_out))
     if "per_device_train_batch_size" not in known:
         assumed.append("micro-batches of 8 samples, the Trainer's default")
-    model: str | dict[str, Any] | None = None if name is None else model_next_to(path, name)
-    if spec.use_peft or spec.load_in_4bit:
-        model, said = _adapted(spec, settings.given.model or model, problems)
-        assumed += said
+    chosen = settings.given.model or (None if name is None else model_next_to(path, name))
+    model, said = adapted_model(spec, chosen, problems)
+    assumed += said
     found = Found(
         model=model,
         sequence_length=spec.block_size or spec.max_length or spec.max_seq_length,
@@ -167,21 +161,6 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         assumed=tuple(assumed),
     )
     return _with_engine(found, spec, path, problems)
-
-
-def _adapted(
-    spec: TrainerSpec, model: str | dict[str, Any] | None, problems: Problems
-) -> tuple[dict[str, Any], list[str]]:
-    """Return a model with PEFT's adapters, and what was assumed."""
-    if not spec.use_peft:
-        problems.add("load_in_4bit", "found true, but 4 bits cannot be trained; add use_peft")
-    if model is None:
-        problems.add("use_peft", "found true, but no model to adapt; name it with --model")
-    targets, said = adapted_operators(spec.lora_target_modules, problems)
-    lora: dict[str, Any] = {"rank": spec.lora_r, "targets": targets}
-    if spec.load_in_4bit:
-        lora["base"] = "nf4-double" if spec.use_bnb_nested_quant else "nf4"
-    return {"name": model, "lora": lora}, said
 
 
 def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems) -> Found | None:

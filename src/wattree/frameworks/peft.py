@@ -1,19 +1,82 @@
-"""Low-rank adapters as PEFT names them: modules of the transformers library, and operators."""
+"""Low-rank adapters as PEFT has them: arguments of scripts, modules of the library, operators."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
+
+from pydantic import Field
 
 from wattree.capture.linear_layers import ALL_LINEAR, LIBRARY_MODULES
 from wattree.errors import nearest
+from wattree.frameworks.accelerate_read import Flag
 from wattree.frameworks.framework import ConcreteJob
 from wattree.graph import OperatorKind, joined_parts
 from wattree.job.problems import Problems
+from wattree.job.section import Section
+from wattree.job.values import Degree
 
 _ADAPTER: Final = ".lora_a"
 #: `lora_r` of TRL's `ModelConfig`.
-DEFAULT_RANK: Final = 16
+_DEFAULT_RANK: Final = 16
+_PEFT: Final = "PEFT, which makes the adapters: `pip install peft`."
+_QUANTIZED: Final = "bitsandbytes, which stores 4 bits, and weights next to config.json."
+
+
+class AdaptersSpec(Section):
+    """Arguments of low-rank adapters, by their names in TRL's `ModelConfig`."""
+
+    use_peft: Flag = Field(False, description="true or false")
+    lora_r: Degree = Field(_DEFAULT_RANK, description="a whole number")
+    lora_target_modules: str | list[str] | None = Field(None, description="a list of modules")
+    load_in_4bit: Flag = Field(False, description="true or false")
+    use_bnb_nested_quant: Flag = Field(False, description="true or false")
+
+
+def adapter_settings(concrete: ConcreteJob) -> dict[str, Any]:
+    """Return the arguments of a job's adapters; none without any."""
+    lora = concrete.job.model.lora
+    if lora is None:
+        return {}
+    modules = adapted_modules(concrete)[0]
+    found: dict[str, Any] = {
+        "use_peft": True,
+        "lora_r": lora.rank,
+        "lora_alpha": 2 * lora.rank,
+        "lora_target_modules": ALL_LINEAR if modules == [ALL_LINEAR] else modules,
+    }
+    if lora.base:
+        found |= {"load_in_4bit": True, "use_bnb_nested_quant": lora.base == "nf4-double"}
+    return found
+
+
+def adapter_misfits(concrete: ConcreteJob) -> dict[str, str]:
+    """Return why PEFT cannot have a job's adapters, by key of the job."""
+    problem = "" if concrete.job.model.lora is None else adapted_modules(concrete)[1]
+    return {"model.lora": problem} if problem else {}
+
+
+def adapter_needs(concrete: ConcreteJob) -> tuple[str, ...]:
+    """Return what has to be installed for a job's adapters."""
+    lora = concrete.job.model.lora
+    return () if lora is None else (_PEFT, _QUANTIZED) if lora.base else (_PEFT,)
+
+
+def adapted_model(
+    spec: AdaptersSpec, model: str | dict[str, Any] | None, problems: Problems
+) -> tuple[str | dict[str, Any] | None, list[str]]:
+    """Return a model with the adapters that arguments name, and what was assumed."""
+    if not spec.use_peft and not spec.load_in_4bit:
+        return model, []
+    if not spec.use_peft:
+        problems.add("load_in_4bit", "found true, but 4 bits cannot be trained; add use_peft")
+    if model is None:
+        problems.add("use_peft", "found true, but no model to adapt; name it with --model")
+    targets, said = adapted_operators(spec.lora_target_modules, problems)
+    lora: dict[str, Any] = {"rank": spec.lora_r, "targets": targets}
+    if spec.load_in_4bit:
+        lora["base"] = "nf4-double" if spec.use_bnb_nested_quant else "nf4"
+    return {"name": model, "lora": lora}, said
 
 
 def adapted_modules(concrete: ConcreteJob) -> tuple[list[str], str]:
@@ -58,7 +121,9 @@ def adapted_operators(
         named: `target_modules`; None is PEFT's own choice for most models, queries and values.
         problems: Take unknown modules.
     """
-    names = ["q_proj", "v_proj"] if named is None else [named] if isinstance(named, str) else named
+    if isinstance(named, str):
+        named = named.split(",")  # as a flag has them
+    names = ["q_proj", "v_proj"] if named is None else named
     if list(names) == [ALL_LINEAR]:
         return [ALL_LINEAR], []
     if ALL_LINEAR in names:  # which PEFT reads only as the whole value
