@@ -175,6 +175,24 @@ def test_plans_of_another_version_are_refused(
         compare([job, found])
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"candidates": 1, "feasible": 0, "best": None, "ranked": []},
+        {"smallest": None, "tried": [{"nodes": 1, "best": None, "run": None, "misses": ["late"]}]},
+    ],
+)
+def test_plans_without_a_strategy_are_told_from_other_files(
+    job_file: Written, tmp_path: Path, plan: dict[str, object]
+) -> None:
+    """They are plans, but have no figures to compare."""
+    job, found = job_file("a.yaml", strategy={"dp": 8}), tmp_path / "plan.json"
+    found.write_text(json.dumps({"schema": "wattree-plan/1", **plan}))
+
+    with pytest.raises(OutputError, match="no strategy of that plan meets its constraints"):
+        compare([job, found])
+
+
 def test_schedules_are_words(job_file: Written) -> None:
     """Not the keys and values of a mapping."""
     schedule = compare([job_file("a.yaml", strategy={"dp": 8})] * 2).runs[0].facts["schedule"]

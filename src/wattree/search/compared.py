@@ -212,13 +212,18 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
     except JsonTextError as error:
         raise OutputError(f"cannot compare '{path}': {error}") from error
     whole = _plan_of(found)
-    if "ranked" in whole and (form := whole.get("schema")) != SCHEMA:
+    is_plan = "ranked" in whole or "tried" in found
+    if is_plan and (form := whole.get("schema", found.get("schema"))) != SCHEMA:
         what = "is missing" if form is None else f"found {form!r}"
         raise OutputError(
             f"cannot compare '{path}': schema: {what}, expected '{SCHEMA}': the plan is of another "
             "version of Wattree; plan the job again"
         )
     figures = _best_of(whole)
+    if is_plan and (figures is whole or figures is found):
+        raise OutputError(
+            f"cannot compare '{path}': no strategy of that plan meets its constraints"
+        )
     missing = [name for name in _NEEDED if not _has(figures, name)]
     if missing:
         raise OutputError(

@@ -10,7 +10,7 @@ from wattree.accounts.bill import run_bill
 from wattree.errors import HardwareError, InfeasibleError, JobError
 from wattree.job import Job
 from wattree.search.plan import plan
-from wattree.search.plan_result import Plan, RankedStrategy
+from wattree.search.plan_result import SCHEMA, Plan, RankedStrategy
 from wattree.trace import RunBill
 
 #: What a number of nodes may miss.
@@ -63,6 +63,7 @@ class Sizing:
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {
+            "schema": SCHEMA,
             "smallest": None if self.smallest is None else self.smallest.as_json(),
             "tried": [each.as_json() for each in self.tried],
         }
