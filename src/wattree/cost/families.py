@@ -21,6 +21,7 @@ _FSDP: dict[str, Any] = {
 _EAGER: dict[str, Any] = {
     "fused_attention": False,
     "written_out": True,
+    "library_modules": True,
     "parameter_bytes": 4.0,
     "master_bytes": 0.0,
     "gather_bytes": 4.0,
@@ -36,6 +37,7 @@ _LOSS_BYTES = 10.0
 #: Models of the transformers library: `modeling_llama.py`, `ForCausalLMLoss`.
 _TRANSFORMERS: dict[str, Any] = {
     "written_out": True,
+    "library_modules": True,
     # Cast, log-softmax and pick: 14; cleared gradient, log-softmax backward and cast: 22.
     "loss_traffic_bytes_per_logit": 36.0,
     "loss_bytes_per_logit": _LOSS_BYTES,
@@ -76,8 +78,9 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="generic",
             title="Any other training software of language models",
-            # Most of it is PyTorch without fused norms, gates and losses.
-            **_TRANSFORMERS,
+            # Most of it is PyTorch without fused norms, gates and losses, but with modules of its
+            # own that choose their kernels of attention.
+            **_TRANSFORMERS | {"library_modules": False},
         ),
         Software(
             name="megatron-lm-2021",

@@ -37,6 +37,8 @@ class Software:
         compiled: Elementwise chains fused by a compiler.
         written_out: Norms without means, gates, GPT-2's GELU, rotations and casts of fp32
             parameters are steps in Python that each keep their result; with `compiled` not.
+        library_modules: Models are those of the transformers library, some of which it runs without
+            a fused kernel of attention.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
         frozen_bytes: The same of a frozen parameter that is not gathered; 0: as trained ones.
         master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.
@@ -110,6 +112,7 @@ class Software:
     context_kernels: str = "native"
     compiled: bool = False
     written_out: bool = False
+    library_modules: bool = False
     parameter_bytes: float = 2.0
     frozen_bytes: float = 0.0
     master_bytes: float = 4.0

@@ -195,9 +195,14 @@ def _software_of(job: Job, model: ModelGraph) -> Software:
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
     software = software.with_traits(job.traits)
-    if software.written_out and model.stepwise_attention and "fused_attention" not in job.traits:
+    if _keeps_scores(software, model) and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
     return software
+
+
+def _keeps_scores(software: Software, model: ModelGraph) -> bool:
+    """Return whether the transformers library runs attention step by step."""
+    return software.written_out and software.library_modules and model.stepwise_attention
 
 
 def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
@@ -226,7 +231,7 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
 
 def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     """Return the job with what it means that the library has no fused kernel for its attention."""
-    if not (software.written_out and model.stepwise_attention and not software.fused_attention):
+    if software.fused_attention or not _keeps_scores(software, model):
         return job
     words = (
         f"attention keeps its scores: the transformers library does not run {model.name} on SDPA "
