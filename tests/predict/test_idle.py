@@ -118,6 +118,34 @@ def test_what_images_have_no_use_for_is_told(
 
 
 @pytest.mark.parametrize(
+    ("node", "precision", "other"),
+    [
+        ("8x-v100-pcie", "bf16", "fp16"),
+        ("8x-v100-pcie", "fp16", ""),
+        ("tpu-v5e-host", "fp16", "bf16"),
+        ("dgx-h100", "fp16", ""),
+        ("8x-m40", "fp32", ""),
+    ],
+)
+def test_a_format_that_devices_do_not_compute_is_told(
+    node: str, precision: str, other: str
+) -> None:
+    """The other one with 16 bits stands in for it."""
+    job = {
+        "model": "gpt2",
+        "data": {"global_batch": 64, "sequence_length": 128},
+        "cluster": {"node": node},
+        "precision": precision,
+        "strategy": "ddp",
+    }
+    found = [line for line in simulate(job_from_mapping(job)).warnings if "matrix units" in line]
+
+    assert [line.partition("; ")[2] for line in found] == (
+        [f"it is predicted as {other}, which the job should name"] if other else []
+    )
+
+
+@pytest.mark.parametrize(
     ("changes", "example"),
     [
         ({"model": "gpt2"}, ", or give one, such as 'strategy: ddp'"),

@@ -90,14 +90,19 @@ class Device:
         Raises:
             CostError: The device has no such matrix unit.
         """
+        found = self.matrix_format(precision)
+        if found is None:
+            have = ", ".join(sorted(self.peak_flop_per_s))
+            raise CostError(f"{self.name} has no {precision} matrix rate; it has {have}")
+        return self.peak_flop_per_s[found]
+
+    def matrix_format(self, precision: Precision) -> Precision | None:
+        """Return the number format whose matrix peak counts for a precision; None without any."""
         fallbacks = {
-            Precision.MXFP8: (Precision.MXFP8, Precision.FP8),
-            Precision.BF16: (Precision.BF16, Precision.FP16),
-            Precision.FP16: (Precision.FP16, Precision.BF16),
-            Precision.TF32: (Precision.TF32, Precision.FP32),
+            Precision.MXFP8: Precision.FP8,
+            Precision.BF16: Precision.FP16,
+            Precision.FP16: Precision.BF16,
+            Precision.TF32: Precision.FP32,
         }
-        for candidate in fallbacks.get(precision, (precision,)):
-            if candidate in self.peak_flop_per_s:
-                return self.peak_flop_per_s[candidate]
-        have = ", ".join(sorted(self.peak_flop_per_s))
-        raise CostError(f"{self.name} has no {precision} matrix rate; it has {have}")
+        candidates = (precision, fallbacks.get(precision, precision))
+        return next((each for each in candidates if each in self.peak_flop_per_s), None)

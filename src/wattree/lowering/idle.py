@@ -8,7 +8,7 @@ from math import prod
 from typing import Final
 
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
-from wattree.hardware import Precision
+from wattree.hardware import Device, Precision
 from wattree.job import Job
 from wattree.strategy import SPATIAL, Offload, Strategy, StrategyOptions
 from wattree.strategy.parts import has_roles, is_sample_table
@@ -151,6 +151,17 @@ def _idle_rows(degree: int, model: ModelGraph) -> list[str]:
         f"products of {model.name} work on; the rest is the same on all {degree} ranks: use dp or "
         "tp"
     ]
+
+
+def foreign_format(precision: Precision, device: Device) -> tuple[str, ...]:
+    """Return a warning where a device computes the other one of two 16-bit formats."""
+    found = device.matrix_format(precision)
+    if found in {precision, None} or precision not in {Precision.BF16, Precision.FP16}:
+        return ()
+    return (
+        f"precision: {device.name} has no matrix units for {precision}, which frameworks refuse or "
+        f"emulate slowly; it is predicted as {found}, which the job should name",
+    )
 
 
 def idle_precision(precision: Precision, model: ModelGraph) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from wattree.graph import ModelGraph
 from wattree.hardware import Precision
 from wattree.job import Job, WorkloadKind
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usual
-from wattree.lowering.idle import has_experts, idle_precision
+from wattree.lowering.idle import foreign_format, has_experts, idle_precision
 from wattree.lowering.model import model_of
 from wattree.lowering.usual_model import usual_block
 from wattree.lowering.workload import (
@@ -79,7 +79,16 @@ class Setting:
         warnings = self.model.warnings
         if self.software.sparse_gradients:
             warnings = tuple(line for line in warnings if not line.startswith(DENSE_TABLES))
-        return (*idle_precision(self.precision, self.model), *warnings)
+        devices = {pool.node.device.name: pool.node.device for pool in self.job.cluster.pools}
+        return (
+            *(
+                line
+                for device in devices.values()
+                for line in foreign_format(self.precision, device)
+            ),
+            *idle_precision(self.precision, self.model),
+            *warnings,
+        )
 
     @property
     def has_tokens(self) -> bool:

@@ -124,7 +124,7 @@ def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
 
 
 def check_strategy(job: Job) -> tuple[str, ...]:
-    """Return choices without effect of a strategy that fits its model and cluster: `key: why`.
+    """Return warnings of a strategy that fits its model and cluster, and of these: `key: why`.
 
     Computes no figures.
 
@@ -137,7 +137,7 @@ def check_strategy(job: Job) -> tuple[str, ...]:
     setting = workload_setting(job, load_calibration(None))
     with naming(job):
         _check_all(setting, _known(job.strategy, job))
-    return idle_choices(setting.job, setting.model)
+    return (*idle_choices(setting.job, setting.model), *setting.warnings)
 
 
 def _check_all(setting: Setting, options: StrategyOptions) -> None:
