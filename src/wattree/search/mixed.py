@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import Shared, estimate
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.predict import Setting, predicted
@@ -112,8 +114,9 @@ def mixed_near(
 ) -> MixSearch:
     """Return the best mix near the best strategy, and near faster ones that lack memory.
 
-    Only where a mix may surely be better: near strategies that are far faster, and near those of
-    which tensor-parallel ranks may take samples. All else that mixes change takes time.
+    Only where a mix may surely be better: near strategies that stay far faster with as many changes
+    as make them fit, and near those of which tensor-parallel ranks may take samples. All else that
+    mixes change takes time.
 
     Args:
         setting: The job.
@@ -127,7 +130,9 @@ def mixed_near(
     split = [base for base in near if any(_unsplit(setting, base))]
     sure_s = step_s * surely_below(setting.calibration, SURE)
     fast = islice(over_memory(screened, constraints, sure_s), _LACKING)
-    bases = dict.fromkeys((*split, *fast))
+    shared = Shared()
+    hopeful = [b for b in fast if _fitting_s(setting, b, constraints, shared) < sure_s]
+    bases = dict.fromkeys((*split, *hopeful))
     found = [best_mix(setting, base, constraints, objective=objective) for base in bases]
     mixes = [each.best for each in found if each.best is not None]
     first = min(mixes, key=lambda mix: objective_of(mix.result, objective), default=None)
@@ -137,6 +142,35 @@ def mixed_near(
         )
         first = replace(first, probability=likely) if likely >= SURE else None
     return MixSearch(best=first, simulated=sum(each.simulated for each in found))
+
+
+def _fitting_s(
+    setting: Setting, base: StrategyOptions, constraints: Constraints, shared: Shared
+) -> float:
+    """Return the least step time of a strategy with as many changes as make it fit. [s]
+
+    In closed form, as if every block could be changed by itself and changes added up; infinite if
+    changing all blocks is not enough.
+    """
+
+    def estimated(**changes: str) -> tuple[float, float]:
+        """Return time and memory, as a share of what is usable. [s]"""
+        options = base.changed(**changes)
+        degrees = Degrees.of([options], setting.job.data.global_batch)
+        found = estimate(setting, options, degrees, shared=shared)
+        device = setting.job.cluster.pools[int(found.pool[0])].node.device
+        return float(found.step_time_s[0]), float(
+            found.process_bytes[0] / constraints.usable(device.memory_bytes)
+        )
+
+    start_s, start = estimated()
+    ends = []
+    for sharding in dict.fromkeys((base.memory.sharding, "zero3")):
+        for recompute in dict.fromkeys((base.memory.recompute, "full")):
+            end_s, end = estimated(sharding=sharding, recompute=recompute)
+            if end <= 1.0 < start:
+                ends.append(start_s + (end_s - start_s) * (start - 1.0) / (start - end))
+    return min(ends, default=np.inf)
 
 
 def best_mix(
