@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from benchmarks.mixed import every_mix
 from tests.search.jobs import FEW, job, setting
 from wattree import plan, simulate
+from wattree.closed_form.strategies import Shared
 from wattree.job.offers import offer_of
 from wattree.predict import Setting, predicted
 from wattree.predict.execute import written_out
@@ -19,6 +21,7 @@ from wattree.search.mixed import (
     MixChange,
     best_mix,
     changes_near,
+    fitting_s,
     mix_result,
     mixed_near,
     recomputed,
@@ -160,6 +163,19 @@ def test_a_plan_shows_a_mix_only_where_it_is_surely_better(
     assert (said["label"], said["probability"]) == (found.label, found.probability)
     printed = capsys.readouterr().out
     assert printed.count("A mix that is better") == 1
+
+
+def test_changes_that_make_a_strategy_fit_cost_its_lead() -> None:
+    """The less memory there is, the more; without end where changing all blocks is not enough."""
+    own, base = setting(batch=256, sequence=1024), StrategyOptions(dp=8, micro_batch=16)
+    memory = predicted(own, base).result.memory
+    needed = memory.peak_bytes / memory.capacity_bytes
+    margins = [1.0 - needed * part for part in (1.1, 0.95, 0.9, 0.8, 0.7, 0.1)]
+    found = [fitting_s(own, base, Constraints(margin=each), Shared()) for each in margins]
+
+    assert found[0] == found[-1] == math.inf  # nothing has to be changed, or all is not enough
+    assert found[1:-1] == sorted(found[1:-1])
+    assert 1.05 * found[1] < found[-2] < math.inf
 
 
 def test_plans_search_mixes_only_where_one_may_win(monkeypatch: pytest.MonkeyPatch) -> None:

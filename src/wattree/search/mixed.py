@@ -131,7 +131,7 @@ def mixed_near(
     sure_s = step_s * surely_below(setting.calibration, SURE)
     fast = islice(over_memory(screened, constraints, sure_s), _LACKING)
     shared = Shared()
-    hopeful = [b for b in fast if _fitting_s(setting, b, constraints, shared) < sure_s]
+    hopeful = [b for b in fast if fitting_s(setting, b, constraints, shared) < sure_s]
     bases = dict.fromkeys((*split, *hopeful))
     found = [best_mix(setting, base, constraints, objective=objective) for base in bases]
     mixes = [each.best for each in found if each.best is not None]
@@ -144,7 +144,7 @@ def mixed_near(
     return MixSearch(best=first, simulated=sum(each.simulated for each in found))
 
 
-def _fitting_s(
+def fitting_s(
     setting: Setting, base: StrategyOptions, constraints: Constraints, shared: Shared
 ) -> float:
     """Return the least step time of a strategy with as many changes as make it fit. [s]
@@ -169,7 +169,8 @@ def _fitting_s(
         for recompute in dict.fromkeys((base.memory.recompute, "full")):
             end_s, end = estimated(sharding=sharding, recompute=recompute)
             if end <= 1.0 < start:
-                ends.append(start_s + (end_s - start_s) * (start - 1.0) / (start - end))
+                least_s = start_s + (end_s - start_s) * (start - 1.0) / (start - end)
+                ends.append(min(least_s, end_s))
     return min(ends, default=np.inf)
 
 
