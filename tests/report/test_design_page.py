@@ -195,6 +195,28 @@ def test_few_choices_are_panels_and_lines_have_their_names_at_their_ends(opened:
     assert len(few.evaluate("document.querySelector('#heat .canvas').data.map(one => one.z)")) == 3
     assert legend is False
     assert len(names) == len(traces(page, "time-bars"))
+    drawn(page, "tornado")
+    sides = page.eval_on_selector_all("#tornado .annotation", "all => all.map(n => n.textContent)")
+    assert {side.strip(" ■") for side in sides} == {"better", "worse"}
+    assert not page.locator("svg .legend").count()
+
+
+@needs_chromium
+def test_workloads_and_colors_of_points_are_named_where_they_are_drawn(opened: Opened) -> None:
+    """Bars of two workloads are two panels; a color by topology says which is which."""
+    page = opened(large_results(60))
+    drawn(page, "time-bars")
+    layout = page.evaluate("document.querySelector('#time-bars .canvas').layout")
+    written = [note["text"] for note in layout["annotations"]]
+    page.select_option("#scatter-color", "topology")
+    drawn(page, "scatter")
+    named = page.text_content("#scatter .canvas")
+
+    assert page.locator("label:has(#bars-workload)").is_hidden()
+    assert layout["grid"]["rows"] == 2
+    assert {"language model", "recommender"} <= set(written)
+    assert "fat tree" in named
+    assert "front" in named
 
 
 @needs_chromium

@@ -33,8 +33,10 @@ from wattree.report.html.documents import (
 from wattree.report.plots import PLOTS, Plot, plots_of, write_plot
 from wattree.report.plots.bars import draw_front, link_shares
 from wattree.report.plots.figure import part_colors
+from wattree.report.plots.named import NamedSpot, rows_above
 from wattree.report.plots.of_runs import step_plot
 from wattree.report.plots.over_time import busy_shares, fullest_memory
+from wattree.report.words import COMPONENT_WORDS, part_in_words
 from wattree.units import format_bytes
 from wattree.validation import Validation
 
@@ -226,6 +228,40 @@ def test_points_without_room_for_a_label_have_none_but_those_that_matter() -> No
 
     assert written[:30] == [name for name, _, _ in heap[:30]]
     assert len(written) < 60
+
+
+def test_parts_are_named_at_the_parts() -> None:
+    """A legend sends its reader back and forth; every part has its name once, at a line to it."""
+    times = {"compute": 20.0, "exposed_communication": 3.0, "host_overhead": 0.4}
+    more = {**times, "recomputation": 5.0, "optimizer": 1e-3, "pipeline_bubble": 2e-3}
+    plots = [step_plot({"1": times, "2": more, "3": more}), *plots_of(predicted()).values()]
+    for plot in plots:
+        for is_narrow in (False, True):
+            assert 'id="legend' not in plot.svg(is_narrow=is_narrow).replace(f"{plot.name}-", "")
+    text = plots[0].svg(is_narrow=True)
+    names = re.findall(r">([a-z][a-z ]+)</text>", text)
+
+    assert sorted(names) == [
+        *("compute", "exposed communication", "host overhead", "other parts", "recomputation")
+    ]
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+def test_names_of_parts_lie_apart_and_on_no_line(*, is_narrow: bool) -> None:
+    """Thin parts at the end of a bar, where names have least room."""
+    parts = dict.fromkeys(COMPONENT_WORDS, 1.0)
+    spots = [NamedSpot(part_in_words(name), 50 + 2.0 * i, 0) for i, name in enumerate(parts)]
+    found = []
+
+    def draw(axes: Any) -> None:
+        axes.set_xlim(0.0, 110.0)
+        axes.figure.draw_without_rendering()
+        found.append(rows_above(axes, spots))
+
+    Plot(name="names", title="", summary="", draw=draw).svg(is_narrow=is_narrow)
+
+    assert found[0].is_clear
+    assert found[0].rows <= len(spots)
 
 
 def test_memory_in_a_picture_includes_what_is_no_tensor() -> None:

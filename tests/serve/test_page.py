@@ -96,6 +96,9 @@ def test_without_its_server_the_page_keeps_what_was_chosen(page: Any) -> None:
     page.select_option("[name=recompute]", "full")
     page.wait_for_selector("#figures [role=alert]")
     assert "does not answer" in page.inner_text("#figures")
+    page.set_viewport_size({"width": 390, "height": 844})
+    box = page.locator("#figures [role=alert]").bounding_box()
+    assert 0 < box["y"] < 844  # in sight beside the control that was moved
     page.unroute(parts)
     with page.expect_response(re.compile("/controls")):
         page.select_option("[name=sharding]", "zero2")

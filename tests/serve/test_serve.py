@@ -216,6 +216,28 @@ def test_a_search_whose_page_was_closed_ends() -> None:
         PageState.of({"x": "y"})
 
 
+def test_a_search_for_what_is_no_job_is_refused_at_once(server: Server) -> None:
+    """Whoever mistyped a name need not wait for a process to start."""
+    status, text = server.ask(f"/plans?{urlencode({**START, 'model': 'lama'})}", method="POST")
+
+    assert status == 422
+    assert "did you mean" in text
+
+
+def test_a_search_does_not_read_the_strategy_of_the_controls(server: Server) -> None:
+    """Who presses Plan because no strategy fits the controls gets one that does."""
+    wrong = urlencode({**START, **SMALL, "tp": "3", "more": "tp: 5"})
+    status, text = server.ask(f"/plans?{wrong}", method="POST")
+    number = re.search('data-number="([^"]+)"', text)
+    assert status == 201
+    assert number is not None
+    while 'data-over="no"' in text:
+        time.sleep(0.2)
+        text = server.ask(f"/plans/{number[1]}")[1]
+
+    assert "Best by time" in text
+
+
 def test_a_framework_that_there_is_not_is_refused(server: Server) -> None:
     """With the nearest that there is."""
     status, text = server.ask("/framework.zip?" + urlencode({**SMALL, "to": "torchtitn"}))

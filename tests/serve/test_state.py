@@ -145,6 +145,21 @@ def test_adapters_on_frozen_weights_can_be_chosen() -> None:
     }
 
 
+def test_power_limits_are_those_that_the_device_can_keep() -> None:
+    """Below its rated power in twentieths; the rated power needs no limit."""
+    offered = {}
+    for node in ("dgx-h100", "2x-rtx-4090"):
+        state = PageState.of({**START, "node": node, "power_limit": "1 W"})
+        offered[node] = dict(choices(state, NONE))["power_limit"]
+    rated, *lower = offered["dgx-h100"]
+    job = PageState.of({**START, "power_limit": lower[0].value}).job(NONE)
+
+    assert (rated.value, rated.label) == ("", "rated power, 700 W")
+    assert (lower[0].value, lower[-1].value) == ("665 W", "210 W")
+    assert job.cluster.power_limit_w == 665.0
+    assert offered["2x-rtx-4090"][0].label == "rated power, 450 W"
+
+
 def test_what_the_software_lacks_cannot_be_chosen() -> None:
     """Torchtitan has no ZeRO-1."""
     found = dict(choices(PageState.of(START), NONE))

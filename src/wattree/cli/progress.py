@@ -39,7 +39,5 @@ class Lines:
             return
         self._reported_at_s = now
         left_s = (now - self._began) / (done - before) * (total - done)
-        tell(
-            f"wattree: {done:,} of {counted(total, 'point')}, {self.rate(done - before)}, about "
-            f"{format_time(left_s)} left"
-        )
+        left = f", about {format_time(left_s)} left" if done < total else ""
+        tell(f"wattree: {done:,} of {counted(total, 'point')}, {self.rate(done - before)}{left}")

@@ -225,7 +225,7 @@ def split_bubble_s(
     With `f`, `b` and `w` the times of a stage's forward, input gradient and weight gradient, its
     `p` stages begin together and the step ends with the last of them. So ZB-H2 and ZB-V, whose
     stages are never idle between their first and last work [1, 2], keep the fill of `p - 1`
-    forwards. For `w > b` ZB-V's is some 15 % short of what orders played with such times give.
+    forwards. For `w > b` ZB-V's is some 15 % short of what simulated orders give at such times.
 
     References:
         [1] P. Qi et al., "Zero bubble pipeline parallelism", ICLR 2024, Table 1.

@@ -98,7 +98,7 @@ class ClusterTiming:
     Attributes:
         cluster: Rank r on device r.
         rates: What its devices reach.
-        roofline: Reckon compute from operations and bytes even where a time was recorded.
+        roofline: Compute times from operations and bytes even where a time was recorded.
     """
 
     cluster: Cluster

@@ -40,9 +40,9 @@ def slowdowns(
 ) -> dict[int, Slowdown]:
     """Return the slowdown of each task that spans leaves, relative to leaves of its own.
 
-    Its step is played on its nodes, at the same time as steps of those that it meets, in the mean
-    over how their steps lie. Nothing is played on a fabric that is not oversubscribed: there nodes
-    of different jobs share no link that fills up.
+    Its step is simulated on its nodes, at the same time as steps of those that it meets, in the
+    mean over how their steps lie. Nothing is simulated on a fabric that is not oversubscribed:
+    there nodes of different jobs share no link that fills up.
 
     Args:
         cluster: All of it.

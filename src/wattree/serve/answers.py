@@ -98,6 +98,15 @@ class Answers:
                 return {"values": state.values, "choices": found}
             found[name] = values
 
+    def check(self, state: PageState) -> None:
+        """Raise an error for a state that is no job.
+
+        Raises:
+            WattreeError: Every problem is listed.
+        """
+        with self._urgently():
+            state.job(self.files)
+
     def figures(self, state: PageState) -> str:
         """Return the figures of a state by the closed form, or its problems."""
         cards, notes, problems = self._figures_or_problems(state)

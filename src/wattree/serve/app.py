@@ -136,6 +136,7 @@ class _Served:
     async def start_plan(self, request: Request) -> Response:
         """Start a search for a state."""
         state = PageState.of(_query(request))
+        await run_in_threadpool(self._answers.check, state.without_strategy())
         started = self._plans.start(state, self._answers.files)
         if started is None:
             raise JobError("plan", ["other searches are running; wait for one, or cancel it"])
@@ -219,7 +220,7 @@ async def _html(function: Callable[..., str], *arguments: Any) -> Response:
 
 
 async def _while_wanted(request: Request, function: Callable[..., Any]) -> Any:
-    """Return what a function answers, which is told when the browser does not wait for it."""
+    """Return the answer of a function, which can ask whether the browser still waits for it."""
     is_gone = False
     called = partial(function, is_unwanted=lambda: is_gone)
     asked = asyncio.ensure_future(run_in_threadpool(called))

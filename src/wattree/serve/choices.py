@@ -9,10 +9,10 @@ from typing import Final
 
 from wattree.cost import SOFTWARE
 from wattree.errors import JobError, StrategyError, WattreeError
-from wattree.hardware import Precision
+from wattree.hardware import Cluster, Precision
 from wattree.job.offers import lacking, offer_of
-from wattree.predict import check_strategy
-from wattree.serve.state import AXES, LORA_BASES, STRATEGY_KEYS, PageState
+from wattree.predict import check_strategy, usual_limits_w
+from wattree.serve.state import AXES, LORA_BASES, PageState
 from wattree.strategy import CONTEXTS, RECOMPUTATIONS, SHARDINGS
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 from wattree.units import whole_number
@@ -30,7 +30,7 @@ class ControlChoice:
     """One value of a control.
 
     Attributes:
-        value: As a job file writes it.
+        value: As a job file writes it; empty for what applies without one.
         label: For people.
         why_not: Why it cannot be chosen; empty where it can.
     """
@@ -51,17 +51,26 @@ def choices(
     yield "precision", [ControlChoice(str(each)) for each in Precision]
     yield "software", [ControlChoice(name, label=each.title) for name, each in SOFTWARE.items()]
     yield "lora_base", [ControlChoice(value) for value in LORA_BASES]
+    cluster = _cluster(state, files)
+    yield "power_limit", [] if cluster is None else _power_limits(cluster)
     known = _objections(state, files)
-    for name, values in _values(state, files).items():
+    devices = _SOME_DEVICES if cluster is None else cluster.devices
+    for name, values in _values(state, devices).items():
         yield (
             name,
             [ControlChoice(v, why_not=_why_not(state, files, name, v, known)) for v in values],
         )
 
 
-def _values(state: PageState, files: Mapping[str, Path]) -> dict[str, Sequence[str]]:
+def _power_limits(cluster: Cluster) -> list[ControlChoice]:
+    """Return the limits that devices can keep, the rated power first, which needs none."""
+    rated_w, *lower_w = usual_limits_w(cluster)
+    rated = ControlChoice("", label=f"rated power, {rated_w:g} W")
+    return [rated, *(ControlChoice(f"{limit_w:g} W") for limit_w in lower_w)]
+
+
+def _values(state: PageState, devices: int) -> dict[str, Sequence[str]]:
     """Return the values of the controls of the strategy, legal or not."""
-    devices = _devices(state, files)
     degrees = _divisors(devices, _MOST_RANKS)
     batch = whole_number(state.values.get("global_batch", "")) or 1
     return {
@@ -113,10 +122,10 @@ def _brief(problem: str) -> str:
     return problem.partition("; ")[0].rpartition(": ")[2]
 
 
-def _devices(state: PageState, files: Mapping[str, Path]) -> int:
-    """Return the devices of the cluster; some number where it is none yet."""
+def _cluster(state: PageState, files: Mapping[str, Path]) -> Cluster | None:
+    """Return the cluster of a state; None where it is none yet."""
+    values = {**state.without_strategy().values, "power_limit": ""}
     try:
-        values = {name: value for name, value in state.values.items() if name not in STRATEGY_KEYS}
-        return PageState({**values, "more": ""}).job(files).cluster.devices
+        return PageState({k: v for k, v in values.items() if v}).job(files).cluster
     except WattreeError:
-        return _SOME_DEVICES
+        return None

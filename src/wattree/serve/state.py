@@ -153,12 +153,17 @@ class PageState:
 
     def _with(self, strategy: Mapping[str, object]) -> PageState:
         """Return the state with a strategy, as the section of a job file."""
-        values = {
-            name: v for name, v in self.values.items() if name not in (*STRATEGY_KEYS, "more")
-        }
         further = {key: value for key, value in strategy.items() if key not in STRATEGY_KEYS}
-        values |= {key: str(strategy[key]).lower() for key in STRATEGY_KEYS if key in strategy}
-        return PageState(values | ({"more": yaml_text(further).strip()} if further else {}))
+        values = {key: str(strategy[key]).lower() for key in STRATEGY_KEYS if key in strategy}
+        return PageState(
+            {**self.without_strategy().values, **values}
+            | ({"more": yaml_text(further).strip()} if further else {})
+        )
+
+    def without_strategy(self) -> PageState:
+        """Return the state with a strategy left open, as it is for plans."""
+        left = {k: v for k, v in self.values.items() if k not in (*STRATEGY_KEYS, "more")}
+        return PageState(left)
 
     def means(self, described: Mapping[str, object], files: Mapping[str, Path]) -> bool:
         """Return whether the job has this strategy, as `describe_options` writes it."""

@@ -114,7 +114,7 @@ def _framework(report: Callable[..., None], state: PageState, files: Files, name
 def _plan(report: Callable[..., None], state: PageState, files: Files) -> str:
     """Return the result of a search, each strategy with its address."""
     os.nice(_NICENESS)  # a step that someone opens goes first
-    found = wattree.plan(state.job(files), progress=report)
+    found = wattree.plan(state.without_strategy().job(files), progress=report)
     links = [urlencode(state.with_options(idea[0].options, files).values) for idea in found.ideas]
     return fragment("plan_result.html.j2", plan=plan_view(found), links=links)
 

@@ -82,7 +82,7 @@ def sync_tasks(
 ) -> np.ndarray:
     """Return the task of one collective between replicas; none if the group is one rank.
 
-    Equal collectives have one array, which nobody writes to. The memory that one takes and gives
+    Equal collectives have one array, which is never written to. The memory that one takes and gives
     back is `alloc_bytes` and `free_bytes`, of a `category`.
     """
     memory = float(alloc_bytes), float(free_bytes), category

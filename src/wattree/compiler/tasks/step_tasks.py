@@ -129,7 +129,7 @@ def _executed_alone(
 ) -> StageProgram:
     """Return a program whose tasks have their uncontended work.
 
-    Closed forms reckon with all groups at once; the executor shares links by itself.
+    Closed forms count all groups at once; the executor shares links by itself.
     """
     if not step.kind.shares:
         return program

@@ -47,7 +47,7 @@ SHORT = {
     "power_w": "power",
     "capital_usd": "capital",
 }
-#: Changes below this share are called none. Played and closed-form times differ by more.
+#: Changes below this share are called none. Simulated and closed-form times differ by more.
 _SAME = 0.0005
 #: Points alike that are named; more are counted.
 _MOST_TIES = 5

@@ -8,14 +8,23 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from wattree.report.plots.figure import INK, SERIES, label_end, legend, part_colors
+from wattree.report.plots.figure import INK, SERIES, label_end, part_colors
+from wattree.report.plots.named import ROW, NamedSpot, rows_above, write_above
 from wattree.report.words import part_in_words
 from wattree.trace import Trace
 
 #: Kinds of links that are drawn.
 _LINKS: Final = 10
-#: Parts below this share of the longest step are not drawn.
-_SHOWN_SHARE: Final = 1e-3
+#: Parts below this share of the longest bar are one, as names at lines need room.
+_THIN: Final = 0.008
+_OTHER: Final = "other parts"
+_PALE: Final = "#bbbbbb"
+#: Height of a bar, what is free above it, and what lies below all. [typographic points]
+_BAR: Final = 18.0
+_BETWEEN: Final = 12.0
+_BELOW: Final = 42.0
+#: Width of a picture in longest bars, in the order of trying: wider ones have more room for names.
+_ROOMS: Final = (1.14, 1.4, 1.9, 3.0)
 #: Share of the longest bar that a label takes: closer to the line of the limit it would meet it.
 _LABEL: Final = 0.18
 #: Of labels of points: width of a character, height, and that of a mark. [typographic points]
@@ -59,29 +68,71 @@ class Bars:
 
 
 def draw_bars(axes: Any, bars: Bars) -> None:
-    """Draw a bar for each sum, made of its parts, the total at its end."""
-    totals = [sum(parts.values()) for parts in bars.parts.values()]
-    longest = max([*totals, bars.limit or 0.0, 0.0]) / bars.scale or 1.0
-    names = list(bars.parts)
-    parts = list(dict.fromkeys(part for each in bars.parts.values() for part in each))
-    colors, left = part_colors(parts, bars.known), np.zeros(len(names))
-    for part in parts:
-        width = np.array([bars.parts[name].get(part, 0.0) for name in names]) / bars.scale
-        if width.max(initial=0.0) >= _SHOWN_SHARE * longest:
-            style = {"color": colors[part], "label": part_in_words(part), "height": 0.6}
-            axes.barh(names, width, left=left, **style)
-        left = left + width
+    """Draw a bar for each sum, made of its parts with their names, the total at its end."""
+    sums = {name: _merged(parts, bars) for name, parts in bars.parts.items()}
+    totals = [sum(parts.values()) for parts in sums.values()]
     limit = (bars.limit or 0.0) / bars.scale
-    for row, total in enumerate(left):
+    longest = max([*totals, limit]) or 1.0
+    axes.set(xlabel=f"{bars.quantity} [{bars.unit}]", yticks=range(len(sums)), yticklabels=sums)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0.0)
+    for room in _ROOMS:
+        axes.set_xlim(0.0, room * longest)
+        axes.figure.draw_without_rendering()  # widths as they will be
+        named = [rows_above(axes, spots) for spots in _spots(sums, longest)]
+        if all(rows.is_clear for rows in named):
+            break
+    middles, bottom = [], 0.0
+    colors = {_OTHER: _PALE} | part_colors(
+        list(dict.fromkeys(part for parts in sums.values() for part in parts if part != _OTHER)),
+        bars.known,
+    )
+    for parts, spots, rows in zip(sums.values(), _spots(sums, longest), named, strict=True):
+        top = bottom + _BETWEEN + ROW * rows.rows
+        middles.append(top + _BAR / 2)
+        left = 0.0
+        for part, width in parts.items():
+            axes.barh(middles[-1], width, left=left, color=colors[part], height=_BAR)
+            left += width
+        inside = [spot._replace(y=top + 4.0) for spot in spots]
+        write_above(axes, inside, rows, top - 5.0)
         # Beyond the line of the limit where it would be written across that.
-        at = limit if 0.0 < limit - total < _LABEL * longest else total
-        label_end(axes, at, row, f"{_three_digits(total)} {bars.unit}")
+        at = limit if 0.0 < limit - left < _LABEL * longest else left
+        label_end(axes, at, middles[-1], f"{_three_digits(left)} {bars.unit}")
+        bottom = top + _BAR
     if bars.limit is not None:
-        axes.axvline(limit, color=INK, linewidth=1.0, linestyle="--")
-    room = 0.5 if len(names) == 1 else 0.0  # else a single bar would fill the picture
-    axes.set_ylim(len(names) - 0.5 + room, -0.5 - room)
-    axes.set(xlabel=f"{bars.quantity} [{bars.unit}]", xlim=(0.0, 1.14 * longest))
-    legend(axes)
+        axes.vlines(limit, middles[0] - _BAR, bottom, color=INK, linewidth=1.0, linestyle="--")
+    axes.set_yticks(middles, list(sums))
+    axes.set_ylim(bottom + _BETWEEN / 2, 0.0)
+    axes.figure.set_figheight((bottom + _BETWEEN / 2 + _BELOW) / 72.0)
+
+
+def _merged(parts: Mapping[str, float], bars: Bars) -> dict[str, float]:
+    """Return the parts of a bar in its unit; several that are too thin to be named are one."""
+    longest = max([*(sum(each.values()) for each in bars.parts.values()), bars.limit or 0.0])
+    thin = {
+        part
+        for part in dict.fromkeys(part for each in bars.parts.values() for part in each)
+        if max(each.get(part, 0.0) for each in bars.parts.values()) < _THIN * longest
+    }
+    shown = {p: amount / bars.scale for p, amount in parts.items() if amount and p not in thin}
+    rest = sum(parts.get(part, 0.0) for part in thin) / bars.scale
+    return shown | ({_OTHER: rest} if rest else {})
+
+
+def _spots(sums: Mapping[str, Mapping[str, float]], longest: float) -> list[list[NamedSpot]]:
+    """Return what is named above each bar: every part once, at the first bar that shows it."""
+    found, named = [], set()
+    for parts in sums.values():
+        spots, left = [], 0.0
+        for part, width in parts.items():
+            most = max(each.get(part, 0.0) for each in sums.values())
+            if part not in named and width >= min(most, _THIN * longest):
+                named.add(part)
+                spots.append(NamedSpot(part_in_words(part), left + width / 2, 0.0))
+            left += width
+        found.append(spots)
+    return found
 
 
 def _three_digits(value: float) -> str:

@@ -146,7 +146,6 @@ def _style() -> Any:
         "font.size": 9.5,
         "axes.edgecolor": _LINE,
         "axes.titlesize": 11,
-        "legend.frameon": False,
         "path.simplify": True,
         **dict.fromkeys(
             ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), INK
@@ -181,16 +180,6 @@ def label_end(axes: Any, value: float, row: float, text: str) -> None:
 def is_narrow(axes: Any) -> bool:
     """Return whether they are drawn for a column or a narrow window."""
     return bool(axes.figure.get_figwidth() < _WIDTH_IN)
-
-
-def legend(axes: Any) -> None:
-    """List the series: right of wide axes in the order of their stack, above narrow ones."""
-    handles, labels = axes.get_legend_handles_labels()
-    if is_narrow(axes):
-        place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2}
-        axes.legend(handles, labels, **place, fontsize=8.5, handlelength=1.0, columnspacing=1.0)
-    else:
-        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def part_colors(parts: Sequence[str], known: Sequence[str]) -> dict[str, str]:

@@ -43,7 +43,6 @@ def step_plot(
         title=title or f"Where the {timed} goes",
         summary=f"{_in_words(parts, format_time)}.",
         draw=partial(draw_bars, bars=bars),
-        height_in=_height(len(parts)),
     )
 
 
@@ -102,13 +101,7 @@ def bars_plot(name: str, title: str, bars: Bars, shown: Any, more: str = "") -> 
         title=title,
         summary=f"{_in_words(bars.parts, shown)}.{more}",
         draw=partial(draw_bars, bars=bars),
-        height_in=_height(len(bars.parts)),
     )
-
-
-def _height(bars: int) -> float:
-    """Return the height of a picture, with room for its legend. [inch]"""
-    return 1.9 + 0.42 * bars
 
 
 def _in_words(parts: Mapping[str, Mapping[str, float]], shown: Any) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import Phase, StreamKind
-from wattree.report.plots.figure import GROUND, INK, SERIES, legend, part_colors, time_unit
+from wattree.report.plots.figure import GROUND, INK, SERIES, part_colors, time_unit
+from wattree.report.plots.named import ROW, NamedSpot, rows_above, write_above, write_beside
 from wattree.report.trace_counters import memory_levels
 from wattree.report.words import COMPONENT_WORDS, part_in_words
 from wattree.trace import COMPONENTS, PowerOverTime, Trace
@@ -28,6 +29,10 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "optimizer": Phase.OPTIMIZER,
 }
 _COMMUNICATION: Final = "communication"
+#: Height of a row of a timeline. [typographic points]
+_PITCH: Final = 29.0
+#: Share of its most at which a series is thick enough to be pointed at.
+_THICK: Final = 0.5
 
 
 def draw_memory(axes: Any, trace: Trace, capacity_bytes: float, other_bytes: float = 0.0) -> None:
@@ -42,23 +47,17 @@ def draw_memory(axes: Any, trace: Trace, capacity_bytes: float, other_bytes: flo
     graph = trace.graph
     times_s, levels = fullest_memory(trace)
     edges, unit = _times(times_s)
-    below = np.full(len(levels), other_bytes / 2**30)
-    if other_bytes:
-        style = {"color": SERIES[len(graph.category_names) % len(SERIES)], "label": "framework"}
-        axes.stairs(below, edges, fill=True, **style)
     # What changes over the step lies on top of what does not.
     held = np.flatnonzero(levels.any(axis=0))
-    for category in held[np.argsort(np.ptp(levels[:, held], axis=0), kind="stable")]:
-        gib = levels[:, category] / 2**30
-        axes.stairs(
-            below + gib,
-            edges,
-            baseline=below,
-            fill=True,
-            color=SERIES[category % len(SERIES)],
-            label=part_in_words(graph.category_names[category]),
-        )
-        below = below + gib
+    held = held[np.argsort(np.ptp(levels[:, held], axis=0), kind="stable")]
+    names = [part_in_words(graph.category_names[category]) for category in held]
+    colors = [SERIES[category % len(SERIES)] for category in held]
+    bands = [levels[:, category] / 2**30 for category in held]
+    if other_bytes:
+        names.insert(0, "framework")
+        colors.insert(0, SERIES[len(graph.category_names) % len(SERIES)])
+        bands.insert(0, np.full(len(levels), other_bytes / 2**30))
+    spots, most = _draw_bands(axes, edges, names, bands, colors)
     axes.axhline(capacity_bytes / 2**30, color=INK, lw=1, ls="--")
     # Written over what does not fit, the word needs a ground.
     axes.annotate(
@@ -69,11 +68,11 @@ def draw_memory(axes: Any, trace: Trace, capacity_bytes: float, other_bytes: flo
         ha="right",
         va="bottom",
         fontsize=8.5,
-        **({"bbox": GROUND} if below.max() > capacity_bytes / 2**30 else {}),
+        **({"bbox": GROUND} if most > capacity_bytes / 2**30 else {}),
     )
     axes.set(xlabel=f"time in the step [{unit}]", ylabel="memory of the device [GiB]")
-    axes.set(xlim=(0.0, edges[-1]), ylim=(0.0, 1.08 * max(below.max(), capacity_bytes / 2**30)))
-    legend(axes)
+    axes.set(xlim=(0.0, edges[-1]), ylim=(0.0, 1.08 * max(most, capacity_bytes / 2**30)))
+    write_beside(axes, spots)
 
 
 def fullest_memory(trace: Trace) -> tuple[Floats, Floats]:
@@ -102,16 +101,36 @@ def draw_power(axes: Any, power: PowerOverTime) -> None:
     edges, unit = _times(np.arange(bins + 1) * power.width_s)
     most = sum(max(power.by_component[name]) for name in names) if names else 1.0
     scale, prefix = next(((s, p) for s, p in ((1e6, "M"), (1e3, "k")) if most >= s), (1.0, ""))
-    below = np.zeros(bins)
     colors = part_colors(names, tuple(COMPONENT_WORDS))
-    for name in names:
-        watts = np.asarray(power.by_component[name]) / scale
-        style = {"color": colors[name], "label": part_in_words(name), "fill": True}
-        axes.stairs(below + watts, edges, baseline=below, **style)
-        below = below + watts
+    spots, top = _draw_bands(
+        axes,
+        edges,
+        [part_in_words(name) for name in names],
+        [np.asarray(power.by_component[name]) / scale for name in names],
+        [colors[name] for name in names],
+    )
     axes.set(xlabel=f"time in the step [{unit}]", ylabel=f"power before PUE [{prefix}W]")
-    axes.set(xlim=(0.0, edges[-1] or 1.0), ylim=(0.0, 1.05 * float(below.max(initial=0.0)) or 1.0))
-    legend(axes)
+    axes.set(xlim=(0.0, edges[-1] or 1.0), ylim=(0.0, 1.05 * top or 1.0))
+    write_beside(axes, spots)
+
+
+def _draw_bands(
+    axes: Any,
+    edges: Floats,
+    names: Sequence[str],
+    bands: Sequence[Floats],
+    colors: Sequence[str],
+) -> tuple[list[NamedSpot], float]:
+    """Draw series on top of each other; return where each can be named, and the highest sum."""
+    below, spots = np.zeros(len(edges) - 1), []
+    for name, band, color in zip(names, bands, colors, strict=True):
+        axes.stairs(below + band, edges, baseline=below, fill=True, color=color)
+        # The last moment at which it is about as thick as ever.
+        last = int(np.flatnonzero(band >= _THICK * band.max(initial=0.0))[-1])
+        x = float(edges[last : last + 2].mean()) if last < len(band) - 1 else float(edges[-1])
+        spots.append(NamedSpot(name, x, float(below[last] + band[last] / 2)))
+        below = below + band
+    return spots, float(below.max(initial=0.0))
 
 
 def draw_timeline(axes: Any, trace: Trace) -> None:
@@ -127,23 +146,34 @@ def draw_timeline(axes: Any, trace: Trace) -> None:
     colors = dict(zip([*_PHASES, _COMMUNICATION], SERIES, strict=False))
     shares = [busy_shares(trace, row, bins) for row in range(rows)]
     shown = [name for name in colors if any(each[name].any() for each in shares)]
+    spots: dict[str, NamedSpot] = {}
     for row in range(rows):
-        base = np.full(bins, row + 0.58)
-        for name in shown:
-            share = shares[row][name]
-            label, height = name if row == 0 else None, 0.58
+        base = np.full(bins, (row + 0.58) * _PITCH)
+        for place, name in enumerate(shown, start=1):
+            share, height = shares[row][name], 0.58 * _PITCH
             if name == _COMMUNICATION:
-                base, height = np.full(bins, row + 0.88), 0.25
-            style = {"fill": True, "color": colors[name], "label": label, "linewidth": 0}
+                base, height = np.full(bins, (row + 0.88) * _PITCH), 0.25 * _PITCH
+            style = {"fill": True, "color": colors[name], "linewidth": 0}
             axes.stairs(base - height * share, edges, baseline=base, **style)
+            if name not in spots and share.any():
+                full = np.flatnonzero(share >= _THICK * share.max())
+                at = full[np.argmin(abs(full - bins * place / len(shown)))]  # apart from others
+                x, y = edges[at : at + 2].mean(), base[at] - height * share[at] / 2
+                spots[name] = NamedSpot(name, float(x), float(y))
             base = base - height * share
     hidden = len(graph.class_names) - rows
     names = [name.split(" (")[0] for name in graph.class_names[:rows]]
-    axes.set_yticks(np.arange(rows) + 0.4, names)
-    axes.set(xlabel=f"time in the step [{unit}]", xlim=(0.0, edges[-1]), ylim=(rows, -0.1))
+    axes.set_yticks((np.arange(rows) + 0.4) * _PITCH, names)
+    axes.set(xlabel=f"time in the step [{unit}]", xlim=(0.0, edges[-1]))
+    axes.set_ylim(rows * _PITCH, -ROW)
     if hidden:
         axes.set_ylabel(f"{hidden} more groups")
-    legend(axes)
+    sent = spots.pop(_COMMUNICATION, None)
+    write_beside(axes, [sent._replace(x=float(edges[-1]))] if sent else [])
+    above = list(spots.values())
+    lines = rows_above(axes, above)
+    axes.set_ylim(rows * _PITCH, -ROW * lines.rows - 4.0)
+    write_above(axes, above, lines, -2.0)
 
 
 def busy_shares(trace: Trace, rank_class: int, bins: int) -> dict[str, Floats]:

@@ -31,8 +31,8 @@ async function part(address, options) {
 }
 
 function say(text) {
-  const line = document.createElement("p");
-  line.className = "warn"; line.setAttribute("role", "alert"); line.textContent = text;
+  const line = document.createElement("div");
+  line.className = "problems warn"; line.setAttribute("role", "alert"); line.textContent = text;
   return line.outerHTML;
 }
 

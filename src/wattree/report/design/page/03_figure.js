@@ -20,7 +20,7 @@ function themed(layout, theme) {
   const found = {
     paper_bgcolor: theme.page, plot_bgcolor: theme.page, font: { color: theme.ink, size: innerWidth < 600 ? 11 : 13 },
     margin: { l: 60, r: 15, t: 15, b: 50 }, height: 420, hoverlabel: { align: "left" },
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, ...layout,
+    showlegend: false, ...layout,
   };
   const axes = Object.keys(layout).filter((key) => /^[xy]axis/.test(key));
   for (const key of ["xaxis", "yaxis", ...axes]) found[key] = { ...axis, ...layout[key] };
@@ -83,7 +83,7 @@ class Figure {
     const layout = themed(said.layout, PAPER);
     if (study.marked) {
       layout.margin = { ...layout.margin, t: layout.margin.t + 20 };
-      layout.annotations = [{ text: plain(study.marked), showarrow: false, xref: "paper", yref: "paper", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom", font: { size: 11 } }];
+      layout.annotations = [...(layout.annotations || []), { text: plain(study.marked), showarrow: false, xref: "paper", yref: "paper", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom", font: { size: 11 } }];
     }
     const url = await Plotly.toImage({ data: said.data, layout }, size);
     const link = document.createElement("a");

@@ -29,10 +29,11 @@ function scatterFigure() {
       { ...places(front), mode: "lines+markers", name: "front", line: { color: theme.ink, width: 1.5, shape: "hv" }, marker: { color: theme.ink, size: 7, symbol: "diamond" } },
       { ...places(chosen), mode: "markers", name: "selected", marker: { color: theme.mark, size: 13, symbol: "circle-open", line: { width: 3 } } },
     ];
-    const left = points.length - known.length;
+    const last = front[front.length - 1], ends = [{ text: "front", color: theme.ink, x: xs[last] / xScale[0], y: ys[last] / yScale[0] }, ...levelEnds(known, hue(), (p) => ({ x: xs[p] / xScale[0], y: ys[p] / yScale[0] }))];
+    const left = points.length - known.length, most = Math.max(...known.map((p) => ys[p])) / yScale[0];
     return {
       data,
-      layout: { xaxis: { title: { text: `${across.label} [${xScale[1]}]` } }, yaxis: { title: { text: `${up.label} [${yScale[1]}]` } }, hovermode: "closest", height: 460 },
+      layout: { xaxis: { title: { text: `${across.label} [${xScale[1]}]` } }, yaxis: { title: { text: `${up.label} [${yScale[1]}]` } }, hovermode: "closest", height: 460, annotations: endLabels(ends, most, 375) },
       summary: `${known.length.toLocaleString("en")} points, every one drawn; ${front.length} of them on the front of these two` + (left ? `; ${left} lack one of the figures` : ""),
       head: ["Point on the front", across.label, up.label, "Strategy", ...varied.map((axis) => axis.label)],
       rows: front.map((p) => [pointName(p), figureText(xs[p], across.unit), figureText(ys[p], up.unit), study.workloads.map((w) => strategyAt(w, p)).join("; "), ...varied.map((axis) => levelAt(axis, p))]),
@@ -52,6 +53,17 @@ function scaled(figure, values, points) {
   let most = 0;
   for (const point of points) if (values[point] > most) most = values[point];
   return scaleOf(figure.unit, most);
+}
+
+/** The point furthest right of each level of an axis that has no scale, to name its color there. */
+function levelEnds(points, name, place) {
+  const axis = byName(study.axes, name);
+  if (!axis || axis.numbers) return [];
+  const codes = column(axis.codes);
+  return axis.levels.flatMap((text, code) => {
+    const [first, ...others] = points.filter((p) => codes[p] === code).map(place);
+    return first ? [{ text, color: COLORS[code % COLORS.length], ...others.reduce((far, one) => (one.x > far.x ? one : far), first) }] : [];
+  });
 }
 
 /** Color by the level of an axis: ordered axes by a scale, names by kind. */

@@ -1,7 +1,7 @@
 // Strategy × resource: in each cell the best of the points that are shown, relative to the best.
 const MOST_ROWS = 40;
 /** Kinds of rows and columns of which every pair has a grid, and the space between two. */
-const MOST_KINDS = 3, HEAT_GAP = 90;
+const MOST_KINDS = 4, HEAT_GAP = 90;
 
 function heatFigure() {
   const changed = () => figure.mark();

@@ -5,14 +5,35 @@ const SHOWN_SHARE = 5e-4;
 
 function barFigures(front) {
   const changed = () => made.forEach((figure) => figure.mark());
-  const workload = choices("bars-workload", study.workloads.map((one) => [one.name, one.name]), study.workloads[0].name, changed);
+  const few = study.workloads.length <= MOST_PANELS, names = few ? [] : study.workloads.map((one) => [one.name, one.name]);
+  const workload = choices("bars-workload", names, study.workloads[0].name, changed);
   const time = (one) => ({ parts: one.time_parts, whole: byName(one.figures, "step_time_s")?.values, unit: "s", what: "time of a step" });
   const energy = (one) => ({ parts: one.energy_parts, whole: one.step_energy, unit: "J", what: "energy of a step" });
   const made = [["time-bars", time], ["energy-bars", energy]].map(([id, parts]) =>
-    new Figure(id, (theme) => stacked(workloadNamed(workload()), parts, front, theme), {
+    new Figure(id, (theme) => stackedPanels(few ? study.workloads : [workloadNamed(workload())], parts, front, theme), {
       on: ["shown", "selected", "theme"],
       prepare: (canvas) => canvas.on("plotly_click", (event) => toggle([event.points[0].customdata])),
     }));
+}
+
+/** A panel for each workload, one above the other. */
+function stackedPanels(workloads, choose, front, theme) {
+  const all = workloads.map((one) => stacked(one, choose, front, theme)), drawn = all.filter((one) => !one.empty);
+  if (drawn.length < 2) return drawn[0] || all[0];
+  const numbers = drawn.map((_, i) => (i ? String(i + 1) : "")), put = (one, i, more) => ({ ...one, ...more(numbers[i]) });
+  const title = (one, number) => ({ text: plain(one.workload.name), xref: `x${number} domain`, yref: `y${number} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", showarrow: false });
+  const right = Math.max(...drawn.map((one) => one.layout.margin.r)), heads = [...new Set(drawn.flatMap((one) => one.head))];
+  return {
+    ...drawn[0],
+    data: drawn.flatMap((one, i) => one.data.map((bar) => put(bar, i, (number) => ({ xaxis: `x${number}`, yaxis: `y${number}` })))),
+    layout: {
+      barmode: "stack", height: 440 * drawn.length, margin: { ...drawn[0].layout.margin, r: right, t: 30 }, grid: { rows: drawn.length, columns: 1, pattern: "independent", ygap: 0.3 },
+      annotations: drawn.flatMap((one, i) => [title(one, numbers[i]), ...one.layout.annotations.map((note) => put(note, i, (number) => ({ xref: `x${number}`, yref: `y${number}` })))]),
+      ...Object.assign({}, ...drawn.map((one, i) => ({ [`xaxis${numbers[i]}`]: one.layout.xaxis, [`yaxis${numbers[i]}`]: one.layout.yaxis }))),
+    },
+    head: ["Workload", ...heads],
+    rows: drawn.flatMap((one) => one.rows.map((row) => [one.workload.name, ...heads.map((head) => row[one.head.indexOf(head)] ?? "")])),
+  };
 }
 
 function stacked(workload, choose, front, theme) {
@@ -42,9 +63,9 @@ function stacked(workload, choose, front, theme) {
   });
   const mark = (p) => (column(workload.simulated)[p] ? "" : "≈");
   return {
-    data,
+    data, workload,
     layout: {
-      barmode: "stack", height: 440, showlegend: false, annotations: endLabels(ends, 1.05 * (most / factor), 375), margin: { l: 60, r: roomFor(ends.map((end) => end.text)), t: 15, b: 50 },
+      barmode: "stack", height: 440, annotations: endLabels(ends, 1.05 * (most / factor), 375), margin: { l: 60, r: roomFor(ends.map((end) => end.text)), t: 15, b: 50 },
       xaxis: { range: [-0.6, points.length - 0.4], tickvals: points.map((_, i) => i), ticktext: points.map((p) => pointName(p) + mark(p)), title: { text: "point" } },
       yaxis: { title: { text: `${what} [${name}]` } },
     },

@@ -2,8 +2,8 @@
 const MOST_LINES = 8;
 /** Height of the lines of such a plot. */
 const PLOT_PIXELS = 290;
-/** Measures that have a panel each, rather than a choice. */
-const MOST_PANELS = 4;
+/** Measures, lines or workloads that have a panel each, rather than a choice. */
+const MOST_PANELS = 6;
 
 /** What values of an axis buy: a panel for each other axis, or one of a chosen axis where they are many. */
 function worthFigures() {
@@ -41,7 +41,7 @@ function worthPlot(axis, panels, theme) {
   return {
     data: drawn.flatMap((one) => one.data),
     layout: {
-      height: 380 * panels.length, hovermode: "closest", showlegend: false, margin: { l: 60, r: roomFor(lines.map((line) => line.label)), t: 30, b: 50 },
+      height: 380 * panels.length, hovermode: "closest", margin: { l: 60, r: roomFor(lines.map((line) => line.label)), t: 30, b: 50 },
       grid: { rows: panels.length, columns: 1, pattern: "independent", ygap: 0.3 }, annotations: drawn.flatMap((one) => one.annotations), ...Object.assign({}, ...drawn.map((one) => one.axes)),
     },
     summary: panels.length > 1 ? "Each line has the best of all else at every value; “alone” leaves all else as at the best point." : summaryOf(axis, lines),
@@ -119,7 +119,7 @@ function tornadoFigure() {
     return {
       data: panels.flatMap((one, i) => tornadoBars(one, i, names)),
       layout: {
-        barmode: "overlay", height: down * (120 + 30 * names.length) + 20, showlegend: true, grid: { rows: down, columns: across, pattern: "independent", xgap: 0.08, ygap: 0.5 }, ...axes,
+        barmode: "overlay", height: down * (120 + 30 * names.length) + 20, annotations: panels.flatMap((_, i) => sideNames(i)), grid: { rows: down, columns: across, pattern: "independent", xgap: 0.08, ygap: 0.5 }, ...axes,
         shapes: panels.map((_, i) => ({ type: "line", x0: 1, x1: 1, xref: `x${i + 1}`.replace("x1", "x"), yref: `y${i + 1} domain`.replace("y1 ", "y "), y0: 0, y1: 1, line: { color: theme.ink, width: 1 } })),
       },
       summary: "Each axis alone, over its values, from the best point.",
@@ -138,15 +138,22 @@ function panelAxes(one, i, names, across) {
   };
 }
 
+/** What the sides of the line at the best point are, in the colors of their bars. */
+function sideNames(i) {
+  const number = i ? String(i + 1) : "", at = { xref: `x${number}`, yref: `y${number} domain`, x: 1, y: 1, yanchor: "bottom", showarrow: false };
+  const name = (text, xanchor, color) => ({ ...at, text: xanchor === "right" ? `${text} <span style="color:${color}">■</span>` : `<span style="color:${color}">■</span> ${text}`, xanchor });
+  return [name("better", "right", COLORS[2]), name("worse", "left", COLORS[5])];
+}
+
 function tornadoBars(one, i, names) {
   const number = i ? String(i + 1) : "";
   const side = (name, low, high, say, color) => ({
-    type: "bar", orientation: "h", name, legendgroup: name, showlegend: i === 0, xaxis: `x${number}`, yaxis: `y${number}`, marker: { color: color },
+    type: "bar", orientation: "h", name, xaxis: `x${number}`, yaxis: `y${number}`, marker: { color: color },
     y: one.bars.map((bar) => names.indexOf(bar.axis)), base: one.bars.map(low), x: one.bars.map((bar) => high(bar) - low(bar)),
     hoverinfo: "text", hovertext: one.bars.map((bar) => plain(`${bar.axis}: ${say(bar)} (base ${bar.base})`)),
   });
   return [
-    side("better than the best point", (bar) => bar.low, () => 1, (bar) => `${bar.low.toFixed(3)} × at ${bar.at_low}`, COLORS[2]),
+    side("better", (bar) => bar.low, () => 1, (bar) => `${bar.low.toFixed(3)} × at ${bar.at_low}`, COLORS[2]),
     side("worse", () => 1, (bar) => bar.high, (bar) => `${bar.high.toFixed(3)} × at ${bar.at_high}`, COLORS[5]),
   ].filter((trace) => trace.x.some((length) => length > 0));
 }
