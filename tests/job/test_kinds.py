@@ -9,6 +9,8 @@ import pytest
 import wattree
 from wattree.design import load_study
 from wattree.errors import JobError
+from wattree.learn.explain import trace_paths
+from wattree.validation.rows import read_rows
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,16 @@ def test_a_job_is_no_study(root: Path) -> None:
     """The other way round."""
     with pytest.raises(JobError, match="this is a job, expected a design study"):
         load_study(root / "examples" / "llama-3.1-8b-tree.yaml")
+
+
+def test_a_job_is_no_table_and_no_trace(root: Path) -> None:
+    """One line, instead of one for each column; the command for it is named."""
+    job = root / "examples" / "llama-3.1-8b-tree.yaml"
+
+    with pytest.raises(JobError, match=r"this is a job, expected a table of measured runs"):
+        read_rows(job)
+    with pytest.raises(JobError, match=r"this is a job, expected a trace of PyTorch's profiler"):
+        list(trace_paths([job], []))
 
 
 def test_a_job_with_a_missing_key_is_still_a_job() -> None:

@@ -35,6 +35,7 @@ from wattree.report.plots.bars import draw_front, link_shares
 from wattree.report.plots.figure import part_colors
 from wattree.report.plots.named import NamedSpot, rows_above
 from wattree.report.plots.of_runs import step_plot
+from wattree.report.plots.of_validation import validation_plots
 from wattree.report.plots.over_time import busy_shares, fullest_memory
 from wattree.report.words import COMPONENT_WORDS, part_in_words
 from wattree.units import format_bytes
@@ -193,6 +194,15 @@ def test_links_of_one_kind_are_one_bar() -> None:
     kinds = [name.rsplit(") ", 1)[-1] for name in names]
 
     assert len(kinds) == len(set(kinds))
+
+
+def test_axes_of_measured_and_predicted_have_plain_numbers() -> None:
+    """Two seconds, not 2 × 10⁰."""
+    rows = validation_plots(Validation(scored=ENTRIES))[0].svg()
+
+    assert ">2<" in rows
+    assert "mathdefault" not in rows
+    assert "×" not in rows
 
 
 def test_numbers_in_a_picture_keep_their_digits() -> None:

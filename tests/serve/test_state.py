@@ -154,10 +154,10 @@ def test_power_limits_are_those_that_the_device_can_keep() -> None:
     rated, *lower = offered["dgx-h100"]
     job = PageState.of({**START, "power_limit": lower[0].value}).job(NONE)
 
-    assert (rated.value, rated.label) == ("", "rated power, 700 W")
+    assert (rated.value, rated.label) == ("", "700 W (rated)")
     assert (lower[0].value, lower[-1].value) == ("665 W", "210 W")
     assert job.cluster.power_limit_w == 665.0
-    assert offered["2x-rtx-4090"][0].label == "rated power, 450 W"
+    assert offered["2x-rtx-4090"][0].label == "450 W (rated)"
 
 
 def test_what_the_software_lacks_cannot_be_chosen() -> None:

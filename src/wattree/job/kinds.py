@@ -35,12 +35,32 @@ def wrong_kind(mapping: object, expected: str) -> str | None:
         mapping: As read.
         expected: The kind that was asked for, such as `a job`.
     """
-    if not isinstance(mapping, Mapping) or mapping.keys() >= _KINDS[expected][0]:
+    if not isinstance(mapping, Mapping):
+        return None
+    if expected in _KINDS and mapping.keys() >= _KINDS[expected][0]:
         return None
     for kind, (keys, advice) in _KINDS.items():
         if keys <= mapping.keys():
             return f"this is {kind}, expected {expected}: {advice}"
     return None
+
+
+def check_kind(path: Path, expected: str) -> None:
+    """Raise an error for a YAML file of another kind where files of `expected` are no YAML.
+
+    Args:
+        path: The file.
+        expected: The kind that was asked for.
+
+    Raises:
+        JobError: It is of another kind.
+    """
+    found: dict[str, Any] = {}
+    if path.suffix.lower() in {".yaml", ".yml"}:
+        with suppress(JobError):  # what else is wrong is reported where it is read
+            found = read_yaml(path)
+    if why := wrong_kind(found, expected):
+        raise JobError(str(path), [why])
 
 
 def read_kind(path: Path, expected: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from wattree.errors import RunError
 from wattree.files import read_yaml
 from wattree.job import Job
+from wattree.job.kinds import check_kind
 from wattree.kineto.op_classes import COMMUNICATION, HOST, WAITING, op_classes
 from wattree.kineto.ranks import TracedRanks
 from wattree.learn.measured_steps import CLASSES, MeasuredRank, measured_ranks, without_profiler
@@ -314,8 +315,10 @@ def trace_paths(first: Sequence[Path], more: Sequence[Path]) -> Iterator[Path]:
 
     Raises:
         RunError: None is named.
+        JobError: One is another file of Wattree's.
     """
     if not first:
         raise RunError("--trace", ["expected the traces of the ranks, one file for each"])
-    yield from first
-    yield from more
+    for path in (*first, *more):
+        check_kind(path, "a trace of PyTorch's profiler (JSON)")
+        yield path

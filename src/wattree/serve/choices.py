@@ -65,7 +65,7 @@ def choices(
 def _power_limits(cluster: Cluster) -> list[ControlChoice]:
     """Return the limits that devices can keep, the rated power first, which needs none."""
     rated_w, *lower_w = usual_limits_w(cluster)
-    rated = ControlChoice("", label=f"rated power, {rated_w:g} W")
+    rated = ControlChoice("", label=f"{rated_w:g} W (rated)")
     return [rated, *(ControlChoice(f"{limit_w:g} W") for limit_w in lower_w)]
 
 

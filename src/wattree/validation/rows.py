@@ -18,6 +18,7 @@ from typing import Any
 
 from wattree.errors import JobError, nearest
 from wattree.files import read_text, refusal
+from wattree.job.kinds import check_kind
 
 #: Larger files are refused before they are read; the largest published set is below 1 MiB. [B]
 ROWS_FILE_LIMIT_BYTES = 64 * 2**20
@@ -156,6 +157,7 @@ def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
         JobError: The file is missing, too large, no text or no CSV table; a column is missing,
             misspelled or named twice. Every fault is listed.
     """
+    check_kind(path, "a table of measured runs (CSV)")
     text = read_text(path, limit_bytes=ROWS_FILE_LIMIT_BYTES, of_spreadsheets=True)
     return _rows(text, str(path))
 

@@ -107,7 +107,7 @@ def _elasticity(sweep: Sweep, axis: AxisColumn, values: Floats, base: int) -> El
         return NoAnswer(
             "no point differs from this one in this axis alone"
             if len(line) < 2
-            else "its neighbouring values are zero, or the measure is not known there"
+            else "its neighboring values are zero, or the measure is not known there"
         )
     return Elasticity(axis=axis.name, below=below, above=above, needed=needed)
 

@@ -278,7 +278,7 @@ def elasticity_text(one: Elasticity) -> str:
         for side, slope in (("below", one.below), ("above", one.above))
         if slope is not None
     ]
-    return ", ".join(parts) or "no neighbour fits"
+    return ", ".join(parts) or "no neighbor fits"
 
 
 def step_text(sweep: Sweep, step: SpendingStep) -> str:

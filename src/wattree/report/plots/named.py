@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from wattree.report.plots.figure import INK
+from wattree.report.plots.figure import GROUND, INK
 
 #: Height of a row of names, and of their letters. [typographic points]
 ROW: Final = 11.5
@@ -83,6 +83,7 @@ def write_above(axes: Any, spots: Sequence[NamedSpot], rows: NameRows, top: floa
         y = top - ROW * row
         axes.plot([spot.x, spot.x], [spot.y, y - ROW / 2], **_LINE)
         style = {"fontsize": _SIZE, "color": INK, "va": "bottom", "in_layout": False}
+        style |= {"bbox": {**GROUND, "pad": 0.0}, "zorder": 5}  # a line of a limit may be there
         axes.text(left + begin / width * (right - left), y, spot.name, **style)
 
 

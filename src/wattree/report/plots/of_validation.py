@@ -87,6 +87,8 @@ def validation_plots(found: Validation) -> list[Plot]:
 
 
 def _draw_rows(axes: Any, rows: Sequence[Scored], quantity: str) -> None:
+    from matplotlib.ticker import LogFormatter
+
     factor, unit = _UNITS.get(quantity, (1.0, "SI"))
     measured = [factor * (each.measured or 0.0) for each in rows]
     predicted = [factor * (each.predicted or 0.0) for each in rows]
@@ -96,6 +98,9 @@ def _draw_rows(axes: Any, rows: Sequence[Scored], quantity: str) -> None:
         axes.plot(ends, [share * end for end in ends], color=SERIES[6], linewidth=0.7)
     axes.scatter(measured, predicted, s=14, color=SERIES[0], alpha=0.6, linewidths=0)
     axes.set(xscale="log", yscale="log", xlabel=f"measured [{unit}]", ylabel=f"predicted [{unit}]")
+    for axis in (axes.xaxis, axes.yaxis):  # plain numbers, no powers of ten
+        axis.set_major_formatter(LogFormatter())
+        axis.set_minor_formatter(LogFormatter())
 
 
 def _draw_sources(axes: Any, sources: Mapping[str, Summary]) -> None:

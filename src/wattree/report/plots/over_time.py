@@ -125,10 +125,11 @@ def _draw_bands(
     below, spots = np.zeros(len(edges) - 1), []
     for name, band, color in zip(names, bands, colors, strict=True):
         axes.stairs(below + band, edges, baseline=below, fill=True, color=color)
-        # The last moment at which it is about as thick as ever.
-        last = int(np.flatnonzero(band >= _THICK * band.max(initial=0.0))[-1])
-        x = float(edges[last : last + 2].mean()) if last < len(band) - 1 else float(edges[-1])
-        spots.append(NamedSpot(name, x, float(below[last] + band[last] / 2)))
+        # The last moment at which it is about as thick as ever, and where it mostly is.
+        thick, middle = band >= _THICK * band.max(initial=0.0), below + band / 2
+        usual = thick & (abs(middle - np.median(middle[thick])) <= band / 2)
+        last = int(np.flatnonzero(usual if usual.any() else thick)[-1])
+        spots.append(NamedSpot(name, float(edges[last : last + 2].mean()), float(middle[last])))
         below = below + band
     return spots, float(below.max(initial=0.0))
 

@@ -62,7 +62,7 @@ function heatPanel(grid, i, domain, { best, worst, theme }) {
     },
     axes: {
       [`xaxis${number}`]: { ...ticks(grid.columns, grid.second, 18), anchor: `y${number}` },
-      [`yaxis${number}`]: { ...ticks(grid.rows, grid.first, innerWidth < 600 ? 16 : innerWidth < 1000 ? 44 : 60), autorange: "reversed", domain, anchor: `x${number}` },
+      [`yaxis${number}`]: { ...ticks(grid.rows, grid.first, innerWidth < 600 ? 16 : innerWidth < 1000 ? 44 : 60, 26 * grid.rows.length + HEAT_GAP / 2), autorange: "reversed", domain, anchor: `x${number}` },
     },
     shapes: outlined.map((cell) => ({ type: "rect", xref: `x${number}`, yref: `y${number}`, x0: cell.column - 0.5, x1: cell.column + 0.5, y0: cell.row - 0.5, y1: cell.row + 0.5, line: { color: theme.mark, width: 3 } })),
     rows: grid.rows.flatMap((r) => grid.columns.map((c) => [`${kindName(grid.first)} ${r.label}`, `${kindName(grid.second)} ${c.label}`, say(at(r, c))])),
@@ -71,10 +71,11 @@ function heatPanel(grid, i, domain, { best, worst, theme }) {
 
 const kindName = (kind) => (kind.startsWith("axis:") ? byName(study.axes, kind.slice(5)).label : kind);
 
-function ticks(list, kind, most) {
+function ticks(list, kind, most, mostPixels = Infinity) {
   const axis = kind.startsWith("axis:") ? byName(study.axes, kind.slice(5)) : null;
   const words = (text) => plain(short(axis ? bare(axis, text) : text, most));
-  return { title: { text: plain(axis ? titleOf(axis) : kind), standoff: 14 }, tickvals: list.map((_, i) => i), ticktext: list.map((one) => words(one.label)), zeroline: false, showgrid: false, type: "linear" };
+  const title = plain(axis ? titleOf(axis) : kind), pixels = 8 * title.length;  // upright it must not reach the next grid
+  return { title: { text: pixels > mostPixels ? title.replaceAll(" ", "<br>") : title, standoff: 14 }, tickvals: list.map((_, i) => i), ticktext: list.map((one) => words(one.label)), zeroline: false, showgrid: false, type: "linear" };
 }
 
 /** Put the points that are shown into cells; a workload as a row or column looks at all of them. */
