@@ -57,6 +57,7 @@ def test_every_result_is_one_line_a_piece_of_a_page_and_a_table(results: dict[st
         assert html.lstrip().startswith(("<div", "<pre")), name
         assert len(frame) == len(result.records()) > 0, name
         assert all(isinstance(column, str) for column in frame.columns), name
+    assert re.search(r"best by \w+: #\d+>", repr(results["Results"]))  # as tables number it
     step = results["Prediction"]
     assert step.to_frame()["step_time_s"][0] == step.result.step_time_s
     ends = step.to_frame()[["interval.step_time_s.low", "interval.step_time_s.high"]]

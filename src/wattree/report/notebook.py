@@ -95,7 +95,7 @@ def _study_line(value: Results) -> str:
     best = value.best()
     if best is None:
         return found
-    return f"{found}, best by {value.study.objectives[0]}: {value.outcomes[best].point.key}"
+    return f"{found}, best by {value.study.objectives[0]}: #{best + 1}"
 
 
 def _schedule_line(value: QueueSchedule) -> str:
