@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import re
@@ -52,6 +53,20 @@ def test_who_has_no_token_or_comes_from_elsewhere_learns_nothing(server: Server)
     assert server.ask("/files?name=a.json", Content_Length=f"{1 << 21}")[0] == 413
     assert server.ask(f"/plans/{server.port}")[0] == 422
     assert server.ask("/")[0] == 200
+
+
+def test_a_body_of_unstated_length_is_refused_where_it_is_too_large(server: Server) -> None:
+    """In chunks, which no header counts, and without a traceback in the server's terminal."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    headers = {"X-Wattree-Token": server.token, "Transfer-Encoding": "chunked"}
+    chunks = iter([b"x" * (1 << 19)] * 3)
+    connection.request("POST", "/files?name=a.json", chunks, headers, encode_chunked=True)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+
+    assert answer.status == 413
+    assert "at most 1048576 B are taken" in text
 
 
 def test_noise_on_the_port_does_not_end_the_server(server: Server) -> None:

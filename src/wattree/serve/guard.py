@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from starlette.datastructures import Headers, QueryParams
+from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
@@ -21,6 +22,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 #: Largest request. [B]
 MOST_BYTES: Final = 1 << 20
+_TOO_LARGE: Final = f"at most {MOST_BYTES} B are taken\n"
 #: As numbers that are small enough to be read are written.
 _LENGTH: Final = re.compile("[0-9]{1,12}")
 _POLICY: Final = (
@@ -77,7 +79,7 @@ class Guard:
             return PlainTextResponse("this request comes from another site\n", 403)
         length = headers.get("content-length", "0")
         if not _LENGTH.fullmatch(length) or int(length) > MOST_BYTES:
-            return PlainTextResponse(f"at most {MOST_BYTES} B are taken\n", 413)
+            return PlainTextResponse(_TOO_LARGE, 413)
         given = QueryParams(scope["query_string"]).get("token", "")
         if scope["path"] == "/" and given and self._fits(given):
             answer = RedirectResponse("/", 303, headers=_HEADERS)
@@ -94,13 +96,19 @@ class Guard:
 
 
 def _limited(receive: Receive) -> Receive:
-    """Return a receiver that disconnects when a body exceeds the size limit."""
+    """Return a receiver of bodies up to the size limit, which not every header states.
+
+    Raises:
+        HTTPException: A body is larger.
+    """
     taken = 0
 
     async def limited() -> MutableMapping[str, Any]:
         nonlocal taken
         message = await receive()
         taken += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if taken > MOST_BYTES else message
+        if taken > MOST_BYTES:
+            raise HTTPException(413, _TOO_LARGE)
+        return message
 
     return limited
