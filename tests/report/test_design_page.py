@@ -260,6 +260,34 @@ def test_filters_leave_what_the_front_is_computed_from(opened: Opened) -> None:
 
 
 @needs_chromium
+def test_on_paper_panels_are_whole_and_dark_on_white(opened: Opened) -> None:
+    """A plot taller than a sheet would be cut through a panel; a dark page prints pale text."""
+    page = opened(large_results(400), color_scheme="dark")
+    page.click("#theme")
+    page.click("#theme")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    page.emulate_media(media="print")
+    page.evaluate("() => { dispatchEvent(new Event('beforeprint')); }")
+    canvases = (
+        "[...document.querySelectorAll('figure.plot .canvas:not([hidden])')].map(canvas => ({"
+    )
+    canvases += "figure: canvas.closest('figure').id, height: canvas.layout.height, "
+    canvases += "ink: canvas.layout.font.color, line: canvas.layout.xaxis.gridcolor}))"
+    printed = page.evaluate(canvases)
+    text = page.evaluate("getComputedStyle(document.body).color")
+    page.evaluate("() => { dispatchEvent(new Event('afterprint')); }")
+    page.emulate_media(media="screen")
+    drawn(page, "worth-0")
+    left = page.locator("#worth-0 .canvas").count()
+
+    assert {each["ink"] for each in printed} == {"#000000"}
+    assert len({each["line"] for each in printed}) == 1
+    assert max(each["height"] for each in printed) <= 1017  # A4 between its margins
+    assert sum(each["figure"] == "worth-0" for each in printed) > 1 == left
+    assert text == "rgb(0, 0, 0)"
+
+
+@needs_chromium
 @pytest.mark.parametrize(("format_", "begins"), [("svg", b"<svg"), ("png", b"\x89PNG")])
 def test_plots_are_saved_for_a_paper(
     opened: Opened, tmp_path: Path, format_: str, begins: bytes

@@ -28,7 +28,7 @@ function themed(layout, theme) {
 }
 
 class Figure {
-  /** `draw(theme)` returns { data, layout, summary, head, rows }, or { empty: reason }. */
+  /** `draw(theme)` returns { data, layout, summary, head, rows }, or { empty: reason }; `pages` has data and layout for each sheet of paper. */
   constructor(id, draw, { on = [], prepare = () => {} } = {}) {
     this.node = document.getElementById(id);
     this.canvas = this.node.querySelector(".canvas");
@@ -49,7 +49,7 @@ class Figure {
   }
 
   /** Draw what is stale; on paper everything, in its colors, and then the screen's is stale. */
-  render(paper = false) {
+  render(paper = printing) {
     if (!this.stale && !paper) return;
     this.stale = paper;
     const began = performance.now(), theme = paper ? PAPER : colors();
@@ -59,8 +59,12 @@ class Figure {
     this.canvas.hidden = Boolean(this.said.empty);
     if (!this.said.empty) {
       const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["toImage"], doubleClick: "reset" };
-      const layout = { ...themed(this.said.layout, theme), ...(paper ? { width: PRINTED, autosize: false } : {}) };
-      Plotly.react(this.canvas, this.said.data, layout, settings);
+      const sheets = (paper && this.said.pages) || [this.said], size = paper ? { width: PRINTED, autosize: false } : {};
+      this.node.querySelectorAll(".canvas ~ .canvas").forEach((one) => one.remove());
+      sheets.forEach(({ data, layout }, i) => {
+        const canvas = i ? this.canvas.parentNode.insertBefore(element("div", "", { class: "canvas" }), this.details) : this.canvas;
+        Plotly.react(canvas, data, { ...themed(layout, theme), ...size }, settings);
+      });
       if (!this.prepared) this.prepare(this.canvas);
       this.prepared = true;
     }
@@ -119,8 +123,23 @@ function endLabels(ends, range, pixels, number = "", shift = 9) {
   });
 }
 
-addEventListener("beforeprint", () => figures.forEach((figure) => figure.render(true)));
-addEventListener("afterprint", () => figures.forEach((figure) => figure.mark()));
+/** Whether the page is on its way to paper: whatever is drawn then has the colors of paper. */
+let printing = false;
+addEventListener("beforeprint", () => { printing = true; figures.forEach((figure) => figure.render()); });
+addEventListener("afterprint", () => { printing = false; figures.forEach((figure) => figure.mark()); });
+
+/** Panels of a plot in groups that a sheet of paper has room for. */
+const SHEET_PIXELS = 900;
+function sheets(panels, height) {
+  const found = [[]];
+  let used = 0;
+  for (const panel of panels) {
+    used += height(panel);
+    if (used > SHEET_PIXELS && found[found.length - 1].length) { found.push([]); used = height(panel); }
+    found[found.length - 1].push(panel);
+  }
+  return found;
+}
 
 const waiting = new Set();
 /** Draw soon, once, however many changes come at once. */

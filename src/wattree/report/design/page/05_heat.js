@@ -24,16 +24,20 @@ function heatFigure() {
     grids = asked.map(([first, second]) => ({ first, second, ...gridOf(first, second, workloadNamed(workload()), figured()) })).filter((grid) => grid.rows.length);
     if (!grids.length) return { empty: "No point that is shown has this figure." };
     const all = grids.flatMap((grid) => [...grid.cells.values()].map((cell) => cell.value)), best = Math.min(...all), worst = Math.max(...all);
-    const heights = grids.map((grid) => 26 * grid.rows.length), total = heights.reduce((sum, one) => sum + one, 0) + HEAT_GAP * (grids.length - 1);
-    const places = heights.map((height, i) => 1 - (heights.slice(0, i).reduce((sum, one) => sum + one + HEAT_GAP, 0) / total));
-    const parts = grids.map((grid, i) => heatPanel(grid, i, [Math.max(0, places[i] - heights[i] / total), places[i]], { best, worst, theme }));
+    const high = (grid) => 26 * grid.rows.length, compose = (some) => {
+      const heights = some.map(high), total = heights.reduce((sum, one) => sum + one, 0) + HEAT_GAP * (some.length - 1);
+      const places = heights.map((height, i) => 1 - (heights.slice(0, i).reduce((sum, one) => sum + one + HEAT_GAP, 0) / total));
+      const parts = some.map((grid, i) => heatPanel(grid, i, [Math.max(0, places[i] - heights[i] / total), places[i]], { best, worst, theme }));
+      return {
+        data: parts.map((one) => one.data), rows: parts.flatMap((one) => one.rows),
+        layout: { height: 150 + total, margin: { l: 60, r: 15, t: 15, b: 60 }, ...Object.assign({}, ...parts.map((one) => one.axes)), shapes: parts.flatMap((one) => one.shapes) },
+      };
+    };
     const left = grids.reduce((sum, grid) => sum + grid.left, 0);
     return {
-      data: parts.map((one) => one.data),
-      layout: { height: 150 + total, margin: { l: 60, r: 15, t: 15, b: 60 }, ...Object.assign({}, ...parts.map((one) => one.axes)), shapes: parts.flatMap((one) => one.shapes) },
+      ...compose(grids), pages: sheets(grids, (grid) => high(grid) + HEAT_GAP).map(compose),
       summary: `Each cell: ${grids[0].label}, divided by that of the best cell.` + (left ? ` Only the best rows are drawn; filter to see ${left} more.` : ""),
       head: ["Row", "Column", grids[0].label],
-      rows: parts.flatMap((one) => one.rows),
     };
   };
   const figure = new Figure("heat", draw, {

@@ -20,17 +20,21 @@ function barFigures(front) {
 function stackedPanels(workloads, choose, front, theme) {
   const all = workloads.map((one) => stacked(one, choose, front, theme)), drawn = all.filter((one) => !one.empty);
   if (drawn.length < 2) return drawn[0] || all[0];
-  const numbers = drawn.map((_, i) => (i ? String(i + 1) : "")), put = (one, i, more) => ({ ...one, ...more(numbers[i]) });
+  const heads = [...new Set(drawn.flatMap((one) => one.head))], right = Math.max(...drawn.map((one) => one.layout.margin.r));
   const title = (one, number) => ({ text: plain(one.workload.name), xref: `x${number} domain`, yref: `y${number} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", showarrow: false });
-  const right = Math.max(...drawn.map((one) => one.layout.margin.r)), heads = [...new Set(drawn.flatMap((one) => one.head))];
+  const compose = (some) => {
+    const numbered = some.map((one, i) => [one, i ? String(i + 1) : ""]);
+    return {
+      data: numbered.flatMap(([one, number]) => one.data.map((bar) => ({ ...bar, xaxis: `x${number}`, yaxis: `y${number}` }))),
+      layout: {
+        barmode: "stack", height: 440 * some.length, margin: { ...some[0].layout.margin, r: right, t: 30 }, grid: { rows: some.length, columns: 1, pattern: "independent", ygap: 0.3 },
+        annotations: numbered.flatMap(([one, number]) => [title(one, number), ...one.layout.annotations.map((note) => ({ ...note, xref: `x${number}`, yref: `y${number}` }))]),
+        ...Object.assign({}, ...numbered.map(([one, number]) => ({ [`xaxis${number}`]: one.layout.xaxis, [`yaxis${number}`]: one.layout.yaxis }))),
+      },
+    };
+  };
   return {
-    ...drawn[0],
-    data: drawn.flatMap((one, i) => one.data.map((bar) => put(bar, i, (number) => ({ xaxis: `x${number}`, yaxis: `y${number}` })))),
-    layout: {
-      barmode: "stack", height: 440 * drawn.length, margin: { ...drawn[0].layout.margin, r: right, t: 30 }, grid: { rows: drawn.length, columns: 1, pattern: "independent", ygap: 0.3 },
-      annotations: drawn.flatMap((one, i) => [title(one, numbers[i]), ...one.layout.annotations.map((note) => put(note, i, (number) => ({ xref: `x${number}`, yref: `y${number}` })))]),
-      ...Object.assign({}, ...drawn.map((one, i) => ({ [`xaxis${numbers[i]}`]: one.layout.xaxis, [`yaxis${numbers[i]}`]: one.layout.yaxis }))),
-    },
+    ...drawn[0], ...compose(drawn), pages: sheets(drawn, () => 440).map(compose),
     head: ["Workload", ...heads],
     rows: drawn.flatMap((one) => one.rows.map((row) => [one.workload.name, ...heads.map((head) => row[one.head.indexOf(head)] ?? "")])),
   };

@@ -36,14 +36,19 @@ function linesBy(axis, other) {
 function worthPlot(axis, panels, theme) {
   if (!panels.length) return { empty: "Nothing fits." };
   const lines = panels.flatMap((one) => one.lines), unit = measure(study.objectives[0]).unit;
-  const drawn = panels.map((one, i) => worthPanel(axis, one, i, panels.length > 1, theme));
-  const codes = [...new Set(lines.flatMap((line) => line.codes))].sort((a, b) => a - b);
+  const codes = [...new Set(lines.flatMap((line) => line.codes))].sort((a, b) => a - b), high = theme === PAPER ? 300 : 380;
+  const compose = (some) => {
+    const drawn = some.map((one, i) => worthPanel(axis, one, i, panels.length > 1, theme));
+    return {
+      data: drawn.flatMap((one) => one.data),
+      layout: {
+        height: high * some.length, hovermode: "closest", margin: { l: 60, r: roomFor(lines.map((line) => line.label)), t: 30, b: 50 },
+        grid: { rows: some.length, columns: 1, pattern: "independent", ygap: 0.3 }, annotations: drawn.flatMap((one) => one.annotations), ...Object.assign({}, ...drawn.map((one) => one.axes)),
+      },
+    };
+  };
   return {
-    data: drawn.flatMap((one) => one.data),
-    layout: {
-      height: 380 * panels.length, hovermode: "closest", margin: { l: 60, r: roomFor(lines.map((line) => line.label)), t: 30, b: 50 },
-      grid: { rows: panels.length, columns: 1, pattern: "independent", ygap: 0.3 }, annotations: drawn.flatMap((one) => one.annotations), ...Object.assign({}, ...drawn.map((one) => one.axes)),
-    },
+    ...compose(panels), pages: sheets(panels, () => high).map(compose),
     summary: panels.length > 1 ? "Each line has the best of all else at every value; “alone” leaves all else as at the best point." : summaryOf(axis, lines),
     head: [axis.label, "lines", "line", measure(study.objectives[0]).label, "strategy there"],
     rows: panels.flatMap((one) => one.lines.flatMap((line) => codes.map((code) => [axis.levels[code], one.label, line.label, ...cellsOf(line, line.codes.indexOf(code), unit)]))),
@@ -114,14 +119,18 @@ function tornadoFigure() {
     if (!first) return { empty: "No measure is known." };
     if (!first.bars.length) return { empty: first.reason || "No point differs from the best one in one axis alone: a random sample has none. See the main effects below." };
     const names = [...new Set(panels.flatMap((one) => one.bars.map((bar) => bar.axis)))].reverse();
-    const across = innerWidth >= 1000 && theme !== PAPER ? panels.length : 1, down = panels.length / across;
-    const axes = Object.assign({}, ...panels.map((one, i) => panelAxes(one, i, names, across)));
+    const down = 120 + 30 * names.length, compose = (some) => {
+      const across = innerWidth >= 1000 && theme !== PAPER ? some.length : 1, rows = some.length / across;
+      return {
+        data: some.flatMap((one, i) => tornadoBars(one, i, names)),
+        layout: {
+          barmode: "overlay", height: rows * down + 20, annotations: some.flatMap((_, i) => sideNames(i)), grid: { rows, columns: across, pattern: "independent", xgap: 0.08, ygap: 0.5 }, ...Object.assign({}, ...some.map((one, i) => panelAxes(one, i, names, across))),
+          shapes: some.map((_, i) => ({ type: "line", x0: 1, x1: 1, xref: `x${i + 1}`.replace("x1", "x"), yref: `y${i + 1} domain`.replace("y1 ", "y "), y0: 0, y1: 1, line: { color: theme.ink, width: 1 } })),
+        },
+      };
+    };
     return {
-      data: panels.flatMap((one, i) => tornadoBars(one, i, names)),
-      layout: {
-        barmode: "overlay", height: down * (120 + 30 * names.length) + 20, annotations: panels.flatMap((_, i) => sideNames(i)), grid: { rows: down, columns: across, pattern: "independent", xgap: 0.08, ygap: 0.5 }, ...axes,
-        shapes: panels.map((_, i) => ({ type: "line", x0: 1, x1: 1, xref: `x${i + 1}`.replace("x1", "x"), yref: `y${i + 1} domain`.replace("y1 ", "y "), y0: 0, y1: 1, line: { color: theme.ink, width: 1 } })),
-      },
+      ...compose(panels), pages: sheets(panels, () => down).map(compose),
       summary: "Each axis alone, over its values, from the best point.",
       head: ["Measure", "Axis", "Best", "at", "Worst", "at", "Base"],
       rows: panels.flatMap((one) => one.bars.map((bar) => [one.label, bar.axis, `${bar.low.toFixed(3)} ×`, bar.at_low, `${bar.high.toFixed(3)} ×`, bar.at_high, bar.base])),
