@@ -205,6 +205,13 @@ def test_axes_of_measured_and_predicted_have_plain_numbers() -> None:
     assert "×" not in rows
 
 
+def test_names_that_look_like_formulas_are_text() -> None:
+    """Files and kernels may be called anything; `$` begins no formula."""
+    name = "$\\frac$"
+
+    assert name in step_plot({name: {"compute": 1.0, "a_$^{$b": 2.0}}).svg()
+
+
 def test_numbers_in_a_picture_keep_their_digits() -> None:
     """Coordinates are shortened, and words are not."""
     plot = step_plot({"short": {"compute": 0.0548}, "long": {"compute": 17.6}})

@@ -128,18 +128,14 @@ def _saved(plot: Plot, form: str, *, title: str = "", width_in: float = _WIDTH_I
         if title:
             axes.set_title(title)
         metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
-        try:
-            figure.savefig(
-                content, format=form, dpi=150, metadata=metadata, transparent=form == "svg"
-            )
-        except ValueError as error:
-            raise OutputError(f"'{plot.name}' cannot be drawn: {error}") from error
+        figure.savefig(content, format=form, dpi=150, metadata=metadata, transparent=form == "svg")
     return content.getvalue()
 
 
 def _style() -> Any:
     return {
         "svg.fonttype": "none",
+        "text.parse_math": False,  # names are text, whatever signs they have
         "svg.hashsalt": "wattree",  # the same picture is the same text
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans"],
