@@ -125,7 +125,7 @@ def nasty_results() -> Results:
 def test_it_opens_from_disk_and_draws_every_plot_and_its_table(opened: Opened) -> None:
     """Without any request, violation of its policy or error; who cannot see a plot reads it."""
     page = opened(expansion_results())
-    names = page.eval_on_selector_all("figure.plot", "nodes => nodes.map(node => node.id)")
+    names = page.eval_on_selector_all("figure:has(.canvas)", "nodes => nodes.map(node => node.id)")
     for name in names:
         drawn(page, name)
         page.locator(f"#{name} details summary").click()
@@ -136,13 +136,17 @@ def test_it_opens_from_disk_and_draws_every_plot_and_its_table(opened: Opened) -
     assert "default-src 'none'" in policy
     assert "unsafe-eval" not in policy
     assert len(names) == 8
+    pictures = page.eval_on_selector_all("header figure", "nodes => nodes.map(node => node.id)")
+    assert pictures == ["plot-front", "plot-step", "plot-energy"]  # with the answer, for a manager
 
 
 @needs_chromium
 def test_texts_from_files_are_texts(opened: Opened) -> None:
     """A workload named `<script>` is a name, in HTML, in data and in labels of plots."""
     page = opened(nasty_results())
-    for name in page.eval_on_selector_all("figure.plot", "nodes => nodes.map(node => node.id)"):
+    for name in page.eval_on_selector_all(
+        "figure:has(.canvas)", "nodes => nodes.map(node => node.id)"
+    ):
         drawn(page, name)
     page.check("#points-infeasible")
     pointed_at(page, "heat", across=1 / 4, down=1 / 4)

@@ -48,16 +48,17 @@ def check_report() -> None:
     """Check that a report can be written, before a long study runs.
 
     Raises:
-        MissingExtraError: jinja2 or plotly is not installed.
+        MissingExtraError: jinja2, plotly or matplotlib is not installed.
     """
-    check_packages("jinja2", "plotly", needed_for="The report of a study", extra="report")
+    packages = ("jinja2", "plotly", "matplotlib")
+    check_packages(*packages, needed_for="The report of a study", extra="report")
 
 
 def write_design_page(results: Results, path: str | Path) -> None:
     """Write the page of a study.
 
     Raises:
-        MissingExtraError: jinja2 or plotly is not installed.
+        MissingExtraError: jinja2, plotly or matplotlib is not installed.
         OutputError: The file cannot be written.
     """
     write_atomic(path, design_page(results))
@@ -70,10 +71,12 @@ def design_page(results: Results) -> str:
     a file could run even if it were not escaped; and the policy allows no address at all.
 
     Raises:
-        MissingExtraError: jinja2 or plotly is not installed.
+        MissingExtraError: jinja2, plotly or matplotlib is not installed.
     """
     check_report()
     from markupsafe import Markup
+
+    from wattree.report.plots.of_design import design_plots
 
     summary = summarize(results)
     plotly, script = _plotly(), _script()
@@ -81,6 +84,7 @@ def design_page(results: Results) -> str:
         "page.html.j2",
         folder=_FOLDER,
         **_context(results, summary),
+        plots=design_plots(results),
         policy=_policy(plotly, script),
         version=__version__,
         style=Markup(style()),  # noqa: S704 own file

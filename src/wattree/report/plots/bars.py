@@ -40,6 +40,8 @@ _PLACES: Final = tuple(
         *((16.0, 0.0), (-16.0, 0.0), (-13.0, 9.0), (13.0, -9.0)),
     )
 )
+#: Points beyond which those that are not the best are one image: shapes would be megabytes.
+_MOST_SHAPES: Final = 300
 #: Of points that are not labeled.
 _GRAY: Final = SERIES[6]
 #: Totals from here on are written as whole numbers.
@@ -187,7 +189,8 @@ def draw_front(
     """
     xs, ys = np.array([x for _, x, _ in points]), np.array([y for _, _, y in points])
     colors = [SERIES[0] if label else _GRAY for label, _, _ in points]
-    axes.scatter(xs[1:], ys[1:], color=colors[1:], s=36)
+    many = len(points) > _MOST_SHAPES
+    axes.scatter(xs[1:], ys[1:], color=colors[1:], s=36, rasterized=many)
     axes.scatter(xs[:1], ys[:1], color=SERIES[5], s=64, marker="D", zorder=3)
     axes.set(xlabel=x_title, ylabel=y_title)
     axes.margins(0.12)
@@ -195,6 +198,7 @@ def draw_front(
     # In typographic points, as labels are.
     at = axes.transData.transform(np.column_stack([xs, ys])) * (72.0 / axes.figure.dpi)
     taken = [_Box(x, y, _MARK, _MARK) for x, y in at]
+    left = axes.bbox.x0 * (72.0 / axes.figure.dpi)  # beyond it stand the numbers of the axis
     for index, (label, x, y) in enumerate(points):
         if not label:
             continue
@@ -203,7 +207,8 @@ def draw_front(
             place: _Box(here[0] + place[0], here[1] + place[1], _GLYPH * len(label), _LABEL_HEIGHT)
             for place in _PLACES
         }
-        free = [place for place, box in boxes.items() if not any(map(box.meets, others))]
+        inside = {p: box for p, box in boxes.items() if box.x - box.width / 2 > left}
+        free = [place for place, box in inside.items() if not any(map(box.meets, others))]
         if free or index < always:
             place = free[0] if free else _PLACES[0]
             taken.append(boxes[place])
