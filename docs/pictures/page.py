@@ -1,4 +1,4 @@
-"""Draw docs/pictures/page.png: the page of `wattree serve` with a plan, as a browser shows it."""
+"""Draw docs/pictures/page.png and step.png: the page of `wattree serve` in a browser."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 PICTURE = Path(__file__).with_name("page.png")
+STEP = PICTURE.with_name("step.png")
 
 
 def main() -> None:
-    """Serve, press Plan, and take the picture."""
+    """Serve, press Plan, and open the step."""
     server = subprocess.Popen(
         [sys.executable, "-m", "wattree", "serve", "--no-browser", "--port", "0"],
         stderr=subprocess.PIPE,
@@ -35,6 +36,11 @@ def main() -> None:
             page.click("#plan")
             page.wait_for_selector("[data-over=yes]")
             page.screenshot(path=PICTURE)
+            page.click("#plans [data-use] >> nth=1")
+            page.click("#open")
+            page.wait_for_selector("#step svg")
+            page.wait_for_timeout(1000)  # of smooth scrolling
+            page.screenshot(path=STEP)
             browser.close()
     finally:
         server.send_signal(signal.SIGTERM)
