@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import copy
 import errno
+import marshal
 import math
 import os
 import re
@@ -36,8 +36,8 @@ _INTEGER_BITS = 64
 _MOST_OPEN = 1000
 _BRACKET = re.compile(r"[\[\]{}]")
 _PACKAGE = Path(__file__).parent
-#: Text of a file of the package → what it holds.
-_PARSED: dict[str, object] = {}
+#: Text of a file of the package → what it holds, which is copied faster so than as objects.
+_PARSED: dict[str, bytes] = {}
 #: Problems listed for one file before the rest is only counted.
 _LISTED = 20
 
@@ -56,8 +56,9 @@ def read_yaml(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, 
         JobError: The file cannot be read, is not such YAML, or holds no mapping.
     """
     text = read_text(path, limit_bytes=limit_bytes)
-    parse = _of_package if Path(path).is_relative_to(_PACKAGE) else _parsed_yaml
-    return _checked(path, parse(path, text), kind="YAML")
+    if Path(path).is_relative_to(_PACKAGE):
+        return _of_package(path, text)
+    return _checked(path, _parsed_yaml(path, text), kind="YAML")
 
 
 def yaml_of(text: str, source: str) -> dict[str, Any]:
@@ -249,14 +250,16 @@ def _refuse_open_brackets(path: str | Path, text: str) -> None:
             _refuse(path, f"nested deeper than {LIMIT_DEPTH} levels; expected a flatter file")
 
 
-def _of_package(path: str | Path, text: str) -> object:
+def _of_package(path: str | Path, text: str) -> dict[str, Any]:
     """Return a file of the package, parsed once in a process; each reader gets values of its own.
 
     Parsing takes longer than all else that is done for a small job.
     """
     if text not in _PARSED:
-        _PARSED[text] = cached_parse(Path(path), text, lambda: _parsed_yaml(path, text))
-    return copy.deepcopy(_PARSED[text])
+        found = cached_parse(Path(path), text, lambda: _parsed_yaml(path, text))
+        _PARSED[text] = marshal.dumps(_checked(path, found, kind="YAML"))
+    values: dict[str, Any] = marshal.loads(_PARSED[text])  # noqa: S302  # what is dumped above
+    return values
 
 
 def _parsed_yaml(path: str | Path, text: str) -> object:
