@@ -180,11 +180,26 @@ SHORTER = {
     "monotonic() + 5": "monotonic() + 1.5",
     "min(20000,": "min(150,",
     _ALL_REDUCE: _ALL_REDUCE + _PAUSE,
+    _STEP: _STEP + _PAUSE,
+    " " * 12 + "pass": " " * 12 + "pass" + _PAUSE,
 }
 LLAMA, LORA = "llama-3.1-8b-tree.yaml", "llama-3.1-8b-lora.yaml"
+LLAMA_70B = "llama-3.1-70b-4-nodes.yaml"
 #: Examples of which a page runs as they are, but for sizes.
 FEW_STEPS = example(
     "examples/phantom-laptop.yaml", "phantom-laptop.yaml", {"steps: 150": "steps: 15"}
+)
+#: Of a study that simulates hundreds of steps, some of each kind.
+FEW_CASES = example(
+    "examples/phantom_study/study.yaml",
+    "phantom_study/study.yaml",
+    {
+        "  batches: [64, 1024]\n  widths: [16384, 65536, 131072]\n"
+        "  ranks: [8, 16, 32, 64, 128, 256]": "  batches: [64]\n  widths: [16384, 65536]\n"
+        "  ranks: [8, 64]",
+        "batches: [1, 64, 1024]": "batches: [1, 64]",
+        "depth: [2, 4, 8]": "depth: [2, 4]",
+    },
 )
 #: Page and a line of its block → what its reader has before that block.
 FILES: Mapping[tuple[str, str], tuple[Fill, ...]] = {
@@ -215,6 +230,17 @@ FILES: Mapping[tuple[str, str], tuple[Fill, ...]] = {
     ),
     ("docs/interchange.md", "wattree replay DIR"): (exported,),
     ("docs/phantom.md", "wattree train"): (FEW_STEPS,),
+    ("docs/tutorials/llama-70b.md", "wattree plan"): (
+        example(f"examples/{LLAMA_70B}", LLAMA_70B, {"global_batch: 256": "global_batch: 16"}),
+    ),
+    ("examples/colocation_study/README.md", "--stored"): (
+        example(
+            "examples/colocation_study/study.yaml",
+            "colocation_study/study.yaml",
+            {"batch: [48, 480]": "batch: [48]", "processes: [1, 2, 3, 4, 6]": "processes: [1, 2]"},
+        ),
+    ),
+    ("examples/phantom_study/README.md", "python examples/phantom_study"): (FEW_CASES,),
     ("docs/training.md", "wattree train examples"): (FEW_STEPS,),
     ("docs/tutorials/phantom.md", "wattree train examples"): (FEW_STEPS,),
     ("docs/executor.md", "python -m benchmarks.netlab DIR"): (one_scenario,),
@@ -238,6 +264,12 @@ SMALLER = {
     "--inputs 5000 --jobs 100 --kills 6 --attacks 12":
         "--inputs 20 --jobs 1 --kills 0 --attacks 0 --out soak",
 }  # fmt: skip
+#: Line that several pages have → the page on which it runs.
+ONCE: Mapping[str, str] = {
+    "wattree train examples/phantom-laptop.yaml --against tensor": "docs/phantom.md",
+    "wattree launch --processes-per-device auto -- python train.py": "docs/colocation.md",
+    "wattree launch --processes-per-device 2 -- python train.py": "docs/colocation.md",
+}
 #: The command, with trials of the best number of processes that take a moment.
 _SHORT_TRIALS = (
     "from wattree.runtime.tune.measured import TrialOptions as options; "
@@ -318,8 +350,11 @@ def shell(block: Block) -> str:
     if shutil.which("mpirun") is None:
         lines = [line for line in lines if not line.startswith("mpirun ")]
     sessions = {session.command for session in SESSIONS.sessions() if not session.made}
+    others = tuple(line for line, page in ONCE.items() if page != block.page)
     return "\n".join(
-        line for line in lines if not line.startswith(tuple(ELSEWHERE)) and line not in sessions
+        line
+        for line in lines
+        if not line.startswith((*ELSEWHERE, *others)) and line not in sessions
     )
 
 
@@ -369,6 +404,8 @@ def test_what_is_not_run_is_on_a_page_and_would_be_understood() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     left_out = [line for line in lines if line.strip().startswith(tuple(ELSEWHERE))]
 
+    for line, place in ONCE.items():
+        assert any(line in shell(block) for block in blocks(ROOT / place)), line
     for start in ELSEWHERE:
         assert any(line.strip().startswith(start) for line in left_out), start
     for line in left_out:
