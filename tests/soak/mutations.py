@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -159,8 +160,9 @@ _OF_BYTES: tuple[Mutation, ...] = (
 # -------------------------------------------------------------------------------- documents
 
 
+@cache  # each is changed many times, and reading one takes longer than its reader does
 def document_of(text: bytes) -> Any:
-    """Return what a good YAML or JSON file holds; None where it is neither."""
+    """Return what a good YAML or JSON file holds, to be copied; None where it is neither."""
     try:
         return YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError):
@@ -258,7 +260,7 @@ def _changed(random: random.Random, document: Any, pool: Pool) -> Any:
 
 def varied(random: random.Random, seed: bytes, pool: Pool) -> bytes:
     """Return a copy of a good document that may well be good: each value has a fitting kind."""
-    document = document_of(seed)
+    document = copy.deepcopy(document_of(seed))
     for _ in range(random.choice((1, 2, 3, 6))):
         places = _places(document)
         if not places:

@@ -15,8 +15,10 @@ from wattree.errors import WattreeError
 
 __all__ = ["LIMIT_S", "Failure", "Outcome", "outcome_of"]
 
-#: A reader that takes longer hangs. [s]
+#: A reader that computes for longer hangs. [s]
 LIMIT_S = 60.0
+#: How often as long it may wait: other programs may have the processors.
+_WAITING = 10
 _PACKAGE = f"{Path('src') / 'wattree'}/"
 
 
@@ -52,13 +54,19 @@ def _limited(limit_s: float) -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise _TooLong
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    computing, waiting = (
+        (number, signal.signal(number, stop)) for number in (signal.SIGPROF, signal.SIGALRM)
+    )
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    others = signal.setitimer(signal.ITIMER_REAL, _WAITING * limit_s)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for number, before in (computing, waiting):
+            signal.signal(number, before)
+        signal.setitimer(signal.ITIMER_REAL, *others)
 
 
 def outcome_of(read: Callable[[Path], object], path: Path, *, limit_s: float = LIMIT_S) -> Outcome:

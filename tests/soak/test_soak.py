@@ -29,10 +29,12 @@ def test_what_once_failed_is_read_or_refused(case: Path) -> None:
     assert replayed(case) is None
 
 
-@pytest.mark.parametrize("first", range(0, 3000, 1000))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.soak) for first in range(500, 3000, 500))]
+)
 def test_drawn_inputs_are_read_or_refused(first: int) -> None:
-    """Never a traceback, never a hang. `make soak` draws others."""
-    found = [f"{f.reader} {f.number}: {f.failure}" for f in fuzz(1, 1000, first=first)]
+    """Never a traceback, never a hang. `make soak` draws more, and others."""
+    found = [f"{f.reader} {f.number}: {f.failure}" for f in fuzz(1, 500, first=first)]
 
     assert found == []
 
@@ -63,9 +65,9 @@ def test_files_that_inputs_start_from_are_good(reader: Reader, tmp_path: Path) -
     assert len(refused) <= (len(contents) // 2 if is_behind else 0), refused
 
 
-@pytest.mark.parametrize("first", [0, 15])
+@pytest.mark.parametrize("first", [0, pytest.param(15, marks=pytest.mark.soak)])
 def test_drawn_jobs_keep_the_laws(first: int) -> None:
-    """Thirty of the jobs that `make soak` draws."""
+    """Fifteen of the jobs that `make soak` draws."""
     broken = [each for number in range(first, first + 15) for each in broken_laws(1, number)]
 
     assert broken == []
@@ -78,10 +80,12 @@ def test_a_kill_leaves_nothing_and_loses_nothing(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["strangers", "store"])
-def test_strangers_and_damaged_files_do_no_harm(name: str, tmp_path: Path) -> None:
-    """Five of each; damaged checkpoints are those of `tests/distributed`, and of `make soak`."""
+def test_strangers_and_damaged_files_do_no_harm(
+    name: str, tmp_path: Path, *, soaking: bool
+) -> None:
+    """Three of each; damaged checkpoints are those of `tests/distributed`, and of `make soak`."""
     broken = []
-    for number in range(5):
+    for number in range(5 if soaking else 3):
         folder = tmp_path / str(number)
         folder.mkdir()
         broken += ATTACKS[name](random.Random(number), folder)
