@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -20,4 +20,21 @@ def tables_that_scroll(page: Page) -> list[str]:
         "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > "
         "one.clientWidth + 1).map(one => one.getAttribute('aria-label') || one.id)"
     )
+    return found
+
+
+#: Of axe-core's rules, those that depend on colors; no other one can differ in the dark.
+_OF_COLORS: Final = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+
+
+def broken_rules(page: Page) -> list[str]:
+    """Return what breaks axe-core's rules: all of them in light, those of colors in dark, too."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    shown: dict[str, Any] = {"resultTypes": ["violations"]}
+    found = []
+    for scheme, options in (("light", shown), ("dark", {**shown, "runOnly": _OF_COLORS})):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        broken = Axe().run(page, options=options).response["violations"]
+        found += [f"{scheme}: {rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in broken]
     return found
