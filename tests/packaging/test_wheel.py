@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-# Building and installing fetch packages; the time depends on the network and on pip's cache.
+# Building fetches packages; the time depends on the network and on pip's cache.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EXAMPLE = "llama-3.1-8b-dgx-h100.yaml"
@@ -46,6 +48,22 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def needed_by(wheel: Path) -> list[str]:
+    """Return the names of what a wheel asks for without extras, and of what that asks for."""
+    (metadata,) = (n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("/METADATA"))
+    head = zipfile.ZipFile(wheel).read(metadata).decode().partition("\n\n")[0]
+    asked = "Requires-Dist: "
+    left = [line.removeprefix(asked) for line in head.splitlines() if line.startswith(asked)]
+    found: dict[str, None] = {}
+    while left:
+        one = Requirement(left.pop())
+        if (one.marker is None or one.marker.evaluate({"extra": ""})) and one.name not in found:
+            found[one.name] = None
+            assert one.specifier.contains(distribution(one.name).version, prereleases=True), one
+            left += distribution(one.name).requires or ()
+    return list(found)
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the programs of a fresh environment that holds the wheel and what it needs."""
@@ -53,14 +71,21 @@ def installed(wheel: Path, root: Path, tmp_path_factory: pytest.TempPathFactory)
     programs = folder / "venv" / "bin"
     run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     # What the commands below import is compiled when they import it; the rest needs no bytecode.
-    run(
-        *(programs / "python", "-m", "pip", "install", "--quiet", "--no-compile"),
-        *("--constraint", root / "constraints.txt", wheel),
-        cwd=folder,
-    )
+    quiet = ("install", "--quiet", "--no-compile", "--no-deps", "--no-index")
+    run(programs / "python", "-m", "pip", *quiet, wheel, cwd=folder)
+    (package,) = (folder / "venv" / "lib").glob("python*/*/wattree")
+    # What it needs is that of this environment, and nothing else of it: another copy takes longer
+    # to unpack than all else that is tried here.
+    for name in needed_by(wheel):
+        for top in {file.parts[0] for file in distribution(name).files or ()} - {
+            "..",
+            "__pycache__",
+        }:
+            place = package.parent / top
+            if not place.exists():
+                place.symlink_to(Path(str(distribution(name).locate_file(top))))
     # Machine code depends on the sources and the machine, not on where they lie: what the checkout
     # has compiled already need not be compiled again.
-    (package,) = (folder / "venv" / "lib").glob("python*/*/wattree")
     for code in (root / "src" / "wattree").rglob("__pycache__/*.o"):
         place = package / code.relative_to(root / "src" / "wattree")
         place.parent.mkdir(exist_ok=True)
