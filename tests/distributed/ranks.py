@@ -69,6 +69,7 @@ _PRELOADED = (
     "torch.nn.parallel",
     "torch._dynamo",
     "wattree.runtime.train.rank",
+    "tests.distributed.frozen",  # last, as it keeps what is loaded by then
 )
 
 
