@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DECODER", "GROUPED", "MIXTURE", "OWN", "PICKED", "STACK"]
+__all__ = ["DECODER", "GROUPED", "MIXTURE", "OWN", "PICKED", "SHALLOW", "STACK"]
 DECODER = {
     "transformer": {
         "layers": 4,
@@ -21,6 +21,8 @@ DECODER = {
         "norm": "rms",
     }
 }
+#: What no pipeline divides is the same in each layer.
+SHALLOW = {"transformer": DECODER["transformer"] | {"layers": 2}}
 #: Rotary positions, two queries to a key, a bias here and there.
 GROUPED = {
     "transformer": {

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.distributed.matrix_strategies import DECODER, MIXTURE, PICKED
+from tests.distributed.matrix_strategies import DECODER, MIXTURE, PICKED, SHALLOW
 from tests.distributed.ranks import run_ranks
 from wattree.cost import load_calibration
 from wattree.job import job_from_mapping
@@ -35,6 +35,8 @@ OPTIMIZERS: Mapping[int, tuple[str, float]] = {2: ("adam", 0.01), 4: ("momentum"
 
 
 def _job(model: Mapping[str, Any], strategy: Any, ranks: int = 2) -> dict[str, Any]:
+    if model is DECODER and strategy != "auto" and strategy.get("pp", 1) == 1:
+        model = SHALLOW
     is_decoder = "transformer" in model
     data: dict[str, Any] = {"global_batch": 8}
     data |= {"sequence_length": 16, "source": "digits"} if is_decoder else {}
