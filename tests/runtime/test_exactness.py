@@ -8,20 +8,22 @@ pytest.importorskip("torch")
 
 from tests.distributed.ranks import run_ranks
 
-#: Groups of the first ranks of eight. [ranks]
-SIZES = (1, 2, 3, 4, 8)
+#: Groups of the first ranks of four; under `make soak` of eight. [ranks]
+SIZES = (1, 2, 3, 4)
+SOAKED = (*SIZES, 8)
 #: A sum of some hundred products in float64 is off by fewer than so many roundings.
 TOLERANCE = 1e-12
 
 
 @pytest.fixture(scope="module")
-def errors() -> list[dict[str, dict[str, dict[str, float]]]]:
+def errors(*, soaking: bool) -> list[dict[str, dict[str, dict[str, float]]]]:
     """Return, by rank, group size and case, the relative error of each tensor."""
-    return run_ranks(8, "tests/runtime/cases.py:exactness", {"sizes": SIZES}, limit_s=280)
+    sizes = SOAKED if soaking else SIZES
+    return run_ranks(max(sizes), "tests/runtime/cases.py:exactness", {"sizes": sizes}, limit_s=280)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, pytest.param(8, marks=pytest.mark.soak)])
 def test_layers_equal_their_dense_equivalents(
     errors: list[dict[str, dict[str, dict[str, float]]]], size: int
 ) -> None:

@@ -25,7 +25,7 @@ def setting(memory_bytes: float, price_usd_per_h: float | None, pue: float = 1.2
     job = job_from_mapping(
         {
             "model": "llama-3.2-1b",
-            "data": {"sequence_length": 2048, "global_batch": 32},
+            "data": {"sequence_length": 2048, "global_batch": 16},
             "cluster": {"node": "dgx-a100", "site": "sweden"},
         }
     )

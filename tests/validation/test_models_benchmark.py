@@ -27,7 +27,7 @@ BAD = {
     "raises": "raise ValueError('on purpose')",
     "leaves": "import sys; sys.exit(3)",
     "empty": "",
-    "never_ends": "while True: pass",
+    "never_ends": "import time\nwhile True: time.sleep(0.1)",
     "dies": "import os; os._exit(9)",
 }
 
