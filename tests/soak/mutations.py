@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
@@ -163,6 +164,8 @@ _OF_BYTES: tuple[Mutation, ...] = (
 @cache  # each is changed many times, and reading one takes longer than its reader does
 def document_of(text: bytes) -> Any:
     """Return what a good YAML or JSON file holds, to be copied; None where it is neither."""
+    with contextlib.suppress(ValueError):  # which takes a hundredth of the time
+        return json.loads(text)
     try:
         return YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError):
