@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.colocation_predicted import MeasuredStep, ProcessesOnDevice, predicted_gain
 from benchmarks.frame import Figure, Section
 from tests.distributed.ranks import run_ranks
 from wattree.errors import RunError
-from wattree.predict.colocation import MeasuredStep, ProcessesOnDevice, predicted_gain
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import TrialSetting
@@ -108,9 +108,10 @@ def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
         )
     notes = (
         f"Two processes under wattree launch against one; medians over {turns} turns of both "
-        f"together, {len(os.sched_getaffinity(0))} cores. Predicted by wattree.predict.colocation "
-        "from a run of one process, with the shipped contention of CPUs, and the time that "
-        "averaging gradients of that size takes processes which do nothing else.",
+        f"together, {len(os.sched_getaffinity(0))} cores. Predicted by "
+        "benchmarks.colocation_predicted from a run of one process, with the shipped contention of "
+        "CPUs, and the time that averaging gradients of that size takes processes which do nothing "
+        "else.",
     )
     return Section(title="Gain of two processes", figures=tuple(figures), notes=notes)
 

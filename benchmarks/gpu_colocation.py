@@ -27,13 +27,13 @@ from rich.console import Console
 from rich.table import Table
 
 import wattree
+from benchmarks.colocation_predicted import MeasuredStep, ProcessesOnDevice, predicted_gain
 from benchmarks.gpu_colocation_job import MODELS
 from benchmarks.gpu_energy import NODE, RESULTS, device_of
 from benchmarks.gpu_training import environment, sees_no_device, write_result
 from wattree.cost.colocation import capacity_of_fill
 from wattree.errors import RunError, UnknownNameError, WattreeError
 from wattree.job import job_from_mapping
-from wattree.predict.colocation import MeasuredStep, ProcessesOnDevice, predicted_gain
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import TrialSetting

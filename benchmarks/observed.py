@@ -20,16 +20,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.frame import plain_table, report_parser, show_report
-from wattree.cost import load_calibration
-from wattree.validation.calibration_file import write_calibration
-from wattree.validation.fitting import fitted_groups
-from wattree.validation.left_out import LeftOutError, left_out_errors, seen_errors
-from wattree.validation.observed import (
+from benchmarks.observed_errors import (
     ObservedError,
     fitted_noise,
     observed_errors,
     several_errors,
 )
+from wattree.cost import load_calibration
+from wattree.validation.calibration_file import write_calibration
+from wattree.validation.fitting import fitted_groups
+from wattree.validation.left_out import LeftOutError, left_out_errors, seen_errors
 from wattree.validation.rows import bundled_rows, read_rows
 
 FILE = "throughput_llm.csv"

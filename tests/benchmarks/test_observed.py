@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattree.accounts.known import EvidenceClass, JobFacts
-from wattree.trace import IntervalPart
-from wattree.validation.left_out import LeftOutError
-from wattree.validation.observed import (
+from benchmarks.observed_errors import (
     coverage,
     fitted_noise,
     groups_of,
@@ -19,6 +16,9 @@ from wattree.validation.observed import (
     observed_errors,
     several_errors,
 )
+from wattree.accounts.known import EvidenceClass, JobFacts
+from wattree.trace import IntervalPart
+from wattree.validation.left_out import LeftOutError
 
 #: Residuals under which what a group errs by alike is wide.
 SPREADS = {

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cost.shared_device import SharedDevice, mean_step_s
-from wattree.cost import load_calibration
-from wattree.errors import WattreeError
-from wattree.predict.colocation import (
+from benchmarks.colocation_predicted import (
     MeasuredStep,
     PredictedGain,
     ProcessesOnDevice,
     predicted_gain,
 )
+from tests.cost.shared_device import SharedDevice, mean_step_s
+from wattree.cost import load_calibration
+from wattree.errors import WattreeError
 
 PER_PROCESS: dict[str, Any] = {"rule": "fixed-per-process"}
 TIMES = st.floats(0.0, 1.0)
