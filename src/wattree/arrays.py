@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["ArrayLike", "Floats", "Integers", "NDArray"]
+__all__ = ["ArrayLike", "Flags", "Floats", "Integers", "NDArray"]
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
+    Flags = NDArray[np.bool_]
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
 else:  # no one evaluates annotations of arrays
-    ArrayLike = NDArray = Floats = Integers = Any
+    ArrayLike = NDArray = Flags = Floats = Integers = Any

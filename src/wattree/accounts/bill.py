@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.energy.hourly import HOUR_S, HourlySeries, starts_within, windows
 from wattree.errors import JobError
 from wattree.hardware import Cluster
@@ -192,7 +192,7 @@ def schedule_shift(job: Job, result: Result, run_s: float) -> ScheduleShift:
     )
 
 
-def _first(values: NDArray[np.float64], value: float) -> int:
+def _first(values: Floats, value: float) -> int:
     """Return where a value first stands; sums of equal hours differ by rounding."""
     close = 1e-9 * float(np.abs(values).max())
     return int(np.argmax(np.abs(values - value) <= close))

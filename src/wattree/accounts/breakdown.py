@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.graph import Phase, TaskKind
 from wattree.trace import TimeParts, Trace
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def membership_class(trace: Trace) -> tuple[Integers, Integers]:
@@ -89,10 +86,10 @@ def time_parts(
     host = kind == TaskKind.HOST
     materials = phase == Phase.MATERIALS
 
-    def spans(chosen: NDArray[np.bool_]) -> Floats:
+    def spans(chosen: Flags) -> Floats:
         return busy_spans(trace, mine[chosen])
 
-    def busy(chosen: NDArray[np.bool_]) -> float:
+    def busy(chosen: Flags) -> float:
         return float((trace.end_s[mine[chosen]] - trace.start_s[mine[chosen]]).sum())
 
     recomputing = computing & (phase == Phase.RECOMPUTATION)

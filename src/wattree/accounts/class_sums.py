@@ -7,12 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiled import kernel
 from wattree.graph import StageLabel, TaskKind
 from wattree.trace import Trace
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 # What the kernel compares with: numba takes whole numbers faster than members of enumerations.
 _COMPUTE, _MATERIALS = int(TaskKind.COMPUTE), int(StageLabel.MATERIALS)

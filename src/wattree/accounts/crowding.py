@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.trace import Trace
-
-Floats = NDArray[np.float64]
 
 #: Asked for more than this share of its bandwidth, a link restricts (rule 4 of play).
 _FULL = 1 + 1e-9
 
 
-def shared_links(trace: Trace, own: slice) -> NDArray[np.bool_]:
+def shared_links(trace: Trace, own: slice) -> Flags:
     """Return which links both the tasks `own` and others use, `(L,)`."""
     graph = trace.graph
     links = len(graph.link_bandwidth_bytes_per_s)
@@ -49,7 +47,7 @@ def crowded_s(trace: Trace, own: slice, begin_s: float, end_s: float) -> Floats:
     order = np.lexsort((moment, on))
     moment, on = moment[order], on[order]
 
-    def level(change: NDArray[np.float64] | NDArray[np.int64]) -> Floats:
+    def level(change: Floats | Integers) -> Floats:
         """Return what holds after each moment; every link begins and ends at 0."""
         return np.asarray(np.cumsum(np.concatenate([change, -change])[order]))
 

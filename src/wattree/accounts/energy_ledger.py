@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.graph import OperatorClass, StageLabel
 from wattree.hardware import Cluster, Host, Pool
 from wattree.sim.sweep import BINS, CLASSES, Occupancy, Wait
 from wattree.trace import COMPONENTS, DeviceEnergy, EnergyEntry, EnergyUse, WaitingUse
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 STAGES = tuple(stage.name.lower() for stage in StageLabel)
 _CLASS_NAMES = tuple(found.name.lower() for found in OperatorClass)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.breakdown import starved_span
 from wattree.accounts.energy_ledger import Drawn, account, standing_of
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.input_pipeline import core_times_s
 from wattree.accounts.shares import waiting_share
+from wattree.arrays import Floats, Integers
 from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
 from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster
@@ -20,8 +20,6 @@ from wattree.sim.occupancy import class_column, occupancy
 from wattree.sim.sweep import BINS, CLASSES, Occupancy
 from wattree.trace import EnergyUse, PowerOverTime, Trace
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Curve = tuple[tuple[float, float], ...]
 
 #: Tasks that are computed at once: arrays of that length stay in the processor's cache.

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.overhead import process_bytes, strategy_groups_bytes
+from wattree.arrays import Floats, Integers
 from wattree.cost.expanded import ExpandedMemory, bandwidth_factor
 from wattree.cost.rates import Rates
 from wattree.graph import ModelGraph
@@ -25,9 +25,6 @@ from wattree.trace import MemoryUse, TierUse
 
 #: Strategies whose memory is slower by the same within one part in so many share their costs.
 _APART = 256.0
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def spilled_share(footprint: Floats, capacity: float, offload: Offload) -> Floats:

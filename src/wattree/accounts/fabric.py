@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags
 from wattree.errors import JobError
 from wattree.graph import ExecutionGraph, JobTasks, Repeated, part_of, repeated, with_links_apart
 from wattree.sim import execute
@@ -115,7 +115,7 @@ class SharedFabric:
             whole_steps_s=tuple(_whole_steps_s(fabric, trace, j, begin_s, end_s) for j in others),
         )
 
-    def apart(self, links: NDArray[np.bool_]) -> SharedFabric:
+    def apart(self, links: Flags) -> SharedFabric:
         """Return the fabric on which each job has some links to itself, `(L,)`."""
         return SharedFabric(
             graph=with_links_apart(self.graph, self.jobs, links),

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.breakdown import tasks_of
 from wattree.accounts.moment import Moment, moment_of_start
 from wattree.accounts.reserved import reserved_for
+from wattree.arrays import Integers
 from wattree.compiler.tasks.ledger import MemoryLedger, Piece
 from wattree.errors import UnknownNameError
 from wattree.trace import LiveTensors, MemoryUse, Trace
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: What sums of tens of thousands of sizes may be off by, as a share of what went in.
 _ROUNDING = 1e-9

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.breakdown import tasks_of
 from wattree.accounts.executed import ExecutedStep
@@ -20,8 +19,6 @@ from wattree.accounts.overhead import (
     strategy_groups_bytes,
 )
 from wattree.trace import MemoryUse, TierUse, Trace
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

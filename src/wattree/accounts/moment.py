@@ -11,12 +11,9 @@ import heapq
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Integers
 from wattree.trace import Trace
-
-Flags = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 
 _END, _START = 0, 2  # priorities of simultaneous events; what begins to work changes no memory
 

@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.cost import Calibration
 from wattree.cost.communicator import communicator_bytes
 from wattree.hardware import Device, Node
 from wattree.lowering.setting import Setting
 from wattree.strategy import AxisRole, Strategy
 
-Floats = NDArray[np.float64]
 
-
-def groups_bytes(
-    degrees: Mapping[str, NDArray[np.int64] | int], node: Node, setting: Setting
-) -> Floats:
+def groups_bytes(degrees: Mapping[str, Integers | int], node: Node, setting: Setting) -> Floats:
     """Return what the communicators of a rank hold, for degrees that are numbers or arrays. [B]"""
     if not setting.has_experts:  # then `ep` is one more axis of replicas
         degrees = {**degrees, "dp": degrees["dp"] * degrees["ep"], "ep": 1}

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.bill import cost_usd
 from wattree.accounts.class_sums import ClassSums
 from wattree.accounts.energy_use import StepEnergy
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.overhead import process_bytes, strategy_groups_bytes
+from wattree.arrays import Floats, Integers
 from wattree.hardware import Cluster, Precision
 from wattree.trace import PoolUse
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def pool_uses(step: ExecutedStep, energy: StepEnergy, sums: ClassSums) -> tuple[PoolUse, ...]:

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.breakdown import tasks_of
+from wattree.arrays import Integers
 from wattree.compiler.tasks.ledger import ENTRY, MemoryLedger, StageLedger
 from wattree.sim.allocator import CachingAllocator, allocator_policy
 from wattree.trace import AllocatorUse, Trace
-
-Integers = NDArray[np.int64]
 
 #: Events of one rank that are executed at most, in order: about half a second of work. Pipelines
 #: and accumulated gradients repeat themselves long before.

@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveInstruction, ComputeInstruction, Scale
 from wattree.lowering.split import SplitBackward, split_backward
 from wattree.lowering.storage import Storage
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def block_memory(costs: BlockCosts) -> tuple[Floats, Floats, Floats]:

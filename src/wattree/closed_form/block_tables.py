@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats
 from wattree.closed_form.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.closed_form.pipeline import deferred_s
 from wattree.closed_form.stragglers import computing_s
@@ -25,8 +25,6 @@ from wattree.lowering.setting import Setting
 from wattree.lowering.storage import Storage, SyncGroup, buffer_bytes
 from wattree.strategy import Offload
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOfPool:
@@ -42,9 +40,7 @@ class DeviceOfPool:
     rates: Rates
     behind: float
 
-    def energy_j(
-        self, flop: Floats, traffic: Floats, busy_s: Floats, moves: NDArray[np.bool_]
-    ) -> Floats:
+    def energy_j(self, flop: Floats, traffic: Floats, busy_s: Floats, moves: Flags) -> Floats:
         """Return energy above idle, including the share of fans and power supplies. [J]"""
         return self.behind * dynamic_energy_j(
             self.rates.power,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.strategy import AXES
-
-Floats = NDArray[np.float64]
 
 
 class Borders:
@@ -50,7 +48,7 @@ class Borders:
             time_s = (kinds.stages - 1) * through + all_s
         return np.asarray(np.where(kinds.stages > 1, time_s, 0.0))
 
-    def _longest_s(self, size: Floats, used: NDArray[np.bool_]) -> Floats:
+    def _longest_s(self, size: Floats, used: Flags) -> Floats:
         """Return the time of one transfer on the slowest pool that is used. [s]"""
         times = [route.time_s(size) for route in self._routes]
         if len(times) == 1:

@@ -7,12 +7,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.lowering.movement import bucket_bytes
-
-Floats = NDArray[np.float64]
 
 
 class Buckets(NamedTuple):

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.expansion import ExpandedTier
+from wattree.arrays import Floats, Integers
 from wattree.closed_form.block_memory import SplitMemory, split_memory
 from wattree.closed_form.block_tables import (
     BlockTable,
@@ -42,10 +42,6 @@ _Table = TypeVar("_Table")
 _MOST_TABLES = 2048
 #: Largest number of which another column can be packed into the same integer.
 _LARGEST = 2**62 // MANY
-
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class BlockCostTable:
@@ -323,7 +319,7 @@ def _loaded(
     return with_tokens(most), with_tokens(mean)
 
 
-def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:
+def _distinct(*columns: Floats) -> tuple[Integers, Integers]:
     """Return the first row of each distinct combination, and the combination of every row."""
     key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:  # degrees and micro-batches are whole and below `MANY`

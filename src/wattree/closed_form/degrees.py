@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.strategy import AXES, StrategyOptions
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Above any degree, micro-batch or number of virtual stages.
 MANY = 2**20

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.cost.loading import Loader, part_times_s
 from wattree.energy import dynamic_energy_j, loading_energy_j
 from wattree.lowering.loading import BUFFERS
-
-Floats = NDArray[np.float64]
 
 _NOTHING = np.zeros(())
 

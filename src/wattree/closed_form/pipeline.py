@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.distinct import distinct
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.costs import (
@@ -25,9 +25,6 @@ from wattree.strategy.schedules import (
     live_by_chunk,
     stage_orders,
 )
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Schedules that run weight gradients apart.
 SPLIT = tuple(name for name, known in PIPELINE_SCHEDULES.items() if known.splits_backward)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.closed_form.block_memory import SplitMemory
 from wattree.closed_form.pipeline import StageContents
 from wattree.distinct import distinct
 from wattree.strategy.schedules import Order, SlotWork, stage_orders
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Micro-batches after forward and between the two pieces of backward, and whether gradients have
 #: come, by chunk; work; chunk.

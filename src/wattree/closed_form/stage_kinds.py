@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.pipeline import SPLIT, StageContents, in_flight, split_bubble_s
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class StageKinds:
@@ -70,7 +67,7 @@ class StageKinds:
         """Return the sum over the stages of each strategy, `(n,)`."""
         return np.asarray(np.add.reduceat(self._stages_of_kind * values, self._starts))
 
-    def first_row(self, chosen: NDArray[np.bool_]) -> Integers:
+    def first_row(self, chosen: Flags) -> Integers:
         """Return the first chosen row of each strategy, all of which have one."""
         rows = np.where(chosen, np.arange(len(chosen)), len(chosen))
         return np.asarray(np.minimum.reduceat(rows, self._starts))
@@ -124,7 +121,7 @@ class StageKinds:
         self._in_flight = micro_batches, found
         return found
 
-    def goes_forward_first(self, micro_batches: Integers) -> NDArray[np.bool_]:
+    def goes_forward_first(self, micro_batches: Integers) -> Flags:
         """Return whether all forwards of each row come before any backward, `(rows,)`."""
         names = np.array([contents.schedule for contents in self.helds])[self.pipeline]
         first = np.isin(names, ("gpipe", "breadth-first"))[self.strategy]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.overhead import groups_bytes, process_bytes
+from wattree.arrays import Floats, Integers
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.split_memory import split_live_bytes
 from wattree.closed_form.stage_sums import StageSums
 from wattree.hardware import Node
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class StageMemory:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.stage_kinds import StageKinds, slowest
-
-Floats = NDArray[np.float64]
 
 #: Tables of parameters that are zero unless something is sharded, reduced or offloaded.
 _OFTEN_NOTHING = (

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.energy_use import standing_w
+from wattree.arrays import Floats
 from wattree.closed_form.borders import Borders
 from wattree.closed_form.buckets import Buckets, buckets_of
 from wattree.closed_form.cost_table import BlockCostTable
@@ -20,9 +20,6 @@ from wattree.closed_form.stage_sums import StageSums
 from wattree.closed_form.stragglers import slowed_kinds
 from wattree.cost.colocation import barrier_s
 from wattree.cost.update import update_bytes_per_s
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class StepModel:

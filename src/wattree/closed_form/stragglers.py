@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.energy import DevicePower
 from wattree.job import Job
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveInstruction
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

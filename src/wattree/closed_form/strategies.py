@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.expansion import spilled_share, tier_capacity
 from wattree.accounts.overhead import groups_bytes, process_bytes
+from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.cost_table import BlockCostTable, TableCache
 from wattree.closed_form.degrees import MANY, Degrees
 from wattree.closed_form.pipeline import StageContents, known_schedule, stage_contents
@@ -29,10 +29,6 @@ from wattree.lowering.setting import Setting
 from wattree.strategy import SPATIAL, StrategyOptions, Traffic
 from wattree.strategy.presets import tree_of
 from wattree.strategy.presets.data import REPLICAS
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
 
 #: Sets of options whose programs are kept; they share those of blocks.
 _MOST_PROGRAMS = 4096
@@ -63,7 +59,7 @@ class Estimates:
     energy_j: Floats
     peak_power_w: Floats
     spilled: Floats
-    tier_fits: NDArray[np.bool_]
+    tier_fits: Flags
 
 
 def estimate(
@@ -222,9 +218,7 @@ def _process_bytes(setting: Setting, degrees: Degrees, tensors: Floats, pools: I
     return np.choose(pools, needs)
 
 
-def _overflow(
-    setting: Setting, screen: StepModel, tensors: Floats
-) -> tuple[Floats, NDArray[np.bool_]]:
+def _overflow(setting: Setting, screen: StepModel, tensors: Floats) -> tuple[Floats, Flags]:
     """Return the overflowing share of device memory, and whether the tier has the capacity.
 
     `tensors` are the live ones of each kind of stage, `(rows,)`. [B]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.compiler.folding.arrays import execution_graph
 from wattree.compiler.folding.rank_classes import RanksOfJob, rank_classes
 from wattree.compiler.folding.task_instances import TaskInstances
@@ -29,8 +29,6 @@ from wattree.lowering.placed import PlacedJob
 from wattree.lowering.step import LoweredJob, LoweredStep, steps_of
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Strategy
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +70,8 @@ class Compilation:
     graph: ExecutionGraph
     parts: tuple[CompiledPart, ...]
     ledger: MemoryLedger
-    class_pools: NDArray[np.int64]
-    class_parts: NDArray[np.int64]
+    class_pools: Integers
+    class_parts: Integers
     loading: tuple[Loading, ...] = ()
     shared: SharedWork | None = None
     tiers: tuple[TierTraffic, ...] = ()
@@ -220,7 +218,7 @@ class _Made:
     ranks: list[RanksOfJob]
     built: list[list[BuiltStage]]
     part_classes: list[int]
-    class_pools: NDArray[np.int64]
+    class_pools: Integers
 
 
 def _graph(jobs: Sequence[Sequence[LoweredJob]], *, fold: bool, detail: bool) -> _Made:

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from wattree.arrays import Floats, Integers, NDArray
+from wattree.arrays import Flags, Floats, Integers
 from wattree.cost.algorithms import Protocol, RankGroup, nccl_system
 from wattree.cost.algorithms.choose import OURS
 from wattree.cost.algorithms.layout import GroupLayout
@@ -68,7 +68,7 @@ class CollectiveCost(NamedTuple):
     latency_s: Floats
     work_s: Floats
     loads: PortLoads
-    in_turn: NDArray[np.bool_]
+    in_turn: Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,7 +354,7 @@ def _advantage(links: LinkRates) -> float:
     return links.scale_up_bytes_per_s / links.scale_up_reduce_bytes_per_s
 
 
-def _work_s(loads: PortLoads, links: LinkRates, *, in_turn: NDArray[np.bool_]) -> Floats:
+def _work_s(loads: PortLoads, links: LinkRates, *, in_turn: Flags) -> Floats:
     inside = loads.scale_up / links.scale_up_bytes_per_s
     between = np.maximum(
         loads.adapter / links.adapter_bytes_per_s, loads.uplink / links.uplink_bytes_per_s

@@ -28,9 +28,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from wattree.arrays import Floats
 
 
 def station_rate(present: Floats | float, capacity: Floats | float, contention: float) -> Floats:

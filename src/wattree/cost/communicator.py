@@ -20,11 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.hardware import Device, Node
-
-Floats = NDArray[np.float64]
 
 _MIB = 2.0**20
 #: Of a channel to one peer: what it receives into [1], rounded up to pages, and flags.
@@ -45,7 +43,7 @@ _NEIGHBOURS = 2
 
 
 def communicator_bytes(
-    degrees: Mapping[str, Floats | NDArray[np.int64] | int], node: Node
+    degrees: Mapping[str, Floats | Integers | int], node: Node
 ) -> tuple[Floats, Floats]:
     """Return the buffers of one rank's rings, and those of its messages to single peers. [B]
 

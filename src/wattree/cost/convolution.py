@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from wattree.arrays import Floats, NDArray
+from wattree.arrays import Flags, Floats
 
 #: Above this many waves the last, partial one is averaged, as in `cost.matmul`.
 _WAVES_AVERAGED = 8.0
@@ -262,7 +262,7 @@ def implicit_matmul_time_s(
     return time_s + fresh_s(result_bytes, rates.fresh_s_per_byte, is_stored=is_stored)
 
 
-def _is_aliased(row_bytes: Floats) -> NDArray[np.bool_]:
+def _is_aliased(row_bytes: Floats) -> Flags:
     """Return whether result rows at this distance evict each other from a cache.
 
     Addresses that differ by a multiple of a page share a set of the first-level cache, and where

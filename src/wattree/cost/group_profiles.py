@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattree.arrays import Floats, Integers, NDArray
+from wattree.arrays import Flags, Floats, Integers
 from wattree.cost.algorithms.layout import GroupLayout
 from wattree.cost.algorithms.profile import CollectiveProfile
 from wattree.cost.collective import GroupShape
@@ -41,7 +41,7 @@ class ProfileRows:
     scale_up: Floats
     adapter: Floats
     uplink: Floats
-    in_turn: NDArray[np.bool_]
+    in_turn: Flags
     steps_inside: Floats
     steps_between: Floats
     inside_s: Floats

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.graph import OperatorKind
-
-Floats = NDArray[np.float64]
 
 #: What one access to device memory brings at least (CUDA C++ Best Practices Guide 12.4, section
 #: 9.2.1: transactions of 32 bytes). [B]

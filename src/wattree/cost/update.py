@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost.colocation import local_reduction_bytes
 from wattree.cost.rates import Rates
 from wattree.cost.software import Software
-
-Floats = NDArray[np.float64]
 
 #: Bytes the optimizer moves per updated parameter besides reading and writing its state: fp32
 #: gradient read and cleared, 16-bit parameter written.

@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats
 from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome, outcome_json
 from wattree.design.points import Value
 from wattree.design.study import Study
 from wattree.shown import Shown
-
-Floats = NDArray[np.float64]
 
 #: Objective → the total that it has least of.
 OBJECTIVE_TOTALS = {
@@ -47,7 +45,7 @@ class Results(Shown):
         return len(self.outcomes)
 
     @property
-    def feasible(self) -> NDArray[np.bool_]:
+    def feasible(self) -> Flags:
         """Return which points meet all constraints, `(n,)`."""
         return np.array([outcome.feasible for outcome in self.outcomes], dtype=bool)
 

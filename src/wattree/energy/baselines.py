@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.energy.least_squares import dependent_columns, non_negative_fit
 from wattree.errors import BaselineError
 from wattree.trace.run import Activity, Run
 
-Floats = NDArray[np.float64]
 #: Energy of a run. [J]
 Predictor = Callable[[Run], float]
 

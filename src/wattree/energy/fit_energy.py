@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.energy.calibration import StageConstant, Status
 from wattree.energy.least_squares import NonNegativeFit, dependent_columns, non_negative_fit
 from wattree.energy.observed import Observations, busy_s, stage_energies_j, total
 from wattree.errors import RunError
 from wattree.trace.run import Activity, Run
-
-Floats = NDArray[np.float64]
 
 
 def _prepares(run: Run) -> bool:

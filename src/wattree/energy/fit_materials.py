@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.energy.calibration import StageConstant, Status
 from wattree.energy.least_squares import dependent_columns, non_negative_fit, quantile
 from wattree.energy.observed import Observations
 from wattree.trace.run import Activity, Run
-
-Floats = NDArray[np.float64]
 
 #: Errors below this need no further part to explain them: clocks and pace of workers.
 _FLOOR = 0.01
@@ -173,9 +171,7 @@ def _timed(seen: Observations) -> tuple[list[tuple[Run, float]], list[str]]:
     return [each for each in found if each[1] > 0], [note] if found else []
 
 
-def _best_parts(
-    amounts: Floats, times: Floats
-) -> tuple[tuple[int, ...], list[float], NDArray[np.int64]]:
+def _best_parts(amounts: Floats, times: Floats) -> tuple[tuple[int, ...], list[float], Integers]:
     """Return the parts that explain the times, their rates, and the bottleneck of each row."""
     rows, parts = amounts.shape
     best = None
@@ -197,7 +193,7 @@ def _best_parts(
 
 def _rates(
     amounts: Floats, times: Floats, chosen: Sequence[int]
-) -> tuple[list[float] | None, NDArray[np.int64]]:
+) -> tuple[list[float] | None, Integers]:
     """Return each part's rate and the bottleneck of each row, by iteration; None if unstable."""
     picked = amounts[:, chosen]
     rates = (picked / times[:, None]).max(axis=0)  # no part was slower in any run than this

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.energy.calibration import StageConstant, Status
 from wattree.energy.least_squares import (
     NonNegativeFit,
@@ -25,8 +25,6 @@ from wattree.energy.observed import (
 )
 from wattree.energy.stages import BACKWARD_SHARE, AllReduce, latency_steps
 from wattree.trace.run import Activity, Run
-
-Floats = NDArray[np.float64]
 
 _COMPUTING = (
     "time.computing.s_per_flop",

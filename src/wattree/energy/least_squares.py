@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from wattree.arrays import Floats
 
 #: Of all intervals of this package: what a reader expects where nothing else is said.
 CONFIDENCE = 0.95

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattree.arrays import Floats, NDArray
+from wattree.arrays import Flags, Floats
 from wattree.energy.clocks import (
     ClockCurve,
     Demand,
@@ -194,8 +194,8 @@ def dynamic_energy_j(
     flop: Floats,
     traffic_bytes: Floats,
     busy_s: Floats,
-    communicates: NDArray[np.bool_],
-    copies: NDArray[np.bool_],
+    communicates: Flags,
+    copies: Flags,
 ) -> Floats:
     """Return the energy above idle of each task on one device. [J]
 

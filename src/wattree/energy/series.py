@@ -21,13 +21,11 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.energy.observed import gap_in
 from wattree.errors import MissingExtraError, RunError
 from wattree.trace.run import PowerSeries
-
-Floats = NDArray[np.float64]
 
 #: Orders that are tried: p of AR; p, d, q of ARIMA.
 _MOST_LAGS = 16

@@ -49,7 +49,7 @@ from typing import Any
 
 import numpy as np
 
-from wattree.arrays import Floats, Integers, NDArray
+from wattree.arrays import Flags, Floats, Integers, NDArray
 
 
 class TaskKind(IntEnum):
@@ -141,7 +141,7 @@ class ExecutionGraph:
     flow_offsets: Integers
     flow_links: Integers
     flow_bytes_per_s: Floats
-    overlaps: NDArray[np.bool_]
+    overlaps: Flags
     alloc_bytes: Floats
     free_bytes: Floats
     stream_class: Integers

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wattree.arrays import Integers, NDArray
+from wattree.arrays import Flags, Integers
 from wattree.graph.execution_graph import ExecutionGraph, Phase, StageLabel, TaskKind
 from wattree.graph.operator_class import OperatorClass
 
@@ -179,7 +179,7 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
 
 
 def with_links_apart(
-    graph: ExecutionGraph, jobs: Sequence[JobTasks], chosen: NDArray[np.bool_]
+    graph: ExecutionGraph, jobs: Sequence[JobTasks], chosen: Flags
 ) -> ExecutionGraph:
     """Return the graph in which every job has some links to itself.
 

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.compiler import Compilation
 from wattree.graph import ExecutionGraph, Phase, TaskKind
 from wattree.graph.volume import volume_factor
@@ -71,9 +71,7 @@ def members_of(graph: ExecutionGraph, task: int) -> tuple[int, ...]:
     return tuple(sorted(set(graph.stream_class[streams].tolist())))
 
 
-def collective_types(
-    compilation: Compilation, members: Sequence[tuple[int, ...]]
-) -> NDArray[np.int64]:
+def collective_types(compilation: Compilation, members: Sequence[tuple[int, ...]]) -> Integers:
     """Return the `CollectiveType` of each task of a compiled job, -1 where it is none.
 
     Inside blocks the compiled steps say it. Between replicas the name does, but for reductions

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.errors import RunError
 from wattree.kineto.launches import Numbered, step_windows
 from wattree.kineto.op_classes import COMMUNICATION, op_classes
 from wattree.kineto.stream import TraceFile
-
-Floats = NDArray[np.float64]
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -76,7 +74,7 @@ class Spans:
         self.end_s.append(start_s + duration_s)
         self.name.append(name)
 
-    def columns(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    def columns(self) -> tuple[Floats, Floats, Integers]:
         """Return start, end and name."""
         return (
             np.frombuffer(self.start_s, dtype=np.float64) if self.start_s else np.zeros(0),

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.breakdown import covered_s
+from wattree.arrays import Flags, Floats
 from wattree.errors import RunError
 from wattree.kineto.op_classes import (
     ATTENTION,
@@ -27,7 +27,6 @@ from wattree.kineto.traced_rank import Spans, TracedRank
 from wattree.learn.traced_kernels import ClassKernels, class_kernels, kernel_classes
 from wattree.units import format_time
 
-Floats = NDArray[np.float64]
 Rows = list[tuple[float, float]]
 
 #: Classes of a step in the order in which an instant is given to the first that fits: work of the
@@ -161,7 +160,7 @@ def _account(
     return found, max(float(flying) - found[WAITING] - found[COMMUNICATION], 0.0)
 
 
-def _rows(trace: TracedRank, kernels: Mapping[str, NDArray[np.bool_]]) -> dict[str, Floats]:
+def _rows(trace: TracedRank, kernels: Mapping[str, Flags]) -> dict[str, Floats]:
     """Return class → the intervals in which a rank ran it: rows (start, end). [s]
 
     Args:

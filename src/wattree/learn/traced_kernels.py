@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags
 from wattree.kineto.op_classes import ELEMENTWISE, OPTIMIZER, op_classes
 from wattree.kineto.traced_rank import TracedRank
 
@@ -28,7 +28,7 @@ class ClassKernels:
     operators: Mapping[str, float]
 
 
-def kernel_classes(trace: TracedRank) -> dict[str, NDArray[np.bool_]]:
+def kernel_classes(trace: TracedRank) -> dict[str, Flags]:
     """Return class → which kernels are of it: by name, or by the optimizer's step around them."""
     rules = op_classes()
     _, _, name = trace.kernels.columns()
@@ -42,7 +42,7 @@ def kernel_classes(trace: TracedRank) -> dict[str, NDArray[np.bool_]]:
     return found
 
 
-def _updating(trace: TracedRank) -> NDArray[np.bool_]:
+def _updating(trace: TracedRank) -> Flags:
     """Return for each kernel whether it was launched inside a mark of the optimizer's step."""
     rules = op_classes()
     begin, end, name = trace.marks.columns()
@@ -56,9 +56,7 @@ def _updating(trace: TracedRank) -> NDArray[np.bool_]:
     return np.asarray((last >= 0) & (trace.launch_s < np.maximum.accumulate(end[order])[last]))
 
 
-def class_kernels(
-    trace: TracedRank, classes: Mapping[str, NDArray[np.bool_]]
-) -> dict[str, ClassKernels]:
+def class_kernels(trace: TracedRank, classes: Mapping[str, Flags]) -> dict[str, ClassKernels]:
     """Return class → its kernels, on average over the marked steps.
 
     Args:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import (
     Software,
     fused_attention_time_s,
@@ -14,8 +14,6 @@ from wattree.cost import (
 from wattree.cost.attention import FORWARD_MATMULS
 from wattree.cost.rates import Rates
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
-
-Floats = NDArray[np.float64]
 
 #: Keys of an unmasked query per key of a causal one, on average. What a block of queries takes
 #: besides its products counts half as much then: of fused kernels, 0.23 to 0.72, mean 0.5, of the

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
+from wattree.arrays import Floats
 from wattree.graph import Block, BlockDataflow, Made, ModelGraph
 from wattree.lowering.block_program import CachedComputation, block_program, compute_key, frozen
 from wattree.lowering.layout import Layout
@@ -42,8 +40,8 @@ class ModelProgram:
 
     def scale(
         self,
-        degrees: Mapping[str, NDArray[np.float64]],
-        micro_batch: NDArray[np.float64],
+        degrees: Mapping[str, Floats],
+        micro_batch: Floats,
         *,
         sequence: int,
         load: TokenLoad | None = None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import (
     GroupShape,
     halo_bytes,
@@ -19,9 +19,6 @@ from wattree.cost import (
 )
 from wattree.cost.rates import Rates
 from wattree.lowering.program import CollectiveKind
-
-Floats = NDArray[np.float64]
-
 
 #: Collectives that pass blocks between neighbors. Gradients are sent with the keys and
 #: values of all turns but the last, so only that one has a latency of its own.

@@ -15,16 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost.colocation import alternating, barrier_s, capacity_of_fill
 from wattree.cost.sharing import DeviceSharing, element_fill, matmul_fill
 from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
 from wattree.lowering.program import ComputeInstruction, LocalSize, Scale, matmul_shape
 from wattree.strategy import AxisRole, Strategy
-
-Floats = NDArray[np.float64]
 
 #: Query positions that a thread block of a fused attention kernel takes (Dao, "FlashAttention-2",
 #: 2023, section 3.2: blocks of 64 or 128).

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import Software
 from wattree.cost.rates import Rates
 from wattree.cost.written_out import steps_of
@@ -18,9 +18,6 @@ from wattree.lowering.operator_costs import (
     memory_bound_costs,
 )
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
-
-Floats = NDArray[np.float64]
-
 
 #: Backward of memory-bound operators moves this many times forward's bytes: it reads the
 #: gradient and the saved operand and writes a gradient, against one read and one write.

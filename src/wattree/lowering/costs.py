@@ -8,8 +8,8 @@ from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import Software
 from wattree.cost.rates import Rates
 from wattree.lowering.colocation import SharedWork
@@ -19,8 +19,6 @@ from wattree.lowering.matmul_costs import is_quantized
 from wattree.lowering.memory_tier_access import stored_whole, tier2_accesses, tier2_saved_rows
 from wattree.lowering.phase_costs import PhaseCosts, phase_costs
 from wattree.lowering.program import BlockProgram, ComputeInstruction, Instruction, Scale
-
-Floats = NDArray[np.float64]
 
 #: Of an element that matmuls in 16 bits read as it is.
 _NARROW_BYTES = 2.0

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import GroupShape
 from wattree.lowering.program import Scale
-
-Floats = NDArray[np.float64]
 
 
 class GroupShapes(Protocol):

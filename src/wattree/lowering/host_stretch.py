@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost.rates import Rates
 from wattree.cost.written_out import steps_of
 from wattree.graph import OperatorKind
@@ -15,9 +15,6 @@ from wattree.lowering.colocation import SharedWork, shared_work, step_fill
 from wattree.lowering.compute_costs import launches_of
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
-
-Floats = NDArray[np.float64]
-
 
 #: Exponent of the smooth maximum of device time and host time of a block.
 HOST_SMOOTHNESS = 4.0

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.cost.loading import Loader, part_times_s, storage_bytes_per_s
 from wattree.errors import StrategyError
 from wattree.hardware import Cluster, Node
 from wattree.lowering.topology import LinkUse, MeshTopology
 from wattree.strategy import Schedule
 from wattree.units import format_bytes
-
-Integers = NDArray[np.int64]
 
 #: Input batches on the device: the one in use, and (out of pinned memory) the one that comes.
 BUFFERS = {True: 2, False: 1}

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import Software, matmul_time_s
 from wattree.cost.convolution import implicit_matmul_time_s
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 from wattree.lowering.operator_costs import CAST_BYTES, weight_casts
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale, matmul_shape
-
-Floats = NDArray[np.float64]
-
 
 #: Casts to 8 bit: bytes per activation or gradient element, and per weight element.
 _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0

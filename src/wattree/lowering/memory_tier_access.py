@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
@@ -19,8 +19,6 @@ from wattree.lowering.program import (
     Scale,
 )
 from wattree.strategy import Offload
-
-Floats = NDArray[np.float64]
 
 #: Of one step: kept activations in expanded memory [B], and where weights are not gathered.
 Moved = tuple[Floats | None, Floats]

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.graph import BlockDataflow, Extent, Made
@@ -31,9 +31,6 @@ from wattree.lowering.reshard import (
 from wattree.lowering.reshard.placement import regions, volumes
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Mesh
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.cost import Software
 from wattree.distinct import distinct
@@ -16,9 +15,6 @@ from wattree.lowering.block import ModelProgram
 from wattree.lowering.memory_tier_access import split_offload
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Strategy, Traffic
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import Software
 from wattree.cost.convolution import (
     Convolution,
@@ -22,8 +22,6 @@ from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of, plain_f
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, LocalSize, Scale
-
-Floats = NDArray[np.float64]
 
 #: Kinds that only captured operators have; the rest is shared with models written by hand.
 _CAPTURED = frozenset(

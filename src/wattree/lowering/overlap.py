@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost.rates import Rates
 from wattree.lowering.collective_cpu_time import with_collective_cpu_time
 from wattree.lowering.movement import Overlap
@@ -27,8 +27,6 @@ from wattree.lowering.ring_rows import collapsed_row, ring_rows, ring_span_s
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
 from wattree.strategy import AxisRole
-
-Floats = NDArray[np.float64]
 
 #: Collectives cut into pieces by default, and those cut only if the number of pieces is given.
 _CUT = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})

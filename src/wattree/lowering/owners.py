@@ -14,15 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.errors import StrategyError
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.program import TokenLoad
 from wattree.lowering.spread import OwnedOperator
 from wattree.lowering.token_load import RankLevels, members_of, port_factors
 from wattree.strategy import Mesh
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class Shares(NamedTuple):

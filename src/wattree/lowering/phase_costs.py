@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import GroupShape, Software
 from wattree.cost.rates import Rates
 from wattree.lowering.collective_costs import collective_costs
@@ -23,8 +23,6 @@ from wattree.lowering.program import (
     Scale,
 )
 from wattree.lowering.ring import Ring, buffered_blocks, rings_of
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

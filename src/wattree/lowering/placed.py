@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.cost import Software
 from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
@@ -42,7 +42,7 @@ class PlacedJob:
     optimizer: str
     sequence: int
     global_batch: int
-    devices: NDArray[np.int64] | None = None
+    devices: Integers | None = None
     label: str = ""
     loader: Loader | None = None
     spilled: float = 0.0

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.graph import AttentionMask, Extent, OperatorKind, SlidingWindow
 from wattree.lowering.spread import ExpertPlace, OwnedOperator, WindowPart
 from wattree.strategy import AxisRole
@@ -114,12 +114,12 @@ class TokenLoad:
         first: 1 for the first rank where it alone updates, 0 for others; None where all update.
     """
 
-    tokens: NDArray[np.float64]
-    ports: NDArray[np.float64]
-    busiest: NDArray[np.float64]
-    leader: NDArray[np.int64]
-    held: NDArray[np.float64] | None = None
-    first: NDArray[np.float64] | None = None
+    tokens: Floats
+    ports: Floats
+    busiest: Floats
+    leader: Integers
+    held: Floats | None = None
+    first: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +136,16 @@ class Scale:
         launches: Replicas whose forward one process launches, one after another.
     """
 
-    micro_batch: NDArray[np.float64]
+    micro_batch: Floats
     sequence: float
-    degrees: Mapping[str, NDArray[np.float64]]
+    degrees: Mapping[str, Floats]
     batch_axes: tuple[str, ...]
     context_axes: tuple[str, ...] = ()
     load: TokenLoad | None = None
     launches: float = 1.0
-    _cache: dict[LocalSize, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    _cache: dict[LocalSize, Floats] = field(default_factory=dict, repr=False)
 
-    def value(self, size: LocalSize) -> NDArray[np.float64]:
+    def value(self, size: LocalSize) -> Floats:
         """Return the value of `size`, shape `(n,)`."""
         if (known := self._cache.get(size)) is not None:
             return known
@@ -159,7 +159,7 @@ class Scale:
         self._cache[size] = value
         return value
 
-    def degree(self, axes: tuple[str, ...]) -> NDArray[np.float64]:
+    def degree(self, axes: tuple[str, ...]) -> Floats:
         """Return the product of the degrees of `axes`, shape `(n,)`."""
         product = np.ones_like(self.micro_batch)
         for axis in axes:
@@ -244,7 +244,7 @@ class ComputeInstruction:
 
 def matmul_shape(
     instruction: ComputeInstruction, scale: Scale
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Return rows, columns, contraction and groups of a matmul, as its phase turns them."""
     assert instruction.matmul is not None
     m, n, k, groups = (

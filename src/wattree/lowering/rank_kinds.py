@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.cost import GroupShape, LinkRates
 from wattree.distinct import distinct
 from wattree.lowering.block import ModelProgram
@@ -22,7 +22,6 @@ from wattree.lowering.program import CollectiveInstruction, Scale
 from wattree.lowering.storage import Storage
 from wattree.lowering.topology import MeshTopology
 
-Integers = NDArray[np.int64]
 Axes = tuple[str, ...]
 
 
@@ -152,9 +151,7 @@ def _one_kind(topology: MeshTopology, sets: Sequence[Axes]) -> RankKinds:
     return RankKinds(kinds=(kind,), of_rank=np.zeros(topology.mesh.ranks, dtype=np.int64))
 
 
-def _kind(
-    row: NDArray[np.float64], sets: Sequence[Axes], topology: MeshTopology, uses: int
-) -> RankKind:
+def _kind(row: Floats, sets: Sequence[Axes], topology: MeshTopology, uses: int) -> RankKind:
     shapes, shares = {}, {}
     filled = topology.filled_of(int(row[0])) if topology.has_even_domains else 0.0
     at = 1
@@ -173,9 +170,7 @@ def _kind(
     return RankKind(pool=int(row[0]), shapes=shapes, shares=shares)
 
 
-def _own_counts(
-    groups: Integers, places: Integers
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _own_counts(groups: Integers, places: Integers) -> tuple[Floats, Floats]:
     """Return for each rank the members of its group in its place, and the number of places.
 
     Args:

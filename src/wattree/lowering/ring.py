@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.lowering.program import (
     CollectiveInstruction,
     CollectiveKind,
@@ -25,8 +25,6 @@ from wattree.lowering.program import (
     Instruction,
     InstructionPhase,
 )
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

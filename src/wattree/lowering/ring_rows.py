@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeInstruction, Instruction
 from wattree.lowering.ring import Ring, block_shares
 from wattree.lowering.rows import Row
 from wattree.lowering.streams import Stream
-
-Floats = NDArray[np.float64]
 
 
 def ring_rows(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.arrays import Integers, NDArray
+from wattree.arrays import Flags, Integers
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
 from wattree.strategy import Choices, StrategyOptions, StrategyTree
 from wattree.strategy.parts import column_dim, is_sample_table, row_dim
@@ -98,7 +98,7 @@ def _blocks(operator: Operator, choices: Choices) -> list[tuple[str, tuple[str, 
 
 def illegal_by_rule(
     rules: Sequence[SplitRule], axes: Mapping[str, Integers]
-) -> tuple[tuple[SplitRule, NDArray[np.bool_]], ...]:
+) -> tuple[tuple[SplitRule, Flags], ...]:
     """Return for each rule which meshes break it, shape `(n,)` each.
 
     Args:

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import Software
 from wattree.errors import UnknownNameError
 from wattree.job.optimizers import OPTIMIZER_STATE_BYTES, QUANTIZED_OPTIMIZERS
 from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
 from wattree.strategy import Offload
-
-Floats = NDArray[np.float64]
 
 
 def optimizer_state_bytes(optimizer: str, software: Software) -> float:

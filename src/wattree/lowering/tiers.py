@@ -9,14 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.hardware import Node
 from wattree.lowering.topology import LinkUse
 from wattree.units import format_bytes
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _WORDS = {"host": "host memory", "cxl": "CXL memory"}
 

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.distinct import distinct
 from wattree.errors import StrategyError
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.program import TokenLoad
 from wattree.strategy import ExpertLoad, Mesh
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

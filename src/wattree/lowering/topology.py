@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.cost import GroupShape
 from wattree.hardware import Cluster
 from wattree.hardware.places import DevicePlaces, device_places
 from wattree.lowering.mixed_links import SharedLinks, mixed_links
 from wattree.strategy import Mesh
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +35,10 @@ class LinkUse:
     load: str
     of_rank: Integers
     ranks_per_link: float = 1.0
-    slowdown: NDArray[np.float64] | None = None
+    slowdown: Floats | None = None
     bandwidth_bytes_per_s: float | None = None
     one_way: bool = False
-    parts: NDArray[np.float64] | None = None
+    parts: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +108,7 @@ class MeshTopology:
         return self._shapes[axes]
 
     @property
-    def filled(self) -> NDArray[np.float64]:
+    def filled(self) -> Floats:
         """Devices of one scale-up domain that have a rank, `(1,)`."""
         if self.devices is None:
             largest = max(pool.domain_devices for pool in self.cluster.pools)
@@ -130,7 +128,7 @@ class MeshTopology:
             return float(self.filled[0])
         return float(min(self.mesh.ranks, self.cluster.pools[pool].domain_devices))
 
-    def strides(self) -> dict[str, NDArray[np.float64]]:
+    def strides(self) -> dict[str, Floats]:
         """Return axis → ranks from one member of its groups to the next, `(1,)`."""
         strides, stride = {}, 1.0
         for axis, degree in reversed(self.mesh.axes):
@@ -138,9 +136,7 @@ class MeshTopology:
             stride *= degree
         return strides
 
-    def spans(
-        self, axes: tuple[str, ...]
-    ) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]:
+    def spans(self, axes: tuple[str, ...]) -> tuple[tuple[Floats, Floats], ...]:
         """Return degree and stride of each axis; nothing where domains of pools differ in size."""
         if not self.has_even_domains:
             return ()
@@ -215,7 +211,7 @@ class MeshTopology:
         local = devices % node.devices
         return devices // node.devices * node.nics + local * node.nics // node.devices
 
-    def _slowdown(self, adapter_of: Integers) -> NDArray[np.float64] | None:
+    def _slowdown(self, adapter_of: Integers) -> Floats | None:
         """Return the factor of each adapter, given that of each device."""
         if not self.cluster.slow_links:
             return None

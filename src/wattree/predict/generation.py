@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
+from wattree.arrays import Floats, Integers
 from wattree.cost import Calibration
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
@@ -18,9 +19,7 @@ from wattree.lowering.workload import DecodeLength, GenerationPhase
 from wattree.strategy import Strategy, StrategyOptions
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Figures = float | NDArray[np.float64]
+    Figures = float | Floats
 
 _Step = TypeVar("_Step")
 
@@ -108,8 +107,8 @@ def generation_steps(
     step_of: Callable[[Setting, int], _Step],
     time_s: Callable[[_Step], Figures],
     *,
-    stages: int | NDArray[np.int64],
-    micro_batches: int | NDArray[np.int64],
+    stages: int | Integers,
+    micro_batches: int | Integers,
 ) -> Predicted[_Step]:
     """Return the steps that generation is made of, of one strategy or of arrays of them.
 
@@ -137,8 +136,8 @@ def generation_steps(
 def _steady_state(
     once_s: Figures,
     twice_s: Figures,
-    stages: int | NDArray[np.int64],
-    micro_batches: int | NDArray[np.int64],
+    stages: int | Integers,
+    micro_batches: int | Integers,
 ) -> tuple[Figures, Figures]:
     """Return a decode step of a pipeline that never drains, as shares of steps that do.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.breakdown import (
     busy_spans,
@@ -18,6 +17,7 @@ from wattree.accounts.breakdown import (
     time_parts,
 )
 from wattree.accounts.energy_use import standing_w
+from wattree.arrays import Floats, Integers
 from wattree.distinct import distinct
 from wattree.energy import loading_energy_j
 from wattree.graph import StageLabel, StreamKind, TaskKind
@@ -33,9 +33,6 @@ from wattree.trace.run import (
     StageUse,
     Work,
 )
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 #: Rank classes evaluated: only the first, as the others wait alike.
 _MOST_CLASSES = 256
@@ -223,7 +220,7 @@ def _work(job: Job, prediction: Prediction) -> Work:
     )
 
 
-def _tasks_on(trace: Trace, stream: StreamKind) -> NDArray[np.int64]:
+def _tasks_on(trace: Trace, stream: StreamKind) -> Integers:
     graph = trace.graph
     task, _ = membership_class(trace)
     return np.asarray(task[graph.stream_kind[graph.stream_ids] == stream])

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.schedule.tariff import Tariff
-
-Floats = NDArray[np.float64]
 
 #: What a schedule has least of, after lateness.
 OBJECTIVES = ("energy", "cost", "carbon", "completion", "makespan")

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags
 from wattree.schedule.problem import Problem, StartTable, TaskStart
 
 #: Objectives that are times.
@@ -25,7 +25,7 @@ class Timetable:
         self._nodes = np.zeros(problem.slots, dtype=np.int64)
         self._power_w = np.zeros(problem.slots)
 
-    def free(self, choice: StartTable) -> NDArray[np.bool_]:
+    def free(self, choice: StartTable) -> Flags:
         """Return the start times at which a choice has enough nodes and power throughout."""
         full = self._nodes + choice.nodes > self._problem.nodes
         spare_w = self._problem.spare_w

@@ -12,12 +12,10 @@ import time
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.schedule.problem import Problem, StartTable, TaskStart
 from wattree.schedule.rules import cost_of, inserted
-
-Floats = NDArray[np.float64]
 
 #: The solver stops this near to its bound.
 _GAP = 1e-6
@@ -190,7 +188,7 @@ class _Program:
         bound = -np.inf if bound is None or not np.isfinite(bound) else float(bound) * scale
         return (None if found.x is None else self._starts(found.x)), bound
 
-    def _ends_by_task(self) -> list[tuple[NDArray[np.int64], Floats]]:
+    def _ends_by_task(self) -> list[tuple[Integers, Floats]]:
         """Return each task's columns and its end time in each."""
         first = np.concatenate(([0], self._ends[:-1]))
         found = []
@@ -209,16 +207,16 @@ class _Program:
         )
 
 
-_Row = tuple[NDArray[np.int64], Floats]
+_Row = tuple[Integers, Floats]
 
 
 def _capacity_rows(
-    problem: Problem, choices: tuple[StartTable, ...], ends: NDArray[np.int64]
+    problem: Problem, choices: tuple[StartTable, ...], ends: Integers
 ) -> tuple[list[_Row], list[float], list[float]]:
     """Return rows with their upper and lower limits: each task once, nodes and power by slot."""
     capped = np.isfinite(problem.spare_w)
-    once: list[list[NDArray[np.int64]]] = [[] for _ in problem.tasks]
-    at: list[list[NDArray[np.int64]]] = [[] for _ in range(problem.slots)]
+    once: list[list[Integers]] = [[] for _ in problem.tasks]
+    at: list[list[Integers]] = [[] for _ in range(problem.slots)]
     of: list[list[int]] = [[] for _ in range(problem.slots)]
     for number, (choice, end) in enumerate(zip(choices, ends, strict=True)):
         first = int(end) - len(choice.end_s)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.energy.hourly import HOUR_S
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

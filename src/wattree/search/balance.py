@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.strategies import Shared, screened, stage_pools
 from wattree.distinct import distinct
@@ -21,9 +21,6 @@ from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
 from wattree.strategy import AXES, Schedule, StrategyOptions
 from wattree.strategy.schedules import chunk_layers
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Schedules under which each stage holds one chunk of neighbouring layers.
 _ONE_CHUNK = ("1f1b", "gpipe", "zb-h1", "zb-h2")

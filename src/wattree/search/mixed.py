@@ -15,8 +15,8 @@ from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Shared, estimate
 from wattree.errors import StrategyError
@@ -202,7 +202,7 @@ def best_mix(
     known: dict[tuple[int, ...], Result | None] = {(): whole}
     known |= {(at,): singles[n] for at, n in enumerate(legal)}
 
-    def values(result: Result) -> NDArray[np.float64]:
+    def values(result: Result) -> Floats:
         room = constraints.usable(result.memory.capacity_bytes)
         return np.array([objective_of(result, objective), result.memory.peak_bytes / room])
 
@@ -238,8 +238,8 @@ def best_mix(
 
 
 def _cheapest(
-    costs: NDArray[np.float64],
-    memory: NDArray[np.float64],
+    costs: Floats,
+    memory: Floats,
     places: Sequence[str],
     *,
     room: float,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from wattree.arrays import Floats, Integers
 
 
 def pareto_front(first: Floats, second: Floats) -> Integers:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Integers
 from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
 from wattree.predict import Setting, predicted
 from wattree.search.objective import objective_of, to_digits
@@ -48,7 +48,7 @@ class Search:
 def search(
     setting: Setting,
     screened: ScreenedSpace,
-    feasible: NDArray[np.bool_],
+    feasible: Flags,
     constraints: Constraints,
     *,
     objectives: Sequence[str] = ("time",),
@@ -94,7 +94,7 @@ def search(
 def _simulate_best(
     simulated: _Simulated,
     name: str,
-    feasible: NDArray[np.bool_],
+    feasible: Flags,
     *,
     fewest: int,
     enough: int | None,
@@ -143,7 +143,7 @@ def _family(options: StrategyOptions) -> StrategyOptions:
     )
 
 
-def _less_hungry(order: NDArray[np.int64], simulated: _Simulated, index: int) -> NDArray[np.int64]:
+def _less_hungry(order: Integers, simulated: _Simulated, index: int) -> Integers:
     """Return what is worth trying after a strategy whose peak was above the cap.
 
     Estimated peaks are right but for a factor that depends on how smooth a job runs, so the

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Integers
 from wattree.closed_form.strategies import Shared
 from wattree.job.offers import offer_of
 from wattree.lowering.split_rules import has_attention
@@ -44,7 +44,7 @@ _DEGREES = (*AXES, "micro_batch", "virtual_stages")
 def refined_space(
     setting: Setting,
     screened: ScreenedSpace,
-    feasible: NDArray[np.bool_],
+    feasible: Flags,
     limits: Limits,
     *,
     constraints: Constraints,
@@ -99,9 +99,7 @@ def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, obje
     return likely >= SURE
 
 
-def _promising(
-    screened: ScreenedSpace, among: NDArray[np.int64]
-) -> Iterator[tuple[int, StrategyOptions]]:
+def _promising(screened: ScreenedSpace, among: Integers) -> Iterator[tuple[int, StrategyOptions]]:
     """Yield the strategies with the least estimates, under any schedule, with their places."""
     seen: set[StrategyOptions] = set()
     for index in among[np.argsort(screened.step_time_s[among], kind="stable")]:

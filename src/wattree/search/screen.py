@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
+from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Estimates, Shared
 from wattree.hardware import Cluster
@@ -17,9 +18,6 @@ from wattree.predict import Setting
 from wattree.predict.generation_estimate import workload_estimates
 from wattree.search.space import Space
 from wattree.strategy import AXES, StrategyOptions
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Strategies estimated at once: bounds memory, and keeps arrays in the processor's caches.
 _CHUNK = 20_000
@@ -77,7 +75,7 @@ class ScreenedSpace:
     peak_power_w: Floats
     rent_usd_per_s: Floats
     capacity_bytes: Floats
-    tier_fits: NDArray[np.bool_]
+    tier_fits: Flags
     usd_per_j: float = 0.0
 
     def __len__(self) -> int:
@@ -121,7 +119,7 @@ class ScreenedSpace:
         """Return the cost of a step, `(n,)`; its time in seconds if no price is known. [USD]"""
         return self.step_time_s * self.rent_usd_per_s + self.usd_per_j * self.energy_j
 
-    def fits(self, constraints: Constraints) -> NDArray[np.bool_]:
+    def fits(self, constraints: Constraints) -> Flags:
         """Return which strategies fit in the devices' memory, or in a smaller given one."""
         if constraints.any_memory:
             return np.ones(len(self), dtype=bool)
@@ -130,7 +128,7 @@ class ScreenedSpace:
         room = (1.0 - constraints.margin) * capacity
         return np.asarray((self.memory_bytes <= room) & self.tier_fits)
 
-    def rejections(self, constraints: Constraints) -> dict[str, NDArray[np.bool_]]:
+    def rejections(self, constraints: Constraints) -> dict[str, Flags]:
         """Return reason → strategies that it rejects; each strategy has one reason at most."""
         reasons = {OUT_OF_MEMORY: ~self.fits(constraints)}
         if constraints.power_cap_w is not None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Integers
 from wattree.distinct import distinct
 from wattree.graph import ModelGraph
 from wattree.lowering.split_rules import has_split_positions, illegal_by_rule, split_rules
@@ -44,9 +44,6 @@ from wattree.strategy import (
 )
 from wattree.strategy.presets import schedule_of_chunks
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
-
-Integers = NDArray[np.int64]
-
 
 #: Options that decide what is split.
 _Kind = tuple[bool, ...]
@@ -212,13 +209,11 @@ def _replicas(meshes: Integers) -> Integers:
     return _column(meshes, "dp") * _column(meshes, "fsdp") * _column(meshes, "ep")
 
 
-def _batch_splits(meshes: Integers, setting: Setting) -> NDArray[np.bool_]:
+def _batch_splits(meshes: Integers, setting: Setting) -> Flags:
     return np.asarray(setting.job.data.global_batch % _replicas(meshes) == 0)
 
 
-def _kept(
-    meshes: Integers, legal: NDArray[np.bool_], rejected: Counter[str], reason: str
-) -> Integers:
+def _kept(meshes: Integers, legal: Flags, rejected: Counter[str], reason: str) -> Integers:
     if turned_away := int((~legal).sum()):
         rejected[reason] += turned_away
     return meshes[legal]
@@ -241,12 +236,12 @@ def _legal_by_kind(
     every_options: Sequence[StrategyOptions],
     setting: Setting,
     rejected: Counter[str],
-) -> dict[_Kind, NDArray[np.bool_]]:
+) -> dict[_Kind, Flags]:
     """Return for each kind of options which meshes every operator can be split over.
 
     A mesh that is legal under no options is counted with the first reason found.
     """
-    legal: dict[_Kind, NDArray[np.bool_]] = {}
+    legal: dict[_Kind, Flags] = {}
     reasons = np.full(len(meshes), "", dtype=object)
     for options in every_options:
         if _kind(options) in legal:
@@ -265,7 +260,7 @@ def _legal_by_kind(
 
 def _broken(
     meshes: Integers, options: StrategyOptions, setting: Setting
-) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+) -> Iterator[tuple[str, Flags]]:
     """Yield each rule's reason and the meshes that break it."""
     axes = {axis: _column(meshes, axis) for axis in AXES}
     sequence = setting.job.data.sequence_length

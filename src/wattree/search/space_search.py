@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags
 from wattree.closed_form.bounds import time_bound
 from wattree.predict import Setting, Shared
 from wattree.search.objective import objective_of
@@ -36,7 +36,7 @@ class SearchedSpace:
     screened: ScreenedSpace
     found: Search
     candidates: int
-    meets: NDArray[np.bool_]
+    meets: Flags
     feasible: int
     rejected: Mapping[str, int]
 
@@ -85,7 +85,7 @@ class SpaceSearch:
             rejected=_counted(space.rejected, turned_away, found.missed),
         )
 
-    def _better(self, screened: ScreenedSpace, than: Sequence[RankedStrategy]) -> NDArray[np.bool_]:
+    def _better(self, screened: ScreenedSpace, than: Sequence[RankedStrategy]) -> Flags:
         """Return which strategies may be better than all that is known, by any objective.
 
         Of a few they are all that the error of the closed form leaves room for.
@@ -110,7 +110,7 @@ def rejections(searched: Sequence[SearchedSpace]) -> dict[str, int]:
 
 def _counted(
     illegal: Mapping[str, int],
-    screened_out: Mapping[str, NDArray[np.bool_]],
+    screened_out: Mapping[str, Flags],
     missed: Mapping[str, int],
 ) -> dict[str, int]:
     """Return reason → candidates rejected for it, before, by and after screening."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiled import kernel, part
 from wattree.errors import SimulationError
 from wattree.graph import ExecutionGraph, TaskKind
@@ -107,7 +108,7 @@ def _id_faults(graph: ExecutionGraph, name: str, count: int, what: str) -> Itera
         yield f"{name}: ids from {values.min()} to {values.max()}, but there are {count} {what}"
 
 
-def _number_faults(name: str, values: NDArray[np.float64]) -> Iterator[str]:
+def _number_faults(name: str, values: Floats) -> Iterator[str]:
     # min and max carry a NaN through, so two passes find every bad value.
     if len(values) and not (values.min() >= 0.0 and values.max() < np.inf):
         place = int(np.flatnonzero(~((values >= 0.0) & (values < np.inf)))[0])
@@ -141,20 +142,20 @@ def _is_sound(graph: ExecutionGraph) -> bool:
 
 
 class _Rows(NamedTuple):
-    stream_offsets: NDArray[np.int64]
-    stream_ids: NDArray[np.int64]
-    successor_offsets: NDArray[np.int64]
-    successors: NDArray[np.int64]
-    flow_offsets: NDArray[np.int64]
-    flow_links: NDArray[np.int64]
+    stream_offsets: Integers
+    stream_ids: Integers
+    successor_offsets: Integers
+    successors: Integers
+    flow_offsets: Integers
+    flow_links: Integers
 
 
 class _Bits(NamedTuple):
-    latency_s: NDArray[np.int64]
-    work_s: NDArray[np.int64]
-    alloc_bytes: NDArray[np.int64]
-    free_bytes: NDArray[np.int64]
-    flow_bytes_per_s: NDArray[np.int64]
+    latency_s: Integers
+    work_s: Integers
+    alloc_bytes: Integers
+    free_bytes: Integers
+    flow_bytes_per_s: Integers
 
 
 class _Counts(NamedTuple):
@@ -189,7 +190,7 @@ def _all_sound(kind: NDArray[np.int8], rows: _Rows, bits: _Bits, counts: _Counts
 
 
 @part
-def _rises(offsets: NDArray[np.int64], values: int) -> bool:
+def _rises(offsets: Integers, values: int) -> bool:
     falls = 0
     for k in range(len(offsets) - 1):
         falls |= offsets[k + 1] < offsets[k]
@@ -197,7 +198,7 @@ def _rises(offsets: NDArray[np.int64], values: int) -> bool:
 
 
 @part
-def _are_ids(ids: NDArray[np.int64], count: int) -> bool:
+def _are_ids(ids: Integers, count: int) -> bool:
     wrong = 0
     for k in range(len(ids)):
         wrong |= (ids[k] < 0) | (ids[k] >= count)
@@ -205,7 +206,7 @@ def _are_ids(ids: NDArray[np.int64], count: int) -> bool:
 
 
 @part
-def _are_finite(bits: NDArray[np.int64]) -> bool:
+def _are_finite(bits: Integers) -> bool:
     """Return whether numbers, given as their bits, are finite and non-negative; -0 is 0."""
     wrong = 0
     for k in range(len(bits)):
@@ -214,7 +215,7 @@ def _are_finite(bits: NDArray[np.int64]) -> bool:
 
 
 @part
-def _use_links_rightly(kind: NDArray[np.int8], offsets: NDArray[np.int64]) -> bool:
+def _use_links_rightly(kind: NDArray[np.int8], offsets: Integers) -> bool:
     """Return whether only communication uses links and all kinds are known."""
     wrong = 0
     for t in range(len(kind)):
@@ -225,7 +226,7 @@ def _use_links_rightly(kind: NDArray[np.int8], offsets: NDArray[np.int64]) -> bo
 
 
 @part
-def _rows_ascend(offsets: NDArray[np.int64], ids: NDArray[np.int64]) -> bool:
+def _rows_ascend(offsets: Integers, ids: Integers) -> bool:
     """Return whether ids ascend within each row."""
     falls = 0
     for k in range(1, len(ids)):

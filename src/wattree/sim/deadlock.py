@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Integers
 from wattree.errors import SimulationError
 from wattree.graph import ExecutionGraph
-
-Integers = NDArray[np.int64]
 
 _SHOWN = 12  # waits of a cycle, or stuck tasks: more would not be read
 
 
-def halt_error(
-    graph: ExecutionGraph, started: NDArray[np.bool_], ended: NDArray[np.bool_]
-) -> SimulationError:
+def halt_error(graph: ExecutionGraph, started: Flags, ended: Flags) -> SimulationError:
     """Return the error that names the stuck tasks: running without progress, or waiting in a cycle.
 
     Args:
@@ -50,7 +46,7 @@ def _surroundings(graph: ExecutionGraph, task: int) -> str:
     return f" ({', '.join(what)})"
 
 
-def _deadlock_error(graph: ExecutionGraph, ended: NDArray[np.bool_]) -> SimulationError:
+def _deadlock_error(graph: ExecutionGraph, ended: Flags) -> SimulationError:
     stuck = np.flatnonzero(~ended)
     names = ", ".join(_label(graph, task) for task in stuck[:_SHOWN])
     return SimulationError(
@@ -68,7 +64,7 @@ def _label(graph: ExecutionGraph, task: int) -> str:
     return f"'{graph.names[graph.name_ids[task]]}' (task {task})"
 
 
-def _cycle(graph: ExecutionGraph, ended: NDArray[np.bool_]) -> str:
+def _cycle(graph: ExecutionGraph, ended: Flags) -> str:
     """Return a cycle of waits. Each stuck task waits for another, so walking back finds one."""
     blocker = _blockers(graph, ended)
     task, reason = int(np.flatnonzero(~ended)[0]), ""
@@ -83,7 +79,7 @@ def _cycle(graph: ExecutionGraph, ended: NDArray[np.bool_]) -> str:
     return " → ".join([*steps, *rest, _label(graph, task)])
 
 
-def _blockers(graph: ExecutionGraph, ended: NDArray[np.bool_]) -> dict[int, tuple[int, str]]:
+def _blockers(graph: ExecutionGraph, ended: Flags) -> dict[int, tuple[int, str]]:
     """Return one unfinished task that each unfinished task waits for, and why it waits."""
     blocker: dict[int, tuple[int, str]] = {}
     holder: dict[int, int] = {}

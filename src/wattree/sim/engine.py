@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiled import kernel, part
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.sim.checks import check_graph
@@ -54,10 +54,10 @@ _COMPUTE = int(TaskKind.COMPUTE)
 class _Record(NamedTuple):
     """Recorded results: times, the number of events, and their order if `log` has space."""
 
-    start_s: NDArray[np.float64]
-    end_s: NDArray[np.float64]
-    events: NDArray[np.int64]
-    log: NDArray[np.int64]
+    start_s: Floats
+    end_s: Floats
+    events: Integers
+    log: Integers
 
 
 def execute(
@@ -79,22 +79,20 @@ def execute(
     return _execute(graph, sharing, np.empty(0, np.int64))
 
 
-def execute_events(
-    graph: ExecutionGraph, *, sharing: str = "max-min"
-) -> tuple[Trace, NDArray[np.int64]]:
+def execute_events(graph: ExecutionGraph, *, sharing: str = "max-min") -> tuple[Trace, Integers]:
     """Return the trace and every event in its order, as `task * EVENT_KINDS + EventKind`."""
     log = np.empty(graph.tasks * EVENT_KINDS, np.int64)
     trace = _execute(graph, sharing, log)
     return trace, log[: trace.events]
 
 
-def _execute(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
+def _execute(graph: ExecutionGraph, sharing: str, log: Integers) -> Trace:
     check_sharing(sharing)
     check_graph(graph)
     return executed(graph, sharing, log)
 
 
-def executed(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
+def executed(graph: ExecutionGraph, sharing: str, log: Integers) -> Trace:
     """Return the trace of a checked graph; write its events to `log` if it has space.
 
     Raises:
@@ -226,7 +224,7 @@ def _leave(board: Board, network: FlowNetwork, slot: int) -> None:
 
 @part
 def _end(
-    successors: NDArray[np.int64],
+    successors: Integers,
     board: Board,
     record: _Record,
     task: int,
@@ -255,7 +253,7 @@ def _meet(board: Board, task: int) -> None:
 
 @part
 def _continue(
-    successors: NDArray[np.int64], board: Board, network: FlowNetwork, queue: Queue, record: _Record
+    successors: Integers, board: Board, network: FlowNetwork, queue: Queue, record: _Record
 ) -> bool:
     """Let the next computation of a stream replace one that ends; return whether it can.
 
@@ -288,7 +286,7 @@ def _continue(
 
 
 @part
-def _only_follower(successors: NDArray[np.int64], board: Board, task: int) -> int:
+def _only_follower(successors: Integers, board: Board, task: int) -> int:
     """Return the computation that starts when one ends, if it has no other dependency; else -1."""
     spec = board.tasks[task]
     if spec.kind != _COMPUTE or spec.seats_end - spec.seats != 1:

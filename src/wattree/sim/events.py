@@ -12,8 +12,8 @@ stale.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.compiled import part
 from wattree.sim.layout import Queue
 
@@ -175,7 +175,7 @@ def _sink(queue: Queue, place: int, time_s: float, order: int, run: int) -> None
 
 
 @part
-def push_task(heap: NDArray[np.int64], task: int) -> None:
+def push_task(heap: Integers, task: int) -> None:
     """Add a task to the queue of starting tasks."""
     heap[0] += 1
     place = heap[0]
@@ -186,7 +186,7 @@ def push_task(heap: NDArray[np.int64], task: int) -> None:
 
 
 @part
-def pop_task(heap: NDArray[np.int64]) -> int:
+def pop_task(heap: Integers) -> int:
     """Remove and return the starting task with the lowest id."""
     first: int = heap[1]
     last = heap[heap[0]]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.compiled import part
 from wattree.graph import ExecutionGraph
 from wattree.sim.prune import crowdable_flows
@@ -108,13 +109,13 @@ BEFORE_WORK, AT_WORK, WITHOUT_WORK = 0, 1, 2
 class Queue(NamedTuple):
     """Heap of runs of coming events by (time, order of the first); `newest` is the last begun."""
 
-    time_s: NDArray[np.float64]
-    order: NDArray[np.int64]
-    run: NDArray[np.int64]
+    time_s: Floats
+    order: Integers
+    run: Integers
     events: NDArray[np.void]
     runs: NDArray[np.void]
-    free_runs: NDArray[np.int64]
-    newest: NDArray[np.int64]
+    free_runs: Integers
+    newest: Integers
 
 
 class FlowNetwork(NamedTuple):
@@ -127,13 +128,13 @@ class FlowNetwork(NamedTuple):
     links: NDArray[np.void]
     nodes: NDArray[np.void]
     capacity: int
-    flow_links: NDArray[np.int64]
-    flow_bytes_per_s: NDArray[np.float64]
-    busiest_bytes_per_s: NDArray[np.float64]
-    touched: NDArray[np.int64]
-    members: NDArray[np.int64]
-    crowded: NDArray[np.int64]
-    visit: NDArray[np.int64]
+    flow_links: Integers
+    flow_bytes_per_s: Floats
+    busiest_bytes_per_s: Floats
+    touched: Integers
+    members: Integers
+    crowded: Integers
+    visit: Integers
 
 
 class Board(NamedTuple):
@@ -146,16 +147,16 @@ class Board(NamedTuple):
     unmet: NDArray[np.int32]
     seats: NDArray[np.void]
     slots: NDArray[np.void]
-    free_slots: NDArray[np.int64]
-    dirty: NDArray[np.int64]
+    free_slots: Integers
+    dirty: Integers
     classes: NDArray[np.void]
-    touched: NDArray[np.int64]
-    stream_slot: NDArray[np.int64]
-    last_seat: NDArray[np.int64]
-    last_task: NDArray[np.int64]
-    ready: NDArray[np.int64]
-    class_offsets: NDArray[np.int64]
-    class_streams: NDArray[np.int64]
+    touched: Integers
+    stream_slot: Integers
+    last_seat: Integers
+    last_task: Integers
+    ready: Integers
+    class_offsets: Integers
+    class_streams: Integers
     compute_rate: float
     communication_rate: float
 
@@ -164,19 +165,19 @@ class Columns(NamedTuple):
     """The columns of a graph that the kernels read."""
 
     kind: NDArray[np.int8]
-    latency_s: NDArray[np.float64]
-    work_s: NDArray[np.float64]
-    stream_offsets: NDArray[np.int64]
-    stream_ids: NDArray[np.int64]
-    successor_offsets: NDArray[np.int64]
-    successors: NDArray[np.int64]
-    flow_offsets: NDArray[np.int64]
-    flow_links: NDArray[np.int64]
-    flow_bytes_per_s: NDArray[np.float64]
-    overlaps: NDArray[np.bool_]
-    alloc_bytes: NDArray[np.float64]
-    free_bytes: NDArray[np.float64]
-    stream_class: NDArray[np.int64]
+    latency_s: Floats
+    work_s: Floats
+    stream_offsets: Integers
+    stream_ids: Integers
+    successor_offsets: Integers
+    successors: Integers
+    flow_offsets: Integers
+    flow_links: Integers
+    flow_bytes_per_s: Floats
+    overlaps: Flags
+    alloc_bytes: Floats
+    free_bytes: Floats
+    stream_class: Integers
 
 
 def columns_of(graph: ExecutionGraph) -> Columns:
@@ -223,7 +224,7 @@ def empty_board(graph: ExecutionGraph, slots: int) -> Board:
     return board
 
 
-def _busiest(graph: ExecutionGraph) -> NDArray[np.float64]:
+def _busiest(graph: ExecutionGraph) -> Floats:
     """Return the flow of each task on its busiest link, `(T,)`; empty if every flow is 1."""
     if graph.flow_counts is None:
         return np.zeros(0)
@@ -279,7 +280,7 @@ def slots_needed(graph: ExecutionGraph) -> int:
     return len(graph.stream_class) + free_tasks
 
 
-def _class_offsets(graph: ExecutionGraph) -> NDArray[np.int64]:
+def _class_offsets(graph: ExecutionGraph) -> Integers:
     sizes = np.bincount(graph.stream_class, minlength=len(graph.class_ranks))
     return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
@@ -292,7 +293,7 @@ def _empty_aligned(count: int, record: np.dtype[np.void]) -> NDArray[np.void]:
     return raw[skip : skip + count * record.itemsize].view(record)
 
 
-def _stack(capacity: int) -> NDArray[np.int64]:
+def _stack(capacity: int) -> Integers:
     return np.zeros(capacity + 1, np.int64)
 
 

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.compiled import kernel
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
 from wattree.sim.sweep import BINS, CLASSES, Lanes, Occupancy, Role, Scratch, Wait, sweep
 from wattree.trace import Trace
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 _CELLS = len(StageLabel) * CLASSES
 #: Tasks of classes that are swept together, counted once for each class. [32 B each]
 _BATCH = 2_000_000
@@ -159,7 +158,7 @@ def _roles(graph: ExecutionGraph) -> NDArray[np.int8]:
     return np.asarray(table.ravel()[graph.kind * np.int8(len(Phase)) + graph.phase])
 
 
-def _batches(counts: NDArray[Any], spans: Integers, asked: NDArray[np.bool_]) -> Iterator[Integers]:
+def _batches(counts: NDArray[Any], spans: Integers, asked: Flags) -> Iterator[Integers]:
     """Yield batches of adjacent classes, small enough to limit memory use.
 
     Classes whose tasks lie apart (those of pipeline stages do) are swept apart: memory that is
@@ -215,7 +214,7 @@ def _count(members: _Members, last: Integers, counts: Integers, spans: Integers)
 def _pack(
     tasks: _Tasks,
     members: _Members,
-    chosen: NDArray[np.bool_],
+    chosen: Flags,
     span: tuple[int, int],
     last: Integers,
     at: Integers,

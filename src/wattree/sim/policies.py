@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.errors import UnknownNameError
 from wattree.graph import ExecutionGraph
 from wattree.sim.rules import SHARING_POLICIES
@@ -29,7 +29,7 @@ def without_slowdown(graph: ExecutionGraph) -> ExecutionGraph:
     )
 
 
-def whole_flows(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+def whole_flows(counts: Floats) -> Floats:
     """Return the numbers of flows as integers: zero, or at least one."""
     return np.where(counts > 0, np.maximum(np.rint(counts), 1.0), 0.0)
 

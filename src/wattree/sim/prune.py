@@ -7,14 +7,11 @@ largest flow of each. Where that fits, rule 4 never looks at the link.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.compiled import kernel
 from wattree.graph import ExecutionGraph
 from wattree.sim.rules import CROWDED_TOLERANCE
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 #: Links x streams up to which the bound is worth its table: 256 MB.
 _MOST_PAIRS = 32_000_000
@@ -47,7 +44,7 @@ def crowdable_flows(graph: ExecutionGraph) -> tuple[Integers, Integers, Floats]:
     return _kept(graph, crowdable)
 
 
-def _kept(graph: ExecutionGraph, crowdable: NDArray[np.bool_]) -> tuple[Integers, Integers, Floats]:
+def _kept(graph: ExecutionGraph, crowdable: Flags) -> tuple[Integers, Integers, Floats]:
     """Return the flows on links that may be congested, and the busiest link of each such task."""
     rates = graph.flow_bytes_per_s
     counts = np.diff(graph.flow_offsets)

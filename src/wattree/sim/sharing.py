@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.compiled import part
 from wattree.sim.layout import FlowNetwork, Record
 from wattree.sim.rules import CROWDED_TOLERANCE
@@ -86,9 +87,7 @@ def _touch(network: FlowNetwork, link: int) -> None:
 
 
 @part
-def solve_shares(
-    network: FlowNetwork, slots: Slots, dirty: NDArray[np.int64], is_proteus: bool
-) -> None:
+def solve_shares(network: FlowNetwork, slots: Slots, dirty: Integers, is_proteus: bool) -> None:
     """Update the shares at the end of an instant; list the slots whose share changed."""
     kept = _forget_free_links(network)
     network.visit[0] += 1
@@ -126,7 +125,7 @@ def _forget_free_links(network: FlowNetwork) -> int:
 
 
 @part
-def _publish(network: FlowNetwork, slots: Slots, dirty: NDArray[np.int64]) -> None:
+def _publish(network: FlowNetwork, slots: Slots, dirty: Integers) -> None:
     for i in range(1, network.members[0] + 1):
         slot = slots[network.members[i]]
         if slot.share != slot.fill:

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiled import kernel, part
 from wattree.graph import OperatorClass, TaskKind
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Equal parts of the step, for power over time.
 BINS = 256

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattree.arrays import NDArray
+from wattree.arrays import Integers
 from wattree.errors import StrategyError
 
 #: Axes of the presets, outermost first: the last one lies closest in the topology. Meshes written
@@ -90,13 +90,13 @@ class Mesh:
         """Return the product of the degrees of `axes`."""
         return math.prod(self.degree(axis) for axis in axes)
 
-    def coordinates(self) -> dict[str, NDArray[np.int64]]:
+    def coordinates(self) -> dict[str, Integers]:
         """Return each rank's place on every axis, shape `(ranks,)` each."""
         shape = tuple(degree for _, degree in self.axes)
         grid = np.unravel_index(np.arange(self.ranks), shape) if shape else ()
         return {name: np.asarray(index) for (name, _), index in zip(self.axes, grid, strict=True)}
 
-    def groups(self, axes: Iterable[str]) -> NDArray[np.int64]:
+    def groups(self, axes: Iterable[str]) -> Integers:
         """Return the process groups along `axes`, shape `(groups, group size)`, ranks ascending."""
         inside = set(axes)
         ranks = np.arange(self.ranks).reshape([degree for _, degree in self.axes] or [1])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from wattree.arrays import NDArray
+from wattree.arrays import Floats, Integers
 from wattree.graph import ExecutionGraph
 
 
@@ -23,10 +21,10 @@ class Trace:
     """
 
     graph: ExecutionGraph
-    start_s: NDArray[np.float64]
-    end_s: NDArray[np.float64]
-    peak_bytes: NDArray[np.float64]
-    peak_task: NDArray[np.int64]
+    start_s: Floats
+    end_s: Floats
+    peak_bytes: Floats
+    peak_task: Integers
     events: int
 
     @property

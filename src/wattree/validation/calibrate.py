@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats
 from wattree.closed_form.expressible import is_expressible
 from wattree.closed_form.strategies import Screened, screened
 from wattree.cost import Calibration, software_family
@@ -26,8 +26,6 @@ from wattree.predict import Degrees, Setting, predicted
 from wattree.strategy import StrategyOptions
 from wattree.validation.express import Expressed
 from wattree.validation.priors import Prior
-
-Floats = NDArray[np.float64]
 
 #: Weight of a row whose configuration occurs n times: n**-0.35 (a scaling series is one fact).
 _REPEAT_EXPONENT = 0.35
@@ -166,7 +164,7 @@ def solve_without(
     rows: Sequence[FitRow],
     full: CalibrationFit,
     *,
-    seen: NDArray[np.bool_],
+    seen: Flags,
     gone: frozenset[str] = frozenset(),
 ) -> Calibration:
     """Return the calibration fitted to the rows `seen`, using the full fit's Jacobian.

@@ -13,15 +13,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.interval import DEVIATIONS, PROBABILITY
 from wattree.accounts.known import LEVELS
+from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
 from wattree.validation.left_out import LeftOutError, measured_by
 from wattree.validation.memory_fit import MemoryRow
-
-Floats = NDArray[np.float64]
 
 _ROUNDS, _HALVINGS, _MOST = 12, 40, 2.0
 #: Classes with fewer rows take the spread of the class that they are nearest to.

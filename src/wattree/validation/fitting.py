@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.interval import facts_of
+from wattree.arrays import Floats
 from wattree.cost import Calibration, Constant, load_calibration
 from wattree.cost.products import with_levels
 from wattree.errors import JobError
@@ -154,7 +154,7 @@ def _with_priors(constants: Calibration, groups: Sequence[Mapping[str, Prior]]) 
     )
 
 
-def _joined(errors: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
+def _joined(errors: Mapping[str, Sequence[float]]) -> Floats:
     return np.concatenate([np.asarray(each) for each in errors.values()])
 
 

@@ -13,14 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags
 from wattree.cost import Calibration
 from wattree.cost.products import with_levels
 from wattree.hardware import Device, load_device
 from wattree.validation.calibrate import CalibrationFit, FitRow, solve_without
-
-Mask = NDArray[np.bool_]
 
 #: Devices of the rows that are fitted, and of those that are held out, where scale is.
 _FEW, _MANY = 64, 128
@@ -41,8 +39,8 @@ class HoldOut:
 
     kind: str
     name: str
-    seen: Mask
-    held: Mask
+    seen: Flags
+    held: Flags
     device: Device | None = None
 
 

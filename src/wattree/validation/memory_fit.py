@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import Calibration
 from wattree.validation.rows import MeasuredRow
-
-Floats = NDArray[np.float64]
 
 _ALLOCATED = "general.memory_allocated_bytes"
 _SHARE = "general.memory_fragmentation"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiler.folding.flow_counts import added_up, with_counts
 from wattree.compiler.folding.kernels import (
     FROM_TASK,
@@ -27,9 +27,6 @@ from wattree.compiler.tasks.table import load_bytes
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 from wattree.lowering.links import LinkClasses
 from wattree.lowering.streams import CATEGORIES, STREAMS, Stream
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 #: Directions of links. Collectives load both alike, so links that carry nothing else are executed
 #: once, as `_BOTH`.

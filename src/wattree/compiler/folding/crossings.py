@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.compiler.folding.transfer_costs import RankLinks, transfer_costs
 from wattree.cost.rates import Rates
@@ -20,9 +20,6 @@ from wattree.hardware import Cluster
 from wattree.lowering.mesh_borders import BorderMessages
 from wattree.lowering.topology import LinkUse, MeshTopology
 from wattree.strategy import Mesh
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _LOADS = ("scale_up_bytes", "adapter_bytes", "uplink_bytes")
 

@@ -7,12 +7,10 @@ by flows, so a task's twins get together what each of them would.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats
 from wattree.compiler.folding.kernels import Rows
 from wattree.compiler.folding.task_instances import starts
-
-Floats = NDArray[np.float64]
 
 #: Above this the largest flow on a link is no rounding of the mean.
 _UNEQUAL = 1.0 + 1e-12
@@ -48,7 +46,7 @@ def with_counts(rows: Rows) -> tuple[Rows, Floats, Floats | None]:
     return found, counts, largest if differ else None
 
 
-def _begins(rows: Rows) -> NDArray[np.bool_]:
+def _begins(rows: Rows) -> Flags:
     """Return which entries are the first of their task and link."""
     links, offsets = rows.flow_links, rows.flow_offsets
     found = np.ones(len(links), dtype=bool)
@@ -57,7 +55,7 @@ def _begins(rows: Rows) -> NDArray[np.bool_]:
     return found
 
 
-def _joined(rows: Rows, begins: NDArray[np.bool_]) -> Rows:
+def _joined(rows: Rows, begins: Flags) -> Rows:
     """Return rows whose entries are sums from each chosen one to the next."""
     first = np.flatnonzero(begins)
     if not len(first):

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from wattree.arrays import Integers
 
 
 def folded_classes(
@@ -85,7 +84,7 @@ def _renumbered(values: Integers) -> Integers:
     return _renumbered_rows(values.reshape(-1, 1))
 
 
-def _renumbered_rows(rows: NDArray[np.int64]) -> Integers:
+def _renumbered_rows(rows: Integers) -> Integers:
     """Number distinct rows by first appearance."""
     _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     order = np.empty(len(first), dtype=np.int64)

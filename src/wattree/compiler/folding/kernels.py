@@ -12,10 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.compiled import kernel, part
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 #: Whom an edge leads to: the same class, or the class's peer by this row less one of `peers`.
 OWN_CLASS = 0
@@ -44,7 +42,7 @@ class Templates(NamedTuple):
     base: Integers
     stream: Integers
     costs: Integers
-    uses_links: NDArray[np.bool_]
+    uses_links: Flags
 
 
 class Patterns(NamedTuple):
@@ -121,7 +119,7 @@ class Loads(NamedTuple):
     by_class: Floats
     size_bytes: Floats
     work_s: Floats
-    inward: NDArray[np.bool_]
+    inward: Flags
     receivers: Receivers
     link: Integers
     twins: Floats
@@ -163,7 +161,7 @@ def sort_edges(
     inside: NDArray[np.int32],
     across: Integers,
     record: Integers,
-    shared: NDArray[np.bool_],
+    shared: Flags,
     edges: Edges,
 ) -> None:
     """Sort edges by the task before: inside stages, then merged ones, then across stages.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiler.folding.crossings import RankCrossing, rank_crossing, with_crossings
 from wattree.compiler.folding.fold import folded_classes
 from wattree.compiler.folding.link_parts import LinkParts, distinguished, link_parts
@@ -25,9 +25,6 @@ from wattree.lowering.mesh_borders import MeshBorder
 from wattree.lowering.rank_kinds import RankKinds
 from wattree.lowering.topology import LinkUse, MeshTopology
 from wattree.strategy import Mesh
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

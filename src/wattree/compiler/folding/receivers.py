@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiler.folding.kernels import Receivers
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.compiler.folding.task_costs import BY_CLASS
 from wattree.compiler.folding.task_instances import TaskInstances
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 #: How far the stage lies that gets the transfers of `BY_CLASS`.
 HEADINGS = (1, -1, 0)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.compiler.folding.kernels import FROM_TASK
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.compiler.folding.task_instances import TaskInstances
 from wattree.distinct import distinct
 from wattree.graph import TaskKind
 from wattree.lowering.streams import Stream
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 #: Transfers whose costs depend on the class, by field of `StageClasses`; the last one's are those
 #: of one byte.
@@ -85,9 +82,7 @@ def _sent(stage: StageClasses, row: int) -> Floats | None:
     return None if costs is None else costs.sent
 
 
-def _slowest_member(
-    tasks: TaskInstances, mixed: NDArray[np.bool_], latency_s: Floats, work_s: Floats
-) -> None:
+def _slowest_member(tasks: TaskInstances, mixed: Flags, latency_s: Floats, work_s: Floats) -> None:
     """Give tasks of several levels of ranks the time of their slowest member, in place."""
     instance, row, owner = tasks.members_of(mixed)
     kind = tasks.level[owner]

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.compiler.folding.kernels import Patterns
 from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.table import joined
 from wattree.errors import StrategyError
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 #: Tasks of all rank classes that are built at most: some 25 GiB of arrays.
 _MOST_INSTANCES = 100_000_000
@@ -112,7 +110,7 @@ class TaskInstances:
         values = values.astype(np.int64)
         return values if self.is_single else np.repeat(values, self.copies[self.row])
 
-    def instances_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
+    def instances_of(self, chosen: Flags) -> tuple[Integers, Integers, Integers]:
         """Return the instances of chosen records' tasks: number, record, class with the figures."""
         tasks = np.flatnonzero(chosen[self.row])
         record, owner, copy = self.owners_of(self.row[tasks])
@@ -126,7 +124,7 @@ class TaskInstances:
         member = self.last_member[self.patterns.copies_at[self.pattern[record]] + copy]
         return record, self.class_base[self.stage_of_record[record]] + member, copy
 
-    def members_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
+    def members_of(self, chosen: Flags) -> tuple[Integers, Integers, Integers]:
         """Return every (instance, record, class) of tasks of chosen records, by instance."""
         tasks = np.flatnonzero(chosen[self.row])
         width = self.width[self.row[tasks]]
@@ -138,7 +136,7 @@ class TaskInstances:
         instance = self.first[task] + self.patterns.inverse[at + member]
         return instance, record, self.class_base[self.stage_of_record[record]] + member
 
-    def mixed(self) -> NDArray[np.bool_]:
+    def mixed(self) -> Flags:
         """Return whether each record is of a stage with several levels of ranks, `(R,)`."""
         return np.array([bool(program.levels) for program in self.programs])[self.stage_of_record]
 

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiler.folding.stage_classes import TransferCosts
 from wattree.cost.rates import Rates
 from wattree.lowering.links import capacities
 from wattree.lowering.topology import MeshTopology
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

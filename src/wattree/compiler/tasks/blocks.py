@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.compiler.tasks.ledger import Item, Items, Recorder, ledgers, shifted
 from wattree.compiler.tasks.table import TASK, BlockTasks, Names, TaskTable, joined
 from wattree.graph import Phase, StageLabel, TaskKind
@@ -28,7 +28,6 @@ from wattree.lowering.rows import Row
 from wattree.lowering.split import split_backward
 from wattree.lowering.streams import Stream
 
-Floats = NDArray[np.float64]
 _Number = Callable[[str, str], int]
 
 _PHASES = {

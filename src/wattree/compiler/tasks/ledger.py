@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from wattree.arrays import Integers
 
 #: One line: at its start or end a task takes (`bytes` > 0) or gives back (< 0) tensors of an item.
 #: `tensors`: how many come to life (1) or go (-1); 0 where part of one is added or a row is split.

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.compiler.tasks.table import TaskTable
 from wattree.distinct import distinct
 from wattree.graph import OperatorClass, TaskKind
@@ -49,7 +50,7 @@ def merged(table: TaskTable) -> TaskTable:
     )
 
 
-def _leaders(table: TaskTable) -> NDArray[np.int64]:
+def _leaders(table: TaskTable) -> Integers:
     """Return for each task the first task of its run, or itself if it is not in a run."""
     tasks = table.tasks
     in_order = tasks["stream"] == Stream.COMPUTE
@@ -71,9 +72,7 @@ def _leaders(table: TaskTable) -> NDArray[np.int64]:
     return leader
 
 
-def _merge_memory(
-    tasks: NDArray[np.void], number: NDArray[np.int64], result: NDArray[np.void]
-) -> NDArray[np.int64]:
+def _merge_memory(tasks: NDArray[np.void], number: Integers, result: NDArray[np.void]) -> Integers:
     """Let each run allocate its internal peak and free the surplus, in place.
 
     Returns the task of each run that reaches its peak.
@@ -91,9 +90,7 @@ def _merge_memory(
     return worst
 
 
-def _merged_ledger(
-    ledger: NDArray[np.void], number: NDArray[np.int64], worst: NDArray[np.int64]
-) -> NDArray[np.void]:
+def _merged_ledger(ledger: NDArray[np.void], number: Integers, worst: Integers) -> NDArray[np.void]:
     """Return the ledger of the runs: a run starts with the tensors of its tasks at its peak."""
     if not len(ledger):
         return ledger

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiler.tasks.chunk import BlockParts
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
@@ -15,9 +15,6 @@ from wattree.lowering.movement import Movement
 from wattree.lowering.tiers import capacity_misfits
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy.schedules import Order, live_by_chunk
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def saved_bytes(costs: BlockCosts, column: int = 0) -> float:

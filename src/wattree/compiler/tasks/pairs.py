@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiler.tasks.table import TaskTable
 from wattree.lowering.streams import Stream
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,7 @@ def _pair(first: TaskTable, second: TaskTable) -> Pair:
     return Pair(table=table, rows=rows)
 
 
-def _progress(table: TaskTable) -> NDArray[np.float64]:
+def _progress(table: TaskTable) -> Floats:
     """Return for each task the share of the table's stretches before it."""
     tasks = table.tasks
     compute = tasks["stream"] == Stream.COMPUTE

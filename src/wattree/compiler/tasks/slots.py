@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.compiled import kernel
 from wattree.compiler.tasks.chunk_tables import ChunkTables, kinds_of
 from wattree.compiler.tasks.ledger import Piece
@@ -24,7 +25,6 @@ from wattree.lowering.streams import Stream
 from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, SlotWork
 from wattree.strategy.schedules.placement import Hop
 
-Integers = NDArray[np.int64]
 Pairs = list[tuple[int, int]]
 
 #: In place of a micro-batch: those that the tasks of a table name.

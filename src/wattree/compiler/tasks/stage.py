@@ -39,7 +39,6 @@ from wattree.lowering.loading import Loading
 from wattree.lowering.streams import Stream
 from wattree.strategy.schedules import Order, Place, Slot, SlotWork
 
-Integers = NDArray[np.int64]
 Pairs = list[tuple[int, int]]
 
 

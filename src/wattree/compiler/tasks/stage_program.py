@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.compiler.tasks.ledger import Piece
 
 
@@ -57,7 +58,7 @@ class StageProgram:
     """
 
     records: NDArray[np.void]
-    rows: NDArray[np.int64]
+    rows: Integers
     micro_batches: NDArray[np.int32]
     edges: NDArray[np.int32]
     sends: tuple[Send, ...]

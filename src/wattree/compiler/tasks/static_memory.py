@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.compiler.tasks.chunk import BlockParts
 from wattree.compiler.tasks.ledger import Holding, Item, Items, summed
 from wattree.cost import Software
 from wattree.lowering.movement import Movement
 from wattree.lowering.storage import buffer_bytes
 from wattree.lowering.streams import CATEGORIES
-
-Floats = NDArray[np.float64]
 
 
 def stage_holdings(

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.compiler.folding.rank_classes import RanksOfJob
 from wattree.compiler.tasks.arrivals import arrival_table
@@ -41,8 +40,6 @@ from wattree.strategy.schedules import SlotWork
 
 #: Tasks of one step that are built at most: some 5 GiB of arrays.
 _MOST_TASKS = 20_000_000
-
-Floats = NDArray[np.float64]
 
 
 def stages_and_ranks(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.compiler.tasks.ledger import NO_ENTRIES
 from wattree.lowering.streams import COPY_LOADS
 
@@ -74,7 +75,7 @@ class TaskTable:
     """
 
     tasks: NDArray[np.void]
-    edges: NDArray[np.int64]
+    edges: Integers
     entries: tuple[int, ...] = ()
     exit: int = -1
     prefetch: tuple[int, ...] = ()
@@ -111,7 +112,7 @@ class BlockTasks:
         )
 
 
-def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
+def load_bytes(tasks: NDArray[np.void], load: str) -> Floats:
     """Return the bytes of tasks on links of a kind: a field, or one of `COPY_LOADS`."""
     if load in COPY_LOADS:
         if not tasks["copy"].any():

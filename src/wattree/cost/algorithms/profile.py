@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from wattree.arrays import Integers, NDArray
+from wattree.arrays import Flags, Integers
 from wattree.cost.algorithms.choose import schedule_of
 from wattree.cost.algorithms.group import RankGroup, has_cycles, ring_cycles
 from wattree.cost.algorithms.layout import GroupLayout
@@ -237,7 +237,7 @@ def _hops(schedule: MessageSchedule, each: Round) -> Iterator[LinkTraffic]:
         yield LinkTraffic(each.sender[hop], each.receiver[hop], carried[hop])
 
 
-def _most(part: LinkTraffic, chosen: NDArray[np.bool_], ranks: int) -> float:
+def _most(part: LinkTraffic, chosen: Flags, ranks: int) -> float:
     """Return the bytes of the chosen messages at the busiest rank, out of it or into it. [B]"""
     ends = (part.sender[chosen], part.receiver[chosen])
     return max(
@@ -246,9 +246,7 @@ def _most(part: LinkTraffic, chosen: NDArray[np.bool_], ranks: int) -> float:
     )
 
 
-def _most_of_a_leaf(
-    part: LinkTraffic, chosen: NDArray[np.bool_], leaf: Integers, ranks: int
-) -> float:
+def _most_of_a_leaf(part: LinkTraffic, chosen: Flags, leaf: Integers, ranks: int) -> float:
     """Return the bytes of the chosen messages out of the busiest leaf, per member. [B]"""
     if not chosen.any():
         return 0.0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattree.arrays import Integers, NDArray
+from wattree.arrays import Flags, Integers
 from wattree.compiled import kernel, part
 
 
@@ -23,7 +23,7 @@ class LinkArrays(NamedTuple):
     arriving: Integers
     source: Integers
     target: Integers
-    forwards: NDArray[np.bool_]
+    forwards: Flags
 
 
 class _Search(NamedTuple):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattree.arrays import Floats, Integers, NDArray
+from wattree.arrays import Flags, Floats, Integers
 from wattree.cost.algorithms.routes import Routes
 from wattree.hardware import Cluster, Link, Node, ScaleUp
 from wattree.hardware.topologies import (
@@ -112,7 +112,7 @@ def _routes(wiring: Wiring) -> Routes:
 
 
 @lru_cache(maxsize=64)
-def _touches_adapter(wiring: Wiring) -> NDArray[np.bool_]:
+def _touches_adapter(wiring: Wiring) -> Flags:
     ends = [(link.source, link.target) for link in _routes(wiring).network.links]
     return np.array([any(end.startswith("nic") for end in pair) for pair in ends])
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattree.design.answers.sweep import AxisColumn, Flags, Floats, NoAnswer, Sweep
+from wattree.arrays import Flags, Floats
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep
 from wattree.design.points import Value
 
 

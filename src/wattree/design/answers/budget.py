@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattree.arrays import Floats
 from wattree.design.answers.pareto import undominated
-from wattree.design.answers.sweep import Floats, NoAnswer, Sweep
+from wattree.design.answers.sweep import NoAnswer, Sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

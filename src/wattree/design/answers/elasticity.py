@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep, answered_by_axis
+from wattree.arrays import Floats
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, answered_by_axis
 
 #: A resource whose doubling changes the measure by less than 1 % does not limit it: 2^-0.015.
 _NEGLIGIBLE = 0.015

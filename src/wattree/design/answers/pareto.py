@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.design.answers.sweep import Floats, Integers, NoAnswer, Sweep
+from wattree.arrays import Floats, Integers
+from wattree.design.answers.sweep import NoAnswer, Sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep, answered_by_axis
+from wattree.arrays import Floats
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, answered_by_axis
 from wattree.design.points import Value
 
 #: Values of an axis are put into at most so many classes of equal size for its main effect.

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattree.arrays import Floats
 from wattree.design.answers.budget import best_within
-from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep
 from wattree.design.points import Value
 
 #: The measure that a price of the cluster is known by.

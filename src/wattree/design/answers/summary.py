@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattree.arrays import Integers
 from wattree.design.answers.break_even import BreakEven, break_even
 from wattree.design.answers.budget import Budgets, budgets
 from wattree.design.answers.elasticity import LimitingResource, bottleneck
@@ -16,7 +17,7 @@ from wattree.design.answers.pareto import Front, pareto
 from wattree.design.answers.reasons import KindReason, kind_reasons
 from wattree.design.answers.sensitivity import Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, spend
-from wattree.design.answers.sweep import AxisColumn, Integers, NoAnswer, Sweep, sweep_of
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
 from wattree.design.answers.worth import Worth, worth
 from wattree.design.points import Value
 from wattree.design.results import OBJECTIVE_TOTALS, Results

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Flags, Floats, Integers
 from wattree.design.outcome import TOTALS
 from wattree.design.points import Value
 from wattree.design.results import Results
 from wattree.design.study import Axis
 from wattree.errors import nearest
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 _Answer = TypeVar("_Answer")
 
 #: Share by which simulated points may differ although none is better: computation that ends earlier

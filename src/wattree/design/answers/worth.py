@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattree.arrays import Flags, Floats
 from wattree.design.answers.break_even import BreakEven, break_even_with
-from wattree.design.answers.sweep import AxisColumn, Flags, Floats, NoAnswer, Sweep
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep
 from wattree.design.points import Value
 
 

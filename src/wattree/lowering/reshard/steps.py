@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattree.arrays import Integers
 from wattree.lowering.reshard.moves import MoveKind
 from wattree.lowering.reshard.placement import (
     DeviceGrid,
-    Integers,
     TensorPlacement,
     common,
     regions,

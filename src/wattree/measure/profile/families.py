@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost import Calibration, Constant, at_precision, software_family, volume_factor
 from wattree.cost.convolution import ConvolutionRates, fresh_s, implicit_matmul_time_s
 from wattree.cost.convolution_rates import convolution_rates
@@ -21,8 +21,6 @@ from wattree.measure.profile.journal import Journal, Times
 from wattree.measure.profile.machine import Machine
 from wattree.measure.profile.overlap import processors_taken, slice_rate
 from wattree.measure.profile.points import PointFamily, element_bytes
-
-Floats = NDArray[np.float64]
 
 #: Kernels that a linear layer and its ReLU are counted as, forward and backward: both forward, the
 #: product's two gradients and the activation's one.

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.measure.profile.journal import Times
 
-Floats = NDArray[np.float64]
 #: Parameters by name, in natural units, all positive.
 Parameters = Mapping[str, float]
 #: Parameters → time of each point. [s]

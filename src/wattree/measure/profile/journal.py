@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.errors import JsonTextError, OutputError, RunError
 from wattree.files import read_text
 from wattree.json_text import parsed_object
@@ -54,7 +54,7 @@ class Times:
         self._machine = machine
 
     @property
-    def by_round(self) -> NDArray[np.float64]:
+    def by_round(self) -> Floats:
         """The time of each round: the median rank's. [s]"""
         return np.array([self._seconds(self.rounds[number]) for number in sorted(self.rounds)])
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.measure.track import Track
 from wattree.trace import STAGES
 
@@ -59,7 +59,7 @@ def stage_energies(track: Track, waits: Mapping[str, Times], start_s: float, end
     return _regressed(track, busy, start_s, end_s, total_j)
 
 
-def _clipped(times: Times, start_s: float, end_s: float) -> tuple[NDArray[np.float64], ...]:
+def _clipped(times: Times, start_s: float, end_s: float) -> tuple[Floats, ...]:
     starts = np.clip(np.asarray(array("d", times[0])), start_s, end_s)
     ends = np.clip(np.asarray(array("d", times[1])), start_s, end_s)
     order = np.argsort(starts, kind="stable")
@@ -67,9 +67,7 @@ def _clipped(times: Times, start_s: float, end_s: float) -> tuple[NDArray[np.flo
     return starts[order][some], ends[order][some]
 
 
-def _shortest_s(
-    busy: Mapping[str, tuple[NDArray[np.float64], ...]], start_s: float, end_s: float
-) -> float:
+def _shortest_s(busy: Mapping[str, tuple[Floats, ...]], start_s: float, end_s: float) -> float:
     """Return the median length of the shortest kind of time, computing among them. [s]"""
     edges = np.sort(np.concatenate([np.concatenate(times) for times in busy.values()]))
     waited_s = sum(float(np.sum(ends - starts)) for starts, ends in busy.values())
@@ -78,7 +76,7 @@ def _shortest_s(
 
 
 def _integrated(
-    track: Track, busy: Mapping[str, tuple[NDArray[np.float64], ...]], total_j: float
+    track: Track, busy: Mapping[str, tuple[Floats, ...]], total_j: float
 ) -> dict[str, float]:
     found = dict.fromkeys(STAGES, 0.0)
     for stage, (starts, ends) in busy.items():
@@ -91,7 +89,7 @@ def _integrated(
 
 def _regressed(
     track: Track,
-    busy: Mapping[str, tuple[NDArray[np.float64], ...]],
+    busy: Mapping[str, tuple[Floats, ...]],
     start_s: float,
     end_s: float,
     total_j: float,
@@ -129,22 +127,18 @@ def _regressed(
     )
 
 
-def _elapsed(
-    times: tuple[NDArray[np.float64], ...], edges: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _elapsed(times: tuple[Floats, ...], edges: Floats) -> Floats:
     """Return the accumulated wait for a stage at each edge. [s]"""
     starts, ends = times
     knots = np.stack([starts, ends], axis=1).ravel()
     knots = np.maximum.accumulate(knots)
     passed = np.concatenate([[0.0], np.cumsum(np.maximum(knots[1::2] - knots[::2], 0.0))])
     heights = np.stack([passed[:-1], passed[1:]], axis=1).ravel()
-    result: NDArray[np.float64] = np.interp(edges, knots, heights)
+    result: Floats = np.interp(edges, knots, heights)
     return result
 
 
-def _least_squares(
-    times: NDArray[np.float64], energies: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _least_squares(times: Floats, energies: Floats) -> tuple[Floats, Floats]:
     """Return powers of at least 0 and their standard errors. [W]"""
     from scipy.optimize import nnls
 

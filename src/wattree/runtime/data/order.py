@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+
+from wattree.arrays import Integers
 
 
-def batch_samples(*, step: int, batch: int, samples: int, seed: int) -> NDArray[np.int64]:
+def batch_samples(*, step: int, batch: int, samples: int, seed: int) -> Integers:
     """Return the samples of a step, `(batch,)`: each epoch is a permutation of all samples.
 
     A batch may end one epoch and begin the next, so that every batch is full.
@@ -29,5 +30,5 @@ def batch_samples(*, step: int, batch: int, samples: int, seed: int) -> NDArray[
 
 
 @lru_cache(maxsize=4)
-def _shuffled(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
+def _shuffled(seed: int, epoch: int, samples: int) -> Integers:
     return np.random.default_rng([seed, epoch]).permutation(samples)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.graph import ExecutionGraph, Phase, StageLabel, StreamKind, TaskKind
 from wattree.graph.assembly import Assembly, Task, graph_of
 from wattree.runtime.train.account import RankAccount
@@ -55,9 +55,9 @@ def measured_trace(accounts: Sequence[RankAccount]) -> Trace:
 
 def _graph(
     found: Sequence[_Task],
-    lengths_s: NDArray[np.float64],
+    lengths_s: Floats,
     accounts: Sequence[RankAccount],
-    peaks: NDArray[np.float64],
+    peaks: Floats,
 ) -> ExecutionGraph:
     """Return tasks in order, each on the stream of its lane; nothing of it is simulated."""
     lanes = sorted({(task.rank, task.lane) for task in found})
