@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from wattree.arrays import Floats
 from wattree.cost import load_calibration
-from wattree.cost.colocation import alternating, barrier_s, together_s
+from wattree.cost.colocation import alternating, barrier_s, station_rate
 from wattree.errors import WattreeError
 from wattree.strategy import BATCH_RULES, FIXED_GLOBAL
 
@@ -171,3 +174,20 @@ def _at_device_s(alone: MeasuredStep, device_s: float, shared: ProcessesOnDevice
     )
     variance = found.variance_s2(alone.gaps_s, alone.alternations)
     return float(found.residence_s) + float(barrier_s(variance, processes=processes))
+
+
+def together_s(
+    demand_s: Floats | float,
+    *,
+    processes: int,
+    capacity: Floats | float = 1.0,
+    contention: float = 0.0,
+) -> Floats:
+    """Return the duration of a demand that all processes issue at the same time. [s]
+
+    Args:
+        demand_s: Of one process alone. [s]
+        processes, capacity, contention: As for `alternating`.
+    """
+    rate = station_rate(float(processes), capacity, contention)
+    return np.asarray(np.asarray(demand_s) * processes / rate)

@@ -22,7 +22,6 @@ from wattree.lowering.program import (
     Instruction,
     InstructionPhase,
     LocalSize,
-    Payload,
 )
 from wattree.lowering.ring import Ring, rings_of
 from wattree.lowering.ring_rows import ring_rows, ring_span_s
@@ -175,7 +174,7 @@ def steps_of_a_ring(*, backward: bool, gradient: bool, skewed: bool) -> tuple[In
 
     def sends(kind: CollectiveKind, depends: tuple[int, ...]) -> CollectiveInstruction:
         return CollectiveInstruction(
-            path="kv", kind=kind, axes=("cp",), size=LocalSize(), payload=Payload.ACTIVATION,
+            path="kv", kind=kind, axes=("cp",), size=LocalSize(),
             phase=phase, depends=depends,
         )  # fmt: skip
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.colocation_predicted import together_s
 from tests.cost.shared_device import SharedDevice, mean_step_s
 from wattree.cost.colocation import (
     alternating,
     barrier_s,
     expected_maximum,
     station_rate,
-    together_s,
 )
 
 _BUSY = st.floats(0.02, 0.98)

@@ -17,7 +17,6 @@ from wattree.energy.stages import (
     energy_by_stage_j,
     materials_s,
     stage_times,
-    storage_bytes_per_s,
 )
 
 TIMES = st.floats(0, 1e3)
@@ -104,10 +103,3 @@ def test_a_pipelined_loader_takes_as_long_as_its_slowest_part() -> None:
 
     assert materials_s(**parts, pipelined=True) == 3.0
     assert materials_s(**parts, pipelined=False) == 4.5
-
-
-def test_many_nodes_share_the_storage_of_the_cluster() -> None:
-    """A node reads at its own rate until the file system is the narrower."""
-    rates = [storage_bytes_per_s(n, node_bytes_per_s=5, cluster_bytes_per_s=20) for n in (1, 4, 8)]
-
-    assert rates == [5, 5, 2.5]

@@ -48,7 +48,6 @@ def test_a_table_of_a_cube_mesh_is_the_cube_mesh() -> None:
     assert route(found.network, "d1", "nic0") == ["d1>pcie0", "pcie0>nic0"]
     assert len(route(found.network, "nic0", "nic1")) == 4
     assert len(route(found.network, "nic0", "nic3")) == 5
-    assert found.titles["nic2"] == "mlx5_2"
 
 
 def test_a_table_with_more_links_than_devices_have_is_a_switch() -> None:

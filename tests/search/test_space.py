@@ -189,7 +189,7 @@ def test_device_counts_are_whole_nodes_or_parts_of_one(
     """They keep to the maximum; but for as many whole nodes as are allowed, they divide all."""
     devices = nodes * node_devices
 
-    counts = device_counts(devices, node_devices, max_devices=most, fewer=True)
+    counts = device_counts(devices, node_devices, max_devices=most)
 
     allowed = min(most or devices, devices)
     assert all((n % node_devices == 0 or node_devices % n == 0) and n <= allowed for n in counts)

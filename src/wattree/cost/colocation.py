@@ -17,7 +17,7 @@ device `R = q / X - Z`. With `c = 1` and `gamma = 0` that is mean-value analysis
 repairman: `R_q = D (1 + Q_(q-1))` (Reiser and Lavenberg, Journal of the ACM 27(2), 1980).
 
 A step ends for all processes together, as gradients are averaged, so what each does once a step it
-does when the others do it: once-a-step demands meet in full (`together_s`), once-a-step think times
+does when the others do it: once-a-step demands meet in full, once-a-step think times
 pass side by side.
 """
 
@@ -116,23 +116,6 @@ def alternating(
         residence_s=np.maximum(residence, demand),
         busy=np.where(demand > 0, np.minimum(throughput / (total * fastest), 1.0), 0.0),
     )
-
-
-def together_s(
-    demand_s: Floats | float,
-    *,
-    processes: int,
-    capacity: Floats | float = 1.0,
-    contention: float = 0.0,
-) -> Floats:
-    """Return the duration of a demand that all processes issue at the same time. [s]
-
-    Args:
-        demand_s: Of one process alone. [s]
-        processes, capacity, contention: As for `alternating`.
-    """
-    rate = station_rate(float(processes), capacity, contention)
-    return np.asarray(np.asarray(demand_s) * processes / rate)
 
 
 @lru_cache(maxsize=128)

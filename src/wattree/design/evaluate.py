@@ -231,7 +231,7 @@ def limits_of(asked: SearchSpec) -> tuple[Limits, ...]:
 def _ranks(cluster: Cluster, asked: SearchSpec) -> tuple[int, ...]:
     if not asked.fewer_devices:
         return (cluster.devices,)
-    return device_counts(cluster.devices, cluster.node.devices, max_devices=None, fewer=True)
+    return device_counts(cluster.devices, cluster.node.devices, max_devices=None)
 
 
 def _objective(study: Study) -> str:

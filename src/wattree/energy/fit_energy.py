@@ -85,7 +85,6 @@ class EnergyConstants:
     Attributes:
         constants: Every energy constant.
         correlated, covariance: As in `EnergyCalibration`.
-        condition: Of the design with columns of length one.
         ratios: Model → energy of its computing over what the constants say.
         warnings: What could not be determined.
     """
@@ -93,7 +92,6 @@ class EnergyConstants:
     constants: Mapping[str, StageConstant]
     correlated: tuple[str, ...]
     covariance: Floats
-    condition: float
     ratios: Mapping[str, float]
     warnings: tuple[str, ...]
 
@@ -159,7 +157,6 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
         constants=constants,
         correlated=tuple(names),
         covariance=solution.covariance,
-        condition=solution.condition,
         ratios=ratios,
         warnings=tuple(warnings),
     )

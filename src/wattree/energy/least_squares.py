@@ -32,7 +32,6 @@ class NonNegativeFit:
         covariance: `(k, k)`; zero in rows of coefficients at their bound, and without freedom.
         scatter: Standard deviation of the weighted residuals.
         freedom: Rows less coefficients above zero.
-        condition: Of the design with columns of length one.
     """
 
     values: Floats
@@ -41,7 +40,6 @@ class NonNegativeFit:
     covariance: Floats
     scatter: float
     freedom: int
-    condition: float
 
 
 def non_negative_fit(
@@ -89,7 +87,6 @@ def non_negative_fit(
         covariance=covariance / np.outer(lengths, lengths),
         scatter=scatter,
         freedom=freedom,
-        condition=float(np.linalg.cond(scaled)) if scaled.size else 1.0,
     )
 
 

@@ -96,19 +96,12 @@ class Dynamic:
         }
 
 
-def storage_bytes_per_s(
-    nodes: int, *, node_bytes_per_s: float, cluster_bytes_per_s: float
-) -> float:
-    """Return the read rate of one node: `BW_io(N) = min(BW_node, BW_fs / N)`. [B/s]"""
-    return min(node_bytes_per_s, cluster_bytes_per_s / nodes)
-
-
 def materials_s(*, reading: float, preparing: float, copying: float, pipelined: bool) -> float:
     """Return the time of the input pipeline: `t_M = max(t_io, t_cpu, t_h2d)`, the sum if not
     pipelined. [s]
 
     Args:
-        reading: `t_io = V_file b / BW_io(N)`; 0 where pages are cached. [s]
+        reading: `t_io = V_file b / min(BW_node, BW_fs / N)`; 0 where pages are cached. [s]
         preparing: `t_cpu = b c_prep / min(workers, cores)`. [s]
         copying: `t_h2d = V_tensor b / BW_h2d`; 0 on nodes without accelerators. [s]
         pipelined: The three run alongside each other.

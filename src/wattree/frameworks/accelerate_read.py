@@ -24,16 +24,6 @@ from wattree.units import whole_number
 _LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("accelerate.yaml"))
 #: Settings without effect on a step.
 IGNORED: Final = tuple(_LISTS["ignored"])
-#: Types of one device, or of whole replicas on several.
-_REPLICAS: Final = (
-    "NO",
-    "MULTI_CPU",
-    "MULTI_GPU",
-    "MULTI_XPU",
-    "MULTI_HPU",
-    "MULTI_NPU",
-    "MULTI_MLU",
-)
 #: Shardings of FSDP1 by name and number (`torch.distributed.fsdp.ShardingStrategy`): the sharding,
 #: and whether parameters are dropped after forward.
 FSDP1: Final[Mapping[str, tuple[str, bool]]] = {

@@ -17,7 +17,7 @@ from wattree.hardware.load import (
     node_names,
     site_names,
 )
-from wattree.hardware.network import Link, Network, Paths, cable
+from wattree.hardware.network import Link, Network, cable
 from wattree.hardware.node import ACCESS, HOST_PARTS, Host, HostPart, MemoryTier, Node, ScaleUp
 from wattree.hardware.pool import Pool
 
@@ -34,7 +34,6 @@ __all__ = [
     "MemoryTier",
     "Network",
     "Node",
-    "Paths",
     "Pool",
     "Precision",
     "ScaleUp",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from wattree.job.ffn import ACTIVATIONS, CROSS_ENTROPY, LOSSES, Ffn
+from wattree.job.ffn import CROSS_ENTROPY, Ffn
 from wattree.job.inputs import InputDeclaration, read_declaration
 from wattree.job.job import (
     AUTO,
@@ -29,11 +29,9 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.job.schema import job_schema
 
 __all__ = [
-    "ACTIVATIONS",
     "AUTO",
     "CROSS_ENTROPY",
     "INFERENCE",
-    "LOSSES",
     "CheckpointOptions",
     "Data",
     "Ffn",

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-#: Functions between the layers, as `torch.nn.functional` calls them.
-ACTIVATIONS: Final = ("relu", "gelu", "silu", "tanh", "sigmoid")
 CROSS_ENTROPY: Final = "cross_entropy"
-LOSSES: Final = ("mse", CROSS_ENTROPY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +17,7 @@ class Ffn:
         depth: Linear layers.
         inputs: Values of a sample, which the first layer reads.
         outputs: Values, or classes, that the last layer makes.
-        activation: One of `ACTIVATIONS`.
+        activation: `relu`, `gelu`, `silu`, `tanh` or `sigmoid`, as `torch.nn.functional` has them.
         bias: Whether layers add a bias.
         loss: `mse`, the mean over samples and outputs, or `cross_entropy` over the outputs.
     """

@@ -34,14 +34,6 @@ class CollectiveKind(StrEnum):
     HALO = "halo"  # rows at the edges of a part, between neighbours
 
 
-class Payload(StrEnum):
-    """The data of a collective; decides bytes per element and the stream on which it runs."""
-
-    ACTIVATION = "activation"
-    PARAMETER = "parameter"
-    GRADIENT = "gradient"
-
-
 class InstructionPhase(StrEnum):
     """Part of a training step that an instruction of a block belongs to."""
 
@@ -274,7 +266,6 @@ class CollectiveInstruction:
         roles: What these axes are.
         size: Elements of the whole buffer, as nccl-tests defines size: input of a
             reduce-scatter, output of an all-gather, buffer of an all-reduce or all-to-all.
-        payload: What it carries.
         phase: Of the instruction that needs it.
         depends: Indices of earlier instructions it reads.
         copies: All-to-all of routed tokens: copies per token (top-k), for deduplication per node.
@@ -289,7 +280,6 @@ class CollectiveInstruction:
     kind: CollectiveKind
     axes: tuple[str, ...]
     size: LocalSize
-    payload: Payload
     phase: InstructionPhase
     depends: tuple[int, ...] = ()
     copies: float = 1.0

@@ -51,9 +51,7 @@ class Limits:
     refined: bool = True
 
 
-def device_counts(
-    devices: int, node_devices: int, *, max_devices: int | None, fewer: bool
-) -> tuple[int, ...]:
+def device_counts(devices: int, node_devices: int, *, max_devices: int | None) -> tuple[int, ...]:
     """Return how many devices strategies may use, most first.
 
     A job uses whole nodes alike, or part of one node. Counts divide the devices; of others only as
@@ -63,13 +61,11 @@ def device_counts(
         devices: Of the cluster.
         node_devices: Of one node.
         max_devices: Use no more; None for all.
-        fewer: Also try fewer than allowed.
     """
     most = devices if max_devices is None else min(max_devices, devices)
     whole = most // node_devices * node_devices
-    counts = [
+    return tuple(
         n
         for n in range(most, 0, -1)
         if n == whole or (devices % n == 0 and (n % node_devices == 0 or node_devices % n == 0))
-    ]
-    return tuple(counts) if fewer else tuple(counts[:1])
+    )

@@ -294,7 +294,7 @@ def _rank_counts(
     fewer = max_devices is not None or constraints.power_cap_w is not None
     fewer = fewer or any(name != "time" for name in wanted)
     each = math.gcd(*(pool.node.devices for pool in cluster.pools))
-    counts = device_counts(cluster.devices, each, max_devices=max_devices, fewer=True)
+    counts = device_counts(cluster.devices, each, max_devices=max_devices)
     if cluster.is_mixed:  # the first nodes, whole, or part of the first
         node = [pool.node.devices for pool in cluster.pools for _ in range(pool.nodes)]
         whole = set(np.cumsum(node).tolist())

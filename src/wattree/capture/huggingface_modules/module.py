@@ -45,7 +45,6 @@ class HuggingFaceModule:
 
     Attributes:
         name: For messages.
-        class_name: Of the library.
         build: Makes the module; called on the meta device.
         inputs: `(batch, sequence) → (positional arguments, keyword arguments)`.
         has_sequence: The sequence may be of any length up to `longest_sequence`.
@@ -54,7 +53,6 @@ class HuggingFaceModule:
     """
 
     name: str
-    class_name: str
     build: Callable[[], nn.Module]
     inputs: Callable[[int, int | None], tuple[tuple[Any, ...], Mapping[str, Any]]]
     has_sequence: bool
@@ -107,7 +105,6 @@ def huggingface_module(
 
     return HuggingFaceModule(
         name=where,
-        class_name=model.__name__,
         build=build,
         inputs=inputs,
         has_sequence=takes_tokens(model, found),

@@ -34,7 +34,6 @@ class Wiring:
         scale_up: Kind and rates.
         links: As the node lists them.
         adapters: Adapters of a node, and the rate of each. [B/s]
-        host_bytes_per_s: From a device to its host, one direction. [B/s]
         node: Whose domain it is.
     """
 
@@ -42,7 +41,6 @@ class Wiring:
     scale_up: ScaleUp
     links: tuple[Link, ...]
     adapters: tuple[int, float]
-    host_bytes_per_s: float
     node: Node = field(compare=False, repr=False)
 
     @property
@@ -77,7 +75,6 @@ def wiring_of(cluster: Cluster) -> Wiring:
         scale_up=node.scale_up,
         links=node.links,
         adapters=adapters_of(node),
-        host_bytes_per_s=node.device.host_link_bytes_per_s,
         node=node,
     )
 

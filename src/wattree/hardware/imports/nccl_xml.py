@@ -65,7 +65,6 @@ class _Reader:
         self._gpus: dict[int, tuple[Element, Element, str]] = {}  # dev → gpu, its pci, its cpu
         self._adapters: dict[int, tuple[Element, float]] = {}  # number → net, line rate
         self._links: list[Link] = []
-        self._titles: dict[str, str] = {}
         self._bus_ids: dict[str, str] = {}  # of GPUs, to their vertex
         self._switches = 0
         if root.tag != "system":
@@ -93,7 +92,6 @@ class _Reader:
         return ImportedTopology(
             network=join([host]),
             devices=len(devices),
-            titles=self._titles,
             adapter_bytes_per_s={
                 f"nic{number}": rate for number, (_, rate) in sorted(self._adapters.items())
             },
@@ -115,7 +113,6 @@ class _Reader:
         if below:
             switch = f"pcie{self._switches}"
             self._switches += 1
-            self._titles[switch] = element.attributes.get("busid", "")
             self._links += cable(switch, parent, rate, kind="pcie")
             for child in below:
                 self._walk(child, parent=switch, cpu=cpu)
@@ -134,7 +131,6 @@ class _Reader:
             self._note(pci, f"has the busid '{bus_id[:40]}' of {other}, expected one of its own")
             return
         self._gpus[device] = (gpu, pci, cpu)
-        self._titles[name] = bus_id
         self._bus_ids[bus_id.lower()] = name
         self._links += cable(name, parent, slot_bytes_per_s, kind="pcie")
 
@@ -153,7 +149,6 @@ class _Reader:
             return
         name = f"nic{number}"
         self._adapters[number] = (net, speed)
-        self._titles[name] = net.attributes.get("name", name)
         self._links += cable(name, parent, slot_bytes_per_s or speed, kind="pcie")
 
     def _check_same_net(self, net: Element, first: Element) -> None:
@@ -282,7 +277,6 @@ class _Reader:
                 self._number(cpu, "familyid") if "familyid" in cpu.attributes else 0,
                 self._number(cpu, "modelid") if "modelid" in cpu.attributes else 0,
             )
-            self._titles[f"cpu{one}"] = f"NUMA node {cpu.attributes.get('numaid', '?')}"
             for other in range(one + 1, len(self._cpus)):
                 self._links += cable(f"cpu{one}", f"cpu{other}", rate, kind="sockets")
 

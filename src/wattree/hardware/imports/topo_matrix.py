@@ -50,11 +50,9 @@ def from_topo_matrix(
     links = _nvlinks(table, devices, vertices, nvlink_bytes_per_s, links_per_device)
     direct = any(link.target.startswith("d") and link.source.startswith("d") for link in links)
     links += _tree(table, vertices, pcie_bytes_per_s, socket_bytes_per_s)
-    titles = {vertices[i]: table.legend.get(name, name) for i, name in enumerate(table.names)}
     return ImportedTopology(
         network=without_forwarding(links, () if direct else [vertices[i] for i in devices]),
         devices=len(devices),
-        titles=titles,
         adapter_bytes_per_s={},
     )
 

@@ -34,14 +34,12 @@ class TopoTable:
         names: Of devices and adapters, in order.
         cells: (row, column) → what stands there, `X` for a name with itself.
         numa: Row → NUMA node, where the table has one.
-        legend: Name of an adapter in the table → its name on the system.
         lines: Row → its line in the file, from 1.
     """
 
     names: tuple[str, ...]
     cells: dict[tuple[int, int], str] = field(default_factory=dict)
     numa: dict[int, str] = field(default_factory=dict)
-    legend: dict[str, str] = field(default_factory=dict)
     lines: dict[int, int] = field(default_factory=dict)
 
     def cell(self, one: int, other: int) -> str | None:
@@ -109,7 +107,6 @@ def _read_line(table: TopoTable, line: str, number: int) -> list[str]:
     if match := _LEGEND.match(line):
         if match[1] not in table.names:
             return [f"the legend explains {match[1]}, which is not in the head"]
-        table.legend[match[1]] = match[2]
     elif words and words[0] in table.names:
         return _read_row(table, words, number)
     elif _is_row(words):

@@ -15,13 +15,11 @@ class ImportedTopology:
     Attributes:
         network: Between devices `d0`, …, adapters `nic0`, …, switches, and sockets `cpu0`, ….
         devices: How many devices.
-        titles: Vertex → what the file calls it: a bus id, the name of an adapter.
         adapter_bytes_per_s: Adapter → its line rate, if the file has it; one direction. [B/s]
     """
 
     network: Network
     devices: int
-    titles: Mapping[str, str]
     adapter_bytes_per_s: Mapping[str, float]
 
     @property

@@ -17,7 +17,6 @@ from wattree.lowering.program import (
     Instruction,
     InstructionPhase,
     LocalSize,
-    Payload,
 )
 from wattree.strategy import ContextExchange, PositionOrder
 
@@ -111,7 +110,6 @@ class InstructionList:
                 kind=CollectiveKind.HALO,
                 axes=halo.axes,
                 size=size,
-                payload=Payload.ACTIVATION,
                 phase=self.phase,
                 depends=(after,) if after >= 0 else (),
                 reads_block_input=after < 0,
@@ -135,7 +133,6 @@ class InstructionList:
                 kind=CollectiveKind.ALL_REDUCE,
                 axes=axes,
                 size=statistics(operator, split),
-                payload=Payload.ACTIVATION,
                 phase=instruction.phase,
                 depends=(first,),
                 element_bytes=STATISTICS_BYTES,
@@ -206,7 +203,6 @@ class InstructionList:
                     kind=around.get(conversion.kind, conversion.kind),
                     axes=conversion.axes,
                     size=conversion.size.to_experts(routed=gets and has),
-                    payload=Payload.ACTIVATION,
                     phase=self.phase,
                     depends=(*also, instruction) if instruction >= 0 else (),
                     copies=copies if conversion.kind is CollectiveKind.ALL_TO_ALL else 1.0,

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wattree.arrays import Integers
 from wattree.cost.rates import Rates
 from wattree.hardware import Cluster
 from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.program import CollectiveKind
 from wattree.lowering.reshard.moves import MoveKind
-from wattree.lowering.reshard.placement import DeviceGrid, Integers, volumes
+from wattree.lowering.reshard.placement import DeviceGrid, volumes
 from wattree.lowering.reshard.steps import ReshardStep
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Mesh

@@ -114,11 +114,6 @@ class LauncherMeeting:
         self.names: dict[int, str] = {}
         self.verdict: Failure | None = None
 
-    @property
-    def launchers(self) -> int:
-        """How many there are; on others than the first only whether there are several."""
-        return len(self._peers) + 1
-
     def exchange(self, value: Any) -> list[Any]:
         """Return the values of all launchers, by number.
 

@@ -16,20 +16,16 @@ def order_problems(
     orders: Sequence[Order],
     placement: ChunkPlacement,
     micro_batches: int,
-    *,
-    bounds: Sequence[int] | None = None,
 ) -> list[str]:
     """Return the problems of `orders`; empty if they can run.
 
     Checked: every piece once, on a chunk that the micro-batch comes by; forward before backward,
-    input gradient before weight gradient; no stage that waits for ever; no more activations kept
-    than promised.
+    input gradient before weight gradient; no stage that waits for ever.
 
     Args:
         orders: One per stage.
         placement: Where the chunks lie.
         micro_batches: Per step.
-        bounds: Most pairs of chunk and micro-batch kept at once, by stage; None for no promise.
     """
     found = [
         problem
@@ -38,13 +34,6 @@ def order_problems(
     ]
     if not found:
         found = _stuck(orders, placement)
-    if not found and bounds is not None:
-        found = [
-            f"stage {stage}: keeps the activations of {most_live(order)} chunks and micro-batches "
-            f"at once, promised are {bound} at most"
-            for stage, (order, bound) in enumerate(zip(orders, bounds, strict=True))
-            if most_live(order) > bound
-        ]
     rest = len(found) - _SHOWN
     return found if rest <= 0 else [*found[:_SHOWN], f"and {rest} more problem(s)"]
 

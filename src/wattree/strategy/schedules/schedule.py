@@ -27,8 +27,6 @@ class PipelineSchedule:
     Attributes:
         order: What a stage does.
         placement: Function of (stages, chunks) that lays chunks on stages.
-        most_live: Function of (stage, stages, chunks, micro-batches): for how many chunks and
-            micro-batches the stage keeps activations at once, at most.
         chunks: Chunks on each stage; None where the user chooses.
         splits_backward: Whether input and weight gradients are pieces of their own.
         even_stages: Whether stages come in pairs.
@@ -36,7 +34,6 @@ class PipelineSchedule:
 
     order: StageOrder
     placement: Callable[[int, int], ChunkPlacement]
-    most_live: Callable[[int, int, int, int], int]
     chunks: int | None = 1
     splits_backward: bool = False
     even_stages: bool = False
