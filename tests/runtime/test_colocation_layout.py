@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,8 @@ from wattree.runtime.colocation import (
 )
 from wattree.runtime.colocation.cores import cores_near, numa_of, parsed_cores
 from wattree.runtime.colocation.environment import BATCH_RULES, REDUCTIONS
-from wattree.runtime.launch.agree import Facts, agreement
+from wattree.runtime.launch.agree import Facts, agreement, read_all
+from wattree.trace.plain import as_plain
 
 _CORES = st.lists(st.integers(0, 255), unique=True, max_size=12).map(tuple)
 _NODES = st.lists(
@@ -188,7 +190,7 @@ def test_each_launcher_has_its_ranks(every: list[Facts], owned: list[tuple[int, 
 def test_facts_survive_the_way_from_launcher_to_launcher() -> None:
     """They travel as JSON."""
     facts = _facts("a", ("A", "B"))
-    assert Facts.from_json(facts.as_json()) == facts
+    assert read_all([json.loads(json.dumps(as_plain(facts)))], Facts, launchers=1) == [facts]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from wattree.runtime.launch.handshake import (
 from wattree.runtime.launch.meeting import meet
 from wattree.runtime.launch.messages import message_of
 from wattree.runtime.launch.secret import SECRET, SECRET_FILE, run_secret
+from wattree.trace.plain import as_plain
 
 OURS = Credentials(secret=b"of this run, long enough", job="torchrun 29500 3", world=3)
 _LAUNCH = Launch(rank=0, world=2, local_rank=0, local_world=2, address="127.0.0.1", port=29_500)
@@ -101,9 +102,9 @@ def test_ten_thousand_hostile_messages_are_no_messages() -> None:
 @pytest.mark.parametrize("value", [5, None, [], {}, "x", {"port": 1e400, "shared": 1, "mps": {}}])
 def test_what_is_no_launchers_is_a_message_not_a_defect(value: object) -> None:
     """Facts and contributions alike."""
-    for read in (Facts.from_json, Contribution.from_json):
+    for kind in (Facts, Contribution):
         with pytest.raises(RunError, match="launcher 1: sent an unknown message"):
-            read_all([Contribution(shared="a", mps={}, port=1).as_json(), value], read, launchers=2)
+            read_all([as_plain(Contribution(shared="a", mps={}, port=1)), value], kind, launchers=2)
 
 
 def _listening() -> tuple[socket.socket, tuple[str, int]]:

@@ -254,11 +254,6 @@ class TransformerShape:
         return f"{'rms' if self.norm == 'rms' else 'layer'}_norm{of_steps}"
 
     @property
-    def q_width(self) -> int:
-        """Features of all query heads."""
-        return self.heads * self.head_dim
-
-    @property
     def context_width(self) -> int:
         """Features of all heads' weighted values."""
         return self.heads * self.v_head_dim

@@ -92,11 +92,6 @@ class Compilation:
         return self._only.topology
 
     @property
-    def axes(self) -> tuple[tuple[str, ...], ...]:
-        """Sets of axes of the only mesh that collectives run over."""
-        return self._only.axes
-
-    @property
     def _only(self) -> CompiledPart:
         (part,) = self.parts
         return part

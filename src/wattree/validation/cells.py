@@ -99,12 +99,8 @@ class Cells:
         if sentence not in self.assumed:
             self.assumed.append(sentence)
 
-    def degrees(self, *, vp: int = 1, why_vp: str = "no interleaving") -> RowDegrees:
+    def degrees(self) -> RowDegrees:
         """Return the parallel sizes; a size that is not stated is 1, `dp` follows from the rest.
-
-        Args:
-            vp: Virtual stages to assume where they are not stated and there is a pipeline.
-            why_vp: Why.
 
         Raises:
             RowError: The sizes do not multiply to the devices of the row.
@@ -112,7 +108,7 @@ class Cells:
         devices = self.whole("n_accel")
         tp, pp, cp = (self.or_assume(axis, 1) for axis in ("tp", "pp", "cp"))
         ep = self.or_assume("ep", 1) if self.row.n_experts else 1
-        stages = self.or_assume("vp", vp, why_vp) if pp > 1 else 1
+        stages = self.or_assume("vp", 1, "no interleaving") if pp > 1 else 1
         model = tp * pp * cp
         if devices % model:
             raise self.refusal(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from torch import nn
 
@@ -57,13 +56,6 @@ class LayerCut:
         """Output widths of every rank; the whole width for row layers."""
         whole = self.kind is CutKind.ROW
         return (self.out_features,) if whole else shard_widths(self.out_features, self.size)
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> LayerCut:
-        """Return the cut from the output of `dataclasses.asdict`, also after a file round trip."""
-        kinds = {"kind": CutKind(record["kind"])}
-        sides = {side: Side(record[side]) for side in ("input", "output")}
-        return cls(**{**record, **kinds, **sides})
 
 
 def cuts_of(

@@ -23,6 +23,7 @@ from wattree.runtime.convert.report import ConversionReport
 from wattree.runtime.convert.shards import Shards, put_shard
 from wattree.runtime.convert.states import State
 from wattree.runtime.group import Group
+from wattree.trace.plain import from_plain
 
 _FACTS, _COMMON, _FORMAT = "shards.json", "common.pt", "wattree-shards-1"
 
@@ -98,14 +99,18 @@ def load_shards(
 def _facts(place: Path) -> ConversionReport:
     try:
         record = parsed_object((place / _FACTS).read_bytes())
-        found = record.pop("format", None)
-        if found != _FORMAT:
-            raise RunError(str(place), [f"{_FACTS}: found format {found}, expected {_FORMAT}"])
-        return ConversionReport.of(record)
     except FileNotFoundError as error:
         raise RunError(str(place), [f"holds no {_FACTS}; give a folder of write_shards"]) from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise RunError(str(place), [f"{_FACTS}: cannot be read: {error}"]) from error
+    found = record.pop("format", None)
+    if found != _FORMAT:
+        raise RunError(str(place), [f"{_FACTS}: found format {found}, expected {_FORMAT}"])
+    problems: list[str] = []
+    report = from_plain(ConversionReport, record, problems)
+    if report is None:
+        raise RunError(str(place), [f"{_FACTS}: {line}" for line in problems])
+    return report
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:

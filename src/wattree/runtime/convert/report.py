@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -48,19 +47,6 @@ class ConversionReport:
     size: int
     layers: tuple[LayerReport, ...]
     adjusted: tuple[Adjusted, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for a file."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, as_dict: dict[str, Any]) -> ConversionReport:
-        """Return the report from the result of `as_dict`."""
-        layers = [
-            LayerReport(**{**each, "cut": LayerCut.of(each["cut"])}) for each in as_dict["layers"]
-        ]
-        adjusted = [Adjusted(**each) for each in as_dict["adjusted"]]
-        return cls(size=as_dict["size"], layers=tuple(layers), adjusted=tuple(adjusted))
 
     def table(self) -> str:
         """Return a line for each layer; errors in percent."""

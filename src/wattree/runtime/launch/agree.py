@@ -6,12 +6,13 @@ Pure. Every launcher comes to the same from the same facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from wattree.errors import RunError
 from wattree.runtime.colocation.layout import DeviceShape, NodeShape
-from wattree.runtime.launch.meeting import NO_LAUNCHER
+from wattree.runtime.launch.meeting import NO_LAUNCHER, LauncherMeeting
+from wattree.trace.plain import as_plain, from_plain
 
 #: What launchers say, as a type.
 Said = TypeVar("Said")
@@ -41,31 +42,9 @@ class Facts:
     cores: tuple[tuple[int, ...], ...]
     numa: tuple[int | None, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Facts:
-        """Return the facts of plain values.
-
-        Raises:
-            KeyError, TypeError, ValueError, OverflowError: They are none.
-        """
-        found = cls(
-            host=str(record["host"]),
-            version=str(record["version"]),
-            processes=int(record["processes"]),
-            device=str(record["device"]),
-            reduce=str(record["reduce"]),
-            batch_rule=str(record["batch_rule"]),
-            uuids=tuple(map(str, record["uuids"])),
-            cores=tuple(tuple(map(int, cores)) for cores in record["cores"]),
-            numa=tuple(None if number is None else int(number) for number in record["numa"]),
-        )
-        if not len(found.uuids) == len(found.cores) == len(found.numa) > 0 < found.processes:
+    def __post_init__(self) -> None:
+        if not len(self.uuids) == len(self.cores) == len(self.numa) > 0 < self.processes:
             raise ValueError("devices of a launcher")
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,26 +61,22 @@ class Contribution:
     mps: dict[str, str]
     port: int
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Contribution:
-        """Return the contribution of plain values.
-
-        Raises:
-            KeyError, TypeError, ValueError, OverflowError: They are none.
-        """
-        mps = {str(name): str(value) for name, value in dict(record["mps"]).items()}
-        port = int(record["port"])
-        if not 0 < port < 1 << 16:
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 1 << 16:
             raise ValueError("port of a launcher")
-        return cls(shared=str(record["shared"]), mps=mps, port=port)
 
 
-def read_all(values: Sequence[Any], read: Callable[[Any], Said], *, launchers: int) -> list[Said]:
-    """Return the messages of launchers, each parsed by `read`.
+def exchanged(meeting: LauncherMeeting, mine: Said, *, launchers: int) -> list[Said]:
+    """Return what every launcher says, by number; this one says `mine`.
+
+    Raises:
+        RunError: Something is no launcher's, or another number of them said something.
+    """
+    return read_all(meeting.exchange(as_plain(mine)), type(mine), launchers=launchers)
+
+
+def read_all(values: Sequence[Any], kind: type[Said], *, launchers: int) -> list[Said]:
+    """Return the messages of launchers, each a `kind` in plain types.
 
     Raises:
         RunError: Something is no launcher's, or another number of them said something.
@@ -111,9 +86,13 @@ def read_all(values: Sequence[Any], read: Callable[[Any], Said], *, launchers: i
         problems.append(f"found {len(values)} launchers, expected {launchers}")
     for number, value in enumerate(values):
         try:
-            found.append(read(value))
-        except (KeyError, TypeError, ValueError, OverflowError):
+            said = from_plain(kind, value, [])
+        except ValueError:
+            said = None
+        if said is None:
             problems.append(f"launcher {number}: {NO_LAUNCHER}")
+        else:
+            found.append(said)
     if problems:
         raise RunError("launchers", problems)
     return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from wattree.json_text import parsed_object
 from wattree.runtime.launch.spawn import Failure
+from wattree.trace.plain import from_plain
 
 #: Longer lines are refused before they are parsed. [B]
 LONGEST_LINE = 1 << 22
@@ -44,20 +45,9 @@ def message_of(line: bytes) -> dict[str, Any]:
 
 def _failure_of(record: object) -> Failure:
     """Return a failure of plain values, each of which has its own type and range."""
-    kinds: dict[str, tuple[type, ...]] = {
-        "rank": (int,),
-        "code": (int,),
-        "message": (str,),
-        "at_s": (int, float),
-        "is_echo": (bool,),
-        "launcher": (int,),
-    }
-    if not isinstance(record, dict) or set(record) != set(kinds):
+    found = from_plain(Failure, record, [])
+    if found is None:
         raise ValueError("not a failure")
-    for key, kind in kinds.items():
-        value = record[key]
-        if not isinstance(value, kind) or isinstance(value, bool) is not (bool in kind):
-            raise ValueError(f"{key} of a failure")
-    if not 0 <= record["code"] < 1 << 31 or math.isnan(record["at_s"]):
+    if not 0 <= found.code < 1 << 31 or math.isnan(found.at_s):
         raise ValueError("code or time of a failure")
-    return Failure(**record | {"message": record["message"][:_LONGEST_TEXT]})
+    return replace(found, message=found.message[:_LONGEST_TEXT])

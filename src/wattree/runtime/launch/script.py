@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from wattree.errors import RunError, WattreeError
 from wattree.process import host
@@ -31,7 +30,7 @@ from wattree.runtime.launch.agree import (
     Facts,
     Said,
     agreement,
-    read_all,
+    exchanged,
 )
 from wattree.runtime.launch.environment import Launch, launch_from
 from wattree.runtime.launch.meeting import LauncherMeeting, meet
@@ -129,7 +128,7 @@ class _Job:
         for cleared in clear_orphans(root):
             self._say(cleared.summary())
         tools = equipment(self._options, self._environment)
-        facts = self._exchanged(_facts(tools, self._options).as_json(), Facts.from_json)
+        facts = self._exchanged(_facts(tools, self._options))
         agreed = agreement(facts)
         self._meeting.names = {
             number: f"launcher {number} on {other.host.partition(' ')[0]}"
@@ -216,7 +215,7 @@ class _Job:
             # An empty folder: else programs connect to whatever daemon has the usual one.
             mps = {"CUDA_MPS_PIPE_DIRECTORY": str(state.folder)}
         mine = Contribution(shared=state.shared_prefix, mps=dict(mps), port=port)
-        every = self._exchanged(mine.as_json(), Contribution.from_json)
+        every = self._exchanged(mine)
         leader = agreed.leader_of(self._meeting.number)
         return LaunchSettings(
             layout=whole,
@@ -231,9 +230,9 @@ class _Job:
             is_direct=agreed.is_direct,
         )
 
-    def _exchanged(self, mine: dict[str, Any], read: Callable[[Any], Said]) -> list[Said]:
+    def _exchanged(self, mine: Said) -> list[Said]:
         """Return the message of every launcher, by number."""
-        return read_all(self._meeting.exchange(mine), read, launchers=self._outer.world)
+        return exchanged(self._meeting, mine, launchers=self._outer.world)
 
     @contextlib.contextmanager
     def _state(self, root: Path) -> Iterator[JobState]:

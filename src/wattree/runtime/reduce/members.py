@@ -31,11 +31,6 @@ class Members:
     leaders: tuple[int, ...]
     everybody: tuple[int, ...]
 
-    @property
-    def device(self) -> int:
-        """Number of this device among those of the group."""
-        return self.leaders.index(self.ranks[0])
-
 
 def device_of(group: Any, colocation: ColocatedProcess | None, processes: int | None) -> int:
     """Return the number of this process's device.

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 from wattree.errors import MeterError, RunError, WattreeError
 from wattree.measure import find_meters
@@ -14,7 +13,7 @@ from wattree.measure.window import Window, origin_of
 from wattree.runtime.colocation.devices import NodeDevice, accelerators, clients_limit
 from wattree.runtime.colocation.mps import control_program
 from wattree.runtime.launch import INTERRUPTED, launch_from
-from wattree.runtime.launch.agree import read_all
+from wattree.runtime.launch.agree import exchanged
 from wattree.runtime.launch.node import equipment
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import ALONE, launch_script, launchers_meet
@@ -22,9 +21,6 @@ from wattree.runtime.tune.ramp import RampLimits, TrialRow, TrialSetting
 from wattree.runtime.tune.trial import TRIAL, Trial, TrialAccount, accounts
 from wattree.temporary import temporary_folder
 from wattree.trace import RunOrigin
-from wattree.trace.plain import as_plain, from_plain
-
-T = TypeVar("T")
 
 _SOURCE = "--processes-per-device auto"
 #: Time to end once asked to stop: what a trial did is thrown away. [s]
@@ -127,7 +123,7 @@ class Trials:
     @property
     def limits(self) -> RampLimits:
         """Return the limits of the search on all hosts."""
-        return least_limits(self._exchanged(self._limits()))
+        return least_limits(exchanged(self._meeting, self._limits(), launchers=self._outer.world))
 
     def _limits(self) -> RampLimits:
         devices = self._tools.devices
@@ -154,26 +150,14 @@ class Trials:
             KeyboardInterrupt: The user ended it.
         """
         with temporary_folder("trial") as name:
-            parts = self._exchanged(self._measured(setting, Path(name)))
+            mine = self._measured(setting, Path(name))
+            parts = exchanged(self._meeting, mine, launchers=self._outer.world)
         if any(part.interrupted for part in parts):
             raise KeyboardInterrupt
         row = self._row(setting, parts)
         outcome = f"cannot: {row.fault}" if row.fault else f"{row.rate:,.1f} samples/s"
         self._say(f"trial of {setting.words()}: {outcome}")
         return row
-
-    def _exchanged(self, mine: T) -> list[T]:
-        """Return the result of every launcher, by number."""
-
-        def read(value: Any) -> T:
-            problems: list[str] = []
-            found = from_plain(type(mine), value, problems)
-            if found is None:
-                raise ValueError(problems[0])
-            return found
-
-        values = self._meeting.exchange(as_plain(mine))
-        return read_all(values, read, launchers=self._outer.world)
 
     def _measured(self, setting: TrialSetting, folder: Path) -> TrialPart:
         base = self._options.launch
