@@ -10,21 +10,47 @@ bundled rows are used. Rows are left out by source, device, scale, model family 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.frame import plain_table, report_parser, show_report
+from wattree.accounts.interval import DEVIATIONS
+from wattree.arrays import Floats
 from wattree.cost import load_calibration
 from wattree.validation.calibration_file import write_calibration
-from wattree.validation.coverage import Coverage, coverages, with_residuals
+from wattree.validation.coverage import deviation_of, with_residuals
 from wattree.validation.fitting import fitted_groups, memory_rows
-from wattree.validation.left_out import left_out_errors
-from wattree.validation.memory_coverage import left_out_memory, memory_coverages
+from wattree.validation.left_out import LeftOutError, left_out_errors
+from wattree.validation.memory_coverage import LeftOutMemory, left_out_memory
 from wattree.validation.rows import bundled_rows, read_rows
 
 FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv", "memory.csv")
 COMMAND = "python -m benchmarks.intervals DIR --fit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Coverage of the intervals of a class.
+
+    Attributes:
+        hold_out: By what its rows were left out; `all` of all.
+        known: Class of evidence; `all` of all.
+        rows: How many.
+        inside: Share of them in their intervals.
+        spread: Median of the intervals' standard deviations.
+        error: Mean absolute error of the rows.
+    """
+
+    hold_out: str
+    known: str
+    rows: int
+    inside: float
+    spread: float
+    error: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,6 +76,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = coverages(errors, spreads) + memory_coverages(memory, spreads)
     show(found, spreads, options.json_path)
     return 0
+
+
+def coverages(errors: Iterable[LeftOutError], spreads: Mapping[str, float]) -> list[Coverage]:
+    """Return how often intervals hold, by hold-out and by class of evidence."""
+    groups: dict[tuple[str, str], list[LeftOutError]] = defaultdict(list)
+    for each in errors:
+        for hold_out in (each.hold_out, "all"):
+            for known in ("all", each.known.label):
+                groups[hold_out, known].append(each)
+    return [
+        _coverage(
+            *key,
+            np.array([each.error for each in members]),
+            np.array([deviation_of(each, spreads) for each in members]),
+        )
+        for key, members in sorted(groups.items())
+    ]
+
+
+def memory_coverages(
+    errors: Sequence[LeftOutMemory], spreads: Mapping[str, float]
+) -> list[Coverage]:
+    """Return how often intervals of memory hold, by hold-out and by what was measured."""
+    groups: dict[tuple[str, str], list[LeftOutMemory]] = defaultdict(list)
+    for each in errors:
+        for known in ("memory", f"memory, {each.kind}, {each.software}"):
+            groups[each.hold_out, known].append(each)
+    return [
+        _coverage(
+            *key,
+            np.array([each.error for each in members]),
+            np.array([each.deviation(spreads) for each in members]),
+        )
+        for key, members in sorted(groups.items())
+    ]
+
+
+def _coverage(hold_out: str, known: str, errors: Floats, deviations: Floats) -> Coverage:
+    return Coverage(
+        hold_out=hold_out,
+        known=known,
+        rows=len(errors),
+        inside=float(np.mean(np.abs(errors) <= DEVIATIONS * deviations)),
+        spread=float(np.median(deviations)),
+        error=float(np.mean(np.abs(np.expm1(errors)))),
+    )
 
 
 def _progress(stage: str, done: int, total: int) -> None:

@@ -7,7 +7,7 @@ T, of which a node trains for a share:
 
 *work* is what one device draws on one node above what it draws while it trains anyway (*base*), at
 the rate of that node and within its limit; pace is the rate of a device over that on one node. What
-a device draws is that of `energy.average_power_w`, host and conversion c (AC over DC) are those of
+a device draws is that of `average_power_w`, host and conversion c (AC over DC) are those of
 the node's catalog entry; behind the power supplies (DC) c is 1.
 """
 
@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 from benchmarks.mlperf_runs import DEVICES, NODE, Load, NodeRow, load_of
 from wattree.cost import Calibration
 from wattree.cost.device_power import device_power
-from wattree.energy import DevicePower, average_power_w
+from wattree.energy import DevicePower
 from wattree.hardware import Precision, load_device, load_node
 
 Floats = NDArray[np.float64]
@@ -190,6 +190,33 @@ def _fitted_power(power: DevicePower, constants: NodeConstants) -> DevicePower:
 
 def _scope(run: Run, constants: NodeConstants) -> float:
     return constants.conversion if run.of.scope == "AC" else 1.0
+
+
+def average_power_w(
+    power: DevicePower,
+    *,
+    flop: float,
+    traffic_bytes: float,
+    computing_s: float,
+    communicating_s: float,
+) -> float:
+    """Return the average power of a device over a step from sums over the step. [W]
+
+    What kernels do is spread over the whole step, which is what the limit then applies to. It is
+    what `dynamic_energy_j` gives of its parts where none of them is at the limit.
+
+    Args:
+        power: Of the device.
+        flop: Matrix FLOP of the step.
+        traffic_bytes: Of device memory. [B]
+        computing_s: Of the step, computing. [s]
+        communicating_s: The rest of it, spinning in collectives. [s]
+    """
+    step_s = computing_s + communicating_s
+    core_w, memory_w = power.asked_w(np.array(flop), np.array(traffic_bytes), np.array(step_s))
+    waits = communicating_s / step_s
+    asked_w = core_w + memory_w + power.range_w * waits * (power.spin_share - power.active_share)
+    return power.idle_w + float(np.minimum(asked_w, power.most_dynamic_w))
 
 
 def _device_w(power: DevicePower, load: Load, step_s: float | None = None) -> float:

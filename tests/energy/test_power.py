@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.node_power import average_power_w
 from wattree.cost import load_calibration
 from wattree.cost.device_power import device_power
-from wattree.energy import ClockCurve, DevicePower, average_power_w, dynamic_energy_j
+from wattree.energy import ClockCurve, DevicePower, dynamic_energy_j
 from wattree.errors import HardwareError
 from wattree.hardware import Precision, load_device
 

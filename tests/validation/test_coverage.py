@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.intervals import coverages
 from wattree.accounts.known import EvidenceClass
 from wattree.trace import IntervalPart
 from wattree.validation.coverage import (
-    coverages,
     deviation_of,
     fitted_pair_spread,
     fitted_spreads,

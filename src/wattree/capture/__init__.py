@@ -1,16 +1,11 @@
 """Models in: a name, a configuration file or a description becomes a `ModelGraph`."""
 
 from wattree.capture.adapters import all_frozen, freeze, with_lora
-from wattree.capture.catalog_entries import (
-    CatalogEntry,
-    catalog_entry,
-    configuration_names,
-    model_names,
-)
+from wattree.capture.catalog_entries import catalog_entry, configuration_names, model_names
 from wattree.capture.counts import dense_forward_flop, operator_flop
 from wattree.capture.evaluation import evaluated
 from wattree.capture.ffn import build_ffn
-from wattree.capture.figures import ModelFigures, model_figures
+from wattree.capture.figures import model_figures
 from wattree.capture.fusion import fused
 from wattree.capture.generation import decode_graph, generation_misfit, prefill_graph
 from wattree.capture.huggingface import (
@@ -38,8 +33,6 @@ __all__ = [
     "DENSE_TABLES",
     "IDLE_SEQUENCE",
     "TRANSFORMER_KEYS",
-    "CatalogEntry",
-    "ModelFigures",
     "ModuleRow",
     "Recording",
     "TransformerShape",

@@ -1,18 +1,15 @@
 """Studies of clusters: resources swept together with strategies."""
 
 from wattree.design.load import load_study, study_from_mapping
-from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome
+from wattree.design.outcome import Outcome, WorkloadOutcome
 from wattree.design.points import DesignPoint
-from wattree.design.results import OBJECTIVE_TOTALS, Results, results_json
+from wattree.design.results import Results, results_json
 from wattree.design.run import Progress, run_study
 from wattree.design.schema import study_schema
 from wattree.design.store import default_store
-from wattree.design.study import OBJECTIVES, Axis, Study, Workload
+from wattree.design.study import Axis, Study, Workload
 
 __all__ = [
-    "OBJECTIVES",
-    "OBJECTIVE_TOTALS",
-    "TOTALS",
     "Axis",
     "DesignPoint",
     "Outcome",

@@ -1,6 +1,6 @@
 """Power, energy, money and carbon. Pure functions."""
 
-from wattree.energy.anchors import Mixture, UnderLimit, under_limit
+from wattree.energy.anchors import Mixture, under_limit
 from wattree.energy.clocks import (
     ClockCurve,
     Demand,
@@ -9,16 +9,13 @@ from wattree.energy.clocks import (
     time_at_clock,
 )
 from wattree.energy.loading import core_w, loading_energy_j
-from wattree.energy.power import ClockCap, DevicePower, average_power_w, dynamic_energy_j
+from wattree.energy.power import DevicePower, dynamic_energy_j
 
 __all__ = [
-    "ClockCap",
     "ClockCurve",
     "Demand",
     "DevicePower",
     "Mixture",
-    "UnderLimit",
-    "average_power_w",
     "clock_under_limit",
     "core_w",
     "dynamic_energy_j",

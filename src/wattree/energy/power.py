@@ -220,30 +220,3 @@ def dynamic_energy_j(
     if copies.any():
         found = np.where(copies, (per_share_j * power.memory_share) * traffic_bytes, found)
     return np.asarray(np.where(communicates, power.spin_w * busy_s, found))
-
-
-def average_power_w(
-    power: DevicePower,
-    *,
-    flop: float,
-    traffic_bytes: float,
-    computing_s: float,
-    communicating_s: float,
-) -> float:
-    """Return the average power of a device over a step from sums over the step. [W]
-
-    What kernels do is spread over the whole step, which is what the limit then applies to. It is
-    what `dynamic_energy_j` gives of its parts where none of them is at the limit.
-
-    Args:
-        power: Of the device.
-        flop: Matrix FLOP of the step.
-        traffic_bytes: Of device memory. [B]
-        computing_s: Of the step, computing. [s]
-        communicating_s: The rest of it, spinning in collectives. [s]
-    """
-    step_s = computing_s + communicating_s
-    core_w, memory_w = power.asked_w(np.array(flop), np.array(traffic_bytes), np.array(step_s))
-    waits = communicating_s / step_s
-    asked_w = core_w + memory_w + power.range_w * waits * (power.spin_share - power.active_share)
-    return power.idle_w + float(np.minimum(asked_w, power.most_dynamic_w))

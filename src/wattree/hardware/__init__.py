@@ -18,12 +18,11 @@ from wattree.hardware.load import (
     site_names,
 )
 from wattree.hardware.network import Link, Network, cable
-from wattree.hardware.node import ACCESS, HOST_PARTS, Host, HostPart, MemoryTier, Node, ScaleUp
+from wattree.hardware.node import ACCESS, Host, HostPart, MemoryTier, Node, ScaleUp
 from wattree.hardware.pool import Pool
 
 __all__ = [
     "ACCESS",
-    "HOST_PARTS",
     "Cluster",
     "Description",
     "Device",

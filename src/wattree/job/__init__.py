@@ -13,7 +13,6 @@ from wattree.job.job import (
     Lora,
     ModelSource,
     Neighbour,
-    SampleSource,
     TrainingOptions,
     WorkloadKind,
 )
@@ -41,7 +40,6 @@ __all__ = [
     "ModelSource",
     "ModuleSource",
     "Neighbour",
-    "SampleSource",
     "TrainingOptions",
     "WorkloadKind",
     "job_from_mapping",

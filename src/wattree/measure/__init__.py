@@ -7,16 +7,7 @@ from within. Nothing here loads torch or a driver's library before it is needed.
 from wattree.measure.command import CommandEnd, run_command
 from wattree.measure.discovery import find_meters
 from wattree.measure.measured import Measured, RunLabels, measure_command, measure_idle
-from wattree.measure.meter import (
-    METERS,
-    Domain,
-    Meter,
-    MeterOptions,
-    MeterProbe,
-    Meters,
-    Quantity,
-    Reading,
-)
+from wattree.measure.meter import METERS, Domain, Meter, MeterOptions, Meters, Quantity, Reading
 from wattree.measure.stages import Stages
 from wattree.measure.track import Track, unwrapped_step_j
 from wattree.measure.window import Window, WindowReading
@@ -28,7 +19,6 @@ __all__ = [
     "Measured",
     "Meter",
     "MeterOptions",
-    "MeterProbe",
     "Meters",
     "Quantity",
     "Reading",

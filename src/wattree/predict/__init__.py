@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from wattree.lazy import fetching as _fetching
 from wattree.lowering.model import check_recomputation, model_of
 from wattree.lowering.setting import Setting, setting_of
-from wattree.predict.power_sweep import LimitedStep, PowerSweep, power_sweep, usual_limits_w
+from wattree.predict.power_sweep import PowerSweep, power_sweep, usual_limits_w
 from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
 from wattree.predict.simulate import Prediction, predicted, simulate
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
 __all__ = [
     "Degrees",
     "Estimates",
-    "LimitedStep",
     "PowerSweep",
     "Prediction",
     "Setting",

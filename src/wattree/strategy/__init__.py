@@ -2,7 +2,6 @@
 
 from wattree.strategy.colocation import (
     BATCH_RULES,
-    DEVICE_SHARINGS,
     FIXED_GLOBAL,
     FIXED_PER_PROCESS,
     MPS,
@@ -14,16 +13,7 @@ from wattree.strategy.knob import Knob, knobs_of
 from wattree.strategy.mesh import AXES, STAGES, Mesh, in_line
 from wattree.strategy.nested import FineMesh, fine_mesh, on_fine_axes
 from wattree.strategy.options import KNOBS, StrategyOptions
-from wattree.strategy.phantom import (
-    ACTIVATIONS,
-    EXCHANGES,
-    GHOSTS,
-    PAIR,
-    RANK,
-    SHARED,
-    VARIANTS,
-    PhantomLayers,
-)
+from wattree.strategy.phantom import ACTIVATIONS, GHOSTS, PAIR, RANK, SHARED, PhantomLayers
 from wattree.strategy.roles import AxisRole, axis_roles
 from wattree.strategy.schedules import SlotWork, chunk_layers
 from wattree.strategy.specs import (
@@ -61,8 +51,6 @@ __all__ = [
     "BATCH_RULES",
     "CONTEXTS",
     "CUSTOM",
-    "DEVICE_SHARINGS",
-    "EXCHANGES",
     "FIXED_GLOBAL",
     "FIXED_PER_PROCESS",
     "GHOSTS",
@@ -83,7 +71,6 @@ __all__ = [
     "TIERS",
     "TIME_SLICED",
     "ULYSSES",
-    "VARIANTS",
     "ActivationStore",
     "AxisRole",
     "Choices",

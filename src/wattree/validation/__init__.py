@@ -1,7 +1,7 @@
 """Measured rows: reading them, expressing them as jobs, scoring predictions, showing errors."""
 
 from wattree.validation.express import Expressed, express
-from wattree.validation.measurement import MEMORY_KINDS, QUANTITIES, RowMeasurement, measurement
+from wattree.validation.measurement import RowMeasurement, measurement
 from wattree.validation.outcome import Validation
 from wattree.validation.rows import (
     ROWS_FILE_LIMIT_BYTES,
@@ -9,18 +9,8 @@ from wattree.validation.rows import (
     bundled_rows,
     read_rows,
 )
-from wattree.validation.score import (
-    ALL_SOURCES,
-    PAIR_MARGIN,
-    Scored,
-    Summary,
-    summaries,
-    summary_json,
-    worst,
-)
-from wattree.validation.sources import SOURCES
+from wattree.validation.score import ALL_SOURCES, Scored, Summary, summaries, summary_json, worst
 from wattree.validation.table import (
-    HoldOutLine,
     hold_out_markdown,
     skipped_table,
     summary_markdown,
@@ -32,13 +22,8 @@ from wattree.validation.validate import validate
 
 __all__ = [
     "ALL_SOURCES",
-    "MEMORY_KINDS",
-    "PAIR_MARGIN",
-    "QUANTITIES",
     "ROWS_FILE_LIMIT_BYTES",
-    "SOURCES",
     "Expressed",
-    "HoldOutLine",
     "MeasuredRow",
     "RowMeasurement",
     "Scored",

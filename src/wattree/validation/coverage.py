@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,27 +25,6 @@ _ROUNDS, _HALVINGS, _MOST = 12, 40, 2.0
 #: Classes with fewer rows take the spread of the class that they are nearest to.
 _LEAST_ROWS = 8
 _TIME = "step_time_s"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """Coverage of the intervals of a class.
-
-    Attributes:
-        hold_out: By what its rows were left out; `all` of all.
-        known: Class of evidence; `all` of all.
-        rows: How many.
-        inside: Share of them in their intervals.
-        spread: Median of the intervals' standard deviations.
-        error: Mean absolute error of the rows.
-    """
-
-    hold_out: str
-    known: str
-    rows: int
-    inside: float
-    spread: float
-    error: float
 
 
 def deviation_of(each: LeftOutError, spreads: Mapping[str, float]) -> float:
@@ -145,34 +124,6 @@ def fitted_pair_spread(pairs: Sequence[tuple[float, float]]) -> float:
     errors = np.abs([error for error, _ in pairs])
     own = np.array([spread for _, spread in pairs])
     return fitting_spread(errors, np.ones(len(pairs)), lambda spread: np.hypot(own, spread))
-
-
-def coverages(errors: Iterable[LeftOutError], spreads: Mapping[str, float]) -> list[Coverage]:
-    """Return how often intervals hold, by hold-out and by class of evidence."""
-    groups: dict[tuple[str, str], list[LeftOutError]] = defaultdict(list)
-    for each in errors:
-        for hold_out in (each.hold_out, "all"):
-            for known in ("all", each.known.label):
-                groups[hold_out, known].append(each)
-    return [
-        _coverage(hold_out, known, members, spreads)
-        for (hold_out, known), members in sorted(groups.items())
-    ]
-
-
-def _coverage(
-    hold_out: str, known: str, members: Sequence[LeftOutError], spreads: Mapping[str, float]
-) -> Coverage:
-    deviations = np.array([deviation_of(each, spreads) for each in members])
-    errors = np.array([each.error for each in members])
-    return Coverage(
-        hold_out=hold_out,
-        known=known,
-        rows=len(members),
-        inside=float(np.mean(np.abs(errors) <= DEVIATIONS * deviations)),
-        spread=float(np.median(deviations)),
-        error=float(np.mean(np.abs(np.expm1(errors)))),
-    )
 
 
 def pairs_of(

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.accounts.interval import DEVIATIONS
 from wattree.accounts.memory_spread import OVERHEAD_SPREAD
 from wattree.cost import Calibration
-from wattree.validation.coverage import Coverage, fitting_spread
+from wattree.validation.coverage import fitting_spread
 from wattree.validation.memory_fit import MemoryRow, fit_memory, memory_bytes
 
 _FOLDS = 5
@@ -90,28 +89,3 @@ def fitted_memory_spreads(errors: Sequence[LeftOutMemory]) -> dict[str, float]:
             ),
         )
     return spreads
-
-
-def memory_coverages(
-    errors: Sequence[LeftOutMemory], spreads: Mapping[str, float]
-) -> list[Coverage]:
-    """Return how often intervals of memory hold, by hold-out and by what was measured."""
-    groups: dict[tuple[str, str], list[LeftOutMemory]] = defaultdict(list)
-    for each in errors:
-        for known in ("memory", f"memory, {each.kind}, {each.software}"):
-            groups[each.hold_out, known].append(each)
-    found = []
-    for (hold_out, known), members in sorted(groups.items()):
-        deviations = np.array([each.deviation(spreads) for each in members])
-        off = np.array([each.error for each in members])
-        found.append(
-            Coverage(
-                hold_out=hold_out,
-                known=known,
-                rows=len(members),
-                inside=float(np.mean(np.abs(off) <= DEVIATIONS * deviations)),
-                spread=float(np.median(deviations)),
-                error=float(np.mean(np.abs(np.expm1(off)))),
-            )
-        )
-    return found

@@ -10,12 +10,11 @@ from wattree.capture.families import (
     qwen,
 )
 from wattree.capture.families.library_modules import LIBRARY_MODULES, library_lacks
-from wattree.capture.families.registry import FAMILIES, FamilyReader
+from wattree.capture.families.registry import FAMILIES
 
 __all__ = [
     "FAMILIES",
     "LIBRARY_MODULES",
-    "FamilyReader",
     "bert",
     "encoder_decoder",
     "gemma",

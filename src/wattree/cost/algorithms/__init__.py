@@ -11,23 +11,21 @@ from wattree.cost.algorithms import (
     ring,
     tree,
 )
-from wattree.cost.algorithms.alone import AloneTime, link_loads, time_alone
+from wattree.cost.algorithms.alone import link_loads, time_alone
 from wattree.cost.algorithms.choose import choice_for, nccl_system, schedule_of
 from wattree.cost.algorithms.group import RankGroup, group_of
-from wattree.cost.algorithms.messages import EVERY, MessageSchedule, Round, round_of
+from wattree.cost.algorithms.messages import EVERY, MessageSchedule, Round
 from wattree.cost.algorithms.protocols import Protocol
 from wattree.cost.algorithms.registry import ALGORITHMS, KINDS, Call
 from wattree.cost.algorithms.routes import Routes
-from wattree.cost.algorithms.tuning import NcclChoice, NcclSystem, nccl_choice, nccl_times_s
+from wattree.cost.algorithms.tuning import NcclSystem, nccl_choice, nccl_times_s
 
 __all__ = [
     "ALGORITHMS",
     "EVERY",
     "KINDS",
-    "AloneTime",
     "Call",
     "MessageSchedule",
-    "NcclChoice",
     "NcclSystem",
     "Protocol",
     "RankGroup",
@@ -47,7 +45,6 @@ __all__ = [
     "nccl_times_s",
     "rail",
     "ring",
-    "round_of",
     "schedule_of",
     "time_alone",
     "tree",

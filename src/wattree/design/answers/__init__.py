@@ -21,11 +21,11 @@ from wattree.design.answers.break_even import (
     break_even_with,
     crossings,
 )
-from wattree.design.answers.budget import Budgets, BudgetStep, best_within, budgets
+from wattree.design.answers.budget import Budgets, best_within, budgets
 from wattree.design.answers.elasticity import Elasticity, LimitingResource, bottleneck, elasticities
 from wattree.design.answers.pareto import Front, pareto, undominated
 from wattree.design.answers.reasons import KindReason, kind_reasons
-from wattree.design.answers.sensitivity import Bar, Effect, Tornado, main_effects, tornado
+from wattree.design.answers.sensitivity import Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, SpendingStep, spend
 from wattree.design.answers.summary import StudySummary, ValueComparison, summarize
 from wattree.design.answers.sweep import ALIKE, AxisColumn, NoAnswer, Sweep, is_ranked, sweep_of
@@ -36,9 +36,7 @@ __all__ = [
     "ALIKE",
     "CAPITAL",
     "AxisColumn",
-    "Bar",
     "BreakEven",
-    "BudgetStep",
     "Budgets",
     "Crossing",
     "Effect",

@@ -7,7 +7,7 @@ from wattree.hardware.topologies.fat_tree import fat_tree
 from wattree.hardware.topologies.host_tree import adapter_of, host_tree
 from wattree.hardware.topologies.join import check_connected, device_name, join, renamed
 from wattree.hardware.topologies.memory_tier import with_memory_tier
-from wattree.hardware.topologies.mesh import cabled, full_mesh
+from wattree.hardware.topologies.mesh import full_mesh
 from wattree.hardware.topologies.node_network import node_network, scale_up_network
 from wattree.hardware.topologies.switch import switch_fabric
 from wattree.hardware.topologies.torus import ring, slice_shape, torus
@@ -15,7 +15,6 @@ from wattree.hardware.topologies.torus import ring, slice_shape, torus
 __all__ = [
     "CUBE_MESH_LINKS",
     "adapter_of",
-    "cabled",
     "check_connected",
     "cube_mesh",
     "device_name",

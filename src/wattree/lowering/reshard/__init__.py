@@ -2,17 +2,15 @@
 
 from wattree.lowering.reshard.moves import MoveKind
 from wattree.lowering.reshard.placement import DeviceGrid, TensorPlacement
-from wattree.lowering.reshard.plan import StepPrice, plan_reshard
+from wattree.lowering.reshard.plan import plan_reshard
 from wattree.lowering.reshard.prices import LinkTime
-from wattree.lowering.reshard.steps import ReshardMessage, ReshardStep
+from wattree.lowering.reshard.steps import ReshardStep
 
 __all__ = [
     "DeviceGrid",
     "LinkTime",
     "MoveKind",
-    "ReshardMessage",
     "ReshardStep",
-    "StepPrice",
     "TensorPlacement",
     "plan_reshard",
 ]

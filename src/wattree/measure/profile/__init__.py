@@ -7,7 +7,6 @@ calibration, a device and a node (`write.py`). Nothing here loads torch before a
 measured.
 """
 
-from wattree.measure.profile.fit import FamilyFit
 from wattree.measure.profile.profile import MachineProfile, profile_machine
 
-__all__ = ["FamilyFit", "MachineProfile", "profile_machine"]
+__all__ = ["MachineProfile", "profile_machine"]

@@ -12,7 +12,7 @@ from wattree.runtime.checkpoint.folder import (
     set_damaged_aside,
     set_run_aside,
 )
-from wattree.runtime.checkpoint.manifest import Manifest, read_manifest
+from wattree.runtime.checkpoint.manifest import read_manifest
 from wattree.runtime.checkpoint.owner import PATIENCE_S, FolderOwner
 from wattree.runtime.checkpoint.resume import Resumed, newest_whole
 from wattree.runtime.checkpoint.tensors import (
@@ -26,7 +26,6 @@ __all__ = [
     "MOST_CHECKPOINTS",
     "PATIENCE_S",
     "FolderOwner",
-    "Manifest",
     "Resumed",
     "TensorShape",
     "ask_fresh",

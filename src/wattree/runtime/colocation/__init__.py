@@ -4,21 +4,12 @@ Nothing here loads torch.
 """
 
 from wattree.runtime.colocation.environment import ColocatedProcess, colocation_from
-from wattree.runtime.colocation.layout import (
-    DeviceShape,
-    NodeShape,
-    ProcessLayout,
-    ProcessPlace,
-    layout,
-    share_of,
-)
+from wattree.runtime.colocation.layout import DeviceShape, NodeShape, layout, share_of
 
 __all__ = [
     "ColocatedProcess",
     "DeviceShape",
     "NodeShape",
-    "ProcessLayout",
-    "ProcessPlace",
     "colocation_from",
     "layout",
     "share_of",

@@ -3,7 +3,7 @@
 from wattree.runtime.convert.convert import conversion_of, phantomize
 from wattree.runtime.convert.files import load_shards, read_shards, write_shards
 from wattree.runtime.convert.plan import Adjustment, ConversionPlan, ConversionRule, CutKind, Side
-from wattree.runtime.convert.report import ConversionReport, LayerReport
+from wattree.runtime.convert.report import ConversionReport
 from wattree.runtime.convert.shards import (
     Shards,
     export_dense,
@@ -19,7 +19,6 @@ __all__ = [
     "ConversionReport",
     "ConversionRule",
     "CutKind",
-    "LayerReport",
     "Shards",
     "Side",
     "conversion_of",

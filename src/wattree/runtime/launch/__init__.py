@@ -4,9 +4,7 @@ from wattree.runtime.colocation.children import Start
 from wattree.runtime.launch.environment import Launch, launch_from
 from wattree.runtime.launch.spawn import (
     INTERRUPTED,
-    Failure,
     Finished,
-    LaunchWatch,
     end_soon,
     leave_failure,
     own_command,
@@ -16,10 +14,8 @@ from wattree.runtime.launch.spawn import (
 
 __all__ = [
     "INTERRUPTED",
-    "Failure",
     "Finished",
     "Launch",
-    "LaunchWatch",
     "Start",
     "end_soon",
     "launch_from",

@@ -4,8 +4,8 @@
 statistics over all processes of a device. Loads torch.
 """
 
-from wattree.runtime.reduce.batch_norm import SharedBatchNorm, share_batch_norm
+from wattree.runtime.reduce.batch_norm import share_batch_norm
 from wattree.runtime.reduce.ddp import attach
 from wattree.runtime.reduce.hook import Reduction
 
-__all__ = ["Reduction", "SharedBatchNorm", "attach", "share_batch_norm"]
+__all__ = ["Reduction", "attach", "share_batch_norm"]

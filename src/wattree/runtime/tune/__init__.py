@@ -5,14 +5,13 @@ torch.
 """
 
 from wattree.runtime.tune.ramp import Choice, RampLimits, TrialRow, TrialSetting, ramp
-from wattree.runtime.tune.trial import TRIAL, Trial, TrialAccount, accounts, trial_from
+from wattree.runtime.tune.trial import TRIAL, Trial, accounts, trial_from
 
 __all__ = [
     "TRIAL",
     "Choice",
     "RampLimits",
     "Trial",
-    "TrialAccount",
     "TrialRow",
     "TrialSetting",
     "accounts",

@@ -15,7 +15,7 @@ from wattree.strategy.schedules.placement import (
     chunk_layers,
     looped,
 )
-from wattree.strategy.schedules.schedule import Order, PipelineSchedule
+from wattree.strategy.schedules.schedule import Order
 from wattree.strategy.schedules.slot import Slot, SlotWork, read_slot
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "PLACEMENTS",
     "ChunkPlacement",
     "Order",
-    "PipelineSchedule",
     "Place",
     "Slot",
     "SlotWork",
