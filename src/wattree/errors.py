@@ -280,14 +280,19 @@ _IN_CATALOG = ("model", "device", "node", "fabric", "site")
 def _suggested(name: str, known: Sequence[str], kind: str) -> str:
     """Return what may have been meant, and which names are known, or where all of them are."""
     if len(known) <= _MOST_LISTED:
-        guess = nearest(name, known)
-        hint = f"did you mean '{guess}'? " if guess else ""
+        hint = did_you_mean(name, known)
         return f"{hint}known: {', '.join(known) or 'none'}"
     close = difflib.get_close_matches(name.lower(), known, n=_MOST_SUGGESTED, cutoff=0.6)
     quoted = " or ".join(f"'{each}'" for each in close)
     hint = f"did you mean {quoted}? " if close else ""
     listed = f"`wattree catalog {kind}s` lists all {len(known)}"
     return hint + (listed if kind in _IN_CATALOG else f"{len(known)} are known")
+
+
+def did_you_mean(name: str, known: Iterable[str], *, before: str = "", after: str = " ") -> str:
+    """Return the question whether the nearest known name was meant; empty if none is close."""
+    guess = nearest(name, known)
+    return f"{before}did you mean '{guess}'?{after}" if guess else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

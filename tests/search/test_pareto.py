@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattree.search.pareto import pareto_front
+from wattree.search.pareto import undominated
 
 POINTS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=40)
 
@@ -19,10 +19,9 @@ def beats(one: tuple[int, int], other: tuple[int, int]) -> bool:
 @given(POINTS)
 def test_the_front_is_the_points_that_nothing_beats(points: list[tuple[int, int]]) -> None:
     """The definition, point by point; small whole numbers make ties common."""
-    first, second = (np.array([p[i] for p in points], dtype=float) for i in (0, 1))
     expected = {p for p in points if not any(beats(other, p) for other in points)}
 
-    front = pareto_front(first, second).tolist()
+    front = undominated(np.array(points, dtype=float).reshape(-1, 2)).tolist()
 
     assert {points[index] for index in front} == expected
     assert len(front) == len(expected)  # equal points once

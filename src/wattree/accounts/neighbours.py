@@ -65,7 +65,6 @@ def shared_fabric_step(
     alone: Trace,
     *,
     fold: bool = True,
-    detail: bool = True,
     rules: Rules | None = None,
     powers: Sequence[DevicePower],
     core_s: Sequence[float] = (),
@@ -77,7 +76,6 @@ def shared_fabric_step(
         strategy: Of the job.
         alone: Its step without them.
         fold: Simulate one rank for all that do the same.
-        detail: As for `predicted`.
         rules: Of execution; the default ones if None.
         powers, core_s: As for `step_energy`.
 
@@ -101,13 +99,13 @@ def shared_fabric_step(
     for other, label in zip(job.neighbours, labels[1:], strict=True):
         try:
             tenant = _neighbour(setting, other.job, label)
-            graph, _ = compile_jobs([tenant], job.cluster, fold=fold, detail=detail)
+            graph, _ = compile_jobs([tenant], job.cluster, fold=fold)
         except StrategyError as error:
             lines = [f"{place}: {reason}" for place, reason in sorted(error.misfits.items())]
             raise JobError(other.job.source, lines) from error
         compiled.append(tenant)
         alone_s.append(rules.execute(graph).makespan_s)
-    graph, jobs = compile_jobs(compiled, job.cluster, fold=fold, detail=detail)
+    graph, jobs = compile_jobs(compiled, job.cluster, fold=fold)
     fabric = SharedFabric(graph=graph, jobs=jobs, sources=sources, alone_s=alone_s, rules=rules)
     executions = [fabric.executed(offsets) for offsets in _phases(job.neighbours, alone_s[1:])]
 

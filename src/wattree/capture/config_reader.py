@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wattree.capture.shape import LARGEST_COUNT, MOST_LAYERS
-from wattree.errors import ModelError, nearest
+from wattree.errors import ModelError, did_you_mean, nearest
 
 _LONGEST_SHOWN: Final = 60
 
@@ -129,8 +129,7 @@ class ConfigReader:
             self.fault(key, value, "a word in quotes")
             return default
         if choices is not None and value not in (known := tuple(choices)):
-            guess = nearest(value, known)
-            hint = f"; did you mean '{guess}'?" if guess else ""
+            hint = did_you_mean(value, known, before="; ", after="")
             self.fault(key, value, f"one of {', '.join(known)}{hint}")
             return default
         return value

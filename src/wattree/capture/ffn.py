@@ -37,12 +37,11 @@ _FROM_OUTPUT: Final = frozenset({"relu", "tanh", "sigmoid"})
 _LOSS_KERNELS: Final = {"mse": 1, CROSS_ENTROPY: 2}
 
 
-def build_ffn(ffn: Ffn, name: str = "ffn") -> ModelGraph:
+def build_ffn(ffn: Ffn) -> ModelGraph:
     """Return the model graph of a stack.
 
     Args:
         ffn: Its shape.
-        name: What reports call it.
     """
     blocks: dict[str, Block] = {}
     instances = []
@@ -52,7 +51,7 @@ def build_ffn(ffn: Ffn, name: str = "ffn") -> ModelGraph:
         instances.append(BlockInstance(path=f"layers.{number}", block=block.name, is_layer=True))
     target = _CLASS_BYTES if ffn.loss == CROSS_ENTROPY else _VALUE_BYTES * ffn.outputs
     return ModelGraph(
-        name=name,
+        name="ffn",
         architecture="ffn",
         blocks=blocks,
         instances=tuple(instances),

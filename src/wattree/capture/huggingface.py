@@ -9,7 +9,7 @@ from wattree.capture.config_reader import ConfigReader
 from wattree.capture.families import FAMILIES, LIBRARY_MODULES
 from wattree.capture.shape import TransformerShape
 from wattree.capture.transformer import build_transformer
-from wattree.errors import ModelError, nearest
+from wattree.errors import ModelError, did_you_mean
 from wattree.graph import ModelGraph
 
 #: Architectures that are known and are not language models made of the operators here.
@@ -119,6 +119,5 @@ def _model_type(config: Mapping[str, Any], where: str) -> str:
             "no plain language transformer; such a model is captured, which needs the extra 'hf' "
             f"(load_model does it). Read from config.json: {readable}"
         )
-    guess = nearest(model_type, readable_model_types())
-    hint = f"did you mean '{guess}'? " if guess else ""
+    hint = did_you_mean(model_type, readable_model_types())
     raise ModelError(f"{where}: unknown model_type '{model_type}'; {hint}known: {readable}")

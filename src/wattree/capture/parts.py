@@ -37,9 +37,9 @@ HIDDEN_DIMS: Final = ("batch", "seq", "hidden")
 _NORM_KERNELS: Final = {"rms": 6, "layer": 1, "layer_weight": 1, "layer_plain": 1}
 
 
-def sequence_dim(ratio: float = 1.0, *, name: str = "seq") -> IterationDim:
+def sequence_dim(ratio: float = 1.0) -> IterationDim:
     """Return a dim over token positions, `ratio` times as long as the sequence."""
-    return IterationDim(name=name, extent=Extent(coefficient=ratio, seq=1))
+    return IterationDim(name="seq", extent=Extent(coefficient=ratio, seq=1))
 
 
 def features(

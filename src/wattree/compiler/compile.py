@@ -144,7 +144,7 @@ def _part(step: LoweredStep, ranks: RanksOfJob) -> CompiledPart:
 
 
 def compile_jobs(
-    jobs: Sequence[PlacedJob], cluster: Cluster, *, fold: bool = True, detail: bool = True
+    jobs: Sequence[PlacedJob], cluster: Cluster, *, fold: bool = True
 ) -> tuple[ExecutionGraph, tuple[JobTasks, ...]]:
     """Return the graph of one step of each job, and the part of each job in it.
 
@@ -154,7 +154,6 @@ def compile_jobs(
         jobs: Each on devices of its own.
         cluster: On what they all run.
         fold: As for `compile_job`.
-        detail: As for `compile_job`.
 
     Raises:
         StrategyError: A strategy does not fit its model or its devices, or memory behind the
@@ -173,7 +172,7 @@ def compile_jobs(
     steps = [steps_of(job, cluster, tiers, storage) for job in jobs]
     used = {tier for job in jobs for tier in job.strategy.traffic.offload.tiers}
     check_shared_tiers([part.topology for parts in steps for part in parts], sorted(used))
-    made = _graph(steps, fold=fold, detail=detail)
+    made = _graph(steps, fold=fold, detail=True)
     first = np.cumsum([0, *(len(parts) for parts in steps[:-1])])
     return made.graph, tasks_of_jobs(made.graph, np.add.reduceat(made.part_classes, first).tolist())
 

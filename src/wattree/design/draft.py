@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.design.fields import number_at, scaled, with_value
-from wattree.errors import HardwareError, JobError, UnitError, WattreeError, nearest
+from wattree.errors import HardwareError, JobError, UnitError, WattreeError, did_you_mean, nearest
 from wattree.hardware import (
     Cluster,
     Description,
@@ -71,8 +71,7 @@ def check_path(path: str) -> str | None:
     """Return the problem of a path's first words; None if the fields check the rest."""
     root, *rest = path.split(".")
     if root not in ROOTS:
-        guess = nearest(root, ROOTS)
-        hint = f"did you mean '{guess}'? " if guess else ""
+        hint = did_you_mean(root, ROOTS)
         return f"names no field: {hint}expected a path that begins with {', '.join(ROOTS)}"
     known = {"cluster": CLUSTER, "capital": CAPITAL}.get(root)
     if not rest or not all(rest):

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from wattree.errors import UnitError, nearest
+from wattree.errors import UnitError, did_you_mean
 
 #: What a formula may call.
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
@@ -97,8 +97,7 @@ def formula_of(text: object, known: frozenset[str]) -> Formula:
         raise UnitError(f"found {len(nodes)} terms, expected at most {_MOST_NODES}")
     names = _names(tree, text)
     for name in sorted(names - known):
-        guess = nearest(name, known)
-        hint = f"did you mean '{guess}'? " if guess else ""
+        hint = did_you_mean(name, known)
         raise UnitError(
             f"unknown name '{name}' in '{text}'; {hint}known: {', '.join(sorted(known)) or 'none'}"
         )

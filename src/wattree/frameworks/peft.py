@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from wattree.capture.linear_layers import ALL_LINEAR, LIBRARY_MODULES
-from wattree.errors import nearest
+from wattree.errors import did_you_mean
 from wattree.frameworks.accelerate_read import Flag
 from wattree.frameworks.framework import ConcreteJob
 from wattree.graph import OperatorKind, joined_parts
@@ -137,8 +137,7 @@ def adapted_operators(
         last = name.rsplit(".", 1)[-1]
         paths = {path for path, module in _every_module() if module.rsplit(".", 1)[-1] == last}
         if not paths:
-            guess = nearest(last, known)
-            hint = f"; did you mean '{guess}'?" if guess else ""
+            hint = did_you_mean(last, known, before="; ", after="")
             problems.add("lora_target_modules", f"found '{name}', which is no linear layer{hint}")
         for path in sorted(paths) if len(paths) == 1 else sorted(_of_parent(name, paths)):
             computed.setdefault(path, []).append(last)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattree.errors import JobError, UnitError, nearest
+from wattree.errors import JobError, UnitError, did_you_mean
 from wattree.units import UNITS, parse_quantity
 
 _CITED = frozenset({"value", "source"})
@@ -81,8 +81,7 @@ class Fields:
             self._add(key, f"{_found(found)}, expected {_one_of(choices) or 'a text'}")
             return ""
         if choices and found not in choices:
-            guess = nearest(found, choices)
-            hint = f"; did you mean '{guess}'?" if guess else ""
+            hint = did_you_mean(found, choices, before="; ", after="")
             self._add(key, f"found '{found}', expected {_one_of(choices)}{hint}")
         return found
 
@@ -295,8 +294,7 @@ class Fields:
 
 def unknown_key(key: object, known: Collection[str]) -> str:
     """Return the message for an unknown key, with the nearest known key as a suggestion."""
-    guess = nearest(str(key), known)
-    hint = f"did you mean '{guess}'? " if guess else ""
+    hint = did_you_mean(str(key), known)
     return f"unknown key; {hint}expected {', '.join(sorted(known))}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from wattree.errors import ModelError, nearest
+from wattree.errors import ModelError, did_you_mean
 from wattree.units import whole_number
 
 #: What values a declared tensor can have, as PyTorch names them.
@@ -74,8 +74,7 @@ def read_declaration(text: str) -> InputDeclaration:
         raise ModelError(f"found '{text}', {_EXPECTED}")
     dtype = match["dtype"]
     if dtype not in DTYPES:
-        guess = nearest(dtype, DTYPES)
-        hint = f"did you mean '{guess}'? " if guess else ""
+        hint = did_you_mean(dtype, DTYPES)
         raise ModelError(
             f"found '{text}': unknown type '{dtype}'; {hint}known: {', '.join(DTYPES)}"
         )

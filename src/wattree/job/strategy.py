@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from wattree.errors import UnknownNameError, nearest
+from wattree.errors import UnknownNameError, did_you_mean
 from wattree.hardware import Cluster
 from wattree.job.idle import warn_of_idle_load, warn_of_idle_options, warn_of_idle_tree
 from wattree.job.job import AUTO
@@ -316,6 +316,5 @@ def _memory(spec: MemorySpec) -> MemoryChoice:
 
 
 def _unknown_axis(name: str, axes: tuple[str, ...]) -> str:
-    guess = nearest(name, axes)
-    hint = f"did you mean '{guess}'? " if guess else ""
+    hint = did_you_mean(name, axes)
     return f"found axis {shown(name)}, which the mesh does not have; {hint}it has {', '.join(axes)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from wattree.errors import ModelError, nearest
+from wattree.errors import ModelError, did_you_mean
 from wattree.job.job import CheckpointOptions, SampleSource, TrainingOptions
 from wattree.job.module import module_source, names_module
 from wattree.job.problems import Problems, shown
@@ -57,8 +57,7 @@ def sample_source(spec: DataSpec, *, folder: Path, problems: Problems) -> Sample
         except ModelError as error:
             problems.add(_PLACE, str(error))
             return SampleSource()
-    guess = nearest(text, SOURCES)
-    hint = f"did you mean '{guess}'? " if guess else ""
+    hint = did_you_mean(text, SOURCES)
     problems.add(
         _PLACE,
         f"found {shown(text)}; {hint}expected one of {', '.join(SOURCES)}, or a Python function "

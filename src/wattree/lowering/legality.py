@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattree.cost import Software
-from wattree.errors import StrategyError, nearest
+from wattree.errors import StrategyError, did_you_mean, nearest
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
 from wattree.hardware import Cluster
 from wattree.lowering.mesh_parts import mesh_misfits, mesh_spans
@@ -349,7 +349,6 @@ def _unknown_dims(
     have = dict.fromkeys(dim.name for operator in operators for dim in operator.dims)
     for dim in compute:
         if dim not in have and dim != OWNER:
-            guess = nearest(dim, have)
-            hint = f"did you mean '{guess}'? " if guess else ""
+            hint = did_you_mean(dim, have)
             return f"no operator here has a dim '{dim}'; {hint}they have {', '.join(have)}"
     return None

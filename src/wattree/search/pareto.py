@@ -1,4 +1,4 @@
-"""The exact Pareto front of two minimized objectives."""
+"""The exact Pareto front of minimized objectives."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import numpy as np
 from wattree.arrays import Floats, Integers
 
 
-def pareto_front(first: Floats, second: Floats) -> Integers:
-    """Return the indices of Pareto-optimal points, by rising `first`.
+def undominated(costs: Floats) -> Integers:
+    """Return the Pareto-optimal rows by rising first column; of equal rows the first.
 
-    A point is beaten if another is at most as large in both and smaller in one. Of equal points
-    the one with the lowest index stays.
+    A row is beaten if another is at most as large in every column and smaller in one. Each round
+    keeps one row for good and drops all that it beats, so there are as many rounds as rows kept,
+    each over what is left.
 
     Args:
-        first: One objective, shape `(n,)`, finite.
-        second: The other, likewise.
+        costs: Shape `(n, objectives)`, finite.
     """
-    order = np.lexsort((np.arange(len(first)), second, first))
-    ranked = second[order]
-    lowest_before = np.concatenate(([np.inf], np.minimum.accumulate(ranked)[:-1]))
-    return np.asarray(order[ranked < lowest_before[: len(ranked)]])
+    order = np.lexsort((np.arange(len(costs)), *costs.T[::-1]))
+    kept = []
+    while len(order):
+        kept.append(order[0])
+        rest = order[1:]
+        order = rest[(costs[rest] < costs[order[0]]).any(axis=1)]
+    return np.asarray(kept, dtype=np.int64)

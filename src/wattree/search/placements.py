@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattree.errors import StrategyError, nearest
+from wattree.errors import StrategyError, did_you_mean
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
 from wattree.strategy import Offload
@@ -61,8 +61,7 @@ def _check(name: str, *, accesses: bool) -> None:
         )
     for part in name.split("+"):
         if part not in PLACED:
-            guess = nearest(part, (_DEVICE, *PLACED))
-            hint = f"; did you mean '{guess}'?" if guess else ""
+            hint = did_you_mean(part, (_DEVICE, *PLACED), before="; ", after="")
             raise StrategyError(
                 {
                     "placements": f"found '{name}', expected '{_DEVICE}' or some of "

@@ -29,7 +29,7 @@ from wattree.search.limits import Limits, device_counts
 from wattree.search.mixed import mixed_near
 from wattree.search.objective import OBJECTIVES, objective_of
 from wattree.search.offered import not_offered
-from wattree.search.pareto import pareto_front
+from wattree.search.pareto import undominated
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import FEWEST, in_order, misses, ranked_strategy
 from wattree.search.refine import refined_space, worth_it
@@ -362,5 +362,5 @@ def _with_rivals(
 
 
 def _front(entries: Sequence[RankedStrategy], names: tuple[str, str]) -> tuple[RankedStrategy, ...]:
-    first, second = (np.array([objective_of(e.result, n) for e in entries]) for n in names)
-    return tuple(entries[index] for index in pareto_front(first, second).tolist())
+    costs = np.array([[objective_of(e.result, n) for n in names] for e in entries])
+    return tuple(entries[index] for index in undominated(costs).tolist())

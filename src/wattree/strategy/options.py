@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from wattree.errors import StrategyError, nearest
+from wattree.errors import StrategyError, did_you_mean
 from wattree.strategy.colocation import Colocation
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.knob import Knob, fields_by_key, knobs_of
@@ -159,8 +159,7 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def _unknown(key: str) -> str:
-    guess = nearest(key, _PLACES)
-    hint = f"did you mean '{guess}'? " if guess else ""
+    hint = did_you_mean(key, _PLACES)
     return f"unknown; {hint}known: {', '.join(sorted(_PLACES))}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from wattree.errors import nearest
+from wattree.errors import did_you_mean
 
 T = TypeVar("T")
 
@@ -64,8 +64,7 @@ def _made(kind: type[T], found: object, where: str, problems: list[str]) -> T | 
     for key, item in found.items():
         place = f"{where}.{key}".lstrip(".")
         if key not in fields:
-            guess = nearest(str(key), fields)
-            hint = f"did you mean '{guess}'? " if guess else ""
+            hint = did_you_mean(str(key), fields)
             problems.append(f"{place}: unknown key; {hint}known: {', '.join(sorted(fields))}")
         else:
             values[str(key)] = _value(hints[key], item, place, problems)

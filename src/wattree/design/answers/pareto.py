@@ -9,6 +9,7 @@ import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.design.answers.sweep import NoAnswer, Sweep
+from wattree.search.pareto import undominated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,25 +51,6 @@ def pareto(sweep: Sweep, objectives: Sequence[str]) -> Front | NoAnswer:
         equals=_equals(table, known, points),
         unknown=int(sweep.feasible.sum()) - len(known),
     )
-
-
-def undominated(costs: Floats) -> Integers:
-    """Return the Pareto-optimal rows by rising first column; of equal rows the first.
-
-    A row is beaten if another is at most as large in every column and smaller in one. Each round
-    keeps one row for good and drops all that it beats, so there are as many rounds as rows kept,
-    each over what is left.
-
-    Args:
-        costs: Shape `(n, objectives)`, finite.
-    """
-    order = np.lexsort((np.arange(len(costs)), *costs.T[::-1]))
-    kept = []
-    while len(order):
-        kept.append(order[0])
-        rest = order[1:]
-        order = rest[(costs[rest] < costs[order[0]]).any(axis=1)]
-    return np.asarray(kept, dtype=np.int64)
 
 
 def _equals(table: Floats, known: Integers, points: Integers) -> dict[int, tuple[int, ...]]:

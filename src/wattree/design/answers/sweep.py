@@ -13,7 +13,7 @@ from wattree.design.outcome import TOTALS
 from wattree.design.points import Value
 from wattree.design.results import Results
 from wattree.design.study import Axis
-from wattree.errors import nearest
+from wattree.errors import did_you_mean
 
 _Answer = TypeVar("_Answer")
 
@@ -156,8 +156,7 @@ class Sweep:
 
 
 def _unknown(kind: str, name: str, known: Mapping[str, object] | list[str]) -> str:
-    guess = nearest(name, known)
-    hint = f"did you mean '{guess}'? " if guess else ""
+    hint = did_you_mean(name, known)
     return f"the study has no {kind} '{name}'; {hint}it has {', '.join(known) or 'none'}"
 
 

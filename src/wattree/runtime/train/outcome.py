@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from wattree.accounts.bill import cost_usd, embodied_gco2e
 from wattree.accounts.pool_use import peak_flop_per_s
@@ -72,7 +71,6 @@ def trained(
     first: int,
     launcher: str,
     capacity_bytes: float,
-    calibration: Path | None = None,
 ) -> Trained:
     """Return the outcome of a run.
 
@@ -85,9 +83,8 @@ def trained(
         first: Step from which it went on.
         launcher: Who started the ranks.
         capacity_bytes: Memory that a rank could have had. [B]
-        calibration: For the setting alone: nothing here is predicted.
     """
-    setting = setting_of(job, load_calibration(calibration))
+    setting = setting_of(job, load_calibration())
     steps = max(run.iterations, 1)
     sent = _sent_by(accounts, steps)
     run = replace(run, work=_work(job, recipe, setting, accounts, sent))
