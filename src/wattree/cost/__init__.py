@@ -26,10 +26,15 @@ from wattree.cost.collective import (
     port_loads,
 )
 from wattree.cost.families import AUTO_SOFTWARE, SOFTWARE, software_family
-from wattree.cost.halo import halo_bytes, halo_loads, halo_work_s
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
 from wattree.cost.mixed_precision import AUTOCAST, at_precision, matrix_precision
-from wattree.cost.ring_pass import ring_pass_latency_s, ring_pass_loads, ring_pass_work_s
+from wattree.cost.neighbours import (
+    halo_bytes,
+    neighbour_latency_s,
+    neighbour_loads,
+    neighbour_work_s,
+    ring_pass_bytes,
+)
 from wattree.cost.software import Software
 from wattree.graph.volume import volume_factor
 
@@ -53,16 +58,15 @@ __all__ = [
     "device_names",
     "fused_attention_time_s",
     "halo_bytes",
-    "halo_loads",
-    "halo_work_s",
     "load_calibration",
     "matmul_time_s",
     "matrix_precision",
+    "neighbour_latency_s",
+    "neighbour_loads",
+    "neighbour_work_s",
     "port_loads",
     "residual_lines",
-    "ring_pass_latency_s",
-    "ring_pass_loads",
-    "ring_pass_work_s",
+    "ring_pass_bytes",
     "software_family",
     "tile_efficiency",
     "unfused_attention_time_s",

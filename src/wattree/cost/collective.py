@@ -39,6 +39,11 @@ class GroupShape:
     filled: Floats | None = None
     known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def of_leaf(self) -> Floats:
+        """Members under one leaf switch, all where nothing is said."""
+        return self.ranks if self.in_leaf is None else np.maximum(self.in_leaf, self.inside)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRates:
@@ -82,8 +87,7 @@ def port_loads(
     members inside. Exchanges send each peer its own part; routed tokens (`copies` > 1) cross to a
     domain once however many of their experts live there.
     """
-    n, m = group.ranks, group.inside
-    leaf = n if group.in_leaf is None else np.maximum(group.in_leaf, m)
+    n, m, leaf = group.ranks, group.inside, group.of_leaf
     if kind == "all_to_all":
         domains = np.maximum(n / m, 1.0)
         remote = 1.0 - 1.0 / domains

@@ -10,11 +10,10 @@ from wattree.arrays import Floats
 from wattree.cost import (
     GroupShape,
     halo_bytes,
-    halo_loads,
-    halo_work_s,
-    ring_pass_latency_s,
-    ring_pass_loads,
-    ring_pass_work_s,
+    neighbour_latency_s,
+    neighbour_loads,
+    neighbour_work_s,
+    ring_pass_bytes,
     volume_factor,
 )
 from wattree.cost.rates import Rates
@@ -60,9 +59,14 @@ def collective_costs(
 ) -> CollectiveCosts:
     """Return the costs of a collective."""
     if kind in _AROUND:
-        return _ring_pass_costs(kind, size_bytes, group, rates)
+        turns = group.ranks - 1.0 if kind is CollectiveKind.RING_GATHER else 1.0
+        sent = ring_pass_bytes(size_bytes, group)
+        return _neighbour_costs(sent, group, rates, turns=turns, crossing_bytes=sent)
     if kind is CollectiveKind.HALO:
-        return _halo_costs(size_bytes, group, rates)
+        sent = halo_bytes(size_bytes, group)
+        # Each edge that crosses has an adapter of its own where several members share a domain.
+        crossing = np.where(group.inside > 1, np.minimum(sent, size_bytes / 2), sent)
+        return _neighbour_costs(sent, group, rates, turns=1.0, crossing_bytes=crossing)
     if kind in _ROOTED:
         return _rooted_costs(kind, size_bytes, group, rates)
     cost = rates.collectives.cost(kind.value, size_bytes, group, rates.links, copies=copies)
@@ -81,22 +85,26 @@ def collective_costs(
     )
 
 
-def _ring_pass_costs(
-    kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
+def _neighbour_costs(
+    sent_bytes: Floats,
+    group: GroupShape,
+    rates: Rates,
+    *,
+    turns: Floats | float,
+    crossing_bytes: Floats,
 ) -> CollectiveCosts:
-    """Return the costs of blocks that pass once round a ring of neighbors."""
+    """Return the costs of messages to neighbors, in so many turns."""
     links = rates.links
-    turns = group.ranks - 1.0 if kind is CollectiveKind.RING_GATHER else 1.0
     stretch = rates.collectives.neighbour_stretch(group)
-    loads = ring_pass_loads(size_bytes, group, stretch=stretch)
+    loads = neighbour_loads(sent_bytes, group, stretch=stretch)
     return CollectiveCosts(
-        latency_s=turns * ring_pass_latency_s(group, links),
-        work_s=ring_pass_work_s(size_bytes, group, links, stretch=stretch),
-        wire_bytes=size_bytes * (group.ranks - 1.0) / group.ranks,
+        latency_s=turns * neighbour_latency_s(group, links),
+        work_s=neighbour_work_s(loads, group, links, crossing_bytes=crossing_bytes),
+        wire_bytes=sent_bytes,
         scale_up_bytes=loads.scale_up,
         adapter_bytes=loads.adapter,
         uplink_bytes=loads.uplink,
-        in_turn=np.zeros_like(size_bytes),
+        in_turn=np.zeros_like(sent_bytes),
     )
 
 
@@ -110,18 +118,3 @@ def _rooted_costs(
     """
     factor = np.where(group.ranks > 1, group.ranks / np.maximum(group.ranks - 1.0, 1.0), 0.0)
     return collective_costs(_ROOTED[kind], size_bytes * factor, group, rates)
-
-
-def _halo_costs(size_bytes: Floats, group: GroupShape, rates: Rates) -> CollectiveCosts:
-    """Return the costs of a halo exchange with both neighbors."""
-    stretch = rates.collectives.neighbour_stretch(group)
-    loads = halo_loads(size_bytes, group, stretch=stretch)
-    return CollectiveCosts(
-        latency_s=ring_pass_latency_s(group, rates.links),
-        work_s=halo_work_s(size_bytes, group, rates.links, stretch=stretch),
-        wire_bytes=halo_bytes(size_bytes, group),
-        scale_up_bytes=loads.scale_up,
-        adapter_bytes=loads.adapter,
-        uplink_bytes=loads.uplink,
-        in_turn=np.zeros_like(size_bytes),
-    )
