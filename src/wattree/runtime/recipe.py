@@ -9,12 +9,12 @@ from fnmatch import fnmatchcase
 from wattree.errors import StrategyError
 from wattree.job import Job, WorkloadKind
 from wattree.job.strategy import hybrid_degrees
-from wattree.runtime.parallel.grid import RankGrid
 from wattree.runtime.refusals import RUNNABLE, misfits_of
 from wattree.strategy import (
     ACTIVATIONS,
     AXES,
     ContextExchange,
+    Mesh,
     PositionOrder,
     Schedule,
     SlotWork,
@@ -116,9 +116,9 @@ class Recipe:
         return {axis: getattr(self, axis) for axis in AXES}
 
     @property
-    def grid(self) -> RankGrid:
+    def grid(self) -> Mesh:
         """The positions of ranks on the mesh."""
-        return RankGrid(degrees=self.degrees)
+        return Mesh.of(self.degrees)
 
     @property
     def expert_axes(self) -> tuple[str, ...]:

@@ -96,6 +96,14 @@ class Mesh:
         grid = np.unravel_index(np.arange(self.ranks), shape) if shape else ()
         return {name: np.asarray(index) for (name, _), index in zip(self.axes, grid, strict=True)}
 
+    def index(self, rank: int, axes: Iterable[str]) -> int:
+        """Return a rank's number along some axes, counted row by row."""
+        wanted, places, found = set(axes), self.coordinates(), 0
+        for name, degree in self.axes:
+            if name in wanted:
+                found = found * degree + int(places[name][rank])
+        return found
+
     def groups(self, axes: Iterable[str]) -> Integers:
         """Return the process groups along `axes`, shape `(groups, group size)`, ranks ascending."""
         inside = set(axes)

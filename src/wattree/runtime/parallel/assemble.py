@@ -135,7 +135,7 @@ def _pair_group(session: RankSession) -> Any:
 def _group_of_stages(session: RankSession, pairs: Sequence[tuple[int, int]]) -> Any:
     """Return the ranks of the pair of stages that this one is in; None where it is in none."""
     mine = None
-    for row in session.recipe.grid.groups(("pp",)):
+    for row in session.recipe.grid.groups(("pp",)).tolist():
         for one, other in pairs:
             ranks = sorted((row[one], row[other]))
             group = dist.new_group(ranks, timeout=session.timeout)

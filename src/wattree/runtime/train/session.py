@@ -175,8 +175,7 @@ def _joined(
 
 def _axis_group(recipe: Recipe, rank: int, axes: tuple[str, ...], patience: timedelta) -> Any:
     """Return the ranks that differ from this one along some axes alone; None for all, or one."""
-    grid = recipe.grid
-    rows = grid.groups(axes)
+    rows = recipe.grid.groups(axes).tolist()
     if len(rows[0]) == 1 and axes != ("tp",):
         return None
     if len(rows) == 1 and axes == ("tp",):
@@ -203,7 +202,7 @@ def _shard_mesh(
     if not replicated:
         del dims["replicate"]
     # One that is kept whole is sharded over this rank alone.
-    rows = {name: recipe.grid.groups(axes) for name, axes in dims.items()}
+    rows = {name: recipe.grid.groups(axes).tolist() for name, axes in dims.items()}
     groups = []
     for name in dims:
         made = [dist.new_group(row, timeout=patience) for row in rows[name]]
@@ -211,7 +210,7 @@ def _shard_mesh(
     mine = [next(row for row in rows[name] if rank in row) for name in dims]
     if len(dims) == 1:
         return DeviceMesh.from_group(groups[0], device.type, mesh_dim_names=("shard",))
-    grid = torch.tensor([recipe.grid.group_of(first, sharded) for first in mine[0]])
+    grid = torch.tensor([next(row for row in rows["shard"] if first in row) for first in mine[0]])
     return DeviceMesh.from_group(
         groups, device.type, mesh=grid, mesh_dim_names=("replicate", "shard")
     )
