@@ -21,7 +21,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
-from wattree.errors import JobError, JsonTextError, OutputError
+from wattree.errors import JobError, JsonTextError, OutputError, RunError
 from wattree.json_text import LIMIT_DEPTH, parsed_json
 from wattree.parsed import cached_parse
 
@@ -363,15 +363,18 @@ def _named(value: object) -> str:
     return names.get(type(value).__name__, type(value).__name__)
 
 
-def refusal(source: str, problems: Sequence[str], *, most: int) -> JobError:
+def refusal(
+    source: str, problems: Sequence[str], *, most: int, kind: type[JobError | RunError] = JobError
+) -> JobError | RunError:
     """Return the error of a file that holds all `problems` and whose message tells some.
 
     Args:
         source: The file, as messages name it.
         problems: One line per fault.
         most: Problems that the message lists; of the rest it says how many there are.
+        kind: Of the error.
     """
-    error = JobError(source, problems)
+    error = kind(source, problems)
     if (rest := len(problems) - most) > 0:
         lines = [f"{source}: {len(problems)} problems:", *(f"  {p}" for p in problems[:most])]
         error.args = ("\n".join([*lines, f"  and {rest} more"]),)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.errors import JobError, RunError
-from wattree.files import read_json, write_atomic
+from wattree.files import read_json, refusal, write_atomic
 from wattree.trace.plain import as_plain, from_plain, plain_schema
 from wattree.trace.run import Run
 from wattree.trace.run_checks import problems_of
@@ -66,7 +66,7 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[Run, ...]:
         raise refused[0]
     if refused:
         lines = [f"{error.source}: {line}" for error in refused for line in error.problems]
-        raise _refusal(f"{len(refused)} files of runs", lines)
+        raise refusal(f"{len(refused)} files of runs", lines, most=_LISTED, kind=RunError)
     return tuple(runs)
 
 
@@ -94,14 +94,5 @@ def read_run(path: str | Path) -> Run:
     if run is not None:
         problems = problems_of(run)
     if run is None or problems:
-        raise _refusal(source, problems)
+        raise refusal(source, problems, most=_LISTED, kind=RunError)
     return run
-
-
-def _refusal(source: str, problems: list[str]) -> RunError:
-    """Return an error that holds all problems and shows the first ones."""
-    error = RunError(source, problems)
-    if (rest := len(problems) - _LISTED) > 0:
-        lines = [f"{source}: {len(problems)} problems:", *(f"  {p}" for p in problems[:_LISTED])]
-        error.args = ("\n".join([*lines, f"  and {rest} more"]),)
-    return error

@@ -20,6 +20,7 @@ from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
 from wattree.validation.left_out import LeftOutError, measured_by
 from wattree.validation.memory_fit import MemoryRow
+from wattree.validation.rows import choice_of
 
 _ROUNDS, _HALVINGS, _MOST = 12, 40, 2.0
 #: Classes with fewer rows take the spread of the class that they are nearest to.
@@ -155,14 +156,9 @@ def pair_deviation(one: LeftOutError, other: LeftOutError) -> float:
 
 def strategy_pairs(errors: Sequence[LeftOutError]) -> list[tuple[float, float]]:
     """Return pairs of rows of one source, model, cluster and release, their source left out."""
-    return pairs_of([each for each in errors if each.hold_out == "source"], _setting)
-
-
-def _setting(each: LeftOutError) -> Hashable:
-    row = each.row.expressed.row
-    return (
-        *(row.source_id, row.model_name, row.accelerator, row.n_accel),
-        *(row.precision, row.seq_len, row.software_version),
+    return pairs_of(
+        [each for each in errors if each.hold_out == "source"],
+        lambda each: choice_of(each.row.expressed.row),
     )
 
 

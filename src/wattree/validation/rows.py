@@ -11,7 +11,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,14 @@ class MeasuredRow:
     check: str | None = None
     notes: str | None = None
     unreadable: str | None = None
+
+
+def choice_of(row: MeasuredRow) -> Hashable:
+    """Return what two rows must share for their order to be a choice of strategy."""
+    return (
+        *(row.source_id, row.model_name, row.accelerator, row.n_accel),
+        *(row.seq_len, row.precision, row.software_version),
+    )
 
 
 def read_rows(path: Path) -> tuple[MeasuredRow, ...]:

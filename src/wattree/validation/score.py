@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from wattree.validation.rows import MeasuredRow
+from wattree.validation.rows import MeasuredRow, choice_of
 
 #: Key of the summary over every source.
 ALL_SOURCES = "all"
@@ -202,7 +202,7 @@ def _ordered_pairs(entries: Sequence[Scored]) -> tuple[int, float]:
             assert entry.measured is not None
             assert entry.predicted is not None
             merit = _merit(entry)
-            groups[_setting(entry)].append((merit(entry.measured), merit(entry.predicted)))
+            groups[choice_of(entry.row)].append((merit(entry.measured), merit(entry.predicted)))
     counted = [_ordered(members) for members in groups.values()]
     return sum(pairs for pairs, _ in counted), float(sum(right for _, right in counted))
 
@@ -220,20 +220,6 @@ def _ordered(members: Sequence[tuple[float, float]]) -> tuple[int, float]:
             elif (predicted_a > predicted_b) == (measured_a > measured_b):
                 right += 1.0
     return pairs, right
-
-
-def _setting(entry: Scored) -> Hashable:
-    """What two rows must share for their order to be a choice of strategy."""
-    row = entry.row
-    return (
-        row.source_id,
-        row.model_name,
-        row.accelerator,
-        row.n_accel,
-        row.seq_len,
-        row.precision,
-        row.software_version,
-    )
 
 
 def _merit(entry: Scored) -> Callable[[float], float]:

@@ -104,10 +104,10 @@ def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
     if PROCESSES_PER_DEVICE not in environment:
         return None
     problems: list[str] = []
-    processes = _whole(environment, PROCESSES_PER_DEVICE, problems)
-    device = _whole(environment, DEVICE, problems)
-    device_rank = _whole(environment, DEVICE_RANK, problems)
-    local_rank = _whole(environment, LOCAL_RANK, problems) if LOCAL_RANK in environment else 0
+    processes = whole_from(environment, PROCESSES_PER_DEVICE, problems)
+    device = whole_from(environment, DEVICE, problems)
+    device_rank = whole_from(environment, DEVICE_RANK, problems)
+    local_rank = whole_from(environment, LOCAL_RANK, problems) if LOCAL_RANK in environment else 0
     if not problems and not 0 <= device_rank < processes:
         problems.append(
             f"{DEVICE_RANK}: found {device_rank}, expected a number below "
@@ -115,7 +115,7 @@ def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
         )
     workers = None
     if LOADER_WORKERS in environment:
-        workers = _whole(environment, LOADER_WORKERS, problems)
+        workers = whole_from(environment, LOADER_WORKERS, problems)
     reduce = _one_of(environment, REDUCE, REDUCTIONS, problems)
     batch_rule = _one_of(environment, BATCH_RULE, BATCH_RULES, problems)
     if problems:
@@ -132,8 +132,13 @@ def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
     )
 
 
-def _whole(environment: Mapping[str, str], name: str, problems: list[str]) -> int:
+def whole_from(
+    environment: Mapping[str, str], name: str, problems: list[str], *, missing: int | None = None
+) -> int:
+    """Return the whole number of a variable; 0 after adding what is wrong to `problems`."""
     text = environment.get(name)
+    if text is None and missing is not None:
+        return missing
     if text is None or not re.fullmatch(r"[0-9]{1,9}", text.strip()):
         problems.append(f"{name}: found {text!r}, expected a whole number from 0")
         return 0

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wattree.errors import RunError
-from wattree.runtime.colocation.environment import PROCESSES_PER_DEVICE
+from wattree.runtime.colocation.environment import PROCESSES_PER_DEVICE, whole_from
 
 #: Where the ranks meet that `wattree train` started itself: a file, which needs no free port.
 STORE = "WATTREE_TRAIN_STORE"
@@ -130,9 +130,9 @@ def launch_from(environment: Mapping[str, str]) -> Launch | None:
 
 def _launch(launcher: _Launcher, environment: Mapping[str, str]) -> Launch:
     problems: list[str] = []
-    rank = _whole(environment, launcher.rank, problems)
-    world = _whole(environment, launcher.world, problems)
-    local_rank = _whole(environment, launcher.local_rank, problems, missing=rank)
+    rank = whole_from(environment, launcher.rank, problems)
+    world = whole_from(environment, launcher.world, problems)
+    local_rank = whole_from(environment, launcher.local_rank, problems, missing=rank)
     local_world = next(
         (_tasks_here(environment[name]) for name in launcher.local_world if name in environment), 0
     )
@@ -151,7 +151,7 @@ def _launch(launcher: _Launcher, environment: Mapping[str, str]) -> Launch:
     port = 0
     if not store:
         port = (
-            _whole(environment, "MASTER_PORT", problems)
+            whole_from(environment, "MASTER_PORT", problems)
             if "MASTER_PORT" in environment
             else _port(launcher, environment)
         )
@@ -167,18 +167,6 @@ def _launch(launcher: _Launcher, environment: Mapping[str, str]) -> Launch:
         store=store,
         launcher=OWN if store or PROCESSES_PER_DEVICE in environment else launcher.name,
     )
-
-
-def _whole(
-    environment: Mapping[str, str], name: str, problems: list[str], *, missing: int | None = None
-) -> int:
-    text = environment.get(name)
-    if text is None and missing is not None:
-        return missing
-    if text is None or not re.fullmatch(r"[0-9]{1,9}", text.strip()):
-        problems.append(f"{name}: found {text!r}, expected a whole number from 0")
-        return 0
-    return int(text)
 
 
 def _tasks_here(text: str) -> int:
