@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wattree.arrays import Floats
 from wattree.energy.calibration import StageConstant, Status
+from wattree.energy.fit_times import constant_of
 from wattree.energy.least_squares import NonNegativeFit, dependent_columns, non_negative_fit
 from wattree.energy.observed import Observations, busy_s, stage_energies_j, total
 from wattree.errors import RunError
@@ -308,27 +309,13 @@ def _constants(
 ) -> dict[str, StageConstant]:
     fitted = {}
     for index, name in enumerate(names):
-        value, lower = float(solution.values[index]), float(solution.lower[index])
-        upper = float(solution.upper[index])
-        unbounded = not np.isfinite(upper)
-        status, note = Status.FITTED, ""
-        if unbounded:
-            status, note = Status.WEAK, "no interval: as many constants as runs"
-        elif value <= 0:
-            status, note = Status.BOUND, "the runs want none of it; it may be up to its upper end"
-        elif lower <= 0:
-            status, note = (
-                Status.WEAK,
-                "its interval reaches zero" + _partners(index, names, solution.covariance),
-            )
-        fitted[name] = StageConstant(
-            value=value,
-            lower=None if unbounded else lower,
-            upper=None if unbounded else upper,
-            status=status,
-            runs=exercised[index],
-            note=note,
-        )
+        found = constant_of(solution, index, exercised[index])
+        more = ""
+        if found.status is Status.BOUND:
+            more = "; it may be up to its upper end"
+        elif found.status is Status.WEAK and found.lower is not None:
+            more = _partners(index, names, solution.covariance)
+        fitted[name] = replace(found, note=found.note + more)
     return fitted
 
 

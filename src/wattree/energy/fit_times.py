@@ -129,7 +129,7 @@ def _computing_columns(run: Run, *, by_flop: bool) -> tuple[float, ...]:
 def _computing_constants(
     names: Sequence[str], solution: NonNegativeFit, rows: int
 ) -> dict[str, StageConstant]:
-    constants = {name: _constant(solution, index, rows) for index, name in enumerate(names)}
+    constants = {name: constant_of(solution, index, rows) for index, name in enumerate(names)}
     half = constants.get("time.computing.half_batch")
     if half is not None and half.value is not None:
         # The fit has b½/(R η∞); the constant is b½. Its relative error is that of the quotient.
@@ -146,17 +146,18 @@ def _computing_constants(
     return constants
 
 
-def _constant(solution: NonNegativeFit, index: int, rows: int) -> StageConstant:
+def constant_of(solution: NonNegativeFit, index: int, runs: int) -> StageConstant:
+    """Return a coefficient of a fit as a constant, with what is to be said of its interval."""
     value, upper = float(solution.values[index]), float(solution.upper[index])
     if not np.isfinite(upper):
         note = "no interval: as many constants as runs"
-        return StageConstant(value=value, status=Status.WEAK, runs=rows, note=note)
+        return StageConstant(value=value, status=Status.WEAK, runs=runs, note=note)
     lower = float(solution.lower[index])
     status = Status.FITTED if lower > 0 else Status.WEAK
     note = "" if lower > 0 else "its interval reaches zero"
     if value <= 0:
         status, note = Status.BOUND, "the runs want none of it"
-    return StageConstant(value=value, lower=lower, upper=upper, status=status, runs=rows, note=note)
+    return StageConstant(value=value, lower=lower, upper=upper, status=status, runs=runs, note=note)
 
 
 def fit_network(
@@ -190,14 +191,14 @@ def fit_network(
         algorithms[span] = algorithm
         kept, solution = fits[algorithm]
         alpha = (
-            _constant(solution, kept.index(0), len(rows))
+            constant_of(solution, kept.index(0), len(rows))
             if 0 in kept
             else StageConstant(
                 value=None, status=Status.INSEPARABLE, note="one size and number of ranks: in β"
             )
         )
         constants[names[0]] = alpha
-        constants[names[1]] = _rate(_constant(solution, kept.index(1), len(rows)))
+        constants[names[1]] = _rate(constant_of(solution, kept.index(1), len(rows)))
         if 0 not in kept:
             warnings.append(f"{names[0]} cannot be distinguished from {names[1]}: vary the size")
     return constants, algorithms, warnings

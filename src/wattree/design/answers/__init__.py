@@ -23,7 +23,7 @@ from wattree.design.answers.break_even import (
 )
 from wattree.design.answers.budget import Budgets, best_within, budgets
 from wattree.design.answers.elasticity import Elasticity, LimitingResource, bottleneck, elasticities
-from wattree.design.answers.pareto import Front, pareto, undominated
+from wattree.design.answers.pareto import Front, pareto
 from wattree.design.answers.reasons import KindReason, kind_reasons
 from wattree.design.answers.sensitivity import Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, SpendingStep, spend
@@ -31,6 +31,7 @@ from wattree.design.answers.summary import StudySummary, ValueComparison, summar
 from wattree.design.answers.sweep import ALIKE, AxisColumn, NoAnswer, Sweep, is_ranked, sweep_of
 from wattree.design.answers.worth import LevelWorth, Worth, worth
 from wattree.design.points import Value
+from wattree.search.pareto import undominated
 
 __all__ = [
     "ALIKE",

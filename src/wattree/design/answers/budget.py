@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattree.arrays import Floats
-from wattree.design.answers.pareto import undominated
 from wattree.design.answers.sweep import NoAnswer, Sweep
+from wattree.search.pareto import undominated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
