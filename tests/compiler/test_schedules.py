@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_pipeline import free_links, layers_only, step_s
 from tests.strategy.abstract_execution import execute
+from tests.strategy.memory_bounds import MOST_LIVE
 from wattree.accounts.breakdown import time_parts
 from wattree.compiler import Compilation
 from wattree.errors import StrategyError
@@ -90,7 +91,7 @@ def peaks(name: str, stages: int, micro_batches: int) -> np.ndarray:
 def test_memory_follows_the_micro_batches_alive(name: str) -> None:
     """Each one more that a stage keeps adds one layer's activations, as under GPipe."""
     stages, micro_batches = 4, 12
-    alive = PIPELINE_SCHEDULES[name].most_live(0, stages, 2, micro_batches)
+    alive = MOST_LIVE[name](0, stages, 2, micro_batches)
     one = peaks("gpipe", stages, 5)[0] - peaks("gpipe", stages, 4)[0]
     working = peaks("gpipe", stages, 4)[0] - 4 * one
 
