@@ -186,7 +186,7 @@ def test_unfused_attention_moves_its_scores(
     time_s = unfused_attention_time_s(
         scores=one(scores),
         head_dim=float(head_dim),
-        peak_flop_per_s=1e30,
+        flop_per_s=1e30,
         memory_bytes_per_s=bytes_per_s,
         misaligned_factor=1.0,
         score_bytes=per_score,

@@ -4,58 +4,18 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.cost.counted_steps import counted
 from wattree.cost.written_out import steps_of
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-#: Operations that move nothing: views, and memory that is not written.
-_VIEWS = {
-    "view", "_unsafe_view", "transpose", "permute", "expand", "slice", "unsqueeze", "squeeze",
-    "detach", "split", "as_strided", "empty_like", "new_empty_strided",
-}  # fmt: skip
-#: Steps of a leaf in a test alone: its gradient is copied where it is kept.
-_OF_LEAVES = {"copy_"}
 _ROWS, _HEADS, _WIDTH = 64, 4, 64
-
-
-def _counted(act: Callable[[], Any]) -> tuple[Any, float, int]:
-    """Return what `act` returns, the bytes that its operations move, and how many they are."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    moved: Counter[str] = Counter()
-
-    class Count(TorchDispatchMode):
-        def __torch_dispatch__(  # type: ignore[misc]
-            self, function: Any, _: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            found = function(*args, **(kwargs or {}))
-            name = function.overloadpacket.__name__
-            if name not in _VIEWS | _OF_LEAVES:
-                operands = tree_leaves((args, kwargs or {}, found))
-                moved[name] += sum(_bytes(each) for each in operands)
-                launched.append(name)
-            return found
-
-    launched: list[str] = []
-    with Count():
-        found = act()
-    return found, float(sum(moved.values())), len(launched)
-
-
-def _bytes(operand: Any) -> int:
-    """Return the size of a tensor; what is repeated along a dim is read once."""
-    if not isinstance(operand, torch.Tensor):
-        return 0
-    dims: Iterable[tuple[int, int]] = zip(operand.shape, operand.stride(), strict=True)
-    return operand.element_size() * math.prod(size for size, stride in dims if stride)
 
 
 def _norm() -> tuple[Callable[..., Any], list[Any], float]:
@@ -129,10 +89,10 @@ def test_steps_are_those_of_the_modules(
     act, inputs, elements = made()
     inputs = [each.requires_grad_() for each in inputs]
 
-    results, forward, launched = _counted(lambda: act(*inputs))
+    results, forward, launched = counted(lambda: act(*inputs))
     results = results if isinstance(results, tuple) else (results,)
     gradients = [torch.randn_like(each) for each in results]
-    _, backward, launched_back = _counted(lambda: torch.autograd.backward(results, gradients))
+    _, backward, launched_back = counted(lambda: torch.autograd.backward(results, gradients))
 
     assert forward / elements == pytest.approx(steps.forward_bytes, rel=0.02)
     assert backward / elements == pytest.approx(steps.backward_bytes, rel=0.02)
@@ -168,10 +128,10 @@ def test_autocast_widens_what_follows_fp32(function: str) -> None:
     inputs = [each.requires_grad_() for each in inputs]
 
     with torch.autocast("cpu", torch.bfloat16):
-        results, forward, _ = _counted(lambda: act(*inputs))
+        results, forward, _ = counted(lambda: act(*inputs))
     results = results if isinstance(results, tuple) else (results,)
     gradients = [torch.randn_like(each) for each in results]
-    _, backward, _ = _counted(lambda: torch.autograd.backward(results, gradients))
+    _, backward, _ = counted(lambda: torch.autograd.backward(results, gradients))
 
     narrow = steps.forward_bytes + steps.backward_bytes
     assert (forward + backward) / elements / narrow == pytest.approx(steps.under_autocast, rel=0.1)

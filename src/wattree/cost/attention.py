@@ -13,14 +13,23 @@ FORWARD_MATMULS, BACKWARD_MATMULS = 2, 5
 _FULL_HEAD, _HEAD_EXPONENT = 128.0, 0.16
 #: Backward reaches this share of forward's FLOP/s (cuDNN 9, H200 to GB300: 0.73 to 0.87).
 _BACKWARD_RATE = 0.73
-#: Unfused: share of peak the batched products reach, and bytes per score element forward and
-#: backward for scale, mask, softmax and dropout in half precision (Megatron-LM's fused softmax).
-_UNFUSED_RATE, _UNFUSED_FORWARD_BYTES, _UNFUSED_BACKWARD_BYTES = 0.45, 13.0, 17.0
+#: Unfused: share of peak the batched products reach on matrix units, and bytes per score element
+#: forward and backward for scale, mask, softmax and dropout in half precision (Megatron-LM's fused
+#: softmax).
+UNFUSED_RATE = 0.45
+_UNFUSED_FORWARD_BYTES, _UNFUSED_BACKWARD_BYTES = 13.0, 17.0
 #: The same of a library's kernels one by one, without mask and dropout: values that product,
 #: scaling, softmax and product read and write (6 forward, 9 backward), all as wide as an element;
 #: under autocast softmax is in fp32, with casts before and after it.
 _LIBRARY_FORWARD, _LIBRARY_BACKWARD = 6.0, 9.0
 _AUTOCAST_FORWARD_BYTES, _AUTOCAST_BACKWARD_BYTES = 28.0, 36.0
+#: The same of modules written out in Python, which also add a mask and run softmax in fp32
+#: (`eager_attention_forward` of transformers 5.23): forward and backward in fp32, in 16 bits and
+#: under autocast, and those of dropout. Counted as in tests/cost/test_written_attention.py.
+_WRITTEN_FULL, _DROPOUT_FULL = (32.0, 36.0), (9.0, 9.0)
+_WRITTEN_HALF, _DROPOUT_HALF = (32.0, 36.0), (5.0, 5.0)
+_WRITTEN_AUTOCAST, _DROPOUT_AUTOCAST = (28.0, 36.0), (9.0, 9.0)
+_FULL_BYTES = 4.0
 
 
 def fused_attention_time_s(
@@ -68,11 +77,30 @@ def unfused_score_bytes(
     return element_bytes * (_LIBRARY_BACKWARD if backward else _LIBRARY_FORWARD)
 
 
+def written_score_bytes(
+    *, backward: bool, autocast: bool, dropped: bool, element_bytes: float
+) -> float:
+    """Return the memory traffic of one score where a module runs a kernel for every step. [B]
+
+    Args:
+        backward: Of the gradients.
+        autocast: Products alone are in 16 bits.
+        dropped: Some scores are dropped.
+        element_bytes: Width of an activation. [B]
+    """
+    steps, dropout = _WRITTEN_HALF, _DROPOUT_HALF
+    if element_bytes >= _FULL_BYTES:
+        steps, dropout = _WRITTEN_FULL, _DROPOUT_FULL
+    elif autocast:
+        steps, dropout = _WRITTEN_AUTOCAST, _DROPOUT_AUTOCAST
+    return steps[backward] + dropped * dropout[backward]
+
+
 def unfused_attention_time_s(
     *,
     scores: Floats,
     head_dim: float,
-    peak_flop_per_s: float,
+    flop_per_s: float,
     memory_bytes_per_s: float | Floats,
     misaligned_factor: float,
     score_bytes: float,
@@ -85,5 +113,5 @@ def unfused_attention_time_s(
     """
     matmuls = 2 * FORWARD_MATMULS if backward else FORWARD_MATMULS
     slow = misaligned_factor if head_dim % 8 else 1.0
-    math_s = 2.0 * matmuls * scores * head_dim * slow / (peak_flop_per_s * _UNFUSED_RATE)
+    math_s = 2.0 * matmuls * scores * head_dim * slow / flop_per_s
     return np.asarray(math_s + scores * score_bytes / memory_bytes_per_s)

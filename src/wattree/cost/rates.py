@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattree.arrays import Floats
+from wattree.cost.attention import UNFUSED_RATE
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
@@ -35,7 +36,8 @@ class Rates:
         compute_units: Units that tiles are spread over.
         linear_flop_per_s: Large matmuls at the job's precision.
         plain_flop_per_s: The same at 16 (or 32) bit, for logits and routers.
-        peak_flop_per_s: 16-bit (or 32-bit) dense peak, for unfused attention.
+        scores_flop_per_s: Products of unfused attention. Those in fp32 are bound by math, as
+            others are, and not by what they read.
         attention_flop_per_s: Fused attention, forward, long sequences.
         context_attention_rate: The same where sequences are split, over that.
         attention_ramp_tokens: Sequence length at half that rate.
@@ -88,7 +90,7 @@ class Rates:
     compute_units: int
     linear_flop_per_s: float
     plain_flop_per_s: float
-    peak_flop_per_s: float
+    scores_flop_per_s: float
     attention_flop_per_s: float
     context_attention_rate: float
     attention_ramp_tokens: float
@@ -297,7 +299,7 @@ def _products(
     return {
         "linear_flop_per_s": linear,
         "plain_flop_per_s": plain_rate,
-        "peak_flop_per_s": peak,
+        "scores_flop_per_s": plain_rate if plain is Precision.FP32 else peak * UNFUSED_RATE,
         "attention_flop_per_s": attention * whole,
         "context_attention_rate": min(split / whole, 1.0),
     }

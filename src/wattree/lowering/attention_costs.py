@@ -11,7 +11,7 @@ from wattree.cost import (
     unfused_attention_time_s,
     unfused_score_bytes,
 )
-from wattree.cost.attention import FORWARD_MATMULS
+from wattree.cost.attention import FORWARD_MATMULS, written_score_bytes
 from wattree.cost.rates import Rates
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 
@@ -95,25 +95,36 @@ def _fused_costs(
 def _unfused_costs(
     instruction: ComputeInstruction, rates: Rates, software: Software, full: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the costs of matmuls and a softmax that read and write all scores."""
+    """Return the costs of matmuls and a softmax that read and write all scores.
+
+    Modules written out do so in steps, which reach less of the bandwidth.
+    """
     backward, head_dim = _is_backward(instruction), _head_dim(instruction)
-    per_score = unfused_score_bytes(
+    autocast = software.autocast and rates.element_bytes < 4.0
+    together = unfused_score_bytes(
         backward=backward,
         library_kernels=software.library_kernels,
-        autocast=software.autocast and rates.element_bytes < 4.0,
+        autocast=autocast,
         element_bytes=rates.element_bytes,
     )
+    each = written_score_bytes(
+        backward=backward,
+        autocast=autocast,
+        dropped=not instruction.weights,  # attention to sinks drops nothing
+        element_bytes=rates.element_bytes,
+    )
+    together, each = together * (1.0 - rates.written_out), each * rates.written_out
     time_s = unfused_attention_time_s(
         scores=full,
         head_dim=head_dim,
-        peak_flop_per_s=rates.peak_flop_per_s,
+        flop_per_s=rates.scores_flop_per_s,
         memory_bytes_per_s=rates.memory_bytes_per_s,
         misaligned_factor=rates.head_misalignment,
-        score_bytes=per_score,
+        score_bytes=together + each / rates.written_out_rate,
         backward=backward,
     )
     matmuls = 4.0 if backward else 2.0
-    return time_s, 2.0 * matmuls * full * head_dim, full * per_score
+    return time_s, 2.0 * matmuls * full * head_dim, full * (together + each)
 
 
 def _cached_costs(
