@@ -36,6 +36,8 @@ class Rates:
         compute_units: Units that tiles are spread over.
         linear_flop_per_s: Large matmuls at the job's precision.
         plain_flop_per_s: The same at 16 (or 32) bit, for logits and routers.
+        library_flop_per_s: What those of a library do not exceed: the better of that and of
+            products alone.
         scores_flop_per_s: Products of unfused attention. Those in fp32 are bound by math, as
             others are, and not by what they read.
         attention_flop_per_s: Fused attention, forward, long sequences.
@@ -90,6 +92,7 @@ class Rates:
     compute_units: int
     linear_flop_per_s: float
     plain_flop_per_s: float
+    library_flop_per_s: float
     scores_flop_per_s: float
     attention_flop_per_s: float
     context_attention_rate: float
@@ -299,6 +302,9 @@ def _products(
     return {
         "linear_flop_per_s": linear,
         "plain_flop_per_s": plain_rate,
+        "library_flop_per_s": max(
+            plain_rate, peak * calibration.device(device, f"matmul.{precision_class(plain)}")
+        ),
         "scores_flop_per_s": plain_rate if plain is Precision.FP32 else peak * UNFUSED_RATE,
         "attention_flop_per_s": attention * whole,
         "context_attention_rate": min(split / whole, 1.0),

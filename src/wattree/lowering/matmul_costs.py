@@ -52,6 +52,8 @@ def matmul_costs(
             row=m if instruction.phase is InstructionPhase.WEIGHT_GRADIENT else n,
             is_stored=instruction.phase is InstructionPhase.WEIGHT_GRADIENT,
         )
+        if not rates.convolution.kernels.profiled:
+            time_s = np.maximum(time_s, 2.0 * m * n * k * groups / rates.library_flop_per_s)
     else:
         time_s = matmul_time_s(
             m=m,

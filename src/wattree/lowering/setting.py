@@ -304,7 +304,7 @@ def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[Model
     """Return the graph after a compiler's fusion, and the defaults that remain.
 
     The catalog's transformers have operators of several kernels each; how far a compiler merges
-    those is a fitted factor of the software family.
+    those is a fitted factor of the software family. Of other graphs, no step of a module is left.
     """
     if software.fused_convolutions and not software.compiled:
         raise JobError(
@@ -317,4 +317,4 @@ def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[Model
     if not software.compiled or model.own_family:
         return model, software
     merged = fused(model, convolutions=software.fused_convolutions)
-    return merged, replace(software, compiled=False, library_kernels=False)
+    return merged, replace(software, compiled=False, library_kernels=False, written_out=False)
