@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -42,3 +43,17 @@ def test_compiled_families_with_rows_lie_near_each_other() -> None:
     ]
 
     assert own == pytest.approx([COMPILERS] * 2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("traits", "kept"),
+    [
+        ({}, 12.0),
+        ({"compiled": True}, 2.0),
+        ({"compiled": True, "compiled_loss_bytes": 0.0}, 12.0),
+        ({"compiled": True, "loss_bytes_per_logit": 0.0}, 0.0),
+    ],
+)
+def test_torchtitan_compiles_its_loss(traits: dict[str, Any], kept: float) -> None:
+    """Of fp32 logits and their logarithms none is left; a loss in chunks keeps nothing anyway."""
+    assert SOFTWARE["torchtitan"].with_traits(traits).logit_bytes == kept

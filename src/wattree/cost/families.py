@@ -137,6 +137,9 @@ SOFTWARE: Mapping[str, Software] = {
             # (`sdpa_kernel` around `cp_context`, torchtitan/distributed/utils.py).
             context_kernels="ampere",
             loss_bytes_per_logit=12.0,
+            # `build_cross_entropy_loss` compiles the loss with the model (components/loss.py, since
+            # 2025): of its steps in fp32 none is kept besides 16-bit logits.
+            compiled_loss_bytes=2.0,
             **_FSDP,
         ),
         Software(

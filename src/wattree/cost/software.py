@@ -51,6 +51,7 @@ class Software:
         overlap_gradients, overlap_parameters, overlap_tensor, overlap_pipeline: What it hides
             behind compute unless the strategy says otherwise.
         loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
+        compiled_loss_bytes: The same where a compiler merges the loss too; 0: it never does. [B]
         loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
         master_gradient_bytes: fp32 copy of the gradient that the optimizer keeps besides its
@@ -125,6 +126,7 @@ class Software:
     overlap_tensor: bool = False
     overlap_pipeline: bool = True
     loss_bytes_per_logit: float = 5.0
+    compiled_loss_bytes: float = 0.0
     loss_traffic_bytes_per_logit: float = 20.0
     reduce_every_micro_batch: bool = False
     master_gradient_bytes: float = 0.0
@@ -166,6 +168,12 @@ class Software:
     def casts(self) -> bool:
         """Whether matmuls cast what they read: parameters of fp32, under autocast."""
         return self.autocast and self.parameter_bytes >= 4.0
+
+    @property
+    def logit_bytes(self) -> float:
+        """Memory that logits and loss keep, per logit, compiled as they are. [B]"""
+        merged = self.compiled_loss_bytes if self.compiled else 0.0
+        return min(self.loss_bytes_per_logit, merged or self.loss_bytes_per_logit)
 
     @property
     def runs_steps(self) -> bool:

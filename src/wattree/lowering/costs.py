@@ -155,7 +155,7 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
     for index, tensor in enumerate(program.saved):
         width = rates.element_bytes
         if tensor.kind == "logits":
-            width = software.loss_bytes_per_logit
+            width = software.logit_bytes
         elif tensor.kind in {"scores", "sink_scores"}:
             width = _score_bytes(tensor.kind, rates, software)
         elif tensor.kind == "repeats":

@@ -64,6 +64,8 @@ _RECOMPUTE = (
     (r"^selective", "selective"),
 )
 _LANGUAGE = (None, "decoder", "moe")
+#: From when on torchtitan compiles the loss too (pull request 1033).
+_LOSS_COMPILED = "2025-04"
 
 
 def express(
@@ -92,7 +94,7 @@ def express(
         cluster=cluster or row_cluster(cells),
         strategy=StrategyOptions(**keys),
         software=family,
-        traits=_traits(cells),
+        traits=_traits(cells, family),
         left_open=left_open(keys, family),
     )
 
@@ -149,12 +151,14 @@ def _recompute(cells: Cells) -> str | None:
     return None
 
 
-def _traits(cells: Cells) -> dict[str, Any]:
-    """Return what a row says of its software besides its name."""
+def _traits(cells: Cells, family: str) -> dict[str, Any]:
+    """Return what a row says of its software besides its name, its date included."""
     said = f"{cells.row.precision or ''} {cells.row.overlap_fusion or ''}".lower()
     traits: dict[str, Any] = {}
     if "torch.compile" in said:
         traits["compiled"] = True
+        if family == "torchtitan" and (cells.row.source_date or "") < _LOSS_COMPILED:
+            traits["compiled_loss_bytes"] = 0.0
     if re.search(r"fp32 grad", said):
         traits |= {"gradient_bytes": 4.0, "reduce_bytes": 4.0}
     return traits
