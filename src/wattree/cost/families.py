@@ -58,6 +58,9 @@ _FUSING: dict[str, Any] = {
 #: `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
 _MEGATRON: dict[str, Any] = {"broadcasts_data": True}
 
+#: When the compiled loss of a family came (torchtitan: pull request 1033).
+COMPILED_LOSS_SINCE: Mapping[str, str] = {"torchtitan": "2025-04"}
+
 #: Sources of the software defaults: documentation and source of the projects, see docs.
 SOFTWARE: Mapping[str, Software] = {
     family.name: family

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from wattree.cost.families import COMPILED_LOSS_SINCE
 from wattree.hardware import Cluster
 from wattree.job import Job, ModelSource
 from wattree.job.usual import left_open
@@ -64,8 +65,6 @@ _RECOMPUTE = (
     (r"^selective", "selective"),
 )
 _LANGUAGE = (None, "decoder", "moe")
-#: From when on torchtitan compiles the loss too (pull request 1033).
-_LOSS_COMPILED = "2025-04"
 
 
 def express(
@@ -157,7 +156,7 @@ def _traits(cells: Cells, family: str) -> dict[str, Any]:
     traits: dict[str, Any] = {}
     if "torch.compile" in said:
         traits["compiled"] = True
-        if family == "torchtitan" and (cells.row.source_date or "") < _LOSS_COMPILED:
+        if (cells.row.source_date or "") < COMPILED_LOSS_SINCE.get(family, ""):
             traits["compiled_loss_bytes"] = 0.0
     if re.search(r"fp32 grad", said):
         traits |= {"gradient_bytes": 4.0, "reduce_bytes": 4.0}
