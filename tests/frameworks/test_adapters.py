@@ -137,6 +137,13 @@ def test_adapters_are_flags_of_accelerates_script(
     assert peft.adapted_modules(concrete_job(back)) == peft.adapted_modules(concrete_job(asked))
     assert not any("lora" in each for each in found.assumed)
 
+    launch = tmp_path / "out" / "launch.sh"
+    flags = launch.read_text(encoding="utf-8").partition("--lora_target_modules ")
+    listed, _, rest = flags[2].partition(" ")
+    launch.write_text(f"{flags[0]}{flags[1]}{listed.replace(',', ' ')} {rest}", encoding="utf-8")
+    again = import_recipe(launch, "accelerate", node="workstation-rtx-4090")
+    assert job_from_mapping(again.job, "imported").model.lora == lora
+
 
 @pytest.mark.parametrize(
     ("named", "operators", "assumed"),

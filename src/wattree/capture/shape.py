@@ -87,6 +87,7 @@ class TransformerShape:
         joint_projections: The library's module has one linear layer for queries, keys and values
             (and one for a gate and what it multiplies), not one for each.
         stepwise_attention: It does not run on PyTorch's SDPA, and keeps all scores.
+        casts_softmax: Where it does so, its softmax of 16-bit scores is in fp32.
         concatenated_rotary: Its rotations end in a concatenation, as partial ones do.
         qkv_bias, attention_out_bias, mlp_bias, head_bias: Linear layers that have a bias.
         positions: See `CHOICES`.
@@ -151,6 +152,7 @@ class TransformerShape:
     parallel_norms: int = 1
     joint_projections: bool = False
     stepwise_attention: bool = False
+    casts_softmax: bool = True
     concatenated_rotary: bool = False
     qkv_bias: bool = False
     attention_out_bias: bool = False

@@ -52,6 +52,8 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
     return ModelGraph(
         own_family=True,
         stepwise_attention=shape.stepwise_attention,
+        casts_softmax=shape.casts_softmax,
+        drops_scores=shape.attention_dropout > 0.0 and not shape.attention_sinks,
         name=shape.name,
         architecture=shape.architecture,
         blocks=blocks,

@@ -23,11 +23,12 @@ _UNFUSED_FORWARD_BYTES, _UNFUSED_BACKWARD_BYTES = 13.0, 17.0
 #: under autocast softmax is in fp32, with casts before and after it.
 _LIBRARY_FORWARD, _LIBRARY_BACKWARD = 6.0, 9.0
 _AUTOCAST_FORWARD_BYTES, _AUTOCAST_BACKWARD_BYTES = 28.0, 36.0
-#: The same of modules written out in Python, which also add a mask and run softmax in fp32
-#: (`eager_attention_forward` of transformers 5.23): forward and backward in fp32, in 16 bits and
-#: under autocast, and those of dropout. Counted as in tests/cost/test_written_attention.py.
+#: The same of modules written out in Python, which also add a mask (`eager_attention_forward` of
+#: transformers 5.23): forward and backward in fp32, in 16 bits with softmax in fp32, in 16 bits
+#: alone, and under autocast; and those of dropout (tests/cost/test_written_attention.py).
 _WRITTEN_FULL, _DROPOUT_FULL = (32.0, 36.0), (9.0, 9.0)
 _WRITTEN_HALF, _DROPOUT_HALF = (32.0, 36.0), (5.0, 5.0)
+_WRITTEN_PLAIN = (16.0, 18.0)
 _WRITTEN_AUTOCAST, _DROPOUT_AUTOCAST = (28.0, 36.0), (9.0, 9.0)
 _FULL_BYTES = 4.0
 
@@ -78,17 +79,18 @@ def unfused_score_bytes(
 
 
 def written_score_bytes(
-    *, backward: bool, autocast: bool, dropped: bool, element_bytes: float
+    *, backward: bool, autocast: bool, casts: bool, dropped: bool, element_bytes: float
 ) -> float:
     """Return the memory traffic of one score where a module runs a kernel for every step. [B]
 
     Args:
         backward: Of the gradients.
         autocast: Products alone are in 16 bits.
+        casts: Softmax of scores in 16 bits is in fp32.
         dropped: Some scores are dropped.
         element_bytes: Width of an activation. [B]
     """
-    steps, dropout = _WRITTEN_HALF, _DROPOUT_HALF
+    steps, dropout = _WRITTEN_HALF if casts else _WRITTEN_PLAIN, _DROPOUT_HALF
     if element_bytes >= _FULL_BYTES:
         steps, dropout = _WRITTEN_FULL, _DROPOUT_FULL
     elif autocast:

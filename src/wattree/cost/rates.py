@@ -299,12 +299,12 @@ def _products(
         for kernels in (software.attention_kernels, software.context_kernels)
     )
     plain_rate = _product_rate(device, plain, calibration) * math
+    item = f"matmul.{precision_class(plain)}"  # at most the peak where none were measured
+    alone = calibration.device(device, item) if calibration.own(device, item, 0.0) else 1.0
     return {
         "linear_flop_per_s": linear,
         "plain_flop_per_s": plain_rate,
-        "library_flop_per_s": max(
-            plain_rate, peak * calibration.device(device, f"matmul.{precision_class(plain)}")
-        ),
+        "library_flop_per_s": max(plain_rate, peak * alone),
         "scores_flop_per_s": plain_rate if plain is Precision.FP32 else peak * UNFUSED_RATE,
         "attention_flop_per_s": attention * whole,
         "context_attention_rate": min(split / whole, 1.0),

@@ -39,6 +39,8 @@ class Software:
             parameters are steps in Python that each keep their result; with `compiled` not.
         library_modules: Models are those of the transformers library, some of which it runs without
             a fused kernel of attention.
+        casts_softmax: Attention written out runs softmax in fp32 whatever the scores have.
+        drops_scores: Attention written out drops some scores.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
         frozen_bytes: The same of a frozen parameter that is not gathered; 0: as trained ones.
         master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.
@@ -114,6 +116,8 @@ class Software:
     compiled: bool = False
     written_out: bool = False
     library_modules: bool = False
+    casts_softmax: bool = True
+    drops_scores: bool = True
     parameter_bytes: float = 2.0
     frozen_bytes: float = 0.0
     master_bytes: float = 4.0
@@ -173,7 +177,7 @@ class Software:
     def logit_bytes(self) -> float:
         """Memory that logits and loss keep, per logit, compiled as they are. [B]"""
         merged = self.compiled_loss_bytes if self.compiled else 0.0
-        return min(self.loss_bytes_per_logit, merged or self.loss_bytes_per_logit)
+        return merged or self.loss_bytes_per_logit
 
     @property
     def runs_steps(self) -> bool:
@@ -210,6 +214,8 @@ class Software:
         changes = dict(traits)
         if "parameter_bytes" in changes:  # said of all
             changes.setdefault("frozen_bytes", 0.0)
+        if "loss_bytes_per_logit" in changes:
+            changes.setdefault("compiled_loss_bytes", 0.0)
         return replace(self, **changes)
 
 

@@ -39,12 +39,14 @@ _WITHOUT_EFFECT: Final = {"lora_alpha"}
 
 
 def read_flags(path: Path) -> dict[str, Any]:
-    """Return the flags of the command in a file: one value each, or true for none."""
+    """Return the flags of the command in a file: one value each but for modules, true for none."""
     found = {}
     for name, value in shell_flags(read_text(path)).items():
         # Behind the value of the last flag of a launcher stand the script, or further flags.
         first = value[0] if isinstance(value, list) else value
         found[name] = True if first == "$@" else scalar(first)
+        if name == "lora_target_modules" and isinstance(value, list):
+            found[name] = [each for word in value if word != "$@" for each in word.split(",")]
     return found
 
 

@@ -48,6 +48,8 @@ def read(settings: Settings) -> Imported:
     components = settings.value("compile.components", ["model", "loss"])
     compiled = settings.flag("compile.enable") and "model" in components
     precision, traits = _precision(settings)
+    if compiled and "loss" not in components:
+        traits = {**traits, "compiled_loss_bytes": 0.0}
     return Imported(
         model=model,
         data={"sequence_length": settings.count("training.seq_len", 2048), **data},

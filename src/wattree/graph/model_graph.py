@@ -118,6 +118,8 @@ class ModelGraph:
         own_family: Its operators are those of Wattree's own transformers, several kernels each and
             called the same in every model; otherwise they are what a module dispatched.
         stepwise_attention: In the transformers library it does not run on PyTorch's SDPA.
+        casts_softmax: Where it runs step by step there, softmax of 16-bit scores is in fp32.
+        drops_scores: Some scores of attention are dropped.
     """
 
     name: str
@@ -132,6 +134,8 @@ class ModelGraph:
     inputs: tuple[Extent, ...] = ()
     own_family: bool = False
     stepwise_attention: bool = False
+    casts_softmax: bool = True
+    drops_scores: bool = True
 
     def __post_init__(self) -> None:
         for instance in self.instances:

@@ -110,7 +110,8 @@ def _unfused_costs(
     each = written_score_bytes(
         backward=backward,
         autocast=autocast,
-        dropped=not instruction.weights,  # attention to sinks drops nothing
+        casts=software.casts_softmax,
+        dropped=software.drops_scores,
         element_bytes=rates.element_bytes,
     )
     together, each = together * (1.0 - rates.written_out), each * rates.written_out

@@ -183,11 +183,13 @@ def _score_bytes(kind: str, rates: Rates, software: Software) -> float:
     if kind == "sink_scores":
         is_cast = software.autocast and rates.element_bytes < _FULL_BYTES
         return rates.element_bytes + (_FULL_BYTES if is_cast else 0.0)
-    # Softmax of autocast, and of the transformers library in any case, is in fp32; else 2 + 1 + 2
-    # bytes in 16 bits (Korthikanti 2022, eq. 1).
-    is_wide = software.written_out or (software.library_kernels and software.autocast)
+    # Softmax of autocast, and of most of the transformers library's models, is in fp32; else 2 + 1
+    # + 2 bytes in 16 bits (Korthikanti 2022, eq. 1).
+    is_cast = software.written_out and software.casts_softmax
+    is_wide = is_cast or (software.autocast and (software.written_out or software.library_kernels))
     softmax = max(rates.element_bytes, _FULL_BYTES if is_wide else 0.0)
-    return softmax + 1.0 + rates.element_bytes
+    mask = 1.0 if software.drops_scores or not software.written_out else 0.0
+    return softmax + mask + rates.element_bytes
 
 
 def _left_out(rates: Rates, software: Software) -> frozenset[str]:

@@ -206,7 +206,12 @@ def _software_of(job: Job, model: ModelGraph) -> Software:
     software = software.with_traits(job.traits)
     if _keeps_scores(software, model) and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
-    return software
+    trains = job.workload is WorkloadKind.TRAIN
+    return replace(
+        software,
+        casts_softmax=software.casts_softmax and model.casts_softmax,
+        drops_scores=software.drops_scores and model.drops_scores and trains,
+    )
 
 
 def _keeps_scores(software: Software, model: ModelGraph) -> bool:

@@ -147,10 +147,10 @@ def mixed_near(
 def fitting_s(
     setting: Setting, base: StrategyOptions, constraints: Constraints, shared: Shared
 ) -> float:
-    """Return the least step time of a strategy with as many changes as make it fit. [s]
+    """Return about the step time of a strategy with as many changes as make it fit. [s]
 
-    In closed form, as if every block could be changed by itself and changes added up; infinite if
-    changing all blocks is not enough.
+    In closed form, as if blocks were alike, each could be changed by itself, and changes added up;
+    infinite if changing all blocks is not enough.
     """
 
     def estimated(**changes: str) -> tuple[float, float]:

@@ -18,17 +18,23 @@ _WIDE_NORMS: Mapping[str, Any] = {"norm_steps": "fp32"}
 _CONCATENATED: Mapping[str, Any] = {"concatenated_rotary": True}
 #: `_supports_sdpa = False`: attention is "eager" unless the user asks for another kernel.
 _STEPWISE: Mapping[str, Any] = {"stepwise_attention": True}
+#: `eager_attention_forward` without `dtype=torch.float32` in its softmax.
+_PLAIN: Mapping[str, Any] = {"casts_softmax": False}
 
 LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
+    "bart": _PLAIN,
+    "bert": _PLAIN,
     "bloom": {**_JOINT, **_STEPWISE},
     "cohere": {"norm_steps": "fp32_steps"},
     "dbrx": _JOINT,
-    "deberta-v2": _STEPWISE,
-    "falcon": _JOINT,
+    "deberta-v2": {**_STEPWISE, **_PLAIN},
+    "distilbert": _PLAIN,
+    "electra": _PLAIN,
+    "falcon": {**_JOINT, **_PLAIN},
     "gemma": _WIDE_NORMS,
     "gemma2": {**_WIDE_NORMS, **_STEPWISE},
     "gemma3_text": _WIDE_NORMS,
-    "gpt2": _JOINT,
+    "gpt2": {**_JOINT, **_PLAIN},
     "gpt_bigcode": _JOINT,
     "gpt_neo": _STEPWISE,
     "gpt_neox": {**_JOINT, **_CONCATENATED},
@@ -36,14 +42,16 @@ LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
     "gptj": _STEPWISE,
     "modernbert": _JOINT,
     "mpt": {**_JOINT, **_STEPWISE},
-    "mt5": _WIDE_NORMS,
+    "mt5": {**_WIDE_NORMS, **_PLAIN},
     "nemotron": _CONCATENATED,
     "olmo": _WIDE_NORMS,
     "olmo2": _WIDE_NORMS,
     "phi": _CONCATENATED,
     "phi3": {**_JOINT, **_CONCATENATED},
+    "roberta": _PLAIN,
     "stablelm": _CONCATENATED,
-    "t5": _WIDE_NORMS,
+    "t5": {**_WIDE_NORMS, **_PLAIN},
+    "whisper": _PLAIN,
 }
 #: Families without a `base_model_tp_plan`, by which the library splits matmuls over tensor ranks.
 _NO_TENSOR_PLAN: Final = frozenset(

@@ -156,7 +156,7 @@ def _traits(cells: Cells, family: str) -> dict[str, Any]:
     traits: dict[str, Any] = {}
     if "torch.compile" in said:
         traits["compiled"] = True
-        if (cells.row.source_date or "") < COMPILED_LOSS_SINCE.get(family, ""):
+        if (date := cells.row.source_date) and date < COMPILED_LOSS_SINCE.get(family, ""):
             traits["compiled_loss_bytes"] = 0.0
     if re.search(r"fp32 grad", said):
         traits |= {"gradient_bytes": 4.0, "reduce_bytes": 4.0}
