@@ -210,33 +210,30 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
     except OSError as error:
         raise OutputError(f"cannot read '{path}': {error.strerror}") from error
     except JsonTextError as error:
-        raise OutputError(f"cannot compare '{path}': {error}") from error
+        raise _incomparable(path, str(error)) from error
     whole = _plan_of(found)
     is_plan = "ranked" in whole or "tried" in found
     if is_plan and (form := whole.get("schema", found.get("schema"))) != SCHEMA:
         what = "is missing" if form is None else f"found {form!r}"
-        raise OutputError(
-            f"cannot compare '{path}': schema: {what}, expected '{SCHEMA}': the plan is of another "
-            "version of Wattree; plan the job again"
-        )
+        why = "the plan is of another version of Wattree; plan the job again"
+        raise _incomparable(path, f"schema: {what}, expected '{SCHEMA}': {why}")
     figures = _best_of(whole)
-    if is_plan and (figures is whole or figures is found):
-        raise OutputError(
-            f"cannot compare '{path}': no strategy of that plan meets its constraints"
-        )
-    missing = [name for name in _NEEDED if not _has(figures, name)]
-    if missing:
-        raise OutputError(
-            f"cannot compare '{path}': found no number for {', '.join(missing)}; expected a job "
-            "(YAML), or the JSON of 'wattree simulate', 'train' or 'plan'"
-        )
+    if is_plan and figures is whole:
+        raise _incomparable(path, "no strategy of that plan meets its constraints")
+    if missing := [name for name in _NEEDED if not _has(figures, name)]:
+        asked = "a job (YAML), or the JSON of 'wattree simulate', 'train' or 'plan'"
+        raise _incomparable(path, f"found no number for {', '.join(missing)}; expected {asked}")
     if odd := [".".join(place) for place in _OPTIONAL if not _is_number_or_none(figures, place)]:
-        raise OutputError(f"cannot compare '{path}': {', '.join(odd)}: expected a number")
+        raise _incomparable(path, f"{', '.join(odd)}: expected a number")
     if odd := [".".join(place) for place in _BREAKDOWNS if not _adds_up(figures, place)]:
-        raise OutputError(f"cannot compare '{path}': {', '.join(odd)}: expected numbers by name")
+        raise _incomparable(path, f"{', '.join(odd)}: expected numbers by name")
     if not _are_spans(figures.get("interval")):
-        raise OutputError(f"cannot compare '{path}': interval: expected [low, high] by name")
+        raise _incomparable(path, "interval: expected [low, high] by name")
     return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
+
+
+def _incomparable(path: Path, why: str) -> OutputError:
+    return OutputError(f"cannot compare '{path}': {why}")
 
 
 def _plan_of(found: dict[str, Any]) -> dict[str, Any]:
