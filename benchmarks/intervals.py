@@ -4,32 +4,51 @@
 
 DIR holds `throughput_llm.csv`, `throughput_vision_dlrm.csv` and `memory.csv`; without it the
 bundled rows are used. Rows are left out by source, device, scale, model family and at random.
-`--fit P` writes the calibration with residuals that put 80 % of the rows of each class inside.
+Runs of published reports are in no fit of constants; they alone tell how far software that nobody
+knows and forms of training without rows are off, and each publisher's are judged by the spreads
+that the others give. `--fit P` writes the calibration with residuals that put 80 % of the rows of
+each class inside.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.frame import plain_table, report_parser, show_report
-from wattree.accounts.interval import DEVIATIONS
+from wattree import job_from_mapping
+from wattree.accounts.interval import DEVIATIONS, constants_of, facts_of
+from wattree.accounts.known import measured_of
 from wattree.arrays import Floats
-from wattree.cost import load_calibration
+from wattree.cost import Calibration, load_calibration
+from wattree.files import read_yaml
+from wattree.lowering.setting import setting_of
+from wattree.predict.left_open import decided
+from wattree.predict.simulate import predicted
+from wattree.units import parse_quantity
 from wattree.validation.calibration_file import write_calibration
-from wattree.validation.coverage import deviation_of, with_residuals
+from wattree.validation.coverage import deviation_of, fitted_spreads, with_residuals
 from wattree.validation.fitting import fitted_groups, memory_rows
-from wattree.validation.left_out import LeftOutError, left_out_errors
+from wattree.validation.left_out import (
+    PUBLISHED,
+    UnseenError,
+    left_out_errors,
+    unseen_error,
+)
 from wattree.validation.memory_coverage import LeftOutMemory, left_out_memory
 from wattree.validation.rows import bundled_rows, read_rows
 
 FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv", "memory.csv")
 COMMAND = "python -m benchmarks.intervals DIR --fit"
+#: Runs of published reports that no row file has.
+REPORTS = tuple(sorted((Path(__file__).parents[1] / "validation").glob("reports*.yaml")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +87,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for fitted in fitted_groups(rows, constants, progress=_progress):
         errors += list(left_out_errors(fitted, _progress))
     measured = memory_rows(rows, constants, progress=_progress)
+    published = list(published_errors(constants))
     if options.fit is not None:
-        constants = with_residuals(constants, errors, measured, command=COMMAND)
+        constants = with_residuals(
+            constants, errors, measured, published=published, command=COMMAND
+        )
         write_calibration(options.fit, constants, constants.left_out)
     spreads = dict(constants.residuals.spreads)
     memory = left_out_memory([row for _, row in measured], constants)
-    found = coverages(errors, spreads) + memory_coverages(memory, spreads)
+    found = coverages(errors, spreads) + judged_by_others(errors, published)
+    found += memory_coverages(memory, spreads)
     show(found, spreads, options.json_path)
     return 0
 
 
-def coverages(errors: Iterable[LeftOutError], spreads: Mapping[str, float]) -> list[Coverage]:
+def published_errors(constants: Calibration) -> Iterator[UnseenError]:
+    """Yield the error of each published training run that has a step time."""
+    for path in REPORTS:
+        for report in read_yaml(path)["reports"]:
+            if "step_time" not in report or "workload" in report["job"]:
+                continue
+            job = job_from_mapping(report["job"], source=report["name"])
+            setting = decided(setting_of(job, constants))
+            result = predicted(setting, setting.job.strategy, detail=False).result
+            device = job.cluster.pools[0].node.device
+            facts = facts_of(setting, device, result.ranks)
+            yield unseen_error(
+                math.log(result.step_time_s / parse_quantity(report["step_time"], "s")),
+                facts,
+                result.interval_parts,
+                constants_of(setting, device),
+                measured_of(constants.residuals, facts.kind),
+                case=(PUBLISHED, _publisher(report["source"])),
+            )
+
+
+def _publisher(source: str) -> str:
+    """Return who published a run: the owner of a repository, or the first words of a citation."""
+    owner = re.search(r"github:([^/]+)", source)
+    return owner.group(1) if owner else re.split(r"[,/(]", source)[0]
+
+
+def judged_by_others(
+    errors: Sequence[UnseenError], published: Sequence[UnseenError]
+) -> list[Coverage]:
+    """Return how often intervals hold on published runs, by spreads without their publisher's."""
+    groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for publisher in sorted({each.group for each in published}):
+        others = [each for each in published if each.group != publisher]
+        spreads = fitted_spreads([*errors, *others])
+        for each in published:
+            if each.group == publisher:
+                for known in ("all", each.known.label):
+                    groups[known].append((each.error, deviation_of(each, spreads)))
+    return [
+        _coverage(PUBLISHED, known, *np.array(pairs).T) for known, pairs in sorted(groups.items())
+    ]
+
+
+def coverages(errors: Iterable[UnseenError], spreads: Mapping[str, float]) -> list[Coverage]:
     """Return how often intervals hold, by hold-out and by class of evidence."""
-    groups: dict[tuple[str, str], list[LeftOutError]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[UnseenError]] = defaultdict(list)
     for each in errors:
         for hold_out in (each.hold_out, "all"):
             for known in ("all", each.known.label):

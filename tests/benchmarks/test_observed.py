@@ -23,7 +23,7 @@ from wattree.validation.left_out import LeftOutError
 #: Residuals under which what a group errs by alike is wide.
 SPREADS = {
     "step_time_s.kind.language": 0.1,
-    "step_time_s.software.generic": 0.1,
+    "step_time_s.language.software.unmeasured": 0.1,
     "step_time_s.observed.language": 0.05,
 }
 
@@ -36,6 +36,7 @@ def left_out(error: float, *, number: int = 0, source: str = "one", **changes: A
     )
     facts = JobFacts(
         kind=changes.pop("kind", "language"),
+        form="decoder",
         vocabulary=32000.0,
         software="accelerate",
         device="h100-sxm-80gb",
@@ -51,7 +52,7 @@ def left_out(error: float, *, number: int = 0, source: str = "one", **changes: A
         "parts": parts,
         "at_levels": parts,
         "levels": {"products": "device"},
-        "known": EvidenceClass(kind=facts.kind, level="device", software="generic"),
+        "known": EvidenceClass(kind=facts.kind, level="device", software="unmeasured"),
     }
     return LeftOutError(**{**found, **changes})
 

@@ -44,7 +44,7 @@ def sample() -> list[LeftOutError]:
     random = np.random.default_rng(3)
     draw = lambda scale: scale * float(random.standard_t(3))  # noqa: E731 - short
     far = EvidenceClass(kind="language", level="pooled", software="measured")
-    unknown = EvidenceClass(kind="language", level="device", software="generic")
+    unknown = EvidenceClass(kind="language", level="device", software="unmeasured")
     rows = [left_out(draw(0.05)) for _ in range(300)]
     rows += [left_out(draw(0.15), hold_out="device", level="pooled", known=far) for _ in range(200)]
     return rows + [left_out(draw(0.1), hold_out="family", known=unknown) for _ in range(200)]
@@ -60,7 +60,7 @@ def test_each_class_is_covered() -> None:
         ("all", "all"),
         ("source", "language, device, measured"),
         ("device", "language, pooled, measured"),
-        ("family", "language, device, generic"),
+        ("family", "language, device, unmeasured"),
     ):
         assert found[hold_out, known] == pytest.approx(0.8, abs=0.015)
 
@@ -69,7 +69,7 @@ def test_what_is_farther_is_wider() -> None:
     """Of levels, and of software without rows."""
     spreads = fitted_spreads(sample())
 
-    assert spreads["step_time_s.level.pooled"] > spreads["step_time_s.level.die"]
+    assert spreads["step_time_s.language.level.pooled"] > spreads["step_time_s.language.level.die"]
     near, far = left_out(0.0), left_out(0.0, level="pooled")
     assert deviation_of(far, spreads) > deviation_of(near, spreads) > 0.02
 

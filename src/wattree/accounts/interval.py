@@ -103,7 +103,7 @@ def spread_of(
     if found is None:
         return _DATASHEET
     own = found.constant.spread or _UNSTATED.get(found.constant.evidence, _DATASHEET)
-    return math.hypot(own, spreads.get(f"step_time_s.level.{measured.level(found, device)}", 0.0))
+    return math.hypot(own, measured.level_spread(measured.level(found, device), spreads))
 
 
 def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
@@ -111,11 +111,26 @@ def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
     language = "experts" if setting.has_experts else "language"
     return JobFacts(
         kind=language if setting.model.own_family else "network",
+        form=_form(setting),
         vocabulary=float(setting.model.vocabulary),
         software=setting.software.name,
         device=device.name,
         devices=devices,
     )
+
+
+def _form(setting: Setting) -> str:
+    """Return what is trained, as `JobFacts` names it."""
+    source = setting.job.model
+    if source.lora is not None or source.freeze:
+        return "part"
+    if not setting.model.own_family:
+        return "network"
+    operators = (each for block in setting.model.blocks.values() for each in block.operators)
+    causal = [each.mask.causal for each in operators if each.mask is not None]
+    if not causal:
+        return "recurrent"
+    return "decoder" if all(causal) else "encoder"
 
 
 def left_open_spreads(assumed: Iterable[str]) -> tuple[float, ...]:
@@ -164,7 +179,7 @@ def interval_parts(
         constants: That stand for each class.
     """
     residuals = setting.calibration.residuals
-    measured, spreads = measured_of(residuals), residuals.spreads
+    measured, spreads = measured_of(residuals, facts.kind), residuals.spreads
     known = facts.known(measured, shares, constants)
     found = constant_parts(shares, constants, facts.device, measured, spreads)
     trains = setting.job.workload is WorkloadKind.TRAIN

@@ -17,8 +17,19 @@ LEVELS = ("device", "die", "architecture", "pooled")
 _PADDING = 0.05
 #: A job up to this many times as large as any measured one is within their sizes.
 _WITHIN = 1.5
+#: What a group of models has rows of, as a calibration keeps it.
+ROWS = ("software", "devices", "forms", "models", "largest")
+#: The family of software that no job names and nobody knows.
+GENERIC = "generic"
+#: What is known of software, most first.
+SOFTWARE = ("measured", "unmeasured", GENERIC)
 #: Lower bound of the error of one step predicted from another: runs vary, and models have errors.
 _LEAST_NOISE = 0.01
+
+
+def group_of(kind: str) -> str:
+    """Return the group of a kind of models: constants of `language` and `network` differ."""
+    return "network" if kind == "network" else "language"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +39,9 @@ class EvidenceClass:
     Attributes:
         kind: `language`, `experts` or `network`.
         level: At which the look-up found the rates that most of the step rests on.
-        software: `measured` or `generic`.
+        software: `measured`; `unmeasured`, a family without rows; or `generic`, no known one.
         model: `known` if a model of its kind and vocabulary has rows, else `new`.
+        form: `known` if jobs of its form have rows, else `new` (see `JobFacts`).
         size: `within` that of measured jobs, or `beyond`, in devices.
         observed: Whether the constants rest on the user's own runs of such jobs.
     """
@@ -38,6 +50,7 @@ class EvidenceClass:
     level: str
     software: str
     model: str = "known"
+    form: str = "known"
     size: str = "within"
     observed: bool = False
 
@@ -46,16 +59,26 @@ class EvidenceClass:
         """All in words, what is usual left out."""
         words = [self.kind, self.level, self.software]
         words += ["new model"] if self.model == "new" else []
+        words += ["new form"] if self.form == "new" else []
         words += ["larger"] if self.size == "beyond" else []
         words += ["own runs"] if self.observed else []
         return ", ".join(words)
 
     def residual(self, spreads: Mapping[str, float]) -> float:
         """Return the spread of what constants leave of the errors of such step times."""
-        classes = ("kind", "software", "model", "size")
-        return math.hypot(
-            *(spreads.get(f"step_time_s.{name}.{getattr(self, name)}", 0.0) for name in classes)
-        )
+        return math.hypot(*(spreads.get(name, 0.0) for name in self.classes.values()))
+
+    @property
+    def classes(self) -> dict[str, str]:
+        """The classes of evidence that add to the residual, each with the name of its spread."""
+        group = group_of(self.kind)
+        return {
+            "kind": f"step_time_s.kind.{self.kind}",
+            "software": f"step_time_s.{group}.software.{self.software}",
+            "model": f"step_time_s.{self.kind}.model.{self.model}",
+            "form": f"step_time_s.{group}.form.{self.form}",
+            "size": f"step_time_s.{group}.size.{self.size}",
+        }
 
     def noise(self, spreads: Mapping[str, float]) -> float:
         """Return the error of one run predicted from another, apart from their common constants.
@@ -81,39 +104,52 @@ class EvidenceClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRows:
-    """Devices, software and models with measured rows.
+    """Devices, software and models of one group with measured rows.
 
     Attributes:
+        group: `language` or `network`.
         software: Families.
         devices: Types.
+        forms: Of jobs.
         models: Kind and vocabulary of each model.
         largest: Devices of the largest job.
     """
 
+    group: str
     software: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
+    forms: frozenset[str] = frozenset()
     models: frozenset[tuple[str, float]] = frozenset()
     largest: float = 0.0
 
     @classmethod
-    def of(cls, rows: Mapping[str, Iterable[str]]) -> KnownRows:
-        """Return what `rows` of a calibration's residuals say."""
-        models = [model.rpartition(" ") for model in rows.get("models", ())]
+    def of(cls, group: str, rows: Mapping[str, Iterable[str]]) -> KnownRows:
+        """Return what `rows` of a calibration's residuals say of a group."""
+        own = {name: rows.get(f"{group}.{name}", ()) for name in ROWS}
+        models = [model.rpartition(" ") for model in own["models"]]
         return cls(
-            software=frozenset(rows.get("software", ())),
-            devices=frozenset(rows.get("devices", ())),
+            group=group,
+            software=frozenset(own["software"]),
+            devices=frozenset(own["devices"]),
+            forms=frozenset(own["forms"]),
             models=frozenset((kind, float(size)) for kind, _, size in models),
-            largest=max((float(size) for size in rows.get("largest", ())), default=0.0),
+            largest=max((float(size) for size in own["largest"]), default=0.0),
         )
 
     def as_rows(self) -> dict[str, tuple[str, ...]]:
         """Return it as a calibration keeps it."""
-        return {
+        own = {
             "software": tuple(sorted(self.software)),
             "devices": tuple(sorted(self.devices)),
+            "forms": tuple(sorted(self.forms)),
             "models": tuple(f"{kind} {size:.0f}" for kind, size in sorted(self.models)),
             "largest": (f"{self.largest:g}",),
         }
+        return {f"{self.group}.{name}": own[name] for name in ROWS}
+
+    def level_spread(self, level: str, spreads: Mapping[str, float]) -> float:
+        """Return what is added to the spread of a constant that is found at a level."""
+        return spreads.get(f"step_time_s.{self.group}.level.{level}", 0.0)
 
     def knows_model(self, kind: str, vocabulary: float) -> bool:
         """Return whether a model of that kind and vocabulary has rows."""
@@ -134,13 +170,14 @@ class KnownRows:
 
 
 @lru_cache(maxsize=8)
-def _measured(rows: tuple[tuple[str, tuple[str, ...]], ...]) -> KnownRows:
-    return KnownRows.of(dict(rows))
+def _measured(group: str, rows: tuple[tuple[str, tuple[str, ...]], ...]) -> KnownRows:
+    return KnownRows.of(group, dict(rows))
 
 
-def measured_of(residuals: Residuals) -> KnownRows:
-    """Return what has rows in the fit of a calibration."""
-    return _measured(tuple((name, tuple(known)) for name, known in residuals.rows.items()))
+def measured_of(residuals: Residuals, kind: str) -> KnownRows:
+    """Return what has rows in the fit of a calibration, for models of a kind."""
+    rows = tuple((name, tuple(known)) for name, known in residuals.rows.items())
+    return _measured(group_of(kind), rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +186,9 @@ class JobFacts:
 
     Attributes:
         kind: Of its model.
+        form: What is trained: all weights of a causal `decoder`, of an `encoder` (not all of its
+            attention is causal), of a `recurrent` model (without attention) or of a `network`, or
+            a `part` of the weights, such as adapters.
         vocabulary: Of its model; 0 without one.
         software: Its family.
         device: Type of its slowest ranks.
@@ -156,6 +196,7 @@ class JobFacts:
     """
 
     kind: str
+    form: str
     vocabulary: float
     software: str
     device: str
@@ -174,7 +215,13 @@ class JobFacts:
         return EvidenceClass(
             kind=self.kind,
             level=level if level in LEVELS else LEVELS[-1],
-            software="measured" if self.software in measured.software else "generic",
+            software=self._software(measured),
             model="known" if measured.knows_model(self.kind, self.vocabulary) else "new",
+            form="known" if self.form in measured.forms else "new",
             size="within" if self.devices <= _WITHIN * measured.largest else "beyond",
         )
+
+    def _software(self, measured: KnownRows) -> str:
+        if self.software in measured.software:
+            return "measured"
+        return GENERIC if self.software == GENERIC else "unmeasured"

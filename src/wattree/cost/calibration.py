@@ -53,15 +53,22 @@ LEARNED_ITEMS = (
 )
 
 #: Classes of evidence that have a residual, by quantity: what is known of the kind of model, of the
-#: software, of the device (by the level at which its constants are found), of two strategies of one
-#: job, of what runs of the user's own do not tell of others, and of memory by the tool that reads
-#: it.
+#: device (by the level at which its constants are found), of the software, of the model and of what
+#: is trained, for language models and for networks; of two strategies of one job, of what runs of
+#: the user's own do not tell of others, and of memory by the tool that reads it.
 RESIDUAL_NAMES = (
     *(f"step_time_s.kind.{kind}" for kind in ("language", "experts", "network")),
-    *(f"step_time_s.level.{level}" for level in ("device", "die", "architecture", "pooled")),
-    *(f"step_time_s.software.{known}" for known in ("measured", "generic")),
-    *(f"step_time_s.model.{known}" for known in ("known", "new")),
-    *(f"step_time_s.size.{known}" for known in ("within", "beyond")),
+    *(
+        f"step_time_s.{group}.{known}"
+        for group in ("language", "network")
+        for known in (
+            *(f"level.{level}" for level in ("device", "die", "architecture", "pooled")),
+            *(f"software.{known}" for known in ("measured", "unmeasured", "generic")),
+            "form.new",
+            "size.beyond",
+        )
+    ),
+    *(f"step_time_s.{kind}.model.new" for kind in ("language", "experts", "network")),
     *(
         f"step_time_s.{role}.{kind}"
         for role in ("observed", "observation")
@@ -122,8 +129,9 @@ class Residuals:
     Attributes:
         spreads: Class of evidence → standard deviation of the logarithm of what is left, of a
             normal distribution that has 80 % where the errors have it.
-        rows: What has measured rows: `software`, `devices`, `models` (kind and vocabulary), the
-            `largest` job in devices, and `memory_software`.
+        rows: What has measured rows, of `language` models and of a `network`: their `software`,
+            `devices`, `forms`, `models` (kind and vocabulary) and the `largest` job in devices; and
+            `memory_software`.
         command: That remakes them.
     """
 

@@ -51,7 +51,7 @@ def step_observation(setting: Setting, result: Result, measured_s: float) -> Obs
     device = setting.job.cluster.pools[0].node.device
     facts, constants = facts_of(setting, device, result.ranks), constants_of(setting, device)
     residuals = setting.calibration.residuals
-    measured, spreads = measured_of(residuals), residuals.spreads
+    measured, spreads = measured_of(residuals, facts.kind), residuals.spreads
     parts = {name: part for name, part in result.interval_parts.items() if name in constants}
     shares = {name: part.share for name, part in parts.items()}
     known = facts.known(measured, shares, constants)

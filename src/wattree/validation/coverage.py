@@ -8,17 +8,17 @@ quantile). Classes are fitted in turn until they stand still.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from wattree.accounts.interval import DEVIATIONS, PROBABILITY
-from wattree.accounts.known import LEVELS
+from wattree.accounts.known import GENERIC, LEVELS, SOFTWARE, EvidenceClass, group_of
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
-from wattree.validation.left_out import LeftOutError, measured_by
+from wattree.validation.left_out import PUBLISHED, LeftOutError, UnseenError, measured_by
 from wattree.validation.memory_fit import MemoryRow
 from wattree.validation.rows import choice_of
 
@@ -28,21 +28,21 @@ _LEAST_ROWS = 8
 _TIME = "step_time_s"
 
 
-def deviation_of(each: LeftOutError, spreads: Mapping[str, float]) -> float:
+def deviation_of(each: UnseenError, spreads: Mapping[str, float]) -> float:
     """Return the standard deviation of a left-out row's prediction under residual `spreads`."""
+    group = group_of(each.known.kind)
     own = [
-        part.share
-        * math.hypot(part.spread, spreads.get(f"{_TIME}.level.{each.levels.get(name)}", 0.0))
+        part.share * math.hypot(part.spread, spreads.get(_level(group, each.levels.get(name)), 0.0))
         for name, part in each.parts.items()
     ]
     return math.hypot(*own, each.known.residual(spreads))
 
 
-def fitted_spreads(errors: Sequence[LeftOutError]) -> dict[str, float]:
+def fitted_spreads(errors: Sequence[UnseenError]) -> dict[str, float]:
     """Return class of evidence → residual spread of step times."""
     members = _members(errors)
     weights = _weights(errors)
-    spreads = dict.fromkeys(members, 0.05) | {f"{_TIME}.software.measured": 0.0}
+    spreads = dict.fromkeys(members, 0.05)
     for _ in range(_ROUNDS):
         for name, chosen in members.items():
             own = [errors[i] for i in chosen]
@@ -56,34 +56,48 @@ def fitted_spreads(errors: Sequence[LeftOutError]) -> dict[str, float]:
     return _ordered(spreads)
 
 
-def _members(errors: Sequence[LeftOutError]) -> dict[str, list[int]]:
+def _members(errors: Sequence[UnseenError]) -> dict[str, list[int]]:
     """Return class of evidence → the rows that its spread is fitted to.
 
     Jobs like measured ones say what is left of each kind of model; the others, what is added by the
-    first of what is not measured: device, software, size, model.
+    first of what is not measured: form, software, device, size, model. Published runs tell only of
+    the first two, of which rows cannot: these are of few forms, and of known software.
     """
     found: dict[str, list[int]] = defaultdict(list)
     for i, each in enumerate(errors):
-        known = each.known
-        if known.level != LEVELS[0]:
-            found[f"{_TIME}.level.{known.level}"].append(i)
-        elif known.software == "generic":
-            found[f"{_TIME}.software.generic"].append(i)
-        elif known.size == "beyond":
-            found[f"{_TIME}.size.beyond"].append(i)
-        elif known.model == "new" and known.kind == "language":
-            found[f"{_TIME}.model.new"].append(i)
-        else:
-            found[f"{_TIME}.kind.{known.kind}"].append(i)
+        name = _class_of(each.known)
+        if each.hold_out != PUBLISHED or name.endswith((".form.new", f".software.{GENERIC}")):
+            found[name].append(i)
     return {name: rows for name, rows in found.items() if len(rows) >= _LEAST_ROWS}
 
 
-def _weights(errors: Sequence[LeftOutError]) -> Floats:
-    """Return weights that give all hold-outs the same total weight."""
-    counts: dict[str, int] = defaultdict(int)
-    for each in errors:
-        counts[each.hold_out] += 1
-    return np.array([1.0 / counts[each.hold_out] for each in errors])
+def _class_of(known: EvidenceClass) -> str:
+    """Return the class whose spread jobs of an evidence class determine."""
+    classes = known.classes
+    in_turn = {
+        classes["form"]: known.form == "new",
+        f"{_TIME}.{group_of(known.kind)}.software.{GENERIC}": known.software == GENERIC,
+        _level(group_of(known.kind), known.level): known.level != LEVELS[0],
+        classes["software"]: known.software != "measured",
+        classes["size"]: known.size == "beyond",
+        classes["model"]: known.model == "new",
+        classes["kind"]: True,
+    }
+    return next(name for name, holds in in_turn.items() if holds)
+
+
+def _level(group: str, level: str | None) -> str:
+    return f"{_TIME}.{group}.level.{level}"
+
+
+def _weights(errors: Sequence[UnseenError]) -> Floats:
+    """Return weights that give all hold-outs the same total weight, and each publisher."""
+
+    def key(each: UnseenError) -> tuple[str, str]:
+        return (each.hold_out, each.group if each.hold_out == PUBLISHED else "")
+
+    counts = Counter(map(key, errors))
+    return np.array([1.0 / counts[key(each)] for each in errors])
 
 
 def fitting_spread(errors: Floats, weights: Floats, deviations: Callable[[float], Floats]) -> float:
@@ -106,14 +120,21 @@ def fitting_spread(errors: Floats, weights: Floats, deviations: Callable[[float]
 
 
 def _ordered(spreads: Mapping[str, float]) -> dict[str, float]:
-    """Return the spreads, none of a farther level below that of a nearer one.
+    """Return the spreads, none of what is known less below that of what is known more.
 
     A level without rows lies between its neighbours; the nearest adds nothing.
     """
-    names = [f"{_TIME}.level.{level}" for level in LEVELS]
-    own = {0: 0.0} | {i: spreads[name] for i, name in enumerate(names) if name in spreads}
-    widths = np.interp(range(len(names)), list(own), list(own.values()))
-    return {**spreads, **dict(zip(names, np.maximum.accumulate(widths).tolist(), strict=True))}
+    found = dict(spreads)
+    for group in ("language", "network"):
+        levels = [_level(group, level) for level in LEVELS]
+        software = [f"{_TIME}.{group}.software.{known}" for known in SOFTWARE]
+        for names in (levels, software):
+            own = {0: 0.0} | {i: spreads[name] for i, name in enumerate(names) if name in spreads}
+            widths = np.interp(range(len(names)), list(own), list(own.values()))
+            found |= dict(zip(names, np.maximum.accumulate(widths).tolist(), strict=True))
+    # No published run trains part of a network.
+    language = found.get(f"{_TIME}.language.form.new", 0.0)
+    return {f"{_TIME}.network.form.new": language, **found}
 
 
 def fitted_pair_spread(pairs: Sequence[tuple[float, float]]) -> float:
@@ -167,6 +188,7 @@ def with_residuals(
     errors: Sequence[LeftOutError],
     memory: Sequence[tuple[str, MemoryRow]],
     *,
+    published: Sequence[UnseenError] = (),
     command: str,
 ) -> Calibration:
     """Return a calibration with residuals that put 80 % of the rows of each class inside.
@@ -175,19 +197,21 @@ def with_residuals(
         calibration: That the rows were left out of.
         errors: Of step times.
         memory: Software and rows of memory; none leaves theirs as they were.
+        published: Errors of published runs.
         command: That remakes them.
     """
     from wattree.validation.memory_coverage import fitted_memory_spreads, left_out_memory
 
     spreads, rows = dict(calibration.residuals.spreads), dict(calibration.residuals.rows)
     if errors:
-        spreads |= fitted_spreads(errors)
+        spreads |= fitted_spreads([*errors, *published])
         pairs = strategy_pairs(errors)
         if len(pairs) >= _LEAST_ROWS:
             spreads[f"{_TIME}.pair"] = fitted_pair_spread(pairs)
         # Kinds of models without rows here keep their constants, and what is known of them.
-        for name, known in measured_by(each.facts for each in errors).as_rows().items():
-            rows[name] = tuple(sorted({*rows.get(name, ()), *known}))
+        for group in {group_of(each.known.kind) for each in errors}:
+            own = [each.facts for each in errors if group_of(each.known.kind) == group]
+            rows |= measured_by(own).as_rows()
     if memory:
         off = left_out_memory([row for _, row in memory], calibration)
         spreads |= fitted_memory_spreads(off)

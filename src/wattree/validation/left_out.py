@@ -4,43 +4,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from wattree.accounts.interval import constant_parts, constants_of, training_parts
-from wattree.accounts.known import EvidenceClass, JobFacts, KnownRows
-from wattree.cost import Calibration
+from wattree.accounts.known import EvidenceClass, JobFacts, KnownRows, group_of
+from wattree.cost import Calibration, FoundConstant
 from wattree.trace import IntervalPart
 from wattree.validation.calibrate import CalibrationFit, FitRow
 from wattree.validation.hold_outs import calibration_without, hold_outs
 
+#: Hold-out of runs that no fit has: those of published reports, by who published them.
+PUBLISHED = "published"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutError:
+class UnseenError:
+    """Error of the prediction of a run that the fit did not see.
+
+    Attributes:
+        hold_out: Kind of hold-out, as `hold_outs` names them, or `PUBLISHED`.
+        group: Which one of the kind.
+        error: Logarithm of predicted over measured step time.
+        parts: What the interval of the prediction rests on, without residuals and levels.
+        levels: Class of constants → level at which the look-up found them.
+        known: Class of evidence.
+    """
+
+    hold_out: str
+    group: str
+    error: float
+    parts: Mapping[str, IntervalPart]
+    levels: Mapping[str, str]
+    known: EvidenceClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutError(UnseenError):
     """Error of one row under a fit that excluded it.
 
     Attributes:
         row: The row.
         facts: Of its job.
-        hold_out: Kind of hold-out, as `hold_outs` names them.
-        group: Which one of the kind.
-        error: Logarithm of predicted over measured step time.
-        parts: What the interval of the prediction rests on, without residuals and levels.
-        at_levels: The same with levels, as runs of a user's own see it (`training_parts`).
-        levels: Class of constants → level at which the look-up found them.
-        known: Class of evidence.
+        at_levels: The parts with levels, as runs of a user's own see it (`training_parts`).
     """
 
     row: FitRow
     facts: JobFacts
-    hold_out: str
-    group: str
-    error: float
-    parts: Mapping[str, IntervalPart]
     at_levels: Mapping[str, IntervalPart]
-    levels: Mapping[str, str]
-    known: EvidenceClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +93,11 @@ def seen_errors(fitted: FittedRows) -> Iterator[LeftOutError]:
 
 
 def measured_by(facts: Iterable[JobFacts]) -> KnownRows:
-    """Return what has rows, of the jobs that were measured."""
+    """Return what has rows, of jobs of one group that were measured."""
     jobs = list(facts)
     return KnownRows(
+        group=group_of(jobs[0].kind),
+        forms=frozenset(job.form for job in jobs),
         software=frozenset(job.software for job in jobs),
         devices=frozenset(job.device for job in jobs),
         models=frozenset((job.kind, job.vocabulary) for job in jobs),
@@ -102,17 +116,48 @@ def _error(
     setting = row.setting(without)
     constants = constants_of(setting, row.expressed.job.cluster.node.device)
     shares = {n: p.share for n, p in fitted.parts[index].items() if n in constants}
-    parts = constant_parts(shares, constants, facts.device, measured, {})
-    spreads = without.residuals.spreads
-    levels = constant_parts(shares, constants, facts.device, measured, spreads)
+    levels = constant_parts(shares, constants, facts.device, measured, without.residuals.spreads)
+    unseen = unseen_error(
+        math.log(row.estimate_s(without) / row.measured_s),
+        facts,
+        fitted.parts[index],
+        constants,
+        measured,
+        case=case,
+    )
     return LeftOutError(
+        **{field.name: getattr(unseen, field.name) for field in fields(unseen)},
         row=row,
         facts=facts,
+        at_levels=training_parts(setting, levels, constants, facts.device, measured),
+    )
+
+
+def unseen_error(
+    error: float,
+    facts: JobFacts,
+    parts: Mapping[str, IntervalPart],
+    constants: Mapping[str, tuple[FoundConstant | None, ...]],
+    measured: KnownRows,
+    *,
+    case: tuple[str, str],
+) -> UnseenError:
+    """Return the error of a prediction with what its interval rests on.
+
+    Args:
+        error: Logarithm of predicted over measured step time.
+        facts: Of the job.
+        parts: Of the prediction, for their shares.
+        constants: That stand for each class.
+        measured: What has rows.
+        case: Hold-out and its group.
+    """
+    shares = {name: part.share for name, part in parts.items() if name in constants}
+    return UnseenError(
         hold_out=case[0],
         group=case[1],
-        error=math.log(row.estimate_s(without) / row.measured_s),
-        parts=parts,
-        at_levels=training_parts(setting, levels, constants, facts.device, measured),
+        error=error,
+        parts=constant_parts(shares, constants, facts.device, measured, {}),
         levels={
             name: measured.level(found[0], facts.device)
             for name in shares
