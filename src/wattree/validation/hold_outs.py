@@ -9,14 +9,15 @@ that ships, as those of a device without measurements.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattree.arrays import Flags
+from wattree.arrays import Flags, Floats
 from wattree.cost import Calibration
-from wattree.cost.products import with_levels
+from wattree.cost.products import OF_ALL, with_levels
 from wattree.hardware import Device, load_device
 from wattree.validation.calibrate import CalibrationFit, FitRow, solve_without
 
@@ -117,6 +118,8 @@ def _without(calibration: Calibration, gone: frozenset[str]) -> Calibration:
 
 #: Items of which devices without a constant of their own take the mean of the fitted ones.
 _MEANS = ("attention",)
+#: Values that tell anything of their spread.
+_LEAST_VALUES = 2
 
 
 def pooled_means(calibration: Calibration) -> Calibration:
@@ -132,6 +135,14 @@ def pooled_means(calibration: Calibration) -> Calibration:
             table[f"pooled.{item}"] = replace(
                 table[f"pooled.{item}"],
                 value=float(np.exp(np.mean(np.log(own)))),
-                spread=float(np.std(np.log(own))),
+                spread=_spread_of_another(np.log(own)),
             )
     return replace(calibration, constants=table)
+
+
+def _spread_of_another(logs: Floats) -> float:
+    """Return the spread of one more value around their mean, which is as unsure as it is."""
+    count = len(logs)
+    if count < _LEAST_VALUES:
+        return OF_ALL
+    return float(np.std(logs, ddof=1)) * math.sqrt(1.0 + 1.0 / count)
