@@ -248,6 +248,7 @@ def test_of_equal_sizes_without_positions_the_longest_is_taken(tmp_path: Path) -
     [
         ("Et*3|(tt|)*2t|L", [3, 2, 2, 1, 0]),
         ("E,t*2|(t|)*2,m|L", [2, 1, 1, 0, 0]),
+        ("Et*4|(t*4|)*2tmL", [4, 4, 4, 1]),
         ("Ett|ttL", [2, 2]),
         ("E" + "t*9999" * 9, []),
         ("what", []),

@@ -88,3 +88,22 @@ def test_only_compiled_kernels_merge_with_convolutions() -> None:
     """The setting would have no effect, which is said."""
     with pytest.raises(JobError, match=r"traits\.fused_convolutions.*add 'compile: true'"):
         step_s(64, fused_convolutions=True)
+
+
+def test_no_host_of_a_graph_waits_for_the_sizes_of_experts() -> None:
+    """Layers of experts end each routing on the host, unless the whole step is one graph."""
+    given: Mapping[str, Any] = {
+        "model": "qwen3-30b-a3b",
+        "data": {"global_batch": 8, "sequence_length": 4096},
+        "cluster": {"node": "dgx-h200"},
+        "software": "megatron-core",
+        "strategy": {"preset": "zero1", "ep": 8, "recompute": "none"},
+    }
+
+    def estimated_s(**traits: object) -> float:
+        return wattree.estimate(job_from_mapping({**given, "traits": traits})).step_time_s
+
+    dropping = estimated_s(cuda_graphs="full", moe_dropless=False)
+
+    assert estimated_s(cuda_graphs="full") == dropping
+    assert estimated_s(cuda_graphs="partial") > 1.01 * dropping

@@ -326,7 +326,9 @@ def _experts(device: Device, software: Software, calibration: Calibration) -> di
     """Return the fields of `Rates` for mixture-of-experts layers."""
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
     host = "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
-    waits = software.moe_dropless and not software.inference_kernels
+    # A step that is replayed from one graph has no host in it to wait for sizes.
+    waits = software.moe_dropless and software.cuda_graphs != "full"
+    waits = waits and not software.inference_kernels
     return {
         "moe_host_s": calibration.general(host) if waits else 0.0,
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,

@@ -15,7 +15,7 @@ from wattree.frameworks.megatron import (
     strategy_arguments,
     strategy_misfits,
 )
-from wattree.frameworks.megatron_read import optimizer_of, read_strategy
+from wattree.frameworks.megatron_read import optimizer_of, read_strategy, read_traits
 from wattree.frameworks.models import catalog_vocabularies, named_by_sizes, shape_of
 from wattree.frameworks.settings import Settings, flattened
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
@@ -170,10 +170,6 @@ def read(settings: Settings) -> Imported:
         training["steps"] = settings.count("train_iters", 1)
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", 3e-4)
-    traits: dict[str, Any] = {}
-    if (graphs := settings.value("cuda_graph_impl")) not in (None, "none"):
-        traits["cuda_graphs"] = "partial"
-        settings.assume(f"cuda_graph_impl {graphs}: kernels of layers are replayed from graphs")
     return Imported(
         model=model,
         data={
@@ -185,7 +181,7 @@ def read(settings: Settings) -> Imported:
         strategy=strategy,
         precision=settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS),
         optimizer=optimizer_of(settings),
-        traits=traits,
+        traits=read_traits(settings, has_experts=bool(shape.experts)),
         training=training,
     )
 

@@ -30,15 +30,15 @@ def layout_layers(text: object) -> list[int]:
             for chunk in text
         ]
     plain = str(text).replace(",", "").replace(" ", "")
+    while (run := re.search(r"([EtmL|])\*(\d{1,4})", plain)) is not None:
+        if len(plain) + int(run[2]) > _MOST:
+            return []
+        plain = plain.replace(run[0], run[1] * int(run[2]), 1)
     while (group := re.search(r"\(([EtmL|]*)\)(?:\*(\d{1,4}))?", plain)) is not None:
         whole = group[1] * int(group[2] or 1)
         if len(plain) + len(whole) > _MOST:
             return []
         plain = plain.replace(group[0], whole, 1)
-    while (run := re.search(r"([EtmL|])\*(\d{1,4})", plain)) is not None:
-        if len(plain) + int(run[2]) > _MOST:
-            return []
-        plain = plain.replace(run[0], run[1] * int(run[2]), 1)
     if re.fullmatch(r"[EtmL|]+", plain) is None:
         return []
     return [chunk.count("t") for chunk in plain.split("|")]

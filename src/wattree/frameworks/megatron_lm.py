@@ -18,7 +18,7 @@ from wattree.frameworks.megatron import (
     strategy_misfits,
 )
 from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
-from wattree.frameworks.megatron_read import optimizer_of, read_strategy
+from wattree.frameworks.megatron_read import optimizer_of, read_strategy, read_traits
 from wattree.frameworks.models import catalog_vocabularies, named_by_sizes
 from wattree.frameworks.settings import Settings, flattened
 from wattree.frameworks.shell_flags import shell_flags
@@ -191,11 +191,10 @@ def read(settings: Settings) -> Imported:
     layers, has_experts = block["layers"], "experts" in block
     strategy = read_strategy(settings, layers=layers, has_experts=has_experts, defaults={})
     replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"]
-    for key in ("moe_token_dispatcher_type", "ckpt_format"):
-        settings.value(key)
-    traits = {}
+    settings.value("ckpt_format")
+    traits = read_traits(settings, has_experts=has_experts)
     if settings.flag("grad_reduce_in_bf16"):
-        traits = {"reduce_bytes": 2.0, "gradient_bytes": 2.0}
+        traits |= {"reduce_bytes": 2.0, "gradient_bytes": 2.0}
     training: dict[str, Any] = {}
     if "train_iters" in settings:
         training["steps"] = settings.count("train_iters", 1)

@@ -63,6 +63,39 @@ def read_strategy(
     return strategy | _read_offload(settings)
 
 
+def read_traits(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
+    """Return what arguments say of kernels: those replayed from graphs, and those of experts."""
+    traits: dict[str, Any] = {}
+    graphs, scope = settings.value("cuda_graph_impl", "none"), settings.value("cuda_graph_scope")
+    if graphs != "none":
+        whole = "full_iteration" in {graphs, *(scope if isinstance(scope, list) else [scope])}
+        traits["cuda_graphs"] = "full" if whole else "partial"
+        what = "the step is" if whole else "kernels of layers are"
+        settings.assume(f"cuda_graph_impl {graphs}: {what} replayed from graphs")
+    if settings.flag("fp8_dot_product_attention"):
+        settings.assume("fp8_dot_product_attention: attention is counted with operands of 16 bits")
+    if settings.count("mtp_num_layers", 0, least=0):
+        settings.assume("mtp_num_layers: layers that predict further tokens are left out")
+    of_experts = _expert_traits(settings)
+    return traits | of_experts if has_experts else traits
+
+
+def _expert_traits(settings: Settings) -> dict[str, Any]:
+    traits: dict[str, Any] = {}
+    backend = settings.value("moe_flex_dispatcher_backend")
+    if settings.value("moe_token_dispatcher_type") == "flex" and backend == "hybridep":
+        traits["moe_dispatch"] = backend
+    if settings.flag("overlap_moe_expert_parallel_comm"):
+        traits["moe_overlap"] = True
+    if settings.number("moe_expert_capacity_factor", -1.0, least=-1.0) > 0.0:
+        traits["moe_dropless"] = False
+    # The fused kernel of experts wants gates and values interleaved.
+    gates = settings.count("moe_mlp_glu_interleave_size", 0, least=0)
+    if settings.flag("use_transformer_engine_op_fuser") and gates:
+        traits["moe_fused_experts"] = True
+    return traits
+
+
 def _first(value: object) -> str:
     return str(value[0] if isinstance(value, list) and value else value).lower()
 

@@ -10,7 +10,13 @@ from typing import Any, Final
 from wattree.capture.catalog_entries import is_model_name
 from wattree.files import read_yaml
 from wattree.frameworks.framework import Imported
-from wattree.frameworks.models import catalog_name, layers_of, shape_of, with_overrides
+from wattree.frameworks.models import (
+    catalog_name,
+    layers_of,
+    resized,
+    shape_of,
+    with_overrides,
+)
 from wattree.frameworks.settings import Settings
 from wattree.strategy import Offload, chunk_layers
 from wattree.units import whole_number
@@ -30,7 +36,8 @@ _PLACE = "parallelism."
 
 def read(settings: Settings) -> Imported:
     """Return the settings of a configuration of torchtitan."""
-    model = _model(settings)
+    sequence = settings.count("training.seq_len", 2048)
+    model = _reaching(settings, _model(settings), sequence)
     settings.check()
     strategy = _degrees(settings, has_experts=_has_experts(model))
     replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy.get("ep", 1)
@@ -52,7 +59,7 @@ def read(settings: Settings) -> Imported:
         traits = {**traits, "compiled_loss_bytes": 0.0}
     return Imported(
         model=model,
-        data={"sequence_length": settings.count("training.seq_len", 2048), **data},
+        data={"sequence_length": sequence, **data},
         strategy=strategy,
         precision=precision,
         optimizer=settings.choice("optimizer.name", "AdamW", {"AdamW": "adamw", "Adam": "adam"}),
@@ -93,6 +100,17 @@ def _model(settings: Settings) -> str | dict[str, Any]:
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     settings.problem("model", f"found {name} {flavor}, of which no sizes are known{hint}")
     return ""
+
+
+def _reaching(
+    settings: Settings, model: str | dict[str, Any], sequence: int
+) -> str | dict[str, Any]:
+    """Return a model with positions for a sequence: torchtitan makes its table as long as that."""
+    shape = shape_of(model)
+    if shape is None or not 0 < shape.max_positions < sequence:
+        return model
+    settings.assume(f"{sequence} positions instead of the model's {shape.max_positions}")
+    return resized(model, {"max_positions": sequence}) or model
 
 
 def _of_transformers(settings: Settings, name: str, flavor: str) -> str | dict[str, Any]:
@@ -336,8 +354,11 @@ def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
         traits = {"parameter_bytes": 2.0, "master_bytes": 0.0}
         settings.assume("parameters, gradients and optimizer state in bfloat16 (training.dtype)")
     fp8_gather = settings.flag("quantize.linear.float8.enable_fsdp_float8_all_gather")
-    for key in ("precompute_float8_dynamic_scale_for_fsdp", "filter_fqns", "recipe_name"):
+    for key in ("precompute_float8_dynamic_scale_for_fsdp", "filter_fqns"):
         settings.value(f"quantize.linear.float8.{key}")
+    scaling = settings.value("quantize.linear.float8.recipe_name", "tensorwise")
+    if "float8" in named and scaling != "tensorwise":
+        settings.assume(f"float8 recipe {scaling} is taken as one scale per tensor")
     for group in ("quantize.linear.mx", "quantize.grouped_mm"):
         settings.value(group)
     if "float8" in named:

@@ -1,0 +1,71 @@
+"""What arguments of Megatron say of kernels: graphs, and how layers of experts run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.frameworks import import_recipe
+from wattree.job.written import yaml_text
+
+EXPERTS = {"recipe": "qwen3_30b_a3b_pretrain_config", "mixed_precision": "bf16_mixed"}
+
+
+def traits(folder: Path, model: dict[str, Any], **more: object) -> dict[str, Any]:
+    """Return the traits of a recipe with keys of its model."""
+    path = folder / "recipe.yaml"
+    model = {"expert_model_parallel_size": 8, **model}
+    path.write_text(yaml_text({**EXPERTS, "model": model, **more}), encoding="utf-8")
+    found = import_recipe(path, "megatron-bridge", node="dgx-h100", nodes=1)
+    assert found.not_understood == ()
+    return dict(found.job.get("traits", {}))
+
+
+@pytest.mark.parametrize(
+    ("model", "graphs"),
+    [
+        ({"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ["attn"]}, "partial"),
+        ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, "full"),
+        ({"cuda_graph_impl": "local", "cuda_graph_scope": ["full_iteration"]}, "full"),
+        ({"cuda_graph_impl": "full_iteration", "cuda_graph_scope": []}, "full"),
+        ({"cuda_graph_impl": "none", "cuda_graph_scope": "full_iteration"}, None),
+    ],
+)
+def test_graphs_are_of_layers_or_of_the_step(
+    model: dict[str, Any], graphs: str | None, tmp_path: Path
+) -> None:
+    """Megatron-Core has had two ways of saying that the whole iteration is one graph."""
+    assert traits(tmp_path, model).get("cuda_graphs") == graphs
+
+
+def test_experts_are_dispatched_fused_and_hidden_as_arguments_say(tmp_path: Path) -> None:
+    """Each argument that Megatron-Bridge's recipes of experts set is a trait."""
+    model = {
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": "hybridep",
+        "use_transformer_engine_op_fuser": True,
+        "moe_mlp_glu_interleave_size": 32,
+        "moe_expert_capacity_factor": 1.0,
+    }
+    hidden = {"overlap_moe_expert_parallel_comm": True, "delay_wgrad_compute": True}
+
+    assert traits(tmp_path, model, comm_overlap=hidden) == {
+        "moe_dispatch": "hybridep",
+        "moe_overlap": True,
+        "moe_fused_experts": True,
+        "moe_dropless": False,
+    }
+
+
+def test_no_option_means_what_the_family_does(tmp_path: Path) -> None:
+    """Options that are off, or that another one would have to turn on, are no traits."""
+    model = {
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_flex_dispatcher_backend": "hybridep",
+        "use_transformer_engine_op_fuser": True,
+        "moe_expert_capacity_factor": -1.0,
+    }
+
+    assert traits(tmp_path, model) == {}
