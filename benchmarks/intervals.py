@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.frame import plain_table, report_parser, show_report
+from benchmarks.reports import WITHOUT
 from wattree import job_from_mapping
 from wattree.accounts.interval import DEVIATIONS, constants_of, facts_of
 from wattree.accounts.known import measured_of
@@ -47,6 +48,8 @@ from wattree.validation.rows import bundled_rows, read_rows
 
 FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv", "memory.csv")
 COMMAND = "python -m benchmarks.intervals DIR --fit"
+#: What a job says of its software.
+_SOFTWARE = ("software", "traits", "compile")
 #: Runs of published reports that no row file has.
 REPORTS = tuple(sorted((Path(__file__).parents[1] / "validation").glob("reports*.yaml")))
 
@@ -87,14 +90,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for fitted in fitted_groups(rows, constants, progress=_progress):
         errors += list(left_out_errors(fitted, _progress))
     measured = memory_rows(rows, constants, progress=_progress)
-    published = list(published_errors(constants))
+    published, unnamed = list(published_errors(constants)), list(unnamed_memory(constants))
     if options.fit is not None:
         constants = with_residuals(
-            constants, errors, measured, published=published, command=COMMAND
+            constants,
+            errors,
+            measured,
+            published=published,
+            unnamed=unnamed,
+            command=COMMAND,
         )
         write_calibration(options.fit, constants, constants.left_out)
     spreads = dict(constants.residuals.spreads)
-    memory = left_out_memory([row for _, row in measured], constants)
+    memory = [*left_out_memory([row for _, row in measured], constants), *unnamed]
     found = coverages(errors, spreads) + judged_by_others(errors, published)
     found += memory_coverages(memory, spreads)
     show(found, spreads, options.json_path)
@@ -120,6 +128,30 @@ def published_errors(constants: Calibration) -> Iterator[UnseenError]:
                 measured_of(constants.residuals, facts.kind),
                 case=(PUBLISHED, _publisher(report["source"])),
             )
+
+
+def unnamed_memory(constants: Calibration) -> Iterator[LeftOutMemory]:
+    """Yield the error of each published peak of memory, as a job says it that names no software."""
+    for path in REPORTS:
+        for report in read_yaml(path)["reports"]:
+            kinds = [kind for kind in WITHOUT if kind in report]
+            if not kinds or "workload" in report["job"]:
+                continue
+            job = {key: value for key, value in report["job"].items() if key not in _SOFTWARE}
+            setting = decided(setting_of(job_from_mapping(job, source=report["name"]), constants))
+            memory = predicted(setting, setting.job.strategy, detail=False).result.memory
+            others = {each: memory.by_category.get(each, 0.0) for each in WITHOUT["allocated"]}
+            for kind in kinds:
+                peak = memory.peak_bytes - sum(others[each] for each in WITHOUT[kind])
+                tensors = memory.peak_bytes - sum(others.values())
+                yield LeftOutMemory(
+                    kind="process" if kind == "used" else kind,
+                    software="unnamed",
+                    hold_out=PUBLISHED,
+                    error=math.log(peak / parse_quantity(report[kind], "bytes")),
+                    overhead=1.0 - tensors / peak,
+                    publisher=_publisher(report["source"]),
+                )
 
 
 def _publisher(source: str) -> str:

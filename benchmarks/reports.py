@@ -24,7 +24,7 @@ from wattree.units import format_bytes, format_time, parse_quantity
 
 _FILE = Path(__file__).parents[1] / "validation" / "reports.yaml"
 #: Categories of memory that a published kind of peak leaves out.
-_WITHOUT = {
+WITHOUT = {
     "allocated": ("allocator", "context", "communication"),
     "reserved": ("context", "communication"),
     "used": (),
@@ -56,7 +56,7 @@ def _predicted(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         published = parse_quantity(report["step_time"], "s")
         found = _compared(published, result.step_time_s, result.interval["step_time_s"])
         yield {"name": name, "quantity": "step_time_s", **found, "fits": fits}
-    for key, left_out in _WITHOUT.items():
+    for key, left_out in WITHOUT.items():
         if key in report:
             without = sum(result.memory.by_category.get(each, 0.0) for each in left_out)
             found = _compared(

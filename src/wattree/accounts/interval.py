@@ -20,7 +20,7 @@ from wattree.accounts.known import LEVELS, EvidenceClass, JobFacts, KnownRows, m
 from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
-from wattree.cost import FoundConstant
+from wattree.cost import AUTO_SOFTWARE, FoundConstant
 from wattree.cost.observations import Observation, remaining_uncertainty
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device
@@ -116,6 +116,7 @@ def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
         software=setting.software.name,
         device=device.name,
         devices=devices,
+        names_software=setting.job.software != AUTO_SOFTWARE,
     )
 
 

@@ -39,7 +39,8 @@ class EvidenceClass:
     Attributes:
         kind: `language`, `experts` or `network`.
         level: At which the look-up found the rates that most of the step rests on.
-        software: `measured`; `unmeasured`, a family without rows; or `generic`, no known one.
+        software: `measured`; `unmeasured`, a family without rows; or `generic`, none that is known
+            or none that the job names.
         model: `known` if a model of its kind and vocabulary has rows, else `new`.
         form: `known` if jobs of its form have rows, else `new` (see `JobFacts`).
         size: `within` that of measured jobs, or `beyond`, in devices.
@@ -193,6 +194,7 @@ class JobFacts:
         software: Its family.
         device: Type of its slowest ranks.
         devices: How many it uses.
+        names_software: The job says its software; otherwise the family stands for any.
     """
 
     kind: str
@@ -201,6 +203,7 @@ class JobFacts:
     software: str
     device: str
     devices: float
+    names_software: bool = True
 
     def known(
         self,
@@ -222,6 +225,6 @@ class JobFacts:
         )
 
     def _software(self, measured: KnownRows) -> str:
-        if self.software in measured.software:
-            return "measured"
-        return GENERIC if self.software == GENERIC else "unmeasured"
+        if not self.names_software or self.software == GENERIC:
+            return GENERIC
+        return "measured" if self.software in measured.software else "unmeasured"

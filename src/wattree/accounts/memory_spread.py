@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from wattree.cost import AUTO_SOFTWARE
 from wattree.lowering.setting import Setting
 
 #: Spread of what a process holds besides tensors.
@@ -21,6 +22,8 @@ def memory_spread(setting: Setting, tensor_share: float, kind: str = "process") 
     """Return the spread of a peak of memory of which `tensor_share` is tensors."""
     spreads, measured = setting.calibration.residuals.spreads, has_memory_rows(setting)
     known = "measured" if measured else "generic"
+    if setting.job.software == AUTO_SOFTWARE:
+        known = "unnamed"
     software = spreads.get(f"memory.peak_bytes.software.{known}", 0.0)
     if setting.software.written_out and not measured:
         software = max(software, _WRITTEN_OUT_SPREAD)

@@ -7,12 +7,17 @@ from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import tier_notes
 from wattree.accounts.fabric import Rules
 from wattree.accounts.input_pipeline import notes_of_loading
+from wattree.cost import AUTO_SOFTWARE
+from wattree.job import WorkloadKind
 from wattree.lowering.idle import has_experts
 
 
 def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
     """Return one sentence for each assumption."""
     notes = [f"defaults and measured constants of the software '{step.setting.software.name}'"]
+    trains = step.setting.job.workload is WorkloadKind.TRAIN
+    if trains and step.setting.job.software == AUTO_SOFTWARE:
+        notes[0] += "; intervals hold any software, and 'software' in the job narrows them"
     if has_experts(step.setting.model):
         notes.append(_token_note(step))
     if step.strategy.traffic.offload.tiers:

@@ -76,7 +76,7 @@ RESIDUAL_NAMES = (
     ),
     "step_time_s.pair",
     *(f"memory.peak_bytes.{kind}" for kind in ("allocated", "reserved", "process")),
-    *(f"memory.peak_bytes.software.{known}" for known in ("measured", "generic")),
+    *(f"memory.peak_bytes.software.{known}" for known in ("measured", "generic", "unnamed")),
     "average_power_w.device",
     "average_power_w.pooled",
     *(f"anchored.{quantity}" for quantity in ("step_time_s", "average_power_w", "energy_j")),

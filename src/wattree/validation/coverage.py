@@ -11,6 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from wattree.cost import Calibration, Residuals
 from wattree.validation.left_out import PUBLISHED, LeftOutError, UnseenError, measured_by
 from wattree.validation.memory_fit import MemoryRow
 from wattree.validation.rows import choice_of
+
+if TYPE_CHECKING:
+    from wattree.validation.memory_coverage import LeftOutMemory
 
 _ROUNDS, _HALVINGS, _MOST = 12, 40, 2.0
 #: Classes with fewer rows take the spread of the class that they are nearest to.
@@ -189,6 +193,7 @@ def with_residuals(
     memory: Sequence[tuple[str, MemoryRow]],
     *,
     published: Sequence[UnseenError] = (),
+    unnamed: Sequence[LeftOutMemory] = (),
     command: str,
 ) -> Calibration:
     """Return a calibration with residuals that put 80 % of the rows of each class inside.
@@ -198,6 +203,7 @@ def with_residuals(
         errors: Of step times.
         memory: Software and rows of memory; none leaves theirs as they were.
         published: Errors of published runs.
+        unnamed: Errors of their peaks of memory, if their software were not known.
         command: That remakes them.
     """
     from wattree.validation.memory_coverage import fitted_memory_spreads, left_out_memory
@@ -214,6 +220,6 @@ def with_residuals(
             rows |= measured_by(own).as_rows()
     if memory:
         off = left_out_memory([row for _, row in memory], calibration)
-        spreads |= fitted_memory_spreads(off)
+        spreads |= fitted_memory_spreads([*off, *unnamed])
         rows["memory_software"] = tuple(sorted({software for software, _ in memory}))
     return replace(calibration, residuals=Residuals(spreads=spreads, rows=rows, command=command))

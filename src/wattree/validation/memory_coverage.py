@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,10 +24,12 @@ class LeftOutMemory:
 
     Attributes:
         kind: `allocated`, `reserved` or `process`.
-        software: `measured`, or `generic` where its whole source was left out.
-        hold_out: `source` or `random`.
+        software: `measured`, `generic` where its whole source was left out, or `unnamed` where the
+            job does not name it.
+        hold_out: `source`, `random` or `published`.
         error: Logarithm of predicted over measured peak.
         overhead: Share of the peak that is no tensor.
+        publisher: Of a run that no fit has. Each counts once.
     """
 
     kind: str
@@ -35,6 +37,7 @@ class LeftOutMemory:
     hold_out: str
     error: float
     overhead: float
+    publisher: str = ""
 
     def deviation(self, spreads: Mapping[str, float]) -> float:
         """Return the standard deviation of the logarithm of the prediction."""
@@ -78,12 +81,13 @@ def fitted_memory_spreads(errors: Sequence[LeftOutMemory]) -> dict[str, float]:
     groups: dict[str, list[LeftOutMemory]] = defaultdict(list)
     for each in errors:
         known = each.software == "measured"
-        groups[each.kind if known else "software.generic"].append(each)
+        groups[each.kind if known else f"software.{each.software}"].append(each)
     for name in sorted(groups, key=lambda name: name.startswith("software")):
         own = groups[name]
+        counts = Counter(each.publisher for each in own)
         spreads[f"{_MEMORY}.{name}"] = fitting_spread(
             np.abs([each.error for each in own]),
-            np.ones(len(own)),
+            np.array([1.0 / counts[each.publisher] for each in own]),
             lambda spread, own=own, name=name: np.array(  # type: ignore[misc]
                 [each.deviation({**spreads, f"{_MEMORY}.{name}": spread}) for each in own]
             ),
