@@ -28,7 +28,9 @@ def test_offers_are_written_in_keys_and_words_of_strategies(name: str) -> None:
     assert offer.source
     assert set(offer.axes) <= set(AXES)
     assert set(offer.together) <= set(AXES)
-    for choices in (offer.choices, *chain.from_iterable(offer.together.values())):
+    narrowed = offer.narrowed(architecture="", absent=(), conditions={*offer.under})
+    ways = (*offer.together.values(), *narrowed.together.values())
+    for choices in (offer.choices, *chain.from_iterable(ways)):
         for key, values in choices.items():
             known = RECOMPUTATIONS if key == "recompute" else KNOBS[key].choices or (True, False)
             assert {*values} - {"block"} <= {*known}, key
@@ -55,6 +57,9 @@ def test_families_offer_what_their_users_have(name: str) -> None:
             ["context ulysses", "sharding none with cp above 1"],
         ),
         ("torchtitan", {"dp": 8, "context": "ulysses"}, []),
+        ("maxtext", {"dp": 8, "sharding": "zero3"}, []),
+        ("deepspeed", {"tp": 2, "pp": 2}, []),
+        ("deepspeed", {"cp": 2, "pp": 2, "context": "ulysses"}, ["cp above 1 with pp above 1"]),
         ("torchtitan", {"tp": 2}, ["sequence_parallel false with tp above 1"]),
         ("llm-foundry", {"dp": 4, "tp": 2}, ["tp above 1"]),
         ("megatron-core", {"dp": 4, "sharding": "zero3"}, []),
@@ -112,9 +117,11 @@ def _job(**changes: Any) -> wattree.Job:
 
 
 def test_a_job_is_warned_of_what_its_software_lacks() -> None:
-    """It is predicted all the same: software gains features."""
+    """It is predicted all the same: software gains features, and devices."""
     job = _job(strategy={"dp": 8, "sharding": "zero1"})
+    foreign = _job(cluster={"node": "tpu-v5p-host"})
 
+    assert any("not on tpu-v5p (tpu)" in line for line in foreign.warnings)
     assert any("sharding zero1 is not offered by torchtitan" in line for line in job.warnings)
     assert not _job(strategy={"dp": 8, "sharding": "zero3"}).warnings
 

@@ -105,6 +105,8 @@ def normal_options(
         chosen = options.value(key)
         if knob.default is None and chosen is not None and chosen == getattr(software, key, None):
             changes[key] = None
+    if not options.parallelism.sequence_parallel and options.traffic.overlap_tensor is False:
+        changes["overlap_tensor"] = None  # all-reduces are not overlapped in any case
     if not present["shards"]:
         changes["reshard_after_forward"] = True
     if options.memory.recompute == "block_1":

@@ -181,14 +181,6 @@ def _mesh_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
             "strategy.context",
             f"found '{options.parallelism.context}'; expected {' or '.join(CONTEXTS)}",
         )
-    elif (
-        options.cp > 1 and options.parallelism.context == "ring" and _device_kind(concrete) == "tpu"
-    ):
-        yield "strategy.context", "found ring on TPUs, where it needs other attention; use gather"
-    splits = options.tp > 1 and concrete.shape is not None and concrete.shape.experts > 0
-    if options.value("expert_over_tensor") is splits and options.tp > 1:
-        why = "found true: it splits experts over tp" if splits else "found false: there are none"
-        yield "strategy.expert_over_tensor", why
     size = _batch(concrete)["per_device_batch_size"]
     if int(options.ranks * size) != round(options.ranks * size):
         yield (
@@ -223,12 +215,6 @@ def _pipeline_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
         yield (
             "strategy.schedule",
             f"found {options.pipeline.schedule} with {chunks} chunks, expected {expected}",
-        )
-    count = concrete.micro_batches
-    if count % options.pp:
-        yield (
-            "strategy.micro_batch",
-            f"found {count} micro-batches; expected a multiple of pp {options.pp}",
         )
     layers = concrete.model.layers
     if layers % (options.pp * chunks):

@@ -29,16 +29,9 @@ OPTIMIZERS: Final = {"adamw": "adam", "momentum": "sgd"}
 def strategy_misfits(concrete: ConcreteJob) -> dict[str, str]:
     """Return what of a job's strategy neither Megatron-LM nor Megatron-Bridge can express."""
     options, found = concrete.options, {}
-    sharding, traffic = options.memory.sharding, options.traffic
+    traffic = options.traffic
     if concrete.compiled:
         found["compile"] = "found true, expected false: Megatron has fused kernels of its own"
-    if sharding == "hybrid" and options.cp * options.ep > 1:
-        found["strategy.sharding"] = "hybrid shards over cp and ep ranks as well; use zero3"
-    if sharding in ("zero2", "zero3", "hybrid") and options.pp > 1:
-        found["strategy.sharding"] = "Megatron-FSDP is for pp 1; use zero1 or none"
-    has_experts = concrete.shape is not None and bool(concrete.shape.experts)
-    if has_experts and options.tp > 1 and not options.parallelism.sequence_parallel:
-        found["strategy.sequence_parallel"] = "experts with tp need sequence_parallel: true"
     if traffic.offload.parameters or traffic.offload.tables or traffic.offload.overflow:
         found["strategy.offload"] = "only optimizer state and activations can wait on the host"
     offload = traffic.offload
@@ -64,10 +57,9 @@ def _overlap_misfits(concrete: ConcreteJob) -> dict[str, str]:
     found: dict[str, str] = {}
     if overlaps.get("overlap_param_gather") and not overlaps["overlap_grad_reduce"]:
         found["strategy.overlap_parameters"] = "true needs overlap_gradients: true"
-    if overlaps.get("tp_comm_overlap") and not concrete.options.parallelism.sequence_parallel:
-        found["strategy.overlap_tensor"] = (
-            "true needs sequence_parallel: true; where left open it is true here: set one of them"
-        )
+    is_parallel = concrete.options.parallelism.sequence_parallel
+    if concrete.options.traffic.overlap_tensor and not is_parallel:
+        found["strategy.overlap_tensor"] = "true needs sequence_parallel: true"
     return found
 
 
@@ -84,8 +76,9 @@ def _overlaps(concrete: ConcreteJob) -> dict[str, bool]:
         found["overlap_grad_reduce"] = chosen("overlap_gradients")
     if present["shards"]:
         found["overlap_param_gather"] = chosen("overlap_parameters")
-    if options.tp > 1:
-        found["tp_comm_overlap"] = chosen("overlap_tensor")
+    if options.tp > 1:  # there is nothing to overlap with but gathers and scatters of positions
+        is_parallel = options.parallelism.sequence_parallel
+        found["tp_comm_overlap"] = is_parallel and chosen("overlap_tensor")
     if options.pp > 1:
         found["overlap_p2p_comm"] = chosen("overlap_pipeline")
     return found

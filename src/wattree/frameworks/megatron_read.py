@@ -181,7 +181,8 @@ def _read_overlap(
     needed = {
         "overlap_gradients": holders * strategy["tp"] > 1,
         "overlap_parameters": holders > 1 and strategy["sharding"] != "none",
-        "overlap_tensor": strategy["tp"] > 1,
+        "overlap_tensor": strategy["tp"] > 1
+        and (strategy["sequence_parallel"] or switches["overlap_tensor"]),
         "overlap_pipeline": strategy["pp"] > 1,
     }
     return {key: value for key, value in switches.items() if needed[key]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from wattree.capture.families import library_lacks
 from wattree.frameworks.framework import (
     FRAMEWORKS,
     ConcreteJob,
@@ -10,7 +9,8 @@ from wattree.frameworks.framework import (
     Written,
     written_frameworks,
 )
-from wattree.job.offers import offer_of
+from wattree.job.offers import foreign_device
+from wattree.lowering.offered import model_offer
 from wattree.strategy.options import KNOBS
 
 #: Keys that each writer looks at itself.
@@ -47,13 +47,13 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
         found["strategy.context"] = (
             "'overlapped' is the limit that no program reaches; choose gather, ring or ulysses"
         )
-    offer = offer_of(framework.software[0])
-    if offer is not None:
-        offer = offer.without(library_lacks(concrete.model))
+    offer = model_offer(framework.software[0], concrete.model, concrete.job.cluster)
     batch = concrete.job.data.global_batch
-    for each in () if offer is None else offer.lacks(options, global_batch=batch):
+    if offer is None:
+        return found
+    for each in offer.lacks(options, global_batch=batch):
         key = each.split(" ", 1)[0]
-        model = f" for {concrete.model.name}" if offer is not None and key in offer.needs else ""
+        model = f" for {concrete.model.name}" if key in {*offer.needs, *offer.missing} else ""
         found.setdefault(f"strategy.{key}", f"{each} is not offered by {framework.versions}{model}")
     return found
 
@@ -77,6 +77,8 @@ def _training_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
         found["place"] = (
             f"found {ranks} ranks, expected a multiple of the node's {per_node} devices"
         )
+    if foreign := foreign_device(framework.software[0], job.cluster):
+        found["cluster.node"] = foreign
     if job.neighbours:
         found["neighbours"] = "found other jobs, expected the job alone"
     return found

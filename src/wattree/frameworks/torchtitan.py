@@ -35,8 +35,6 @@ def write(concrete: ConcreteJob) -> Written:
             f"found {concrete.model_name or concrete.model.name}, expected a model of torchtitan's "
             f"registry: {', '.join(known)}"
         )
-    if model in FACTS["unpipelined"] and concrete.options.pp > 1:
-        found["strategy.pp"] = f"torchtitan has no pipeline for {model}"
     if found:
         return Written(misfits=found)
     text = toml_text(_sections(concrete, model, flavor), head="Written by `wattree export`.")

@@ -32,7 +32,7 @@ from wattree.job.neighbours import (
     neighbours_of,
     refuse_auto,
 )
-from wattree.job.offers import lacking
+from wattree.job.offers import foreign_device, lacking
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, seen
@@ -115,6 +115,8 @@ def _job(
     left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
     for missing, offer in lacking(strategy, mapping.get("software"), left, data):
         problems.warn("strategy", f"{missing} ({offer.source}); predicted all the same")
+    if foreign := foreign_device(mapping.get("software"), cluster):
+        problems.warn("software", f"{foreign}; predicted all the same")
     check_strategy(strategy, workload, mapping, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Final
 
 from wattree.files import read_yaml
+from wattree.hardware import Cluster
 from wattree.job.job import Data
 from wattree.strategy import AXES, StrategyOptions
+from wattree.strategy.presets import schedule_of_chunks
 
 #: Schedules that `1f1b` stands for until the number of virtual stages is known.
 _NAMELESS: Final = ("1f1b", "interleaved")
-
+#: Axes that split the model, and whose combinations some software lacks.
+_SPLITTING: Final = ("tp", "cp", "pp", "ep")
+#: What offers distinguish besides the degrees of a strategy.
+EXPERTS: Final = "experts"
+_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, "tpu")
 
 #: Key of a strategy → values that it may have.
 _Choices = Mapping[str, tuple[object, ...]]
@@ -31,8 +39,13 @@ class Offer:
         axes: Mesh axes that may be wider than 1.
         choices: Key of a strategy → values that it may have.
         together: Axis that is wider than 1 → what `choices` are then; any of several alternatives.
-        whole_rounds: Interleaved pipelines need a multiple of their stages as micro-batches.
+        under: Condition, such as experts → what else holds of `together` then.
+        alone: Axes that do not combine with others that split the model.
+        whole_rounds: Schedules that need a multiple of their stages as micro-batches.
+        stages: Layers of stages: `any`, as `even` as can be, or `equal`.
         needs: Axis → the feature that modules of a model must have for it.
+        missing: Axis → families of models that are written without it.
+        devices: Kinds of devices that it runs on; empty: not known.
     """
 
     software: str
@@ -41,13 +54,34 @@ class Offer:
     axes: tuple[str, ...] = AXES
     choices: _Choices = field(default_factory=dict)
     together: Mapping[str, Sequence[_Choices]] = field(default_factory=dict)
-    whole_rounds: bool = False
+    under: Mapping[str, Mapping[str, Sequence[_Choices]]] = field(default_factory=dict)
+    alone: tuple[str, ...] = ()
+    whole_rounds: tuple[str, ...] = ()
+    stages: str = "any"
     needs: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
 
-    def without(self, features: Collection[str]) -> Offer:
-        """Return what it is for models whose modules lack some features."""
-        axes = (axis for axis in self.axes if self.needs.get(axis) not in features)
-        return replace(self, axes=tuple(axes))
+    def narrowed(
+        self, *, architecture: str, absent: Collection[str], conditions: AbstractSet[str]
+    ) -> Offer:
+        """Return what it is for one model on one kind of device.
+
+        Args:
+            architecture: Family of the model.
+            absent: Features that its modules lack.
+            conditions: Which keys of `under` hold.
+        """
+        together = dict(self.together)
+        given = (self.under[each].items() for each in conditions & self.under.keys())
+        for axis, ways in chain.from_iterable(given):
+            together[axis] = [_both(*each) for each in product(together.get(axis, ({},)), ways)]
+        axes = tuple(
+            axis
+            for axis in self.axes
+            if self.needs.get(axis) not in absent and architecture not in self.missing.get(axis, ())
+        )
+        return replace(self, axes=axes, together=together)
 
     def has(self, key: str, value: object) -> bool:
         """Return whether a key may have a value at any degrees."""
@@ -55,11 +89,13 @@ class Offer:
         return key not in self.choices or family in self.choices[key]
 
     def has_options(self, options: StrategyOptions) -> bool:
-        """Return whether options can be chosen at all; their degrees are not looked at."""
+        """Return whether options can be chosen at some degrees.
+
+        Without a pipeline they have the schedule `1f1b`, which then says nothing.
+        """
         return all(
-            any(self.has(key, name) for name in _NAMELESS)
-            if key == "schedule" and options.value(key) in _NAMELESS
-            else self.has(key, options.value(key))
+            (key == "schedule" and options.value(key) in _NAMELESS)
+            or self.has(key, options.value(key))
             for key in self.choices
         )
 
@@ -82,10 +118,10 @@ class Offer:
             for also in self.together.get(axis, ({},))
         )
 
-    def leaves_a_rest(self, options: StrategyOptions, global_batch: int) -> bool:
-        """Return whether a pipeline has other micro-batches than interleaving takes."""
+    def leaves_a_rest(self, options: StrategyOptions, schedule: str, global_batch: int) -> bool:
+        """Return whether a pipeline has other micro-batches than a schedule takes."""
         samples = options.replicas * options.pipeline.micro_batch * options.pp
-        return self.whole_rounds and global_batch % samples != 0
+        return schedule in self.whole_rounds and global_batch % samples != 0
 
     def lacks(
         self, options: StrategyOptions, *, left: Collection[str] = (), global_batch: int = 0
@@ -117,12 +153,37 @@ class Offer:
             ]
             fewest = min(unmet, key=len)
             found += fewest
-        if options.pipeline.virtual_stages > 1 and self.leaves_a_rest(options, global_batch):
-            found.append(
-                "virtual_stages above 1 with a number of micro-batches that is no multiple of pp "
+        split = [axis for axis in wide if axis in _SPLITTING]
+        found += [
+            f"{axis} above 1 with {' and '.join(other for other in split if other != axis)} above 1"
+            for axis in split
+            if axis in self.alone and len(split) > 1
+        ]
+        return tuple(dict.fromkeys((*found, *self._lacks_of_pipelines(options, global_batch))))
+
+    def _lacks_of_pipelines(self, options: StrategyOptions, global_batch: int) -> Iterator[str]:
+        pipeline = options.pipeline
+        if options.pp == 1:
+            return
+        if pipeline.stage_layers is not None and self.stages != "any":
+            yield f"stage_layers other than {self.stages}"
+        schedule = schedule_of_chunks(pipeline.schedule, pipeline.virtual_stages)
+        if self.leaves_a_rest(options, schedule, global_batch):
+            key = "schedule" if pipeline.virtual_stages == 1 else "virtual_stages"
+            what = f"{schedule}" if pipeline.virtual_stages == 1 else "above 1"
+            yield (
+                f"{key} {what} with a number of micro-batches that is no multiple of pp "
                 f"{options.pp}"
             )
-        return tuple(dict.fromkeys(found))
+
+
+def _both(one: _Choices, other: _Choices) -> _Choices:
+    """Return the values that two alternatives leave of each key."""
+    common = {
+        key: tuple(value for value in values if value in one.get(key, values))
+        for key, values in other.items()
+    }
+    return {**one, **common}
 
 
 def _means(key: str, present: Mapping[str, bool]) -> bool:
@@ -153,6 +214,24 @@ def lacking(
     ]
 
 
+def foreign_device(software: object, cluster: Cluster | None) -> str:
+    """Return that a cluster's devices are none that a software family runs on; empty if they are.
+
+    Args:
+        software: As the job names it.
+        cluster: Of the job; None if it is at fault.
+    """
+    offer = offer_of(software) if isinstance(software, str) else None
+    if offer is None or cluster is None or not offer.devices:
+        return ""
+    devices = {pool.node.device.name: pool.node.device.kind for pool in cluster.pools}
+    foreign = [f"{name} ({kind})" for name, kind in devices.items() if kind not in offer.devices]
+    if not foreign:
+        return ""
+    known = " and ".join(offer.devices)
+    return f"{offer.software} {offer.version} runs on {known}, not on {', '.join(foreign)}"
+
+
 def offer_of(software: str) -> Offer | None:
     """Return the features of a software family; None where no limitation is known."""
     return _offers().get(software)
@@ -164,23 +243,31 @@ def _offers() -> Mapping[str, Offer]:
     found = {}
     for name, entry in entries.items():
         facts = {**entries.get(entry.get("like", ""), {}), **entry}
-        known = {key: facts.pop(key) for key in ("version", "source")}
-        axes, also = tuple(facts.pop("axes")), facts.pop("with", {})
-        needs, rounds = facts.pop("needs", {}), facts.pop("whole_rounds", False)
         facts.pop("like", None)
+        known: dict[str, Any] = {key: facts.pop(key) for key in _PLAIN if key in facts}
+        known |= {key: tuple(facts.pop(key)) for key in _LISTS if key in facts}
         found[name] = Offer(
             software=name,
+            missing=facts.pop("lacks", {}),
+            together=_ways(facts.pop("with", {})),
+            under={each: _ways(facts.pop(each)) for each in _CONDITIONS if each in facts},
             **known,
-            axes=axes,
-            needs=needs,
-            whole_rounds=rounds,
             choices={key: tuple(values) for key, values in facts.items()},
-            together={
-                axis: [
-                    {key: tuple(values) for key, values in keys.items()}
-                    for keys in (given if isinstance(given, list) else [given])
-                ]
-                for axis, given in also.items()
-            },
         )
     return found
+
+
+#: Keys of an entry that are attributes as they stand, and those that are lists of words.
+_PLAIN: Final = ("version", "source", "stages", "needs")
+_LISTS: Final = ("axes", "alone", "whole_rounds", "devices")
+
+
+def _ways(given: Mapping[str, Any]) -> dict[str, list[_Choices]]:
+    """Return axis → alternatives, of which the file has one or a list."""
+    return {
+        axis: [
+            {key: tuple(values) for key, values in keys.items()}
+            for keys in (ways if isinstance(ways, list) else [ways])
+        ]
+        for axis, ways in given.items()
+    }

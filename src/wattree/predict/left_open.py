@@ -83,7 +83,7 @@ class _Weighed:
     def _may_interleave(self, options: StrategyOptions) -> bool:
         job = self.setting.job
         offer = offer_of(job.software)
-        if offer is not None and offer.leaves_a_rest(options, job.data.global_batch):
+        if offer is not None and offer.leaves_a_rest(options, "interleaved", job.data.global_batch):
             return False
         return "virtual_stages" in job.left_open and options.pp > 1 and self.usual.interleaves
 

@@ -52,8 +52,12 @@ def virtual_stages(stages: int, schedule: str, *, setting: Setting, limits: Limi
         # Without a pipeline the schedule does not matter, so such meshes are always listed.
         if stages > 1 and name not in limits.schedules:
             continue
-        if stages > 1 and limits.offer is not None and not limits.offer.has("schedule", name):
-            continue
+        if stages > 1 and limits.offer is not None:
+            is_uneven = setting.model.layers % (stages * virtual) != 0
+            if not limits.offer.has("schedule", name) or (
+                is_uneven and limits.offer.stages == "equal"
+            ):
+                continue
         if not stage_misfits(setting.model, stages, Schedule(name=name, virtual_stages=virtual)):
             found.append(virtual)
     return found

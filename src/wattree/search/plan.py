@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from wattree.accounts.bill import energy_usd_per_j
-from wattree.capture.families import library_lacks
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
 from wattree.job import Job, WorkloadKind, naming
-from wattree.job.offers import offer_of
 from wattree.lowering.legality import check_sequence
+from wattree.lowering.offered import model_offer
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.search.colocation import sharing_limits
@@ -158,10 +157,10 @@ def _running(report: Progress) -> Progress:
 
 def _offered(limits: Limits, setting: Setting, *, any_software: bool) -> Limits:
     """Return the limits with those of the job's software, unless any will do."""
-    offer = offer_of(setting.job.software)
-    if any_software or limits.offer is not None or offer is None:
+    if any_software or limits.offer is not None:
         return limits
-    return replace(limits, offer=offer.without(library_lacks(setting.model)))
+    job = setting.job
+    return replace(limits, offer=model_offer(job.software, setting.model, job.cluster))
 
 
 def _answer(

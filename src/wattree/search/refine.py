@@ -178,7 +178,8 @@ def _cut(
     setting: Setting, bases: Iterable[StrategyOptions], limits: Limits, shared: Shared
 ) -> Iterator[StrategyGroup]:
     """Yield pipelines whose longest stage is as short as layers allow."""
-    if limits.offer is not None and not limits.offer.has("schedule", "1f1b"):
+    offer = limits.offer
+    if offer is not None and (offer.stages != "any" or not offer.has("schedule", "1f1b")):
         return
     for group in _grouped(setting, (base for base in bases if base.pp > 1)):
         cuts = balanced_cuts(setting, group.common, group.degrees, shared, alike=True)

@@ -319,6 +319,9 @@ def _offered(meshes: Integers, options: StrategyOptions, limits: Limits) -> Inte
                 holders = [_column(meshes, each) for each in ("dp", "fsdp", "cp", "ep")]
                 kept |= np.prod(holders, axis=0) == 1
             meshes = meshes[kept]
+    for axis in limits.offer.alone:
+        others = [_column(meshes, each) for each in ("tp", "cp", "pp", "ep") if each != axis]
+        meshes = meshes[(_column(meshes, axis) == 1) | (np.prod(others, axis=0) == 1)]
     return meshes
 
 
@@ -346,7 +349,11 @@ def _expanded(
         {int(p): virtual_stages(int(p), options.pipeline.schedule) for p in distinct(stages)},
     )
     if limits.offer is not None and limits.offer.whole_rounds:
-        whole = (virtual == 1) | (micro_batches[row] % stages[row] == 0)
+        names = {
+            int(v): schedule_of_chunks(options.pipeline.schedule, int(v)) for v in distinct(virtual)
+        }
+        in_rounds = [v for v, name in names.items() if name in limits.offer.whole_rounds]
+        whole = ~np.isin(virtual, in_rounds) | (micro_batches[row] % stages[row] == 0)
         row, virtual = row[whole], virtual[whole]
     return Degrees(
         axes={axis: _column(meshes, axis)[row] for axis in AXES},

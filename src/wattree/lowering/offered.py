@@ -1,0 +1,22 @@
+"""Features of training software for one model on one kind of device."""
+
+from __future__ import annotations
+
+from wattree.capture.families import library_lacks
+from wattree.graph import ModelGraph
+from wattree.hardware import Cluster
+from wattree.job.offers import EXPERTS, Offer, offer_of
+from wattree.lowering.idle import has_experts
+
+
+def model_offer(software: str, model: ModelGraph, cluster: Cluster) -> Offer | None:
+    """Return the features of a software family for a model; None where no limitation is known."""
+    offer = offer_of(software)
+    if offer is None:
+        return None
+    conditions = {cluster.node.device.kind}
+    if model.own_family and has_experts(model):
+        conditions.add(EXPERTS)
+    return offer.narrowed(
+        architecture=model.architecture, absent=library_lacks(model), conditions=conditions
+    )
