@@ -14,10 +14,10 @@ import pytest
 from tests.frameworks.test_round_trip import random_jobs
 from wattree.errors import WattreeError
 from wattree.frameworks import FRAMEWORKS, ConcreteJob
+from wattree.frameworks.command import OPTIMIZERS
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.engines import engine_of
 from wattree.frameworks.export import recipe_files
-from wattree.frameworks.hf_trainer_read import OPTIMIZERS
 from wattree.frameworks.zero_json import STAGES
 
 pytestmark = pytest.mark.frameworks

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import Field
 
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
 from wattree.files import is_file, read_json, read_text
-from wattree.frameworks.accelerate_read import file_next_to, read_accelerate
+from wattree.frameworks.accelerate_read import Flag, file_next_to, read_accelerate
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import notes_of
+from wattree.frameworks.launch import notes_of, parsed
 from wattree.frameworks.peft import AdaptersSpec, adapted_model
-from wattree.frameworks.shell_flags import shell_flags
+from wattree.frameworks.shell_flags import shell_flags, shell_words
+from wattree.job.optimizers import OPTIMIZERS as JOB_OPTIMIZERS
 from wattree.job.problems import Problems
 from wattree.job.values import Rate, Samples, Tokens
 
 
 class FlagsSpec(AdaptersSpec):
-    """Flags that scripts of the transformers library have in common."""
+    """Arguments that scripts of the transformers library have in common."""
 
     config_name: str | None = Field(None, description="the folder or name of a model")
     model_name_or_path: str | None = Field(None, description="the folder or name of a model")
@@ -30,12 +33,73 @@ class FlagsSpec(AdaptersSpec):
     gradient_accumulation_steps: Samples | None = Field(None, description="a whole number")
     learning_rate: Rate | None = Field(None, description="a number")
     optim: str | None = Field(None, description="the name of an optimizer")
-    gradient_checkpointing: bool = Field(False, description="nothing")
+    gradient_checkpointing: Flag = Field(False, description="true or false")
+    bf16: Flag = Field(False, description="true or false")
+    fp16: Flag = Field(False, description="true or false")
+
+    @property
+    def precision(self) -> str:
+        """The number format that the arguments turn on."""
+        return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32"
 
 
-#: Flags of the launcher that only say where processes are.
-_OF_LAUNCHERS: Final = {"config_file", "machine_rank", "main_process_ip", "main_process_port"}
-_WITHOUT_EFFECT: Final = {"lora_alpha"}
+#: Optimizer → its name in the Trainer's arguments.
+OPTIMIZERS: Final[Mapping[str, str]] = {
+    "adamw": "adamw_torch",
+    "sgd": "sgd",
+    "rmsprop": "rmsprop",
+    "adafactor": "adafactor",
+    "lion": "lion_32bit",
+    "adamw8bit": "adamw_8bit",
+}
+#: Other names of the same.
+_SAME_OPTIMIZERS: Final = {
+    "adamw_torch_fused": "adamw",
+    "adamw_apex_fused": "adamw",
+    "adamw_hf": "adamw",
+    "adamw_bnb_8bit": "adamw8bit",
+    "paged_adamw_32bit": "adamw",
+    "paged_adamw_8bit": "adamw8bit",
+}
+#: Other names of arguments, in scripts of the libraries' own examples and of TRL.
+_SAME: Final = {
+    "max_length": "block_size",
+    "max_seq_length": "block_size",
+    "max_seq_len": "block_size",
+    "model_max_length": "block_size",
+    "use_peft_lora": "use_peft",
+    "use_4bit_quantization": "load_in_4bit",
+    "use_nested_quant": "use_bnb_nested_quant",
+}
+#: Flags of launchers that only say where processes are, and those that no step depends on.
+_WITHOUT_EFFECT: Final = (
+    *("config", "config_file", "machine_rank", "main_process_*", "num_processes", "num_machines"),
+    *("nproc_per_node", "nnodes", "node_rank", "master_*", "standalone", "rdzv_*", "hostfile"),
+    *("num_gpus", "num_nodes", "deepspeed", "deepspeed_config", "lora_alpha", "seed"),
+    *("*_dir", "*log*", "*eval*", "*save*", "*hub*", "report_to", "*dataset*", "do_*", "tf32"),
+    *("lr_scheduler_*", "warmup_*", "weight_decay", "max_grad_norm", "num_*epochs", "max_*steps"),
+)
+#: Processes of a node and nodes, as launchers call them: torchrun, deepspeed.
+_RANKS: Final = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments by the one of their names that is read here."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if value is not None:
+            found.setdefault(_SAME.get(name, name), value)
+    return found
+
+
+def optimizer_of(word: str | None, problems: Problems) -> str | None:
+    """Return the optimizer of a job that the Trainer's arguments name, or its own name."""
+    words = {word: ours for ours, word in OPTIMIZERS.items()} | _SAME_OPTIMIZERS
+    if word is None or word in JOB_OPTIMIZERS:
+        return word
+    if word not in words:
+        problems.add("optim", f"found '{word}', expected one of {', '.join(words)}")
+    return words.get(word)
 
 
 def read_flags(path: Path) -> dict[str, Any]:
@@ -47,7 +111,41 @@ def read_flags(path: Path) -> dict[str, Any]:
         found[name] = True if first == "$@" else scalar(first)
         if name == "lora_target_modules" and isinstance(value, list):
             found[name] = [each for word in value if word != "$@" for each in word.split(",")]
-    return found
+    return renamed(found)
+
+
+def _matters(name: str) -> bool:
+    return not any(fnmatchcase(name, pattern) for pattern in _WITHOUT_EFFECT)
+
+
+def launched_ranks(flags: Mapping[str, Any]) -> int | None:
+    """Return the ranks that a launcher starts; None where its flags leave that open."""
+    if "num_processes" in flags:
+        return flags["num_processes"] if isinstance(flags["num_processes"], int) else None
+    for here, nodes in _RANKS:
+        counts = flags.get(here), flags.get(nodes, 1)
+        if all(isinstance(count, int) and count > 0 for count in counts):
+            return math.prod(cast("tuple[int, int]", counts))
+    return None
+
+
+def arguments_file(path: Path, flags: Mapping[str, Any]) -> Path | None:
+    """Return the file of arguments that a command gives its script, if any.
+
+    Args:
+        path: File with the command.
+        flags: Of the command; their own files are others, but for `--config`.
+    """
+    others = [value for name, value in flags.items() if name != "config"]
+    words = (
+        word.partition("=")[2] if word.startswith("--") else word
+        for line in shell_words(read_text(path))
+        for word in line
+    )
+    named = [
+        word for word in words if word.endswith((".yaml", ".yml", ".json")) and word not in others
+    ]
+    return file_next_to(path, named[-1]) if named else None
 
 
 def scalar(text: str | bool) -> object:  # noqa: FBT001 - a flag without a value is true
@@ -75,9 +173,26 @@ def read_command(path: Path, given: str | None, problems: Problems) -> Found | N
         problems.add("--config_file", "is missing, expected 'accelerate launch --config_file …'")
         return None
     recipe = read_accelerate(file_next_to(path, str(flags["config_file"])), problems)
-    known = {name: value for name, value in flags.items() if name in FlagsSpec.model_fields}
+    return None if recipe is None else with_flags(recipe, path, flags, given, problems)
+
+
+def with_flags(
+    recipe: Found, path: Path, flags: Mapping[str, Any], given: str | None, problems: Problems
+) -> Found | None:
+    """Return the settings of an engine with those of the flags of a script.
+
+    Args:
+        recipe: Settings of the engine.
+        path: File with the command.
+        flags: Of the command.
+        given: Model that the user names.
+        problems: Where faults go.
+    """
+    file = arguments_file(path, flags)
+    arguments = {**({} if file is None else renamed(parsed(file))), **flags}
+    known = {name: value for name, value in arguments.items() if name in FlagsSpec.model_fields}
     spec = problems.read(FlagsSpec, known, "")
-    if recipe is None or spec is None:
+    if spec is None:
         return None
     strategy: Mapping[str, Any] = recipe.strategy
     if spec.gradient_checkpointing:
@@ -92,12 +207,14 @@ def read_command(path: Path, given: str | None, problems: Problems) -> Found | N
         micro_batch=spec.per_device_train_batch_size or recipe.micro_batch,
         accumulation=spec.gradient_accumulation_steps or recipe.accumulation,
         learning_rate=spec.learning_rate or recipe.learning_rate,
-        optimizer=spec.optim or recipe.optimizer,
+        optimizer=optimizer_of(spec.optim, problems) or recipe.optimizer,
+        precision=spec.precision if recipe.precision == "fp32" else recipe.precision,
+        devices=launched_ranks(flags) or recipe.devices,
         strategy=strategy,
         assumed=(
             *recipe.assumed,
             *said,
-            *notes_of((), sorted(flags.keys() - known.keys() - _OF_LAUNCHERS - _WITHOUT_EFFECT)),
+            *notes_of((), [name for name in sorted(flags.keys() - known.keys()) if _matters(name)]),
         ),
     )
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, Final
 
-from wattree.files import read_json
+from wattree.files import read_json, read_text
+from wattree.frameworks.accelerate_read import file_next_to
+from wattree.frameworks.command import read_flags, with_flags
 from wattree.frameworks.found import Found, reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.launch import (
@@ -34,6 +38,9 @@ from wattree.frameworks.zero_read import IGNORED, read_zero_json
 from wattree.job.problems import Problems
 
 FILE: Final = "ds_config.json"
+#: Flags that name the JSON, and a flag at the beginning of a word.
+_NAMING: Final = ("deepspeed_config", "deepspeed")
+_FLAG: Final = re.compile(r"(?m)(^|\s)--[a-z]")
 
 
 def write(concrete: ConcreteJob) -> Written:
@@ -87,8 +94,24 @@ def _fill_in(concrete: ConcreteJob) -> tuple[str, ...]:
     )
 
 
+def _parse(path: Path) -> dict[str, Any]:
+    """Return the JSON in a file; nothing of a file with a command."""
+    return {} if _FLAG.search(read_text(path)) else read_json(path)
+
+
 def _find(settings: Settings, problems: Problems) -> Found | None:
-    return read_zero_json(read_json(settings.path), problems)
+    path = settings.path
+    if values := _parse(path):
+        return read_zero_json(values, problems)
+    flags = read_flags(path)
+    named = next((word for name in _NAMING if isinstance(word := flags.get(name), str)), None)
+    if named is None:
+        problems.add("--deepspeed_config", "is missing, expected a command that names a JSON")
+        return None
+    recipe = read_zero_json(read_json(file_next_to(path, named)), problems)
+    return (
+        None if recipe is None else with_flags(recipe, path, flags, settings.given.model, problems)
+    )
 
 
 FRAMEWORKS.register("deepspeed")(
@@ -103,7 +126,7 @@ FRAMEWORKS.register("deepspeed")(
         optimizers=tuple(OPTIMIZERS),
         ignored=IGNORED,
         write=write,
-        parse=read_json,
-        read=reader(_find, read_json),
+        parse=_parse,
+        read=reader(_find, _parse),
     )
 )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from wattree.frameworks.framework import Imported
 from wattree.frameworks.given import OPTIONS
+from wattree.frameworks.models import catalog_name
 from wattree.frameworks.read import flattened
 from wattree.frameworks.settings import Settings
 from wattree.job.problems import Problems, shown
@@ -70,6 +71,9 @@ def reader(
         for key in flattened(parse(settings.path)):
             if key not in found.not_understood:
                 settings.value(key)
+        for key in found.not_understood:  # flags of a command are in no settings
+            if key not in settings:
+                settings.put(key, value=None)
         for sentence in found.assumed:
             settings.assume(sentence)
         return completed(found, settings)
@@ -79,7 +83,7 @@ def reader(
 
 def completed(found: Found, settings: Settings) -> Imported:
     """Return the job, after listing missing and contradictory values."""
-    whole = _with_ranks(_merged(found, settings), settings)
+    whole = _with_ranks(_named(_merged(found, settings), settings), settings)
     strategy = dict(whole.strategy)
     _spread(whole, strategy, settings)
     batch = _batch(whole, strategy, settings)
@@ -117,6 +121,16 @@ def _merged(found: Found, settings: Settings) -> Found:
                 "", f"the file says {name} {shown(said)}, {OPTIONS[name]} {shown(added)}"
             )
     return replace(found, **changes)
+
+
+def _named(found: Found, settings: Settings) -> Found:
+    """Return it with the catalog's name of its model, which files name by its repository."""
+    model = found.model
+    if isinstance(model, Mapping) and isinstance(name := model.get("name"), str):
+        return replace(found, model={**model, "name": catalog_name(name, settings)})
+    if isinstance(model, str):
+        return replace(found, model=catalog_name(model, settings))
+    return found
 
 
 def _with_ranks(found: Found, settings: Settings) -> Found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from wattree.frameworks.command import OPTIMIZERS
 from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
     DDP,
@@ -20,7 +21,6 @@ from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Wri
 from wattree.frameworks.hf_trainer_read import (
     IGNORED,
     MIB,
-    OPTIMIZERS,
     PRECISIONS,
     read_arguments,
 )

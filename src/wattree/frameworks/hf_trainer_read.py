@@ -5,54 +5,48 @@ Facts are those of transformers 5.23 (`src/transformers/training_args.py`).
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from wattree.files import read_json, read_text, read_yaml
-from wattree.frameworks.accelerate_read import FSDP1, Flag, file_next_to
-from wattree.frameworks.command import model_next_to, read_flags
+from wattree.files import read_json, read_yaml
+from wattree.frameworks.accelerate_read import FSDP1, Flag, file_next_to, read_accelerate
+from wattree.frameworks.command import (
+    FlagsSpec,
+    arguments_file,
+    launched_ranks,
+    model_next_to,
+    optimizer_of,
+    read_flags,
+    renamed,
+)
 from wattree.frameworks.engines import CONTEXTS
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
-from wattree.frameworks.peft import AdaptersSpec, adapted_model
+from wattree.frameworks.peft import adapted_model
 from wattree.frameworks.read import without
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems
 from wattree.job.section import Section
-from wattree.job.values import Degree, Rate, Samples, Tokens
+from wattree.job.values import Degree, Samples
 from wattree.strategy import ULYSSES
 
 _LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("trainer.yaml"))
 #: Settings without effect on a step.
 IGNORED: Final = tuple(_LISTS["ignored"])
-#: Optimizer → its name here.
-OPTIMIZERS: Final[Mapping[str, str]] = {
-    "adamw": "adamw_torch",
-    "sgd": "sgd",
-    "rmsprop": "rmsprop",
-    "adafactor": "adafactor",
-    "lion": "lion_32bit",
-    "adamw8bit": "adamw_8bit",
-}
-#: Other names of the same.
-_SAME: Final = {
-    "adamw_torch_fused": "adamw",
-    "adamw_hf": "adamw",
-    "adamw_bnb_8bit": "adamw8bit",
-    "paged_adamw_32bit": "adamw",
-    "paged_adamw_8bit": "adamw8bit",
-}
 PRECISIONS: Final[Mapping[str, Mapping[str, bool]]] = {
     "bf16": {"bf16": True},
     "fp16": {"fp16": True},
     "fp32": {},
 }
+#: How alike a name has to be to one that is read, for it to be a slip.
+_ALMOST: Final = 0.9
 #: PyTorch's own bucket sizes are in MiB. [B]
 MIB: Final = 2**20
 
@@ -86,62 +80,47 @@ class ParallelismSpec(Section):
     )
 
 
-class TrainerSpec(AdaptersSpec):
+class TrainerSpec(FlagsSpec):
     """Arguments that a strategy depends on, and those of its scripts that a job does."""
 
-    config_name: str | None = Field(None, description="the folder or name of a model")
-    model_name_or_path: str | None = Field(None, description="the folder or name of a model")
-    block_size: Tokens | None = Field(None, description="a whole number of tokens")
-    max_length: Tokens | None = Field(None, description="a whole number of tokens")
-    max_seq_length: Tokens | None = Field(None, description="a whole number of tokens")
     per_device_train_batch_size: Samples = Field(8, description="a whole number")
     gradient_accumulation_steps: Samples = Field(1, description="a whole number")
-    bf16: Flag = Field(False, description="true or false")
-    fp16: Flag = Field(False, description="true or false")
     optim: str = Field("adamw_torch", description="the name of an optimizer")
-    learning_rate: Rate | None = Field(None, description="a number")
-    gradient_checkpointing: Flag = Field(False, description="true or false")
     activation_checkpointing: Flag = Field(False, description="true or false")
     torch_compile: Flag = Field(False, description="true or false")
     ddp_bucket_cap_mb: Degree | None = Field(None, description="a whole number of MiB")
     fsdp: bool | str | list[str] | None = Field(None, description="true or false")
-    fsdp_config: FsdpConfigSpec | str | None = Field(None, description="a mapping, or a file")
+    fsdp_config: FsdpConfigSpec | None = Field(None, description="a mapping, or a file")
     deepspeed: dict[str, Any] | str | None = Field(None, description="a JSON file, or a mapping")
     parallelism_config: ParallelismSpec = Field(ParallelismSpec(), description="a mapping")
 
 
 def read_arguments(settings: Settings, problems: Problems) -> Found | None:
-    """Return what the Trainer's arguments say, in YAML or JSON, or a command that names them.
+    """Return what the Trainer's arguments say, in YAML or JSON, or in a command.
 
     Arguments of scripts and other trainers in the same file are left alone.
     """
-    path, devices = settings.path, None
+    path, engine = settings.path, None
+    flags: dict[str, Any] = {}
     if path.suffix not in {".yaml", ".yml", ".json"}:
         flags = read_flags(path)
-        named = [word for word in read_text(path).split() if word.endswith((".yaml", ".json"))]
-        counts = [flags.get("nproc_per_node"), flags.get("nnodes", 1)]
-        if not named or not all(isinstance(count, int) and count > 0 for count in counts):
-            problems.add("", "found no 'torchrun --nproc_per_node=… SCRIPT ARGUMENTS.yaml'")
-            return None
-        path = file_next_to(path, named[-1])
-        devices = math.prod(counts)
-    values = parsed(path)
+        if "config_file" in flags:
+            engine = read_accelerate(file_next_to(path, str(flags["config_file"])), problems)
+        path = arguments_file(path, flags) or path
+    values = renamed(parsed(path)) | flags
     if not values.keys() & TrainerSpec.model_fields.keys():
-        problems.add("", "found no argument of the Trainer, expected its YAML or JSON")
+        expected = "its YAML or JSON, or a command such as 'torchrun --nproc_per_node=8 SCRIPT …'"
+        problems.add("", f"found no argument of the Trainer, expected {expected}")
         return None
-    known = {key: value for key, value in values.items() if value is not None}
-    known, left_out = without(known, _LISTS["left_out"])
+    known, left_out = without(values, _LISTS["left_out"])
+    _take_fsdp_config(known, path, problems)
     known, _ = without(known, IGNORED)
-    if isinstance(inner := known.get("fsdp_config"), Mapping):
-        known["fsdp_config"] = {key.removeprefix("fsdp_"): value for key, value in inner.items()}
+    misspelt = [key for key in known if _is_misspelt(key)]
     known = {key: value for key, value in known.items() if key in TrainerSpec.model_fields}
     spec = problems.read(TrainerSpec, known, "")
     if spec is None:
         return None
     name = spec.config_name or spec.model_name_or_path
-    optimizers = {word: ours for ours, word in OPTIMIZERS.items()} | _SAME
-    if spec.optim not in optimizers:
-        problems.add("optim", f"found '{spec.optim}', expected one of {', '.join(optimizers)}")
     assumed = list(notes_of((), left_out))
     if "per_device_train_batch_size" not in known:
         assumed.append("micro-batches of 8 samples, the Trainer's default")
@@ -150,17 +129,50 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     assumed += said
     found = Found(
         model=model,
-        sequence_length=spec.block_size or spec.max_length or spec.max_seq_length,
+        sequence_length=spec.block_size,
         micro_batch=spec.per_device_train_batch_size,
         accumulation=spec.gradient_accumulation_steps,
-        precision="bf16" if spec.bf16 else "fp16" if spec.fp16 else "fp32",
-        optimizer=optimizers.get(spec.optim),
+        precision=spec.precision,
+        optimizer=optimizer_of(spec.optim, problems),
         learning_rate=spec.learning_rate,
         compiled=spec.torch_compile or None,
-        devices=devices,
+        devices=launched_ranks(flags),
         assumed=tuple(assumed),
+        not_understood=tuple(misspelt),
     )
-    return _with_engine(found, spec, path, problems)
+    if engine is None or spec.deepspeed is not None or spec.fsdp:
+        return _with_engine(found, spec, path, problems)
+    strategy = {**engine.strategy, **({"recompute": "full"} if spec.gradient_checkpointing else {})}
+    return replace(
+        found,
+        strategy=strategy,
+        precision=engine.precision if found.precision == "fp32" else found.precision,
+        compiled=found.compiled or engine.compiled,
+        devices=found.devices or engine.devices,
+        assumed=(*engine.assumed, *found.assumed),
+        not_understood=(*engine.not_understood, *found.not_understood),
+    )
+
+
+def _is_misspelt(key: str) -> bool:
+    """Whether an argument is none that is read, but almost one."""
+    names = TrainerSpec.model_fields
+    return key not in names and bool(get_close_matches(key, names, n=1, cutoff=_ALMOST))
+
+
+def _take_fsdp_config(values: dict[str, Any], path: Path, problems: Problems) -> None:
+    """Replace the file or JSON of `fsdp_config` by its keys, without the prefix of older ones."""
+    config = values.get("fsdp_config")
+    if isinstance(config, str) and config.lstrip().startswith("{"):
+        try:
+            config = json.loads(config)
+        except ValueError:
+            problems.add("fsdp_config", "expected a file, or valid JSON")
+            config = {}
+    elif isinstance(config, str):
+        config = read_json(file_next_to(path, config))
+    if isinstance(config, Mapping):
+        values["fsdp_config"] = {key.removeprefix("fsdp_"): each for key, each in config.items()}
 
 
 def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems) -> Found | None:
@@ -174,7 +186,7 @@ def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems
         strategy = {**inner.strategy, "recompute": strategy["recompute"]}
         found = replace(found, assumed=(*found.assumed, *inner.assumed))
     elif spec.fsdp:
-        strategy |= _fsdp(spec, path, problems)
+        strategy |= _fsdp(spec, problems)
     elif spec.ddp_bucket_cap_mb is not None:
         strategy["bucket"] = {"gradients": f"{spec.ddp_bucket_cap_mb * MIB} B"}
     if spec.deepspeed is None and not spec.fsdp:
@@ -201,12 +213,9 @@ def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) 
     return inner
 
 
-def _fsdp(spec: TrainerSpec, path: Path, problems: Problems) -> dict[str, Any]:
+def _fsdp(spec: TrainerSpec, problems: Problems) -> dict[str, Any]:
     """Return the keys of FSDP, whose sharding older files have as a text."""
     config = spec.fsdp_config or FsdpConfigSpec()
-    if isinstance(config, str):
-        read = problems.read(FsdpConfigSpec, read_json(file_next_to(path, config)), "fsdp_config")
-        config = read or FsdpConfigSpec()
     words = spec.fsdp if isinstance(spec.fsdp, str | list) else []
     words = words.split() if isinstance(words, str) else words
     sharding, reshards = next((FSDP1[word] for word in words if word in FSDP1), ("zero3", True))

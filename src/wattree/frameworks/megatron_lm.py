@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,6 +40,9 @@ _NEGATED: Final = {
     "no_overlap_p2p_communication": "overlap_p2p_comm",
     "no_add_bias_linear": "add_bias_linear",
 }
+#: The program that a script starts, and the key it is read under.
+_PROGRAM: Final = re.compile(r"\b(pretrain_[a-z0-9_]+)\.py\b")
+_STARTED: Final = "started_program"
 #: Names of earlier versions, and of the launcher.
 _RENAMED: Final = {
     "recompute_activations": "recompute_activations",
@@ -164,7 +168,10 @@ def parse(path: Path) -> dict[str, Any]:
         whole = whole.get("MODEL_ARGS", whole)
         given = {str(key).rsplit(".", 1)[-1]: value for key, value in flattened(whole)}
     else:
-        given = shell_flags(read_text(path))
+        text = read_text(path)
+        given = shell_flags(text)
+        if given and (program := _PROGRAM.search(text)) is not None:
+            given[_STARTED] = program[1]
     if not given:
         raise JobError(str(path), ["found no flags, expected arguments of pretrain_gpt.py"])
     found: dict[str, Any] = {}
@@ -181,10 +188,15 @@ def parse(path: Path) -> dict[str, Any]:
 def read(settings: Settings) -> Imported:
     """Return what arguments of Megatron-LM say."""
     _take_devices(settings)
+    program = settings.text(_STARTED)
+    if program in FACTS["foreign_programs"]:
+        kind = FACTS["foreign_programs"][program]
+        settings.problem("", f"{program}.py trains {kind}, expected pretrain_gpt.py or similar")
+        settings.check()
     if "add_bias_linear" in settings and not settings.flag("add_bias_linear", default=True):
         settings.put("disable_bias_linear", value=True)
     sequence = settings.count("seq_length", 1024)
-    block = model_block(settings, sequence=sequence)
+    block = model_block(settings, sequence=sequence) | FACTS["programs"].get(program, {})
     settings.check()
     if "vocab" not in block:
         block |= _assumed_vocabulary(settings, block)

@@ -6,18 +6,33 @@ of variables are filled in where the script sets them; what stands after `else` 
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import dropwhile
 from typing import Any, Final
 
 #: `NAME=value` at the start of a line, not an array.
 _ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?!\()(.*)$")
 #: `$NAME`, `$1`, `${NAME}`, `${NAME:-value}`.
 _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*|\d)|\{(\w+)(?::?[-=]([^{}]*))?\})")
-#: `$(( 8 * 2 ))` with whole numbers.
-_SUM: Final = re.compile(r"\$\(\(\s*(\d{1,9})\s*([*+/-])\s*(\d{1,9})\s*\)\)")
-_ARITHMETIC: Final = re.compile(r"\$\(\([^()]*\)\)")
+#: `$(( 8 * (N + 1) ))`.
+_ARITHMETIC: Final = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+#: Results beyond this are no sizes.
+_MOST: Final = 10**15
+#: A part of a command with what is quoted in it, and what ends the command.
+_COMMAND: Final = re.compile(r"""(?:[^;&"']|"(?:[^"\\]|\\.)*"|'[^']*'|&(?!&))+""")
+#: What may stand before a command.
+_GIVEN: Final = re.compile(r"export|local|[A-Za-z_]\w*=.*", re.DOTALL)
 _FLAG: Final = re.compile(r"--[A-Za-z]")
 #: Ends of a command.
 _ENDS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "2>&1", ")", "fi", "then", "done"})
@@ -48,7 +63,7 @@ def shell_flags(text: str) -> dict[str, Any]:
 
 
 def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]:
-    """Yield the words of each line of a script that assigns nothing.
+    """Yield the words of each command of a script, without variables that it is given.
 
     Args:
         text: Of the script.
@@ -57,8 +72,9 @@ def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]
     lines = list(_lines(text))
     variables = _variables(lines, arguments)
     for line in lines:
-        if _ASSIGNMENT.match(line) is None:
-            yield [_filled(word, variables) for word in _words(line)]
+        words = dropwhile(_GIVEN.fullmatch, _words(line))
+        if found := [_filled(word, variables) for word in words if word != ";"]:
+            yield found
 
 
 def _variables(lines: Iterable[str], arguments: Sequence[str] = ()) -> dict[str, str]:
@@ -81,7 +97,8 @@ def _add(flags: dict[str, Any], flag: str, word: str) -> None:
 def _lines(text: str) -> Iterator[str]:
     """Yield whole lines without comments, and without what stands after `else`."""
     depth, skipped = 0, 0
-    for line in re.sub(r"\\\s*\n", " ", text).splitlines():
+    whole = re.sub(r"\\\s*\n", " ", text).splitlines()
+    for line in (part for each in whole for part in _commands(each)):
         start = line.strip()
         if re.match(r"if\b", start):
             depth += 1
@@ -93,8 +110,16 @@ def _lines(text: str) -> Iterator[str]:
             depth = max(0, depth - 1)
             continue
         if not skipped:
-            plain = re.sub(r"(^|\s)#.*$", "", line)
-            yield _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), plain)
+            yield _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), line)
+
+
+def _commands(line: str) -> Iterator[str]:
+    """Yield the commands on a line, without comments and the words that lead to them."""
+    plain = re.sub(r"(^|\s)#.*$", "", line)
+    is_open = any(plain.count(mark) % 2 for mark in "\"'")  # a text over several lines
+    *first, last = [plain] if is_open else _COMMAND.findall(plain) or [""]
+    for part in (*(f"{each} ;" for each in first), last):
+        yield re.sub(r"^\s*(then|do)\s", "", part)
 
 
 def _words(line: str) -> list[str]:
@@ -120,18 +145,32 @@ def _filled(word: str, variables: dict[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         return variables.get(match[1] or match[2], match[3] or "") or match[0]
 
+    def result(match: re.Match[str]) -> str:
+        named = re.sub(r"[A-Za-z_]\w*", lambda name: variables.get(name[0], name[0]), match[1])
+        found = _arithmetic(named)
+        return match[0] if found is None else str(found)
+
     for _ in range(_MOST_NESTED):
         before, word = word, _VARIABLE.sub(value, word)[:_MOST_CHARACTERS]
-        word = _SUM.sub(_sum, word)
+        word = _ARITHMETIC.sub(result, word)
         if word == before:
             break
     return word
 
 
-def _sum(match: re.Match[str]) -> str:
-    one, other = int(match[1]), int(match[3])
-    if match[2] == "/" and not other:
-        return match[0]
-    return str(
-        {"*": one * other, "+": one + other, "-": one - other, "/": one // (other or 1)}[match[2]]
-    )
+def _arithmetic(text: str) -> int | None:
+    """Return what whole numbers with + - * / % and parentheses come to; None for anything else."""
+
+    def of(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            found = _OPERATIONS[type(node.op)](of(node.left), of(node.right))
+            if abs(found) <= _MOST:
+                return found
+        raise ValueError
+
+    try:
+        return of(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return None

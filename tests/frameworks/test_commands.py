@@ -1,0 +1,168 @@
+"""Commands as people keep them: flags of scripts, launchers of each library, shells' arithmetic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.errors import JobError
+from wattree.frameworks import import_recipe
+from wattree.frameworks.shell_flags import shell_flags
+
+#: Files that the commands name.
+FILES: Mapping[str, str] = {
+    "zero2.json": json.dumps(
+        {
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+            "bf16": {"enabled": "auto"},
+            "zero_optimization": {"stage": 2},
+        }
+    ),
+    "fsdp.json": '{"fsdp_transformer_layer_cls_to_wrap": "X", "fsdp_reshard_after_forward": false}',
+    "hybrid.yaml": "{distributed_type: FSDP, mixed_precision: bf16, num_processes: 8, "
+    "fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD, fsdp_auto_wrap_policy: x}}",
+    "sft.yaml": "{model_name_or_path: Qwen/Qwen3-4B-Base, max_length: 4096, bf16: true, "
+    "per_device_train_batch_size: 2, gradient_accumulation_steps: 8}",
+}
+GPT = (
+    "--num-layers $N --hidden-size $((N * 128)) --num-attention-heads 32 --seq-length 2048 "
+    "--max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+    "--tensor-model-parallel-size ${TP:=4} --vocab-size 1024\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("framework", "command", "expected"),
+    [
+        (
+            "hf-trainer",
+            "torchrun --nnodes 2 --nproc_per_node=8 run_clm.py --do_train "
+            '--model_name_or_path=Qwen/Qwen2.5-3B --fsdp "full_shard auto_wrap" '
+            "--fsdp_config fsdp.json --optim adafactor "
+            "--per_device_train_batch_size 4 --gradient_accumulation_steps 2 --block_size 2048",
+            {"model": "qwen2.5-3b", "global_batch": 128, "sharding": "zero3", "dp": 16,
+             "reshard_after_forward": False, "optimizer": "adafactor", "precision": "fp32"},
+        ),
+        (
+            "hf-trainer",
+            "deepspeed --num_gpus=8 train.py --deepspeed zero2.json --bf16 --block_size 1024 "
+            "--model_name_or_path Qwen/Qwen2.5-7B-Instruct --tf32 True --max_length 99 "
+            "--per_device_train_batch_size 1 --gradient_accumulation_steps 16 --optim adamw_hf",
+            {"model": "qwen2.5-7b", "global_batch": 128, "sharding": "zero2", "precision": "bf16",
+             "sequence_length": 1024},
+        ),
+        (
+            "hf-trainer",
+            "LOG=1 accelerate launch --config_file hybrid.yaml --num_processes 16 sft.py "
+            "--config sft.yaml --gradient_accumulation_steps 4 --gradient_checkpointing",
+            {"model": "qwen3-4b", "global_batch": 128, "sharding": "hybrid", "fsdp": 8, "dp": 2,
+             "recompute": "full", "precision": "bf16", "sequence_length": 4096},
+        ),
+        (
+            "accelerate",
+            "accelerate launch --config_file hybrid.yaml train.py --model_name_or_path gpt2 \\\n"
+            "--max_seq_length 512 --per_device_train_batch_size 2 --use_peft_lora True "
+            "--lora_r 8 --use_4bit_quantization True --use_nested_quant True "
+            "--optim paged_adamw_32bit",
+            {"global_batch": 16, "sharding": "zero3", "sequence_length": 512, "rank": 8,
+             "base": "nf4-double", "optimizer": "adamw"},
+        ),
+        (
+            "deepspeed",
+            "deepspeed --hostfile h --num_gpus 8 --num_nodes 2 train.py --deepspeed \\\n"
+            " --deepspeed_config zero2.json --model_name_or_path tiiuae/falcon-7b --fp16 "
+            "--max_seq_len 2048 --per_device_train_batch_size 4 | tee log",
+            {"model": "falcon-7b", "global_batch": 64, "sharding": "zero2", "precision": "fp16"},
+        ),
+        (
+            "megatron-lm",
+            "N=$((4 * 8)); if [ $A ]; then TP=2; else TP=8; fi\ntorchrun pretrain_gpt.py " + GPT,
+            {"layers": 32, "hidden": 4096, "tp": 2, "vocab": 1024},
+        ),
+        (
+            "megatron-lm",
+            "N=32 && X='a;b'\ntorchrun pretrain_bert.py " + GPT,
+            {"tp": 4, "causal": False, "head": "masked_lm", "next_sentence": True},
+        ),
+        (
+            "maxtext",
+            'FLAGS="--xla=1" PLATFORM=tpu python3 -m MaxText.train base.yml model_name=gemma2-9b '
+            "per_device_batch_size=2 ici_fsdp_parallelism=-1 max_target_length=1024",
+            {"model": "gemma-2-9b", "global_batch": 32, "sharding": "hybrid"},
+        ),
+    ],
+)  # fmt: skip
+def test_commands_say_what_they_start(
+    framework: str, command: str, expected: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """Most people have a command with flags, not the files that we write."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    path = tmp_path / "run.sh"
+    path.write_text(command, encoding="utf-8")
+
+    found = import_recipe(
+        path,
+        framework,
+        node="dgx-a100",
+        nodes=1 if "num_gpus=8" in command or framework == "accelerate" else 2,
+    )
+
+    said: dict[str, Any] = {}
+    _flatten(found.job, said)
+    assert {key: said.get(key, found.job.get(key)) for key in expected} == expected
+    assert found.not_understood == ()
+
+
+def _flatten(values: Mapping[str, Any], found: dict[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            _flatten(value, found)
+        else:
+            found.setdefault(key, value)
+
+
+def test_a_flag_with_a_slip_is_named(tmp_path: Path) -> None:
+    """Flags of scripts are many, so those that are almost one of ours count as such."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 a.py --model_name_or_path gpt2 --block_size 512 "
+        "--gradient_accumulation_step 4 --my_own_flag 1"
+    )
+
+    found = import_recipe(path, "hf-trainer", node="dgx-a100", nodes=1)
+
+    assert found.not_understood == ("gradient_accumulation_step",)
+
+
+def test_a_program_of_other_models_is_refused(tmp_path: Path) -> None:
+    """Its arguments are those of a decoder, so it would be read as one."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"N=12; torchrun pretrain_t5.py {GPT}")
+
+    with pytest.raises(JobError, match="trains an encoder with a decoder"):
+        import_recipe(path, "megatron-lm", node="dgx-a100", nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("A=3; x --a $((A*(2+1)-1))", "8"),
+        ("x --a $(( 7 / 2 % 2 ))", "1"),
+        ("x --a $((1/0))", "$((1/0))"),
+        ("x --a $((9**9**9))", "$((9**9**9))"),
+        ("x --a 'b; c' ; y", "b; c"),
+        ("x --a 1 && y", "1"),
+        ("for i in 1; do x --a $((" + "(" * 900 + "1" + ")" * 900 + ")); done", None),
+    ],
+)
+def test_shells_compute_with_whole_numbers(text: str, value: str | None) -> None:
+    """And nothing is run."""
+    found = shell_flags(text)
+
+    assert value is None or found == {"a": value}
