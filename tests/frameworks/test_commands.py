@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from wattree.errors import JobError
-from wattree.frameworks import import_recipe
+from wattree.frameworks import FRAMEWORKS, import_recipe
+from wattree.frameworks.concrete import concrete_job
+from wattree.frameworks.export import recipe_files
 from wattree.frameworks.shell_flags import shell_flags
+from wattree.job import job_from_mapping
 
 #: Files that the commands name.
 FILES: Mapping[str, str] = {
@@ -166,3 +169,73 @@ def test_shells_compute_with_whole_numbers(text: str, value: str | None) -> None
     found = shell_flags(text)
 
     assert value is None or found == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("flags", "bytes_"),
+    [
+        ("--bf16", 4.0),
+        ("--bf16 --grad-reduce-in-bf16", None),
+        ("--bf16 --main-grads-dtype bf16", None),
+        ("--fp16", None),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", 4.0),
+        ("", None),
+    ],
+)
+@pytest.mark.parametrize("framework", ["megatron-lm", "megatron-bridge"])
+def test_gradients_have_the_format_that_flags_say(
+    framework: str, flags: str, bytes_: float | None, tmp_path: Path
+) -> None:
+    """And what is exported has the format of the prediction: fp32 takes twice the memory."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"N=32; torchrun pretrain_gpt.py {GPT.replace('--bf16', flags)}")
+    found = import_recipe(path, "megatron-lm", node="dgx-a100", nodes=1)
+
+    assert found.job.get("traits", {}).get("gradient_bytes") == bytes_
+
+    job = {**found.job, "model": "llama-3-8b", "precision": "bf16"}
+    concrete = concrete_job(job_from_mapping(job, "a"))
+    files, _ = recipe_files(FRAMEWORKS[framework], concrete)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    written = "overrides.yaml" if framework == "megatron-bridge" else "launch.sh"
+    back = import_recipe(tmp_path / written, framework, node="dgx-a100", nodes=1)
+
+    assert back.job.get("traits") == found.job.get("traits")
+
+
+def test_a_bridge_file_says_what_its_model_is(tmp_path: Path) -> None:
+    """Whole configurations have sizes and more; `${…}` is what stands elsewhere."""
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        """
+model:
+  {num_layers: 20, hidden_size: 1920, num_attention_heads: 16, num_query_groups: 4,
+   ffn_hidden_size: 7680, gated_linear_unit: false, normalization: LayerNorm, vocab_size: 1024,
+   add_bias_linear: true, share_embeddings_and_output_weights: true, window_size: null,
+   seq_length: "${dataset.sequence_length}", position_embedding_type: yarn,
+   cuda_graph_impl: local, cuda_graph_scope: full_iteration}
+dataset: {sequence_length: 2048, path: "${oc.env:HOME}/data"}
+train: {micro_batch_size: 2, global_batch_size: 32}
+ddp: {grad_reduce_in_fp32: true}
+"""
+    )
+
+    found = import_recipe(path, "megatron-bridge", node="dgx-a100", nodes=1)
+
+    block = found.job["model"]["transformer"]
+    said = {key: block[key] for key in ("gated", "norm", "mlp_bias", "tied_embedding", "kv_heads")}
+    assert said == {
+        "gated": False,
+        "norm": "layer",
+        "mlp_bias": True,
+        "tied_embedding": True,
+        "kv_heads": 4,
+    }
+    assert found.job["data"]["sequence_length"] == 2048
+    assert found.job["traits"] == {
+        "reduce_bytes": 4.0,
+        "gradient_bytes": 4.0,
+        "cuda_graphs": "full",
+    }
+    assert found.not_understood == ()

@@ -5,23 +5,19 @@ Only read: its recipes are published.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.files import read_yaml, refusal
+from wattree.files import read_yaml
 from wattree.frameworks.accelerate_read import FSDP1
 from wattree.frameworks.found import Found, completed
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
 from wattree.frameworks.models import catalog_name, named_by_sizes, with_overrides
+from wattree.frameworks.references import filled_in
 from wattree.frameworks.settings import Settings
-from wattree.job.problems import MOST_PROBLEMS
 
 _FACTS: Final[Mapping[str, Any]] = read_yaml(Path(__file__).with_name("llm_foundry.yaml"))
-_REFERENCE: Final = re.compile(r"\$\{([^${}]+)\}")
-#: References to references are followed so often.
-_MOST_STEPS: Final = 16
 _MPT: Final = "mpt_causal_lm"
 
 
@@ -35,45 +31,7 @@ def parse(path: Path) -> Mapping[str, Any]:
     if isinstance(values.get("parameters"), dict):  # of a file that starts the run on a cluster
         values = values["parameters"]
     values.pop("icl_tasks", None)
-    problems: list[str] = []
-    found = _filled_in(values, values, problems, "")
-    if problems:
-        raise refusal(str(path), problems, most=MOST_PROBLEMS)
-    return {key: value for key, value in found.items() if key != "variables"}
-
-
-def _filled_in(value: Any, whole: Mapping[str, Any], problems: list[str], place: str) -> Any:
-    """Return a value in which `${a.b}` is what the file has there."""
-    if isinstance(value, dict):
-        return {
-            key: _filled_in(each, whole, problems, f"{place}{key}.") for key, each in value.items()
-        }
-    if isinstance(value, list):
-        return [_filled_in(each, whole, problems, place) for each in value]
-    for _ in range(_MOST_STEPS):
-        if not isinstance(value, str) or (met := _REFERENCE.search(value)) is None:
-            return value
-        target = _at(whole, met[1])
-        if target is _MISSING:  # older files have no section of variables, and some have both
-            target = _at(whole, f"variables.{met[1]}")
-        if target is _MISSING:
-            problems.append(f"{place.rstrip('.')}: names {met[0]}, which the file does not say")
-            return None
-        value = target if met[0] == value else value.replace(met[0], str(target))
-    problems.append(f"{place.rstrip('.')}: its references lead in a circle")
-    return None
-
-
-_MISSING: Final = object()
-
-
-def _at(whole: Mapping[str, Any], key: str) -> Any:
-    found: Any = whole
-    for name in key.split("."):
-        if not isinstance(found, Mapping) or name not in found:
-            return _MISSING
-        found = found[name]
-    return found
+    return {key: value for key, value in filled_in(values, path).items() if key != "variables"}
 
 
 def read(settings: Settings) -> Imported:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +16,15 @@ from wattree.frameworks.megatron import (
     strategy_arguments,
     strategy_misfits,
 )
-from wattree.frameworks.megatron_read import optimizer_of, read_strategy, read_traits
+from wattree.frameworks.megatron_model import model_block
+from wattree.frameworks.megatron_read import (
+    gradient_traits,
+    optimizer_of,
+    read_strategy,
+    read_traits,
+)
 from wattree.frameworks.models import catalog_vocabularies, named_by_sizes, shape_of
+from wattree.frameworks.references import filled_in
 from wattree.frameworks.settings import Settings, flattened
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.job.written import yaml_text
@@ -38,6 +46,25 @@ _SIZES: Final = {
     "moe_ffn_hidden_size": "expert_ffn",
 }
 _OF_EXPERTS: Final = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
+#: Recipes of the same model: longer samples, fine-tuning, more nodes.
+_VARIANT: Final = re.compile(r"(.+?)(?:_\d+k)?_(?:pretrain|sft)_config(?:_\w+)?")
+#: Sizes without which there is no model.
+_NEEDED: Final = ("num_layers", "hidden_size", "num_attention_heads")
+#: Key → argument that says the opposite.
+_OPPOSITES: Final = {
+    "add_bias_linear": "disable_bias_linear",
+    "share_embeddings_and_output_weights": "untie_embeddings_and_output_weights",
+}
+#: What most recipes have of a model, where a file with sizes does not say it.
+_USUAL: Final = {
+    "swiglu": True,
+    "normalization": "RMSNorm",
+    "position_embedding_type": "rope",
+    "disable_bias_linear": True,
+    "untie_embeddings_and_output_weights": True,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+}
 #: What recipes have where a file of overrides says nothing.
 _DEFAULTS: Final = {
     "use_distributed_optimizer": True,
@@ -47,6 +74,8 @@ _DEFAULTS: Final = {
     "data_parallel_sharding_strategy": "optim_grads_params",
     "recipe_cuts": True,
 }
+#: Of a gradient in 16 bits. [B]
+_HALF_BYTES: Final = 2.0
 _SCRIPT_TEXT: Final = '''"""Train with a recipe of Megatron-Bridge and its overrides."""
 
 import sys
@@ -54,6 +83,7 @@ from pathlib import Path
 
 from megatron.bridge import recipes
 from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.mixed_precision import get_mixed_precision_config
 from megatron.bridge.training.pretrain import pretrain
 from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
 
@@ -65,6 +95,9 @@ if __name__ == "__main__":
         config_filepath=str(Path(__file__).with_name("{file}")),
         cli_overrides=sys.argv[1:] or None,
     )
+    # The format of gradients is one of the settings of precision, which replace those of `ddp`.
+    config.mixed_precision = get_mixed_precision_config(config.mixed_precision)
+    config.mixed_precision.grad_reduce_in_fp32 = config.ddp.grad_reduce_in_fp32
     pretrain(config=config, forward_step_func=forward_step)
 '''
 
@@ -109,6 +142,7 @@ def _overrides(concrete: ConcreteJob) -> dict[str, Any]:
     }
     words = {meaning: word for word, meaning in reversed(_PRECISIONS.items())}
     arguments["mixed_precision"] = words.get(concrete.job.precision, "bf16_mixed")
+    arguments["grad_reduce_in_fp32"] = concrete.software.reduce_bytes > _HALF_BYTES
     arguments["train_iters"] = training.steps if training.steps > 1 else 100
     found: dict[str, Any] = {}
     for key, argument in _KEYS.items():
@@ -138,15 +172,14 @@ def _nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse(path: Path) -> dict[str, Any]:
     """Return a configuration with its keys as Megatron's arguments where they mean the same."""
-    whole = read_yaml(path)
+    whole = filled_in(read_yaml(path), path)
     if not any(isinstance(value, Mapping) for value in whole.values()) and "recipe" not in whole:
         expected = "expected groups of keys such as model, train and ddp"
         raise JobError(str(path), [f"found no group of keys, {expected}"])
     found: dict[str, Any] = {}
     for key, value in flattened(whole):
-        name = _KEYS.get(key, key)
-        if value is not None or name not in found:
-            found[name] = value
+        if value is not None:
+            found[_KEYS.get(key, key)] = value
     return found
 
 
@@ -170,6 +203,7 @@ def read(settings: Settings) -> Imported:
         training["steps"] = settings.count("train_iters", 1)
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", 3e-4)
+    precision = settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS)
     return Imported(
         model=model,
         data={
@@ -179,9 +213,10 @@ def read(settings: Settings) -> Imported:
             ),
         },
         strategy=strategy,
-        precision=settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS),
+        precision=precision,
         optimizer=optimizer_of(settings),
-        traits=read_traits(settings, has_experts=bool(shape.experts)),
+        traits=read_traits(settings, has_experts=bool(shape.experts))
+        | gradient_traits(settings, precision),
         training=training,
     )
 
@@ -197,14 +232,19 @@ def _model(settings: Settings) -> str | dict[str, Any]:
     recipe = settings.text("recipe")
     named = {name: model for model, name in _RECIPES.items()}
     if recipe:
-        if recipe in named:
-            return named[recipe]
+        longer = _VARIANT.fullmatch(recipe)
+        for name in (recipe, f"{longer[1]}_pretrain_config") if longer else (recipe,):
+            if name in named:
+                if name != recipe:
+                    settings.assume(f"recipe {recipe} has the model of {name}")
+                return named[name]
         settings.problem("recipe", f"found {recipe}, of which no model is known")
         return ""
-    if "num_layers" not in settings or "hidden_size" not in settings:
+    missing = [name for name in _NEEDED if name not in settings]
+    if missing:
         settings.problem(
             "model",
-            "has no num_layers and hidden_size, and the file names no recipe: add the key "
+            f"has no {' and '.join(missing)}, and the file names no recipe: add the key "
             "`recipe`, such as recipe: llama3_8b_pretrain_config",
         )
         return ""
@@ -218,29 +258,32 @@ def _by_sizes(settings: Settings) -> str | dict[str, Any]:
         for name, field in _SIZES.items()
         if name in settings
     }
-    for name in ("num_query_groups", "kv_channels", "moe_shared_expert_intermediate_size"):
-        settings.value(name)
+    for name, opposite in _OPPOSITES.items():
+        if name in settings:
+            settings.put(opposite, value=not settings.flag(name))
+    settings.put("group_query_attention", value="num_query_groups" in settings)
+    left = {name: value for name, value in _USUAL.items() if name not in settings}
+    for name, value in left.items():
+        settings.put(name, value=value)
+    block = model_block(settings, sequence=settings.count("seq_length", 1))
     shapes = {model: shape for model in _RECIPES if (shape := shape_of(model)) is not None}
     alike = {
         model: shape.max_positions
         for model, shape in shapes.items()
         if all(getattr(shape, field) == size for field, size in given.items())
+        and ("swiglu" in left or shape.gated == block["gated"])
     }
     if alike:
         return max(alike, key=alike.__getitem__)
-    block: dict[str, Any] = {**given, "gated": True, "activation": "silu", "norm": "rms"}
-    if "num_query_groups" in settings:
-        block["kv_heads"] = settings.count("num_query_groups", 1)
-    if "kv_channels" in settings:
-        block["head_dim"] = settings.count("kv_channels", 1)
-    vocab = settings.count("padded_vocab_size", 0, least=0)
-    for rows in (vocab,) if vocab else catalog_vocabularies():
+    for rows in (block["vocab"],) if "vocab" in block else catalog_vocabularies():
         if isinstance(found := named_by_sizes({**block, "vocab": rows}), str):
             return found
-    settings.assume(
-        "a decoder with gates, RMS norms and rotary positions: the file states sizes only"
-    )
-    return {"transformer": {**block, "vocab": vocab or 32000}}
+    if left:
+        words = ", ".join(f"{name} {str(value).lower()}" for name, value in left.items())
+        settings.assume(f"{words}: the file leaves it to its recipe")
+    if "vocab" not in block:
+        settings.assume("vocabulary of 32000: the file leaves it to its recipe")
+    return {"transformer": {"vocab": 32000, **block}}
 
 
 MEGATRON_BRIDGE: Final = FRAMEWORKS.register("megatron-bridge")(

@@ -19,7 +19,12 @@ from wattree.frameworks.megatron import (
     strategy_misfits,
 )
 from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
-from wattree.frameworks.megatron_read import optimizer_of, read_strategy, read_traits
+from wattree.frameworks.megatron_read import (
+    gradient_traits,
+    optimizer_of,
+    read_strategy,
+    read_traits,
+)
 from wattree.frameworks.models import catalog_vocabularies, named_by_sizes
 from wattree.frameworks.settings import Settings, flattened
 from wattree.frameworks.shell_flags import shell_flags
@@ -51,6 +56,8 @@ _RENAMED: Final = {
 }
 #: Words of launchers, which no step depends on.
 _LAUNCHER: Final = ("node_rank", "master_*", "rdzv_*", "standalone", "nodes", "log_dir", "tee")
+#: Of a gradient in 16 bits. [B]
+_HALF_BYTES: Final = 2.0
 #: The learning rate that is written where a job says none.
 _LEARNING_RATE: Final = 3e-4
 
@@ -139,12 +146,22 @@ def _training(concrete: ConcreteJob) -> dict[str, Any]:
     training = concrete.job.training
     return {
         **_PRECISIONS.get(concrete.job.precision, {}),
+        **_gradients(concrete),
         "train_iters": training.steps if training.steps > 1 else 100,
         "lr": training.learning_rate or _LEARNING_RATE,
         "eval_iters": 0,
         "log_interval": 1,
         "log_throughput": True,
     }
+
+
+def _gradients(concrete: ConcreteJob) -> dict[str, Any]:
+    """Return the flag that sums gradients in other than the default format: fp32 with bf16."""
+    is_bf16 = "bf16" in _PRECISIONS.get(concrete.job.precision, {})
+    is_wide = concrete.software.reduce_bytes > _HALF_BYTES
+    if is_bf16 is not is_wide and concrete.job.precision != "fp32":
+        return {"grad_reduce_in_bf16" if is_bf16 else "accumulate_allreduce_grads_in_fp32": True}
+    return {}
 
 
 def _array(name: str, arguments: Mapping[str, Any]) -> str:
@@ -204,10 +221,7 @@ def read(settings: Settings) -> Imported:
     strategy = read_strategy(settings, layers=layers, has_experts=has_experts, defaults={})
     replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"]
     settings.value("ckpt_format")
-    traits = read_traits(settings, has_experts=has_experts)
-    if settings.flag("grad_reduce_in_bf16"):
-        traits |= {"reduce_bytes": 2.0, "gradient_bytes": 2.0}
-    training: dict[str, Any] = {}
+    precision, training = _precision(settings), dict[str, Any]()
     if "train_iters" in settings:
         training["steps"] = settings.count("train_iters", 1)
     if "lr" in settings:
@@ -219,9 +233,10 @@ def read(settings: Settings) -> Imported:
             "global_batch": settings.count("global_batch_size", strategy["micro_batch"] * replicas),
         },
         strategy=strategy,
-        precision=_precision(settings),
+        precision=precision,
         optimizer=optimizer_of(settings),
-        traits=traits,
+        traits=read_traits(settings, has_experts=has_experts)
+        | gradient_traits(settings, precision),
         training=training,
     )
 

@@ -35,6 +35,8 @@ _LATENT: Final = {
     "v_head_dim": "v_head_dim",
 }
 _NORMS: Final = {"rms": "RMSNorm", "layer": "LayerNorm"}
+#: Other rotations, which cost as much.
+_ROTARY: Final = {"yarn": "rotary", "mrope": "rotary"}
 _POSITIONS: Final = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
 #: Fields that no step depends on, that others say, or that are of the library's way to write it.
 _ASIDE: Final = frozenset(
@@ -166,7 +168,7 @@ def _details(settings: Settings, sequence: int) -> dict[str, Any]:
     positions = settings.choice(
         "position_embedding_type",
         "rope" if settings.flag("use_rotary_position_embeddings") else "learned_absolute",
-        {word: meaning for meaning, word in _POSITIONS.items()},
+        {word: meaning for meaning, word in _POSITIONS.items()} | _ROTARY,
     )
     has_bias = not settings.flag("disable_bias_linear")
     usual = 0.0 if gated else 0.1  # models with gates have none; the arguments' default is 0.1

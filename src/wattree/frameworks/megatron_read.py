@@ -294,6 +294,21 @@ def _read_offload(settings: Settings) -> dict[str, Any]:
     return {"offload": offload} if offload else {}
 
 
+def gradient_traits(settings: Settings, precision: str) -> dict[str, float]:
+    """Return the traits of gradients that are summed and reduced in fp32, where they are.
+
+    Megatron-LM does so with bf16 unless `--grad-reduce-in-bf16` is given (arguments.py,
+    validate_args); Megatron-Bridge leaves it to recipes, of which those for speed do not.
+    """
+    is_wide = settings.flag("accumulate_allreduce_grads_in_fp32") or settings.flag(
+        "grad_reduce_in_fp32"
+    )
+    is_16_bit = settings.flag("grad_reduce_in_bf16") or settings.text("main_grads_dtype") == "bf16"
+    if settings.flag("bf16") and precision not in ("fp16", "fp32"):
+        is_wide |= not is_16_bit
+    return dict.fromkeys(("reduce_bytes", "gradient_bytes"), 4.0) if is_wide else {}
+
+
 def optimizer_of(settings: Settings) -> str:
     """Return the optimizer of a job."""
     words = {word: meaning for meaning, word in OPTIMIZERS.items()}
