@@ -174,8 +174,10 @@ def plan(request: PlanRequest) -> None:
     asked = _asked(request)
     varied = () if nodes is None else ("cluster.fabric: ",)
     loaded = of_length(read_job(request.job, without=varied), length.tokens)
-    if request.deadline is not None and loaded.training.steps == 1:
-        tell("wattree: --deadline: the run has one step; --tokens or training.steps set its length")
+    limits = [f"--{name}" for name in ("deadline", "budget") if getattr(request, name) is not None]
+    if limits and loaded.training.steps == 1:
+        words = "the run has one step; --tokens or training.steps set its length"
+        tell(f"wattree: {' and '.join(limits)}: {words}")
     announce_waits()
     if nodes is not None:
         _size(loaded, request, nodes, asked)

@@ -227,8 +227,9 @@ def _pipeline_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
 
 def _model(concrete: ConcreteJob) -> dict[str, Any] | None:
     """Return the settings of the model; None for one that MaxText does not have."""
-    if concrete.model_name in facts()["models"]:
-        return {"model_name": facts()["models"][concrete.model_name]}
+    names = {ours: name for name, ours in facts()["also"].items()} | facts()["models"]
+    if concrete.model_name in names:
+        return {"model_name": names[concrete.model_name]}
     shape = concrete.shape
     if shape is None or shape != _like_llama(shape):
         return None

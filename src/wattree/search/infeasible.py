@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from wattree.errors import InfeasibleError, StrategyError
+from wattree.job.optimizers import OPTIMIZER_STATE_BYTES
 from wattree.lowering.split_rules import has_split_positions
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
@@ -33,6 +34,8 @@ _CAP_UNITS = (("MW", 1e6), ("kW", 1e3), ("W", 1.0))
 _MOST_DOUBLINGS = 6
 #: Before any larger cluster: part of this one was left out.
 _WIDER = "a larger --max-devices"
+#: Optimizers with little state that train as AdamW does.
+_LEAN = ("adamw8bit", "lion")
 
 
 def infeasible(
@@ -177,6 +180,8 @@ def _less_memory(setting: Setting) -> str:
     else:
         adapters = "adapters in place of all weights (model.lora)"
         ways = shorter + [adapters] * setting.model.own_family
-        ways.append("an optimizer with less state (adamw8bit, lion)")
+        state = OPTIMIZER_STATE_BYTES
+        leaner = [name for name in _LEAN if state[name] < state[setting.job.optimizer]]
+        ways += [f"an optimizer with less state ({', '.join(leaner)})"] if leaner else []
     *first, last = ["devices with more memory", *ways]
     return f"{', '.join(first)}{', or ' if first else ''}{last}"
