@@ -204,7 +204,8 @@ def test_a_run_without_energy_is_compared_by_what_it_has(job_file: Written, tmp_
     """A run may be too short for its meters; its time is measured all the same."""
     path, measured = job_file("job.yaml", strategy={"dp": 8}), tmp_path / "result.json"
     result = wattree.simulate(wattree.load_job(path)).result.as_json()
-    result["energy_j"] = {**result["energy_j"], "total": None}
+    unread = dict.fromkeys(result["energy_j"]["by_stage"])
+    result["energy_j"] = {**result["energy_j"], "total": None, "by_stage": unread}
     measured.write_text(json.dumps({**result, "step_time_s": 2 * result["step_time_s"]}))
 
     reason = found(path, measured).reasons[0]

@@ -229,6 +229,7 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
         raise _incomparable(path, f"{', '.join(odd)}: expected numbers by name")
     if not _are_spans(figures.get("interval")):
         raise _incomparable(path, "interval: expected [low, high] by name")
+    figures = _without_unread(figures)
     return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
 
 
@@ -272,8 +273,21 @@ def _adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
     if found is None:
         return True
     return isinstance(found, dict) and all(
-        isinstance(each, int | float) and abs(each) <= _MOST for each in found.values()
+        each is None or (isinstance(each, int | float) and abs(each) <= _MOST)
+        for each in found.values()
     )
+
+
+def _without_unread(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result without parts that no meter could tell apart."""
+    found = dict(figures)
+    for section, *rest in _BREAKDOWNS:
+        inner = found.get(section)
+        for key in rest[:1]:
+            if isinstance(inner, dict) and isinstance(parts := inner.get(key), dict):
+                known = {name: each for name, each in parts.items() if each is not None}
+                found[section] = inner = {**inner, key: known}
+    return found
 
 
 def _is_number_or_none(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
