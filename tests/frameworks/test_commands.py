@@ -161,6 +161,16 @@ def test_a_program_of_other_models_is_refused(tmp_path: Path) -> None:
         ("x --a $((9**9**9))", "$((9**9**9))"),
         ("x --a 'b; c' ; y", "b; c"),
         ("x --a 1 && y", "1"),
+        (
+            "S=7B; if [ $S = 1B ]; then A=1; elif [[ $S == *B ]]; then A=2; else A=3; fi; x --a $A",
+            "2",
+        ),
+        ('if [ -z "$S" ] || [ 1 -eq 1 ]; then A=1\nelse A=2\nfi\nx --a $A', "1"),
+        ("if [ 1 -gt 2 ] && [ $S = 1 ]; then\n A=1\nelse A=2\nfi\nx --a $A", "2"),
+        ("S=b; case $S in\n a) A=1 ;;\n b|c) A=2 ;;\n *) A=3;;\nesac\nx --a $A", "2"),
+        ("case $S in\n a) A=1 ;;\n b) A=2 ;;\nesac\nx --a $A", "1"),
+        ("if [ $S = 1 ]; then\n if [ 1 = 1 ]; then A=1; else A=2; fi; fi\nx --a $A", "1"),
+        ("O='--a 1 '\nR=\"torchrun x.py ${O}\"\neval ${R}", "1"),
         ("for i in 1; do x --a $((" + "(" * 900 + "1" + ")" * 900 + ")); done", None),
     ],
 )

@@ -265,7 +265,8 @@ def _assumed_vocabulary(settings: Settings, block: Mapping[str, Any]) -> dict[st
     for known in catalog_vocabularies():
         if isinstance(named_by_sizes({**block, "vocab": known}), str):
             rows = known
-    settings.assume(f"vocabulary of {rows}: the file leaves it to the tokenizer ({kind})")
+    named = f" ({kind})" if "tokenizer_type" in settings else ""
+    settings.assume(f"vocabulary of {rows}: the file leaves it to the tokenizer{named}")
     return {"vocab": rows}
 
 

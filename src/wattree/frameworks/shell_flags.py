@@ -1,7 +1,7 @@
 """Words and flags of the commands in a shell script, without running it.
 
 Every `--flag` of the script counts, wherever it stands: in arrays, in texts, in the command. Values
-of variables are filled in where the script sets them; what stands after `else` is left out.
+of variables are filled in where the script sets them; branches that are not taken are left out.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import ast
 import operator
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import dropwhile
 from typing import Any, Final
+
+from wattree.frameworks.shell_branches import Branches
 
 #: `NAME=value` at the start of a line, not an array.
 _ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?!\()(.*)$")
@@ -34,8 +36,15 @@ _COMMAND: Final = re.compile(r"""(?:[^;&"']|"(?:[^"\\]|\\.)*"|'[^']*'|&(?!&))+""
 #: What may stand before a command.
 _GIVEN: Final = re.compile(r"export|local|[A-Za-z_]\w*=.*", re.DOTALL)
 _FLAG: Final = re.compile(r"--[A-Za-z]")
-#: Ends of a command.
-_ENDS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "2>&1", ")", "fi", "then", "done"})
+#: Text with flags in it, more than a flag alone.
+_FLAGS: Final = re.compile(r"^--[A-Za-z].*\s|\s--[A-Za-z]", re.DOTALL)
+#: Ends of a command, and what begins the next one.
+_ENDS: Final = frozenset(
+    {
+        *("|", "||", "&&", ";", "&", ">", ">>", "2>&1", ")", "fi", "then", "done"),
+        *("eval", "exec", "torchrun", "srun", "python", "python3", "bash"),
+    }
+)
 #: How often variables stand for variables, at most.
 _MOST_NESTED: Final = 8
 _MOST_CHARACTERS: Final = 4096
@@ -46,8 +55,7 @@ def shell_flags(text: str) -> dict[str, Any]:
 
     Dashes within names become underscores. A flag that is given again replaces the first.
     """
-    lines = list(_lines(text))
-    variables = _variables(lines)
+    lines, variables = _read(text)
     flags: dict[str, Any] = {}
     flag = ""
     for word in (word for line in lines for word in _flag_words(line, variables)):
@@ -69,21 +77,26 @@ def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]
         text: Of the script.
         arguments: That the script is called with: `$1` and the next.
     """
-    lines = list(_lines(text))
-    variables = _variables(lines, arguments)
+    lines, variables = _read(text, arguments)
     for line in lines:
         words = dropwhile(_GIVEN.fullmatch, _words(line))
         if found := [_filled(word, variables) for word in words if word != ";"]:
             yield found
 
 
-def _variables(lines: Iterable[str], arguments: Sequence[str] = ()) -> dict[str, str]:
+def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
+    """Return the commands of a script that are run, and the values of its variables."""
     variables = {str(place): value for place, value in enumerate(arguments, start=1)}
-    for line in lines:
-        if (found := _ASSIGNMENT.match(line)) is not None and not _FLAG.search(found[2]):
+    branches = Branches(lambda word: _filled(word, variables))
+    commands = []
+    whole = re.sub(r"\\\s*\n", " ", text).splitlines()
+    for command in (each for line in whole for each in _commands(line)):
+        run = _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), branches.run(command))
+        commands += [run] if run else []
+        if (found := _ASSIGNMENT.match(run)) is not None and not _FLAG.search(found[2]):
             words = _words(found[2])
             variables[found[1]] = _filled(words[0] if words else "", variables)
-    return variables
+    return commands, variables
 
 
 def _add(flags: dict[str, Any], flag: str, word: str) -> None:
@@ -94,29 +107,14 @@ def _add(flags: dict[str, Any], flag: str, word: str) -> None:
         flags[flag] = word if before is True else [before, word]
 
 
-def _lines(text: str) -> Iterator[str]:
-    """Yield whole lines without comments, and without what stands after `else`."""
-    depth, skipped = 0, 0
-    whole = re.sub(r"\\\s*\n", " ", text).splitlines()
-    for line in (part for each in whole for part in _commands(each)):
-        start = line.strip()
-        if re.match(r"if\b", start):
-            depth += 1
-        if re.match(r"(else|elif)\b", start) and not skipped:
-            skipped = depth
-        if re.match(r"fi\b", start):
-            if skipped == depth:
-                skipped = 0
-            depth = max(0, depth - 1)
-            continue
-        if not skipped:
-            yield _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), line)
-
-
 def _commands(line: str) -> Iterator[str]:
     """Yield the commands on a line, without comments and the words that lead to them."""
     plain = re.sub(r"(^|\s)#.*$", "", line)
     is_open = any(plain.count(mark) % 2 for mark in "\"'")  # a text over several lines
+    condition = re.match(r"\s*(?:el)?if\b.*?(?=;\s*then\b|$)", plain)
+    if condition is not None:
+        yield condition[0]
+        plain = plain[condition.end() :].lstrip("; ")
     *first, last = [plain] if is_open else _COMMAND.findall(plain) or [""]
     for part in (*(f"{each} ;" for each in first), last):
         yield re.sub(r"^\s*(then|do)\s", "", part)
@@ -132,9 +130,11 @@ def _words(line: str) -> list[str]:
 
 def _flag_words(line: str, variables: dict[str, str]) -> Iterator[str]:
     assigned = _ASSIGNMENT.match(line)
+    if assigned is not None:
+        yield ""
     for word in _words(line if assigned is None else assigned[2]):
         filled = re.sub(r"^[A-Za-z_]\w*\+?=\(|^\(", "", _filled(word, variables).strip())
-        pieces = _words(filled) if _FLAG.match(filled) and " " in filled else [filled]
+        pieces = _words(filled) if _FLAGS.search(filled) else [filled]
         for piece in pieces:
             yield piece if "(" in piece else piece.rstrip(")")
             if piece.endswith(")") and "(" not in piece:

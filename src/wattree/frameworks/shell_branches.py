@@ -1,0 +1,122 @@
+"""Which branches of a shell script are taken, as far as its own variables decide it.
+
+Of branches whose condition is not known, such as one on the environment, the first counts.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+_KEYWORD: Final = re.compile(r"(if|elif|else|fi|case|esac)\b(.*)", re.DOTALL)
+#: `name)` or `"a" | b*)` at the start of a branch of `case`.
+_PATTERN: Final = re.compile(r"\(?((?!-)[^\s()|]+(?:\s*\|\s*[^\s()|]+)*)\)(.*)", re.DOTALL)
+_NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
+#: What is read of a line that only decides: the end of a command.
+_END: Final = ";"
+
+
+@dataclass(slots=True)
+class _Branch:
+    """An `if` or `case` that is open."""
+
+    subject: str | None
+    is_taken: bool
+    is_active: bool = False
+
+    def enter(self, *, decided: bool) -> None:
+        """Enter the next branch, which is active unless another was taken."""
+        self.is_active = decided and not self.is_taken
+        self.is_taken |= self.is_active
+
+
+class Branches:
+    """The branches that a script is in while its commands are read in order.
+
+    Args:
+        filled: Fills values of the script's variables into a word.
+    """
+
+    def __init__(self, filled: Callable[[str], str]) -> None:
+        self._filled = filled
+        self._open: list[_Branch] = []
+
+    def run(self, command: str) -> str:
+        """Return what of a command is run; nothing in branches that are not taken."""
+        text = command.strip()
+        if (found := _KEYWORD.fullmatch(text)) is not None:
+            return self._decide(found[1], found[2].strip())
+        last = self._open[-1] if self._open else None
+        if last is not None and last.subject is not None and (found := _PATTERN.fullmatch(text)):
+            patterns = [_plain(each) for each in found[1].split("|")]
+            known = "$" not in last.subject
+            last.enter(decided=not known or any(fnmatchcase(last.subject, p) for p in patterns))
+            text = command = found[2]
+        return command if all(branch.is_active for branch in self._open) else ""
+
+    def _decide(self, keyword: str, rest: str) -> str:
+        last = self._open[-1] if self._open else None
+        if keyword in ("if", "case"):
+            is_run = all(branch.is_active for branch in self._open)
+            subject = None
+            if keyword == "case":
+                subject = self._filled(_plain(rest.removesuffix(_END).strip().removesuffix("in")))
+            branch = _Branch(subject, is_taken=not is_run)
+            self._open.append(branch)
+            if keyword == "if":
+                branch.enter(decided=self._holds(rest))
+        elif last is not None and keyword in ("fi", "esac"):
+            self._open.pop()
+        elif last is not None and last.subject is None:
+            last.enter(decided=keyword == "else" or self._holds(rest))
+            if keyword == "else" and rest:
+                return self.run(rest)
+        return _END
+
+    def _holds(self, condition: str) -> bool:
+        """Return whether a condition holds, or is not known."""
+        parts = re.split(r"\s*(\|\||&&)\s*", condition.removesuffix(_END).strip())
+        truth = self._test(parts[0])
+        for joint, part in zip(parts[1::2], parts[2::2], strict=False):
+            deciding = joint == "||"  # true decides of "or", false of "and"
+            other = self._test(part)
+            if deciding in (truth, other):
+                truth = deciding
+            elif None in (truth, other):
+                truth = None
+        return truth is not False
+
+    def _test(self, text: str) -> bool | None:
+        """Return whether one test holds; None if that is not known."""
+        inner = re.sub(r"^\[\[?\s|\s\]\]?$", "", text.strip())
+        try:
+            words = [self._filled(word) for word in shlex.split(inner)]
+        except ValueError:
+            return None
+        truth = None
+        match words:
+            case _ if any("$" in word or "`" in word for word in words):
+                pass
+            case ["-z" | "-n" as mark, word]:
+                truth = (mark == "-z") is (not word)
+            case [one, "=" | "==" | "!=" as mark, other]:
+                truth = fnmatchcase(one, other) is (mark != "!=")
+            case [one, mark, other] if mark in _NUMBERS and (one + other).isdecimal():
+                truth = _NUMBERS[mark](int(one), int(other))
+        return truth
+
+
+def _plain(word: str) -> str:
+    return word.strip().strip("\"'")
