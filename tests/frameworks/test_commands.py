@@ -249,3 +249,22 @@ ddp: {grad_reduce_in_fp32: true}
         "cuda_graphs": "full",
     }
     assert found.not_understood == ()
+
+
+def test_further_predictions_of_a_pipeline_are_left_out_and_said(tmp_path: Path) -> None:
+    """A chunk that holds them alone is no empty one, and their tokenizer names a vocabulary."""
+    path = tmp_path / "run.sh"
+    sizes = "--num-layers 9 --hidden-size 512 --num-attention-heads 8 --seq-length 512"
+    path.write_text(
+        f"torchrun pretrain_gpt.py {sizes} --max-position-embeddings 512 --micro-batch-size 1 "
+        "--global-batch-size 8 --pipeline-model-parallel-size 2 --mtp-num-layers 1 --bf16 "
+        "--pipeline-model-parallel-layout 'Ettt|(tt|)*3m|L' --mtp-loss-scaling-factor 0.1 "
+        "--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-7B-Instruct "
+    )
+
+    found = import_recipe(path, "megatron-lm", node="dgx-a100", nodes=1)
+
+    assert found.job["strategy"]["stage_layers"] == [3, 2, 2, 1, 1, 0]
+    assert found.job["model"]["transformer"]["vocab"] == 152064
+    assert any("predict further tokens are left out" in note for note in found.assumed)
+    assert found.not_understood == ()

@@ -88,6 +88,7 @@ def compare_families(
         json_path: Where JSON goes.
     """
     import wattree
+    from wattree.job.offers import foreign_device
     from wattree.report import show_software
     from wattree.search.objective import objective_of
 
@@ -95,6 +96,9 @@ def compare_families(
     reasons: dict[str, str] = {}
     for name in names:
         named = replace(job, software=name)
+        if foreign := foreign_device(name, job.cluster):
+            reasons[name] = foreign
+            continue
         try:
             with progress_bars() as progress:
                 plans[name] = wattree.plan(named, **asked, progress=progress)

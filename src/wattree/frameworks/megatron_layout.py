@@ -24,10 +24,18 @@ def layout_layers(text: object) -> list[int]:
     Args:
         text: A text, or a list of chunks with a list of names each.
     """
+    return _counted(text, ("decoder", "t"))
+
+
+def layout_predictions(text: object) -> list[int]:
+    """Return the layers of multi-token prediction of each chunk; nothing if it is no layout."""
+    return _counted(text, ("mtp", "m"))
+
+
+def _counted(text: object, names: tuple[str, str]) -> list[int]:
     if isinstance(text, list):
         return [
-            sum(name in ("decoder", "t") for name in chunk) if isinstance(chunk, list) else 0
-            for chunk in text
+            sum(name in names for name in chunk) if isinstance(chunk, list) else 0 for chunk in text
         ]
     plain = str(text).replace(",", "").replace(" ", "")
     while (run := re.search(r"([EtmL|])\*(\d{1,4})", plain)) is not None:
@@ -41,4 +49,4 @@ def layout_layers(text: object) -> list[int]:
         plain = plain.replace(group[0], whole, 1)
     if re.fullmatch(r"[EtmL|]+", plain) is None:
         return []
-    return [chunk.count("t") for chunk in plain.split("|")]
+    return [chunk.count(names[1]) for chunk in plain.split("|")]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from wattree.capture.catalog_entries import is_model_name
 from wattree.errors import JobError
 from wattree.files import read_text, read_yaml
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
@@ -25,7 +26,12 @@ from wattree.frameworks.megatron_read import (
     read_strategy,
     read_traits,
 )
-from wattree.frameworks.models import catalog_vocabularies, named_by_sizes
+from wattree.frameworks.models import (
+    catalog_name,
+    catalog_vocabularies,
+    named_by_sizes,
+    shape_of,
+)
 from wattree.frameworks.settings import Settings, flattened
 from wattree.frameworks.shell_flags import shell_flags
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
@@ -262,6 +268,9 @@ def _assumed_vocabulary(settings: Settings, block: Mapping[str, Any]) -> dict[st
     """Return the vocabulary of a model that leaves it to its tokenizer."""
     kind = settings.text("tokenizer_type", "GPT2BPETokenizer")
     rows: int = FACTS["vocabularies"].get(kind, FACTS["vocabularies"]["other"])
+    trained = catalog_name(settings.text("tokenizer_model"), settings)
+    if (shape := shape_of(trained) if is_model_name(trained) else None) is not None:
+        rows = shape.vocab
     for known in catalog_vocabularies():
         if isinstance(named_by_sizes({**block, "vocab": known}), str):
             rows = known

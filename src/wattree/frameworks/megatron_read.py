@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wattree.frameworks.megatron import FACTS, OPTIMIZERS
-from wattree.frameworks.megatron_layout import layout_layers
+from wattree.frameworks.megatron_layout import layout_layers, layout_predictions
 from wattree.frameworks.settings import Settings
 from wattree.strategy import chunk_layers
 
@@ -213,7 +213,9 @@ def read_pipeline(
     if pp == 1:
         return {}
     if text is not None:
-        counts = layout_layers(text)
+        counts, is_moved = _with_predictions(layout_layers(text), layout_predictions(text))
+        if is_moved:
+            settings.assume("a chunk of multi-token prediction has a layer of the one before it")
     else:
         slots = layers + sum(counted)
         if per_chunk:
@@ -241,6 +243,20 @@ def read_pipeline(
     if tuple(counts) != chunk_layers(layers, len(counts)):
         found["stage_layers"] = counts
     return found
+
+
+def _with_predictions(layers: list[int], predicting: list[int]) -> tuple[list[int], bool]:
+    """Return layers by chunk where chunks that only predict further tokens have one, as they cost.
+
+    Args:
+        layers: Of each chunk.
+        predicting: Layers of multi-token prediction of each chunk, which no model here has.
+    """
+    found = list(layers)
+    for chunk, (own, further) in enumerate(zip(layers, predicting, strict=True)):
+        if further and not own and chunk and found[chunk - 1] > 1:
+            found[chunk - 1], found[chunk] = found[chunk - 1] - 1, 1
+    return found, found != layers
 
 
 def _cut(slots: int, pp: int, virtual: int, ends: list[int]) -> list[int]:

@@ -25,6 +25,8 @@ from wattree.units import whole_number
 FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("torchtitan.yaml"))
 #: `pipeline_parallel_schedule` → schedule.
 SCHEDULES: Final[dict[str, str]] = FACTS["schedules"]
+#: Implementation of the optimizer → it reads and writes all it needs once.
+_FUSED: Final = {"fused": True, "foreach": False, "for-loop": False}
 #: What `enable_cpu_offload` moves to the host: parameters, gradients and optimizer state.
 HOST_OFFLOAD: Final = Offload(optimizer="host", parameters="host")
 #: What tells `fsdp_reshard_after_forward = "never"` from ZeRO-2.
@@ -353,6 +355,8 @@ def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
     if settings.choice("training.dtype", "float32", {"float32": False, "bfloat16": True}):
         traits = {"parameter_bytes": 2.0, "master_bytes": 0.0}
         settings.assume("parameters, gradients and optimizer state in bfloat16 (training.dtype)")
+    if not settings.choice("optimizer.implementation", "fused", _FUSED):
+        traits["fused_optimizer"] = False
     fp8_gather = settings.flag("quantize.linear.float8.enable_fsdp_float8_all_gather")
     for key in ("precompute_float8_dynamic_scale_for_fsdp", "filter_fqns"):
         settings.value(f"quantize.linear.float8.{key}")
