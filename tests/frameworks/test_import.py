@@ -343,6 +343,8 @@ def test_llm_foundry_finds_models_of_its_recipes(
 def test_llm_foundry_changes_keys_of_a_model(tmp_path: Path) -> None:
     """A longer table of positions makes another model than that of the catalog."""
     longer = "config_overrides: {n_positions: 4096}"
+    adapted = _foundry(tmp_path, name="mistral-7b", more="peft_config: {r: 4, peft_type: LORA}")
+    assert adapted.job["model"]["lora"] == {"rank": 4, "targets": ["attention.qkv"]}
     found = _foundry(tmp_path, name="gpt2", more=longer)
     assert found.job["model"]["transformer"]["max_positions"] == 4096
 
@@ -356,7 +358,10 @@ def test_llm_foundry_changes_keys_of_a_model(tmp_path: Path) -> None:
             {"optimizer": "shampoo"},
             "optimizer.name: found 'shampoo', expected one of decoupled_adamw",
         ),
-        ({"more": "peft_config: {r: 8}"}, "model.peft_config: adapters are not read"),
+        (
+            {"name": "gpt2", "more": "peft_config: {target_modules: [x]}"},
+            "which is no linear layer",
+        ),
         ({"end": "model: {name: my_model}"}, "model"),
     ],
 )

@@ -14,8 +14,10 @@ from wattree.frameworks.accelerate_read import FSDP1
 from wattree.frameworks.found import Found, completed
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
 from wattree.frameworks.models import catalog_name, named_by_sizes, with_overrides
+from wattree.frameworks.peft import adapted_operators
 from wattree.frameworks.references import filled_in
 from wattree.frameworks.settings import Settings
+from wattree.job.problems import Problems
 
 _FACTS: Final[Mapping[str, Any]] = read_yaml(Path(__file__).with_name("llm_foundry.yaml"))
 _MPT: Final = "mpt_causal_lm"
@@ -97,18 +99,31 @@ def _model(settings: Settings) -> str | Mapping[str, Any] | None:
     kind = settings.choice("model.name", _MPT, _FACTS["models"])
     if kind == "sizes":
         return named_by_sizes(_mpt(settings))
-    _adapters(settings)
+    lora = _adapters(settings)
     name = settings.text("model.pretrained_model_name_or_path")
     if not name:
         return None
-    return with_overrides(catalog_name(name, settings), settings.value("model.config_overrides"))
+    overrides = settings.value("model.config_overrides")
+    model = with_overrides(catalog_name(name, settings), overrides)
+    if not lora:
+        return model
+    return {"name": model, **lora} if isinstance(model, str) else {**model, **lora}
 
 
-def _adapters(settings: Settings) -> None:
-    if settings.value("model.peft_config"):
-        settings.problem(
-            "model.peft_config", "adapters are not read; write `model: {lora: …}` into the job"
-        )
+def _adapters(settings: Settings) -> dict[str, Any]:
+    """Return the adapters that PEFT makes, as a job has them; nothing without any."""
+    if not settings.value("model.peft_config"):
+        return {}
+    settings.choice("model.peft_config.peft_type", "LORA", {"LORA": ""})
+    settings.value("model.peft_config")  # dropout, scale and bias of adapters cost nothing of note
+    rank = settings.count("model.peft_config.r", 8)
+    problems = Problems("")
+    targets, said = adapted_operators(settings.value("model.peft_config.target_modules"), problems)
+    for line in problems.lines:
+        settings.problem("model.peft_config", line)
+    for sentence in said:
+        settings.assume(sentence)
+    return {"lora": {"rank": rank, "targets": targets}}
 
 
 def _mpt(settings: Settings) -> dict[str, Any]:
