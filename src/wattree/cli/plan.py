@@ -174,10 +174,7 @@ def plan(request: PlanRequest) -> None:
     asked = _asked(request)
     varied = () if nodes is None else ("cluster.fabric: ",)
     loaded = of_length(read_job(request.job, without=varied), length.tokens)
-    limits = [f"--{name}" for name in ("deadline", "budget") if getattr(request, name) is not None]
-    if limits and loaded.training.steps == 1:
-        words = "the run has one step; --tokens or training.steps set its length"
-        tell(f"wattree: {' and '.join(limits)}: {words}")
+    _tell_of_length(request, loaded)
     announce_waits()
     if nodes is not None:
         _size(loaded, request, nodes, asked)
@@ -263,6 +260,14 @@ def _compare(
         raise JobError("--rank", [f"found {request.rank}, but {len(ranked)} strategies are ranked"])
     name = list(ranked)[request.rank - 1]
     _say(_kept(request, ranked[name], 1, software=name))
+
+
+def _tell_of_length(request: PlanRequest, job: Job) -> None:
+    """Print that limits of the whole run hold for one step, where the run has no length."""
+    limits = [f"--{name}" for name in ("deadline", "budget") if getattr(request, name) is not None]
+    if limits and job.training.steps == 1:
+        words = "the run has one step; --tokens or training.steps set its length"
+        tell(f"wattree: {' and '.join(limits)}: {words}")
 
 
 def _size(job: Job, request: PlanRequest, nodes: range, asked: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ needed (`wattree.capture`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from wattree.job.neighbours import (
     neighbours_of,
     refuse_auto,
 )
-from wattree.job.offers import foreign_device, lacking
+from wattree.job.offers import Offer, foreign_device, lacking
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, seen
@@ -113,10 +113,8 @@ def _job(
         strategy = _with_micro_batch(strategy, chosen, data, workload)
     defaults = _software_defaults(mapping, strategy, cluster, problems=problems)
     left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
-    for missing, offer in lacking(strategy, mapping.get("software"), left, data):
-        problems.warn("strategy", f"{missing} ({offer.source}); predicted all the same")
-    if foreign := foreign_device(mapping.get("software"), cluster):
-        problems.warn("software", f"{foreign}; predicted all the same")
+    software = mapping.get("software")
+    _warn_of_software(lacking(strategy, software, left, data), software, cluster, problems)
     check_strategy(strategy, workload, mapping, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
@@ -283,6 +281,18 @@ def _strategy(
     strategy = chosen_strategy(chosen, cluster=own, folder=folder, problems=problems)
     _check_order(place, strategy, problems)
     return strategy, mesh_devices(chosen, cluster, place, problems=problems)
+
+
+def _warn_of_software(
+    lacks: Sequence[tuple[str, Offer]],
+    software: object,
+    cluster: Cluster | None,
+    problems: Problems,
+) -> None:
+    for missing, offer in lacks:
+        problems.warn("strategy", f"{missing} ({offer.source}); predicted all the same")
+    if foreign := foreign_device(software, cluster):
+        problems.warn("software", f"{foreign}; predicted all the same")
 
 
 def _check_order(

@@ -229,7 +229,6 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
         raise _incomparable(path, f"{', '.join(odd)}: expected numbers by name")
     if not _are_spans(figures.get("interval")):
         raise _incomparable(path, "interval: expected [low, high] by name")
-    figures = _without_unread(figures)
     return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
 
 
@@ -268,7 +267,7 @@ def _has(figures: Mapping[str, Any], name: str) -> bool:
 
 
 def _adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
-    """Return whether a breakdown holds numbers alone; also where there is none."""
+    """Return whether a breakdown holds numbers alone; also where there is none, or of a part."""
     found = _at(figures, place)
     if found is None:
         return True
@@ -276,18 +275,6 @@ def _adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
         each is None or (isinstance(each, int | float) and abs(each) <= _MOST)
         for each in found.values()
     )
-
-
-def _without_unread(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result without parts that no meter could tell apart."""
-    found = dict(figures)
-    for section, *rest in _BREAKDOWNS:
-        inner = found.get(section)
-        for key in rest[:1]:
-            if isinstance(inner, dict) and isinstance(parts := inner.get(key), dict):
-                known = {name: each for name, each in parts.items() if each is not None}
-                found[section] = inner = {**inner, key: known}
-    return found
 
 
 def _is_number_or_none(figures: Mapping[str, Any], place: Sequence[str]) -> bool:

@@ -84,7 +84,8 @@ def _components(energy: Any) -> Mapping[str, float]:
     """Return energy by component; by stage where a meter knows no components."""
     if not isinstance(energy, Mapping):
         return {}
-    return energy.get("by_component") or energy.get("by_stage") or {}
+    parts = energy.get("by_component") or energy.get("by_stage") or {}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def bars_plot(name: str, title: str, bars: Bars, shown: Any, more: str = "") -> Plot:
