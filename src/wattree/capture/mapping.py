@@ -72,6 +72,8 @@ def shape_from_mapping(mapping: Mapping[str, Any], where: str) -> TransformerSha
         if reader.has(field.name) or field.default is MISSING
     }
     reader.finish()
+    if values.get("gated"):  # as most that have gates
+        values.setdefault("activation", "silu")
     values |= _layer_lists(reader, values["layers"])
     reader.finish()
     # Built under the name of its place, so that a refusal says where; renamed once it stands.

@@ -9,6 +9,7 @@ from wattree.frameworks.framework import (
     Written,
     written_frameworks,
 )
+from wattree.hardware import Precision
 from wattree.job.offers import foreign_device
 from wattree.lowering.offered import model_offer
 from wattree.strategy.options import KNOBS
@@ -20,6 +21,10 @@ _OF_WRITERS = frozenset(
         *("schedule", "virtual_stages", "sequence_parallel", "context"),
     }
 )
+
+
+#: Formats that are predicted at the rate of another one, but do not run without their own.
+_OWN = (Precision.BF16, Precision.FP16, Precision.MXFP8)
 
 
 def misfits(framework: Framework, concrete: ConcreteJob, written: Written) -> dict[str, str]:
@@ -62,6 +67,10 @@ def _training_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
     job, found = concrete.job, {}
     if job.precision not in framework.precisions:
         found["precision"] = f"found {job.precision}, expected {_one_of(framework.precisions)}"
+    elif job.precision in _OWN and job.precision not in job.cluster.node.device.peak_flop_per_s:
+        device = job.cluster.node.device
+        own = ", ".join(each for each in framework.precisions if each in device.peak_flop_per_s)
+        found["precision"] = f"found {job.precision}, which {device.name} lacks; it has {own}"
     if job.optimizer not in framework.optimizers:
         found["optimizer"] = f"found {job.optimizer}, expected {_one_of(framework.optimizers)}"
     if job.model.freeze or (job.model.lora is not None and not framework.adapts):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from wattree.hardware.load import (
     node_names,
     site_names,
 )
-from wattree.job.offers import offer_of
+from wattree.job.offers import Offer, offer_of
 from wattree.report.parts import headed_table
 from wattree.report.words import NOT_APPLICABLE, column, count, quantity, significant
 from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, format_bytes, format_time
@@ -221,16 +221,29 @@ def _software(name: str) -> Entry:
     runs: dict[str, Any] = {}
     sources = dict(trait_meanings())
     if offer is not None:
-        runs = {"version": offer.version, "axes": offer.axes, **offer.choices}
+        runs = {"version": offer.version, "devices": offer.devices, "axes": offer.axes}
+        runs |= {**offer.choices, "stages": offer.stages}
+        if offer.whole_rounds:
+            runs["whole_rounds"] = offer.whole_rounds
+        runs |= {f"{axis} not for": f"{', '.join(of)}" for axis, of in offer.missing.items()}
+        runs |= {f"with {axis}": "no other of tp, cp, pp, ep" for axis in offer.alone}
         runs |= {
-            f"with {axis}{' or' * number}": keys
-            for axis, ways in offer.together.items()
+            f"with {axis}{given}{' or' * number}": keys
+            for given, together in _conditional(offer)
+            for axis, ways in together.items()
             for number, keys in enumerate(ways)
         }
         sources["version"] = offer.source
     return Entry(
         summary=summary, details={**summary, **runs, **traits}, sources=sources, verbatim=True
     )
+
+
+def _conditional(offer: Offer) -> Iterator[tuple[str, Mapping[str, Sequence[Mapping[str, Any]]]]]:
+    """Yield the combinations that a software has, and under which condition, in words."""
+    yield "", offer.together
+    for condition, together in offer.under.items():
+        yield f", {condition}", together
 
 
 def _model_names() -> Iterable[str]:

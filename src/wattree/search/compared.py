@@ -271,10 +271,7 @@ def _adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
     found = _at(figures, place)
     if found is None:
         return True
-    return isinstance(found, dict) and all(
-        each is None or (isinstance(each, int | float) and abs(each) <= _MOST)
-        for each in found.values()
-    )
+    return isinstance(found, dict) and all(_is_number_or_none(found, (each,)) for each in found)
 
 
 def _is_number_or_none(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
