@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from wattree.errors import JobError
-from wattree.frameworks import import_recipe
+from wattree.frameworks import FRAMEWORKS, import_recipe
+from wattree.frameworks.concrete import concrete_job
+from wattree.frameworks.export import recipe_files
 from wattree.frameworks.imports import ImportedRecipe
 from wattree.job import job_from_mapping
 from wattree.lowering.model import model_of
@@ -135,3 +137,25 @@ def test_a_script_s_unknown_settings_are_named(tmp_path: Path) -> None:
     text = f"{TRAIN} model_name=llama2-7b per_device_batch_size=1 num_vocab_tiling=4\n"
 
     assert imported(tmp_path, {"run.sh": text}, "run.sh").not_understood == ("num_vocab_tiling",)
+
+
+def test_slices_of_tpus_are_no_larger_than_pods(tmp_path: Path) -> None:
+    """1,024 chips of v6e are four pods of 256, which meet over their hosts' adapters."""
+    job = job_from_mapping(
+        {
+            "model": "llama-3.1-8b",
+            "data": {"sequence_length": 4096, "global_batch": 2048},
+            "cluster": {"node": "tpu-v6e-host", "nodes": 128},
+            "software": "maxtext",
+            "strategy": {"dp": 1024, "sharding": "zero3", "micro_batch": 2, "recompute": "full"},
+        }
+    )
+    files, _ = recipe_files(FRAMEWORKS["maxtext"], concrete_job(job))
+    text = files["maxtext.yml"]
+
+    assert {"ici_fsdp_parallelism: 256", "dcn_fsdp_parallelism: 4", "num_slices: 4"} <= {
+        *text.splitlines()
+    }
+    for left in (text, text.replace("ici_fsdp_parallelism: 256", "ici_fsdp_parallelism: -1")):
+        found = imported(tmp_path, {"a.yml": left}, "a.yml", node="tpu-v6e-host", nodes=128)
+        assert found.job["strategy"]["dp"] == 1024

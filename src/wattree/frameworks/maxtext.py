@@ -117,9 +117,10 @@ def _device_kind(concrete: ConcreteJob) -> str:
 
 
 def _slices(concrete: ConcreteJob) -> tuple[int, int]:
-    """Return slices, which an inner network joins, and the devices of one: TPUs are one slice."""
+    """Return slices, which an inner network joins, and the devices of one: of TPUs a whole pod."""
     if _device_kind(concrete) == "tpu":
-        return 1, concrete.options.ranks
+        ranks, pod = concrete.options.ranks, concrete.job.cluster.node.scale_up.domain_devices
+        return (1, ranks) if ranks <= pod else (ranks // pod, pod)
     return concrete.nodes, concrete.devices_per_node
 
 

@@ -223,9 +223,10 @@ def _levels(
     if settings.devices is None:
         return {"ici": math.lcm(size, per_node) if is_open["ici"] else size, "dcn": slices}
     if is_open["ici"]:
-        is_pod = load_node(settings.given.node or "").device.kind == "tpu"
+        node = load_node(settings.given.node or "")
         each = settings.devices // (1 if is_open["dcn"] else slices)
-        size = each if is_pod else min(settings.devices, per_node)
+        is_pod = node.device.kind == "tpu"
+        size = min(each, node.scale_up.domain_devices if is_pod else per_node)
     return {"ici": size, "dcn": max(1, settings.devices // size) if is_open["dcn"] else slices}
 
 
