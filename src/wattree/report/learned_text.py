@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: Moves that are too small to be read off a run. Of a logarithm.
 _NOTHING = 5e-4
 
+#: Constants whose names are not those of people.
+_NAMES = {"residual": "all alike", "products": "matmuls"}
+
 
 def show_learned(found: LearnedCalibration, console: Console) -> None:
     """Print each run before and after, what moved, and where the constants are."""
@@ -36,9 +39,8 @@ def show_learned(found: LearnedCalibration, console: Console) -> None:
     moves = _table(f"{found.device}, {found.software}", "time", "sure to before", "after")
     for move in found.moves:
         if abs(math.log(move.factor)) >= _NOTHING:
-            name = "all alike" if move.name == "residual" else move.name.replace("_", " ")
             moves.add_row(
-                name,
+                _NAMES.get(move.name, move.name.replace("_", " ")),
                 f"x {move.factor:.3f}",
                 f"± {100 * move.spread_before:.1f} %",
                 f"± {100 * move.spread:.1f} %",
