@@ -268,3 +268,28 @@ def test_further_predictions_of_a_pipeline_are_left_out_and_said(tmp_path: Path)
     assert found.job["model"]["transformer"]["vocab"] == 152064
     assert any("predict further tokens are left out" in note for note in found.assumed)
     assert found.not_understood == ()
+
+
+def test_recipes_of_earlier_releases_are_read_by_what_their_keys_are_called_now(
+    tmp_path: Path,
+) -> None:
+    """Else the batch of a published recipe is the default of today."""
+    path = tmp_path / "a.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "70B"\n[training]\nbatch_size = 4\nseq_len = 8192\n'
+        "tensor_parallel_degree = 8\ncompile = true\nwarmup_steps = 9\n[experimental]\n"
+        "enable_async_tensor_parallel = true\n[float8]\nenable_float8_linear = true\n"
+        "enable_fsdp_float8_all_gather = true\n[parallelism]\ndata_paralel_shard_degree = 2\n"
+    )
+
+    found = import_recipe(path, "torchtitan", node="dgx-h100", nodes=2)
+
+    strategy = {key: found.job["strategy"].get(key) for key in ("dp", "tp", "overlap_tensor")}
+    assert strategy == {"dp": 2, "tp": 8, "overlap_tensor": True}
+    assert found.job["data"]["global_batch"] == 8
+    assert (found.job["precision"], found.job["compile"]) == ("fp8", True)
+    assert found.job["traits"] == {"gather_bytes": 1.0}
+    assert found.unknown == (
+        "parallelism.data_paralel_shard_degree; did you mean "
+        "'parallelism.data_parallel_shard_degree'?",
+    )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wattree.errors import nearest
 from wattree.files import refusal
 from wattree.frameworks.given import Given
 from wattree.job.problems import MOST_PROBLEMS, seen
@@ -20,6 +20,8 @@ from wattree.job.problems import MOST_PROBLEMS, seen
 T = TypeVar("T")
 #: Beyond any count, size in bytes or rate; products of a few of them are still numbers.
 _MOST = 1e15
+#: How alike two names have to be for one to be a slip of the other.
+_ALIKE = 0.8
 _TRUTH = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
@@ -176,8 +178,17 @@ class Settings:
         ]
 
     def meant(self, key: str) -> str | None:
-        """Return the setting of a similar name that was asked for and is not given, if any."""
-        return nearest(key, sorted(self._asked - self._settings.keys()))
+        """Return the setting that was asked for and is not given which a key may have meant.
+
+        One of the same group with a slip in its name, or one of that name in another group.
+        """
+        group, _, name = key.rpartition(".")
+        names: dict[str, list[str]] = {}
+        for asked in sorted(self._asked - self._settings.keys()):
+            if asked.rpartition(".")[0] == group or asked.rpartition(".")[2] == name:
+                names.setdefault(asked.rpartition(".")[2], []).append(asked)
+        alike = get_close_matches(name, names, n=1, cutoff=_ALIKE)
+        return names[alike[0]][0] if alike else None
 
     def check(self) -> None:
         """Raise an error if the configuration has problems.

@@ -8,9 +8,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
-from wattree.frameworks.toml_text import read_toml, toml_text
+from wattree.frameworks.toml_text import toml_text
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
-from wattree.frameworks.torchtitan_read import FACTS, GATHERED_AGAIN, HOST_OFFLOAD, SCHEDULES, read
+from wattree.frameworks.torchtitan_read import (
+    FACTS,
+    GATHERED_AGAIN,
+    HOST_OFFLOAD,
+    SCHEDULES,
+    parse,
+    read,
+)
 from wattree.strategy import Offload
 
 _FILE: Final = "train.toml"
@@ -229,7 +236,7 @@ TORCHTITAN: Final = FRAMEWORKS.register("torchtitan")(
         optimizers=tuple(_OPTIMIZERS),
         ignored=tuple(FACTS["ignored"]),
         write=write,
-        parse=read_toml,
+        parse=parse,
         read=read,
     )
 )

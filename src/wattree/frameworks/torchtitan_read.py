@@ -17,7 +17,8 @@ from wattree.frameworks.models import (
     shape_of,
     with_overrides,
 )
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.settings import Settings, flattened
+from wattree.frameworks.toml_text import read_toml
 from wattree.strategy import Offload, chunk_layers
 from wattree.units import whole_number
 
@@ -34,6 +35,17 @@ GATHERED_AGAIN: Final = (
     "zero2 is FSDP2 that keeps what it gathered: it gathers for each micro-batch, not once a step"
 )
 _PLACE = "parallelism."
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """Return the settings of a TOML by their dotted keys, those of earlier releases renamed."""
+    found = dict(flattened(read_toml(path)))
+    for old, new in FACTS["renamed"].items():
+        if old in found:
+            found.setdefault(new, found.pop(old))
+    if found.pop("quantize.linear.float8.enable_float8_linear", False):
+        found.setdefault("model.converters", ["quantize.linear.float8"])
+    return found
 
 
 def read(settings: Settings) -> Imported:
