@@ -89,6 +89,13 @@ GPT = (
         ),
         (
             "megatron-lm",
+            "N=32; MP=4; deepspeed pretrain_gpt.py --checkpoint-activations --zero-stage 1 "
+            "--deepspeed " + GPT.replace("--tensor-model-parallel-size ${TP:=4}", "")
+            + " --model-parallel-size $MP",
+            {"tp": 4, "recompute": "full", "sharding": "zero1"},
+        ),
+        (
+            "megatron-lm",
             "N=32 && X='a;b'\ntorchrun pretrain_bert.py " + GPT,
             {"tp": 4, "causal": False, "head": "masked_lm", "next_sentence": True},
         ),

@@ -56,8 +56,9 @@ _PROGRAM: Final = re.compile(r"\b(pretrain_[a-z0-9_]+)\.py\b")
 _STARTED: Final = "started_program"
 #: Names of earlier versions, and of the launcher.
 _RENAMED: Final = {
-    "recompute_activations": "recompute_activations",
     "nproc_per_node": "gpus_per_node",
+    "model_parallel_size": "tensor_model_parallel_size",
+    "batch_size": "micro_batch_size",
     "use_custom_fsdp": "use_megatron_fsdp",
 }
 #: Words of launchers, which no step depends on.

@@ -148,6 +148,8 @@ def _read_sharding(
         defaults.get("data_parallel_sharding_strategy", "no_shard"),
         _SHARDINGS,
     )
+    if stage := settings.count("zero_stage", 0, least=0):  # of Megatron-DeepSpeed
+        return {"sharding": f"zero{min(stage, 3)}"}
     if not settings.flag("use_megatron_fsdp") and not settings.flag("use_torch_fsdp2"):
         if copies > 1:
             settings.assume("the distributed optimizer shards over all replicas, not a part")
@@ -275,6 +277,8 @@ def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: in
     kind = settings.value("recompute_granularity")
     if settings.flag("recompute_activations"):
         kind = "selective"
+    if settings.flag("checkpoint_activations"):  # until 2022
+        kind = "full"
     method = settings.value("recompute_method", "uniform")
     count = settings.count("recompute_num_layers", 1)
     modules = settings.value("recompute_modules", ["core_attn"])
