@@ -101,6 +101,13 @@ GPT = (
         ),
         (
             "maxtext",
+            "python3 -m MaxText.train base.yml model_name=llama2-7b per_device_batch_size=2 "
+            "ici_fsdp_parallelism=16 dcn_data_parallelism=1 remat_policy=custom "
+            "decoder_layer_input=offload query_proj=offload key_proj=offload value_proj=offload",
+            {"recompute": "selective_qkv", "to": "host", "layers": 32, "dp": 16},
+        ),
+        (
+            "maxtext",
             'FLAGS="--xla=1" PLATFORM=tpu python3 -m MaxText.train base.yml model_name=gemma2-9b '
             "per_device_batch_size=2 ici_fsdp_parallelism=-1 max_target_length=1024",
             {"model": "gemma-2-9b", "global_batch": 32, "sharding": "hybrid"},

@@ -18,6 +18,7 @@ from wattree.frameworks.maxtext_facts import (
     facts,
 )
 from wattree.frameworks.maxtext_model import MaxTextModelSpec, model_of_settings
+from wattree.frameworks.maxtext_remat import RematSpec
 from wattree.frameworks.maxtext_values import BASE, maxtext_sources
 from wattree.frameworks.models import layers_of, shape_of
 from wattree.frameworks.settings import Settings
@@ -63,7 +64,7 @@ def _share(value: object) -> object:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class MaxTextSpec(MaxTextModelSpec):
+class MaxTextSpec(MaxTextModelSpec, RematSpec):
     """What of MaxText's settings a step depends on, the mesh aside."""
 
     max_target_length: Tokens = Field(2048, description="a whole number of tokens")
@@ -74,7 +75,6 @@ class MaxTextSpec(MaxTextModelSpec):
     num_pipeline_microbatches: int = Field(-1, ge=-1, description="a whole number, or -1")
     num_layers_per_pipeline_stage: Degree = Field(1, description="a whole number")
     num_pipeline_repeats: int = Field(-1, ge=-1, description="a whole number, or -1")
-    remat_policy: str = Field("full", description="the name of a policy")
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="bfloat16 or float32")
     weight_dtype: str = Field("float32", description="a number format")
     quantization: str = Field("", description="'' or 'fp8'")
@@ -177,9 +177,7 @@ def _assumed(spec: MaxTextSpec, degrees: Mapping[str, int]) -> tuple[str, ...]:
     found = []
     if degrees[TRANSPOSED] > 1:
         found.append(f"{TRANSPOSED} is a second part of fsdp: it shards other dims of weights")
-    if spec.remat_policy in facts()["offloaded"]:
-        found.append(f"{spec.remat_policy} moves the input of each layer to the host as well")
-    return tuple(found)
+    return (*found, *spec.notes())
 
 
 def _filled(
@@ -252,7 +250,7 @@ def _strategy(
             "found copies of weights that lie over context or experts too, which no strategy here "
             "states; expected fsdp",
         )
-    found |= _recompute(spec, layers_of(model) // degrees["pipeline"], problems)
+    found |= spec.strategy_keys(layers_of(model) // degrees["pipeline"], problems)
     tensor = degrees["tensor"] * degrees[SEQUENCE]
     if degrees["tensor"] > 1 and degrees[SEQUENCE] > 1:
         problems.add(
@@ -274,18 +272,6 @@ def _strategy(
             "pp": degrees["pipeline"],
             **_pipeline(spec, degrees["pipeline"], model, problems),
         }
-    return found
-
-
-def _recompute(spec: MaxTextSpec, layers: int, problems: Problems) -> dict[str, Any]:
-    """Return what is recomputed and what waits on the host, of a stage of so many layers."""
-    policy, kinds = spec.remat_policy, facts()["remat"]
-    if policy not in kinds:
-        problems.add("remat_policy", f"found '{policy}', expected one of {', '.join(kinds)}")
-        return {}
-    found = {"recompute": kinds[policy]}
-    if policy in facts()["offloaded"]:
-        found["offload"] = {"activations": {"layers": max(1, layers), "to": "host"}}
     return found
 
 
