@@ -50,7 +50,7 @@ def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) 
         ("hf-trainer", "a.yaml", "seed: 1", "found no argument of the Trainer"),
         ("hf-trainer", "a.yaml", "per_device_train_batch_size: -1", "found -1"),
         ("maxtext", "a.yml", "ici_tensor_parallelism: 0", "found 0, expected"),
-        ("maxtext", "a.yml", "remat_policy: custom", "found 'custom', expected one of"),
+        ("maxtext", "a.yml", "remat_policy: mine", "found 'mine', expected one of"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_reason(
