@@ -343,7 +343,7 @@ def test_llm_foundry_finds_models_of_its_recipes(
 def test_llm_foundry_changes_keys_of_a_model(tmp_path: Path) -> None:
     """A longer table of positions makes another model than that of the catalog."""
     longer = "config_overrides: {n_positions: 4096}"
-    adapted = _foundry(tmp_path, name="mistral-7b", more="peft_config: {r: 4, peft_type: LORA}")
+    adapted = _foundry(tmp_path, name="mistral-7b", more="peft_config: {r: 4}")
     assert adapted.job["model"]["lora"] == {"rank": 4, "targets": ["attention.qkv"]}
     found = _foundry(tmp_path, name="gpt2", more=longer)
     assert found.job["model"]["transformer"]["max_positions"] == 4096
@@ -397,5 +397,4 @@ def test_models_of_other_kinds_are_named_as_such(tmp_path: Path) -> None:
 def test_a_flag_of_very_many_values_is_read_at_once() -> None:
     """A file of 400 kB took minutes."""
     values = [str(number) for number in range(100_000)]
-
     assert shell_flags("--stages " + " ".join(values)) == {"stages": values}
