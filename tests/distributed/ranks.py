@@ -63,12 +63,22 @@ _VARIABLES = {
     "GLOO_SOCKET_IFNAME": "lo",  # a name of the host need not resolve
 }
 #: Loaded once, by the process that ranks are forked from: PyTorch takes two seconds, and what its
-#: optimizers load when they are first used two more.
+#: optimizers load when they are first used two more; commands load what they need half a second
+#: each.
 _PRELOADED = (
+    "torch.distributed.run",
     "torch.distributed.tensor",
     "torch.nn.parallel",
     "torch._dynamo",
+    "llvmlite.binding",
+    "scipy.optimize",
+    "scipy.stats",
+    "wattree.cli.launch",
+    "wattree.cli.plan",
+    "wattree.cli.train",
+    "wattree.runtime.launch.spawn",
     "wattree.runtime.train.rank",
+    "wattree.search.plan",
     "tests.distributed.frozen",  # last, as it keeps what is loaded by then
 )
 
