@@ -258,6 +258,22 @@ class JobError(WattreeError):
 _SECTIONS = ("cluster.", "data.", "model.", "strategy.")
 
 
+def once_each(found: Mapping[str, str], more: str) -> dict[str, str]:
+    """Return each cause at its first place, and how many further places it has.
+
+    Args:
+        found: Place → cause.
+        more: Words for `{}` further places.
+    """
+    places: dict[str, list[str]] = {}
+    for place, cause in found.items():
+        places.setdefault(cause, []).append(place)
+    return {
+        first: cause if not others else f"{cause} (here and {more.format(len(others))})"
+        for cause, (first, *others) in places.items()
+    }
+
+
 def _keyed(place: str, reason: str) -> str:
     """Return what does not fit; paths of operators stand under the strategy that splits them."""
     named = place == "strategy" or place.startswith(_SECTIONS)

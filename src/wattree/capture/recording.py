@@ -80,7 +80,12 @@ def element_bytes(dtype: str) -> float:
 
 def size_bytes(extents: Iterable[Extent], dtype: str) -> Extent:
     """Return the size of a tensor. [B]"""
-    found = Extent(coefficient=element_bytes(dtype))
+    return product_of([Extent(coefficient=element_bytes(dtype)), *extents])
+
+
+def product_of(extents: Iterable[Extent]) -> Extent:
+    """Return the number of elements of dims of such lengths."""
+    found = Extent()
     for extent in extents:
         found = Extent(
             coefficient=found.coefficient * extent.coefficient,

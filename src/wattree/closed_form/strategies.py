@@ -65,7 +65,7 @@ class Estimates:
 def estimate(
     setting: Setting,
     options: StrategyOptions,
-    degrees: Degrees,
+    degrees: Degrees | None = None,
     *,
     shared: Shared | None = None,
 ) -> Estimates:
@@ -74,10 +74,12 @@ def estimate(
     Args:
         setting: The job.
         options: Sharding, recomputation, sequence parallelism, schedule, overlap; its own
-            degrees are ignored.
-        degrees: Arrays of degrees.
-        shared: Kept from call to call, it saves compiling the same programs again.
+            degrees are ignored if others are given.
+        degrees: Arrays of degrees; those of `options` alone if None.
+        shared: Cached values of earlier calls; the same programs are not compiled again.
     """
+    if degrees is None:
+        degrees = Degrees.of([options], setting.job.data.global_batch)
     return screened(setting, options, degrees, shared=shared).estimates(setting)
 
 

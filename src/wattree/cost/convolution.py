@@ -353,14 +353,22 @@ def _winograd_s(
         fused = _roofs(fused, memory_s, rates)
     tiles = pos / _WINOGRAD_OUTPUTS
     many = shape.groups * _WINOGRAD_VALUES
-    sides = {
+    matmul = _of_tiles(shape, which, tiles, many)
+    moved = 2.0 * many * (tiles * (c + n) + c * n) * width / rates.memory_bytes_per_s
+    return np.minimum(fused, _matmul_s(matmul, shape, rates, rate) + memory_s + moved)
+
+
+def _of_tiles(
+    shape: Convolution, which: ConvolutionPass, tiles: Floats, many: Floats
+) -> MatmulShape:
+    """Return the matmuls of transformed tiles, one for each value of a tile and group."""
+    c, n = shape.in_channels, shape.out_channels
+    m, n, k = {
         ConvolutionPass.FORWARD: (tiles, n, c),
         ConvolutionPass.INPUT_GRADIENT: (tiles, c, n),
         ConvolutionPass.WEIGHT_GRADIENT: (n, c, tiles),
     }[which]
-    matmul = MatmulShape(m=sides[0], n=sides[1], k=sides[2], groups=many)
-    moved = 2.0 * many * (tiles * (c + n) + c * n) * width / rates.memory_bytes_per_s
-    return np.minimum(fused, _matmul_s(matmul, shape, rates, rate) + memory_s + moved)
+    return MatmulShape(m=m, n=n, k=k, groups=many)
 
 
 def _fourier_s(
@@ -370,13 +378,8 @@ def _fourier_s(
     c, n, pos = shape.in_channels, shape.out_channels, shape.positions
     side = _FFT_SIDE - shape.taps**0.5 + 1.0
     tiles = np.ceil(pos / side**2)
-    sides = {
-        ConvolutionPass.FORWARD: (tiles, n, c),
-        ConvolutionPass.INPUT_GRADIENT: (tiles, c, n),
-        ConvolutionPass.WEIGHT_GRADIENT: (n, c, tiles),
-    }[which]
     many = shape.groups * _FFT_VALUES
-    matmul = MatmulShape(m=sides[0], n=sides[1], k=sides[2], groups=many)
+    matmul = _of_tiles(shape, which, tiles, many)
     rate = rates.peak_flop_per_s * rates.winograd * 2.0 / _FFT_FLOP
     values = 2.0 * rates.element_bytes
     moved = 2.0 * many * (tiles * (c + n) + c * n) * values / rates.memory_bytes_per_s

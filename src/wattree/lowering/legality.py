@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattree.cost import Software
-from wattree.errors import StrategyError, did_you_mean, nearest
+from wattree.errors import StrategyError, did_you_mean, nearest, once_each
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
 from wattree.hardware import Cluster
 from wattree.lowering.mesh_parts import mesh_misfits, mesh_spans
@@ -232,18 +232,7 @@ def _dim_misfits(
                 used[axis] = dim
             if reason:
                 found.setdefault(at.path, reason)
-    return _once_each(found)
-
-
-def _once_each(found: Mapping[str, str]) -> dict[str, str]:
-    """Return each cause at its first place, with the number of further places."""
-    places: dict[str, list[str]] = {}
-    for path, reason in found.items():
-        places.setdefault(reason, []).append(path)
-    return {
-        first: reason if not others else f"{reason} (here and at {len(others)} more operators)"
-        for reason, (first, *others) in places.items()
-    }
+    return once_each(found, "at {} more operators")
 
 
 def _context_misfits(

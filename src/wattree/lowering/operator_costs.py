@@ -21,7 +21,13 @@ from wattree.cost.convolution import (
 from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of, plain_function
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
-from wattree.lowering.program import ComputeInstruction, InstructionPhase, LocalSize, Scale
+from wattree.lowering.program import (
+    ComputeInstruction,
+    InstructionPhase,
+    LocalSize,
+    Scale,
+    matmul_sizes,
+)
 
 #: Kinds that only captured operators have; the rest is shared with models written by hand.
 _CAPTURED = frozenset(
@@ -71,17 +77,8 @@ def convolution_costs(
     instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
 ) -> tuple[Floats, Floats, Floats]:
     """Return time, FLOP and memory traffic of a convolution or one of its gradients."""
-    assert instruction.matmul is not None
     assert instruction.window is not None
-    m, n, k, groups = (
-        scale.value(size)
-        for size in (
-            instruction.matmul.m,
-            instruction.matmul.n,
-            instruction.matmul.k,
-            instruction.matmul.groups,
-        )
-    )
+    m, n, k, groups = matmul_sizes(instruction, scale)
     window, which = instruction.window, _GRADIENTS.get(instruction.phase, ConvolutionPass.FORWARD)
     taps = int(np.prod(window.kernel))
     # A transposed convolution is another's input gradient: its positions are that one's outputs.

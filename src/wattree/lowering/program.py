@@ -234,20 +234,21 @@ class ComputeInstruction:
     cached: LocalSize | None = None
 
 
+def matmul_sizes(
+    instruction: ComputeInstruction, scale: Scale
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return rows, columns, contraction and groups of the matmul of a forward pass."""
+    matmul = instruction.matmul
+    assert matmul is not None
+    value = scale.value
+    return value(matmul.m), value(matmul.n), value(matmul.k), value(matmul.groups)
+
+
 def matmul_shape(
     instruction: ComputeInstruction, scale: Scale
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Return rows, columns, contraction and groups of a matmul, as its phase turns them."""
-    assert instruction.matmul is not None
-    m, n, k, groups = (
-        scale.value(size)
-        for size in (
-            instruction.matmul.m,
-            instruction.matmul.n,
-            instruction.matmul.k,
-            instruction.matmul.groups,
-        )
-    )
+    m, n, k, groups = matmul_sizes(instruction, scale)
     if instruction.phase is InstructionPhase.INPUT_GRADIENT:
         n, k = k, n
     elif instruction.phase is InstructionPhase.WEIGHT_GRADIENT:

@@ -151,11 +151,10 @@ def _estimated(setting: Setting) -> StepEstimate:
     assert not isinstance(job.strategy, str)
     options = _known(job.strategy, job)
     _check_all(setting, options)
-    degrees = Degrees.of([options], data.global_batch)
     if setting.decode is not None:
-        return _generated(setting, options, degrees)
+        return _generated(setting, options, Degrees.of([options], data.global_batch))
     asked = recent(setting)
-    found = closed_form.estimate(asked.setting, options, degrees, shared=asked.shared)
+    found = closed_form.estimate(asked.setting, options, shared=asked.shared)
     return _step_estimate(setting, options, found)
 
 

@@ -41,6 +41,10 @@ def _notes(console: Console, lines: Sequence[str], title: str) -> None:
     if not lines:
         return
     _title(console, title)
+    _list_first(console, lines)
+
+
+def _list_first(console: Console, lines: Sequence[str]) -> None:
     for line in lines[:_LISTED]:
         console.print(Padding(Text(line), INDENT))
     if len(lines) > _LISTED:
@@ -272,7 +276,4 @@ def _behind(console: Console, group: GroupComparison) -> None:
         f"MC² {percent(each.stage_model_error)}"
         for each in worst
     ]
-    for line in lines[:_LISTED]:
-        console.print(Padding(Text(line), INDENT))
-    if len(lines) > _LISTED:
-        console.print(Padding(Text(f"and {len(lines) - _LISTED} more"), INDENT))
+    _list_first(console, lines)

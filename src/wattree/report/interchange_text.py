@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from rich.console import Console
@@ -42,14 +43,8 @@ def show_replay(done: Replay, console: Console) -> None:
     console.print(f"Times: {_TIMES_FROM[done.times_from]}\n")
     console.print(Text(f"Step time  {format_time(done.step_time_s)}", style="bold"))
     console.print(f"\nWhere the step goes (rank {done.slowest_rank}, which computes longest)")
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
-    table.add_column(no_wrap=True, min_width=22)
-    table.add_column(justify="right", no_wrap=True, min_width=10)
-    table.add_column(justify="right", no_wrap=True, min_width=7)
-    for name, part in asdict(done.time_s).items():
-        share = percent(part / done.step_time_s) if done.step_time_s else ""
-        table.add_row(part_in_words(name), format_time(part) if part else "0 s", share)
-    console.print(table)
+    times = {part_in_words(name): part for name, part in asdict(done.time_s).items()}
+    _show_parts(times, done.step_time_s, lambda part: format_time(part) if part else "0 s", console)
     _show_energy(done, console)
     if done.timeless_nodes:
         console.print(
@@ -80,16 +75,22 @@ def _show_energy(done: Replay, console: Console) -> None:
             f"{quantity(energy.average_w, 'W')} before it"
         )
     )
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
-    table.add_column(no_wrap=True, min_width=22)
-    table.add_column(justify="right", no_wrap=True, min_width=10)
-    table.add_column(justify="right", no_wrap=True, min_width=7)
     parts = {"at rest, hosts, switches": energy.use.static, "work": energy.use.dynamic}
-    for name, part in parts.items():
-        share = percent(part / energy.use.total) if energy.use.total else ""
-        table.add_row(name, quantity(part, "J"), share)
-    console.print(table)
+    _show_parts(parts, energy.use.total, lambda part: quantity(part, "J"), console)
     shares = ", ".join(f"{percent(part)} {kind}" for kind, part in energy.evidence.share.items())
     console.print(f"  Rests on: {shares}; {energy.evidence.note}.", soft_wrap=True)
     for domain in energy.not_counted:
         console.print(f"  Not counted: {domain}.", soft_wrap=True)
+
+
+def _show_parts(
+    parts: Mapping[str, float], total: float, words: Callable[[float], str], console: Console
+) -> None:
+    """Print a table of the parts of a total, each with its share."""
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
+    table.add_column(no_wrap=True, min_width=22)
+    table.add_column(justify="right", no_wrap=True, min_width=10)
+    table.add_column(justify="right", no_wrap=True, min_width=7)
+    for name, part in parts.items():
+        table.add_row(name, words(part), percent(part / total) if total else "")
+    console.print(table)

@@ -134,7 +134,8 @@ def on_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | Non
 def _cuts(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
     """Yield the cut of a pipeline over pools that suits their speed, if it has none."""
     if setting.job.cluster.is_mixed and options.pipeline.stage_layers is None:
-        for cut, _ in balanced_cuts(setting, options, _alone(setting, options), Shared()):
+        degrees = Degrees.of([options], setting.job.data.global_batch)
+        for cut, _ in balanced_cuts(setting, options, degrees, Shared()):
             yield f"stage_layers {list(cut.pipeline.stage_layers or ())}", cut
 
 
@@ -204,13 +205,9 @@ def _most_likely(setting: Setting, changes: Iterable[Change], most: int) -> list
 def _estimated(setting: Setting, options: StrategyOptions) -> Estimates | None:
     """Return the closed form of a change; None if model or cluster do not admit it."""
     try:
-        return estimate(setting, options, _alone(setting, options))
+        return estimate(setting, options)
     except StrategyError:
         return None
-
-
-def _alone(setting: Setting, options: StrategyOptions) -> Degrees:
-    return Degrees.of([options], setting.job.data.global_batch)
 
 
 def _fitting(setting: Setting, changes: Iterable[Change]) -> list[MemoryFix]:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from wattree.arrays import Floats
-from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Shared, estimate
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
@@ -156,8 +155,7 @@ def fitting_s(
     def estimated(**changes: str) -> tuple[float, float]:
         """Return time and memory, as a share of what is usable. [s]"""
         options = base.changed(**changes)
-        degrees = Degrees.of([options], setting.job.data.global_batch)
-        found = estimate(setting, options, degrees, shared=shared)
+        found = estimate(setting, options, shared=shared)
         device = setting.job.cluster.pools[int(found.pool[0])].node.device
         return float(found.step_time_s[0]), float(
             found.process_bytes[0] / constraints.usable(device.memory_bytes)

@@ -14,7 +14,7 @@ from wattree.strategy.mesh import AXES, STAGES, Mesh, in_line
 from wattree.strategy.nested import FineMesh, fine_mesh, on_fine_axes
 from wattree.strategy.options import KNOBS, StrategyOptions
 from wattree.strategy.phantom import ACTIVATIONS, GHOSTS, PAIR, RANK, SHARED, PhantomLayers
-from wattree.strategy.roles import AxisRole, axis_roles
+from wattree.strategy.roles import AxisRole, axis_roles, tensor_degrees
 from wattree.strategy.schedules import SlotWork, chunk_layers
 from wattree.strategy.specs import (
     CONTEXTS,
@@ -105,4 +105,5 @@ __all__ = [
     "on_fine_axes",
     "options_in_words",
     "schedule_in_words",
+    "tensor_degrees",
 ]

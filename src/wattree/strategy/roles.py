@@ -22,6 +22,12 @@ class AxisRole(StrEnum):
     TENSOR = "tp"  # parts of the same operators
 
 
+def tensor_degrees(tree: StrategyTree, degrees: Mapping[str, int]) -> dict[str, int]:
+    """Return tensor-parallel axis → degree."""
+    roles = axis_roles(tree).items()
+    return {axis: degrees.get(axis, 1) for axis, role in roles if role is AxisRole.TENSOR}
+
+
 @lru_cache(maxsize=256)  # strategies of a search share their trees
 def axis_roles(tree: StrategyTree) -> Mapping[str, AxisRole]:
     """Return axis → role of every axis over which the tree splits computation.

@@ -15,7 +15,7 @@ from typing import Any, Final
 from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.structured import add_unrelated
 from wattree.capture.convert.trace import Label, NestTrace, Rule
-from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording
+from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording, product_of
 from wattree.graph import Extent, OperatorKind
 
 _KINDS: Final = {"wattree.lstm": 4, "wattree.gru": 3, "wattree.rnn": 1}
@@ -158,9 +158,9 @@ class _Layers:
 
     def _reserve(self, lead: tuple[Extent, ...], cell: Extent) -> tuple[int, ...]:
         """Return the tensor with one layer's saved tensors, besides its output."""
-        whole, rows = self._elements(self.whole.outputs[3]), _product(*lead, cell)
+        whole, rows = self._elements(self.whole.outputs[3]), product_of([*lead, cell])
         # The rest is what layers hand on, a second time where it was dropped from.
-        width = _product(*lead, self._width(self.whole.outputs[0])).coefficient
+        width = product_of([*lead, self._width(self.whole.outputs[0])]).coefficient
         between = (self.layers - 1) * width * (2 if self.dropped else 1)
         left = whole.coefficient - between
         count = round(left / (self.layers * self.directions * rows.coefficient))
@@ -188,7 +188,7 @@ class _Layers:
         return self.tensors[index].extents[-1]
 
     def _elements(self, index: int) -> Extent:
-        return _product(*self.tensors[index].extents)
+        return product_of(self.tensors[index].extents)
 
     def _tensor(self, *extents: Extent) -> int:
         """Return the index of a new tensor."""
@@ -196,7 +196,7 @@ class _Layers:
         like = self.tensors[self.whole.outputs[0]]
         self.tensors.append(
             replace(
-                like, extents=extents, storage=self.storages, storage_elements=_product(*extents)
+                like, extents=extents, storage=self.storages, storage_elements=product_of(extents)
             )
         )
         return len(self.tensors) - 1
@@ -214,7 +214,7 @@ class _Layers:
         flop = Extent(coefficient=0.0)
         if matrix is not None:
             rows = self.tensors[inputs[0]].extents[:-1]
-            flop = _product(Extent(coefficient=2.0), *rows, *self.tensors[matrix].extents)
+            flop = product_of([Extent(coefficient=2.0), *rows, *self.tensors[matrix].extents])
         self.made.append(
             RecordedOperator(
                 target=target,
@@ -228,18 +228,6 @@ class _Layers:
                 followed=self.whole.followed,
             )
         )
-
-
-def _product(*extents: Extent) -> Extent:
-    """Return the length of dims walked together."""
-    made = Extent()
-    for extent in extents:
-        made = Extent(
-            coefficient=made.coefficient * extent.coefficient,
-            batch=made.batch + extent.batch,
-            seq=made.seq + extent.seq,
-        )
-    return made
 
 
 # ---------------------------------------------------------------- rules

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from wattree.errors import StrategyError
+from wattree.errors import StrategyError, once_each
 from wattree.graph import (
     Block,
     BlockInstance,
@@ -68,7 +68,7 @@ def with_phantoms(
             blocks[made[key]] = replace(changed, name=made[key])
         instances.append(replace(instance, block=made[key]))
     if misfits:
-        raise StrategyError(_once_each(misfits))
+        raise StrategyError(once_each(misfits, "in {} more layers"))
     nodes = {
         pattern: node
         if node.phantom is None
@@ -86,17 +86,6 @@ def _named(block: Block, blocks: Mapping[str, Block]) -> str:
         number += 1
         name = f"{block.name}.{number}"
     return name
-
-
-def _once_each(misfits: Mapping[str, str]) -> dict[str, str]:
-    """Return each reason at the first place where it holds."""
-    places: dict[str, list[str]] = {}
-    for path, reason in misfits.items():
-        places.setdefault(reason, []).append(path)
-    return {
-        first: reason if not others else f"{reason} (here and in {len(others)} more layers)"
-        for reason, (first, *others) in places.items()
-    }
 
 
 def _changed(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wattree.graph import Block, IterationDim, ModelGraph, Operator, OperatorKind
-from wattree.strategy import AxisRole, StrategyTree, axis_roles
+from wattree.strategy import StrategyTree, tensor_degrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,7 @@ def with_shared_heads(
         tree: Choices.
         degrees: Axis → degree.
     """
-    tensor = {
-        axis: degrees.get(axis, 1)
-        for axis, role in axis_roles(tree).items()
-        if role is AxisRole.TENSOR
-    }
+    tensor = tensor_degrees(tree, degrees)
     if math.prod(tensor.values()) <= fewest_heads(model):
         return model
     blocks: dict[str, Block] = {}

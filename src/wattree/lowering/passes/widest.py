@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wattree.graph import Block, IterationDim, ModelGraph, Operator, Parameter, TensorRole
-from wattree.strategy import AxisRole, Choices, StrategyTree, axis_roles
+from wattree.strategy import Choices, StrategyTree, tensor_degrees
 
 #: Dims of an operator, and the ranks that each is split over.
 _Longer = tuple[tuple[str, int], ...]
@@ -30,11 +30,7 @@ def with_widest_parts(
         tree: Choices.
         degrees: Axis → degree.
     """
-    tensor = {
-        axis: degrees.get(axis, 1)
-        for axis, role in axis_roles(tree).items()
-        if role is AxisRole.TENSOR
-    }
+    tensor = tensor_degrees(tree, degrees)
     if not any(
         _has_parts(operator, dim) and _extent(dim) % math.prod(tensor.values())
         for block in model.blocks.values()

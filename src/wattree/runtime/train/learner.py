@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -194,12 +194,8 @@ class Learner:
         if not self._partial:
             return
         gradients = [local_part(p.grad) for p in self._partial if p.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        self._group.all_reduce(flat, "norms").wait()
-        for gradient, whole in zip(
-            gradients, flat.split([g.numel() for g in gradients]), strict=True
-        ):
-            gradient.copy_(whole.view_as(gradient))
+        with _flattened(gradients) as flat:
+            self._group.all_reduce(flat, "norms").wait()
 
     def _add_tied(self) -> None:
         """Give the copies of a parameter of the first and the last stage the sum of gradients."""
@@ -218,13 +214,18 @@ class Learner:
         gradients = [local_part(each.grad) for each in self._model.twins if each.grad is not None]
         if not gradients:
             return
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        self._group.traffic.add("gradients", flat.nbytes)
-        dist.all_reduce(flat, group=self._model.twins_group)
-        for gradient, whole in zip(
-            gradients, flat.split([g.numel() for g in gradients]), strict=True
-        ):
-            gradient.copy_(whole.view_as(gradient))
+        with _flattened(gradients) as flat:
+            self._group.traffic.add("gradients", flat.nbytes)
+            dist.all_reduce(flat, group=self._model.twins_group)
+
+
+@contextlib.contextmanager
+def _flattened(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield one vector with the elements of tensors, and copy it back into them."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    yield flat
+    for tensor, whole in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(whole.view_as(tensor))
 
 
 def _shared(model: nn.Module, session: RankSession) -> Reduction | None:
