@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -236,11 +237,10 @@ def _following(ids: Tensor) -> Tensor:
     return after
 
 
+@cache
 def _digits() -> tuple[Any, Any]:
     """Return the bundled images, `(1797, 64)` from 0 to 16, and their digits."""
     packed = resources.files("wattree.runtime.data").joinpath("digits.csv.gz").read_bytes()
     lines = gzip.decompress(packed).decode().splitlines()
-    table = np.array(
-        [line.split(",") for line in lines if not line.startswith("#")], dtype=np.int64
-    )
+    table = np.loadtxt(lines, dtype=np.int64, delimiter=",")
     return np.ascontiguousarray(table[:, :-1]), np.ascontiguousarray(table[:, -1])

@@ -1,7 +1,8 @@
 """Weights to start from: the same function however its layers are spread over ranks.
 
 Numbers are drawn in tiles, each from a seed of its own, so that a rank draws what it holds (and the
-rest of its tiles) and two ranks that hold the same entry of a matrix draw the same number.
+rows of its tiles down to that) and two ranks that hold the same entry of a matrix draw the same
+number.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ def normal_block(
     block = torch.empty(rows[1] - rows[0], columns[1] - columns[0])
     for i in range(rows[0] // _TILE, -(-rows[1] // _TILE)):
         for j in range(columns[0] // _TILE, -(-columns[1] // _TILE)):
-            tile = torch.randn(_TILE, _TILE, generator=_generator(f"{seed}/{name}/{i}/{j}"))
             top, left = i * _TILE, j * _TILE
             r = slice(max(rows[0], top), min(rows[1], top + _TILE))
+            generator = _generator(f"{seed}/{name}/{i}/{j}")
+            tile = torch.randn(r.stop - top, _TILE, generator=generator)
             c = slice(max(columns[0], left), min(columns[1], left + _TILE))
             block[
                 r.start - rows[0] : r.stop - rows[0], c.start - columns[0] : c.stop - columns[0]
