@@ -2,7 +2,7 @@
 
 Every block of `sh` and every indented command runs, and every block of Python that no other test of
 the pages runs. `readers.FILES` is what a page expects its reader to have. `SMALLER` are sizes for a
-test, `ELSEWHERE` are the lines that cannot run here, with the reason; their options are still parsed.
+test. `ELSEWHERE` are the lines that cannot run here, with the reason; their options are parsed.
 """
 
 from __future__ import annotations
