@@ -89,9 +89,7 @@ def time_parts(
     def spans(chosen: Flags) -> Floats:
         return busy_spans(trace, mine[chosen])
 
-    def busy(chosen: Flags) -> float:
-        return float((trace.end_s[mine[chosen]] - trace.start_s[mine[chosen]]).sum())
-
+    lasts_s = executed_s(trace, mine)
     recomputing = computing & (phase == Phase.RECOMPUTATION)
     optimizing = computing & (phase == Phase.OPTIMIZER)
     layers = [
@@ -102,11 +100,14 @@ def time_parts(
         spans(host & ~materials),
     ]
     reached = covered_s(layers)
+    if trace.repeats is not None:
+        again = covered_s([trace.repeats.in_turn(layer) for layer in layers])
+        reached += trace.repeats.times * again
     exposed = np.diff([0.0, *reached])
     makespan = trace.makespan_s
     parts = {
-        "recomputation": busy(recomputing),
-        "optimizer": busy(optimizing),
+        "recomputation": float(lasts_s[recomputing].sum()),
+        "optimizer": float(lasts_s[optimizing].sum()),
         "exposed_communication": float(exposed[1]),
         "exposed_materials": float(exposed[2] + exposed[3]),
         "other": float(exposed[4]),
@@ -114,6 +115,14 @@ def time_parts(
     }
     # What is left is compute; so the parts add up exactly, rounding of interval sums included.
     return TimeParts(compute=makespan - sum(parts.values()), **parts)
+
+
+def executed_s(trace: Trace, tasks: Integers) -> Floats:
+    """Return how long tasks run, as often as they are executed. [s]"""
+    lasts_s = trace.end_s[tasks] - trace.start_s[tasks]
+    if trace.repeats is None:
+        return np.asarray(lasts_s)
+    return np.asarray(lasts_s * trace.repeats.counts(trace.graph.tasks)[tasks])
 
 
 def busy_spans(trace: Trace, tasks: Integers) -> Floats:

@@ -52,18 +52,29 @@ def class_sums(trace: Trace) -> ClassSums:
     """Return the sums over the tasks of each rank class."""
     graph = trace.graph
     found = ClassSums(*(np.zeros(len(graph.class_ranks)) for _ in ClassSums._fields))
-    columns = _Columns(
-        kind=graph.kind,
-        stage=graph.stage,
-        flop=graph.flop,
-        start_s=trace.start_s,
-        end_s=trace.end_s,
-        stream_offsets=graph.stream_offsets,
+    _add_up(_columns(trace, 0, graph.tasks), found)
+    if trace.repeats is None:
+        return found
+    again = ClassSums(*map(np.zeros_like, found))
+    for begin, end in trace.repeats.ranges:
+        _add_up(_columns(trace, begin, end), again)
+    return ClassSums(
+        *(each + trace.repeats.times * more for each, more in zip(found, again, strict=True))
+    )
+
+
+def _columns(trace: Trace, begin: int, end: int) -> _Columns:
+    graph, rows = trace.graph, slice(begin, end)
+    return _Columns(
+        kind=graph.kind[rows],
+        stage=graph.stage[rows],
+        flop=graph.flop[rows],
+        start_s=trace.start_s[rows],
+        end_s=trace.end_s[rows],
+        stream_offsets=graph.stream_offsets[begin : end + 1],
         stream_ids=graph.stream_ids,
         stream_class=graph.stream_class,
     )
-    _add_up(columns, found)
-    return found
 
 
 @kernel

@@ -129,10 +129,16 @@ def _with_intervals(
 
 
 def _size(step: ExecutedStep) -> SimulationSize:
-    graph = step.compilation.graph
+    graph, trace = step.compilation.graph, step.trace
+    tasks, events = graph.tasks, trace.events
+    if trace.repeats is not None:
+        for begin, end in trace.repeats.ranges:
+            waits = (graph.latency_s[begin:end] > 0) & (graph.work_s[begin:end] > 0)
+            tasks += trace.repeats.times * (end - begin)
+            events += trace.repeats.times * (2 * (end - begin) + int(waits.sum()))
     return SimulationSize(
-        tasks=graph.tasks,
-        events=step.trace.events,
+        tasks=tasks,
+        events=events,
         rank_classes=len(graph.class_ranks),
         compile_s=step.compile_s,
         run_s=step.run_s,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from wattree.accounts.breakdown import tasks_of
+from wattree.accounts.breakdown import executed_s, tasks_of
 from wattree.accounts.executed import ExecutedStep
 from wattree.compiler.compile import Compilation
 from wattree.cost.rates import Rates
@@ -145,7 +145,7 @@ def _communication(step: ExecutedStep, slowest: int) -> Mapping[str, float]:
     mine = tasks_of(trace, slowest)
     moves = np.isin(graph.kind[mine], (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
     mine = mine[moves & (graph.stage[mine] == StageLabel.COMMUNICATING)]
-    busy = trace.end_s[mine] - trace.start_s[mine]
+    busy = executed_s(trace, mine)
     leaves = np.zeros(len(mine), dtype=bool)
     if sum(step.nodes) > 1:
         outside = np.array([" scale-up" not in name for name in graph.link_names], dtype=bool)

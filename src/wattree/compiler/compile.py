@@ -11,9 +11,15 @@ from wattree.arrays import Integers
 from wattree.compiler.folding.arrays import execution_graph
 from wattree.compiler.folding.rank_classes import RanksOfJob, rank_classes
 from wattree.compiler.folding.task_instances import TaskInstances
+from wattree.compiler.folding.turns import Turns, turns_of
 from wattree.compiler.tasks.ledger import Items, MemoryLedger, StageLedger
 from wattree.compiler.tasks.stage_program import StageProgram
-from wattree.compiler.tasks.step_tasks import BuiltStage, stages_and_ranks, with_levels
+from wattree.compiler.tasks.step_tasks import (
+    BuiltStage,
+    orders_of,
+    stages_and_ranks,
+    with_levels,
+)
 from wattree.compiler.tasks.table import Names
 from wattree.compiler.tasks.tier_use import TierTraffic, tier_traffic
 from wattree.cost.loading import Loader
@@ -29,6 +35,7 @@ from wattree.lowering.placed import PlacedJob
 from wattree.lowering.step import LoweredJob, LoweredStep, steps_of
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Strategy
+from wattree.strategy.schedules import Shortened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +72,7 @@ class Compilation:
         loading: What loading data is to the ranks of each pool; empty where nothing is known.
         shared: What the device is to one of several processes; None where one has it.
         tiers: What the step does with each memory behind the devices that it uses.
+        turns: Those that were left out; None if none were.
     """
 
     graph: ExecutionGraph
@@ -75,6 +83,7 @@ class Compilation:
     loading: tuple[Loading, ...] = ()
     shared: SharedWork | None = None
     tiers: tuple[TierTraffic, ...] = ()
+    turns: Turns | None = None
 
     @property
     def program(self) -> ModelProgram:
@@ -98,7 +107,12 @@ class Compilation:
 
 
 def compile_job(
-    job: PlacedJob, cluster: Cluster, *, fold: bool = True, detail: bool = True
+    job: PlacedJob,
+    cluster: Cluster,
+    *,
+    fold: bool = True,
+    detail: bool = True,
+    turns: Sequence[int] = (),
 ) -> Compilation:
     """Return the execution graph of one training step.
 
@@ -108,12 +122,14 @@ def compile_job(
         fold: One class for ranks that do the same; otherwise every rank is executed.
         detail: A task per operator; otherwise runs of undisturbed compute are merged, which
             changes no time.
+        turns: Leave out turns of so many micro-batches each, the first of these numbers that the
+            schedule repeats often; for a strategy of one mesh.
 
     Raises:
         StrategyError: The strategy fits neither the model nor the cluster; every misfit listed.
     """
     steps = steps_of(job, cluster, _tiers([job], cluster), job.loader)
-    made = _graph([steps], fold=fold, detail=detail)
+    made = _graph([steps], fold=fold, detail=detail, turns=turns)
     first = steps[0]
     return Compilation(
         graph=made.graph,
@@ -126,6 +142,7 @@ def compile_job(
         loading=first.loading,
         shared=first.of_kind[0].shared if len(steps) == 1 else None,
         tiers=tier_traffic(first, made.built) if len(steps) == 1 else (),
+        turns=made.turns,
     )
 
 
@@ -213,11 +230,19 @@ class _Made:
     built: list[list[BuiltStage]]
     part_classes: list[int]
     class_pools: Integers
+    turns: Turns | None
 
 
-def _graph(jobs: Sequence[Sequence[LoweredJob]], *, fold: bool, detail: bool) -> _Made:
+def _graph(
+    jobs: Sequence[Sequence[LoweredJob]],
+    *,
+    fold: bool,
+    detail: bool,
+    turns: Sequence[int] = (),
+) -> _Made:
     """Return the graph of one step of each job, with one part per mesh."""
     names, items = Names(), Items()
+    shorter: Shortened | None = None
     programs: list[StageProgram] = []
     built: list[list[BuiltStage]] = []
     all_ranks: list[RanksOfJob] = []
@@ -225,7 +250,8 @@ def _graph(jobs: Sequence[Sequence[LoweredJob]], *, fold: bool, detail: bool) ->
     for parts in jobs:
         before = len(programs)
         for steps in parts:
-            own, ranks = stages_and_ranks(steps, names, items, detail=detail)
+            orders, shorter = orders_of(steps.of_kind[0], turns)
+            own, ranks = stages_and_ranks(steps, names, items, detail=detail, orders=orders)
             programs += [with_levels(levels).behind(before) for levels in own]
             built += own
             all_ranks.append(ranks)
@@ -238,8 +264,9 @@ def _graph(jobs: Sequence[Sequence[LoweredJob]], *, fold: bool, detail: bool) ->
         for steps in parts
         for each in steps.rates
     }
+    tasks = TaskInstances(programs, classes)
     graph = execution_graph(
-        TaskInstances(programs, classes),
+        tasks,
         links=links,
         names=tuple(names.index),
         slowdown=slowdown,
@@ -266,4 +293,5 @@ def _graph(jobs: Sequence[Sequence[LoweredJob]], *, fold: bool, detail: bool) ->
         built=built,
         part_classes=np.add.reduceat(of_stage, np.cumsum([0, *stages[:-1]])).tolist(),
         class_pools=np.concatenate([stage.pool for stage in classes if stage.pool is not None]),
+        turns=None if shorter is None else turns_of(tasks, shorter),
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import spilled_share
 from wattree.accounts.fabric import Rules
 from wattree.accounts.overhead import process_bytes, strategy_groups_bytes
+from wattree.accounts.steady import repeats_of
 from wattree.compiler import Compilation, compile_job
 from wattree.lowering.placed import PlacedJob
 from wattree.lowering.setting import Setting
@@ -17,23 +21,43 @@ from wattree.trace import Trace
 
 
 def executed(
-    setting: Setting, strategy: Strategy, *, fold: bool, detail: bool, rules: Rules
+    setting: Setting,
+    strategy: Strategy,
+    *,
+    fold: bool,
+    detail: bool,
+    rules: Rules,
+    once: bool = False,
 ) -> ExecutedStep:
     """Return the step of one strategy of a job; arguments as for `predicted`.
+
+    What stages do again and again, micro-batch after micro-batch, is in the trace only `once` if
+    asked for, and if it is found to repeat itself exactly.
 
     Raises:
         StrategyError: It does not fit model or cluster.
     """
-    began = time.perf_counter()
-    compilation = compilation_of(setting, strategy, fold=fold, detail=detail)
-    compiled = time.perf_counter()
-    trace = rules.execute(compilation.graph)
+    run_s, began = 0.0, time.perf_counter()
+    how: dict[str, Any] = {"fold": fold, "detail": detail}
+    turns = _turns(setting, strategy) if once else ()
+    while True:
+        compilation = compilation_of(setting, strategy, turns=turns, **how)
+        compiled = time.perf_counter()
+        trace = rules.execute(compilation.graph)
+        run_s += time.perf_counter() - compiled
+        if compilation.turns is None:
+            break
+        repeats = repeats_of(trace, compilation.turns)
+        if repeats is not None:
+            trace = replace(trace, repeats=repeats)
+            break
+        turns = turns[turns.index(compilation.turns.turn) + 1 :]
     spilled = 0.0
     if strategy.traffic.offload.overflow is not None:
         # Memory use depends on no bandwidth, so the first run shows the overflow.
         spilled = _spilled(setting, strategy, trace)
     if spilled > 0:
-        compilation = compilation_of(setting, strategy, fold=fold, detail=detail, spilled=spilled)
+        compilation = compilation_of(setting, strategy, spilled=spilled, **how)
         trace = rules.execute(compilation.graph)
     return ExecutedStep(
         setting=setting,
@@ -42,9 +66,21 @@ def executed(
         trace=trace,
         spilled=spilled,
         detail=detail,
-        compile_s=compiled - began,
-        run_s=time.perf_counter() - compiled,
+        compile_s=time.perf_counter() - began - run_s,
+        run_s=run_s,
     )
+
+
+def _turns(setting: Setting, strategy: Strategy) -> tuple[int, ...]:
+    """Return of how many micro-batches turns may be that a step does again and again.
+
+    Not where tasks of the whole step go on beside them, or are counted for each memory.
+    """
+    offload = strategy.traffic.offload
+    is_other = bool(offload.tiers) or offload.overflow is not None
+    if is_other or len(strategy.meshes) > 1 or setting.job.data.loader is not None:
+        return ()
+    return tuple(dict.fromkeys((1, strategy.stages)))
 
 
 def compilation_of(
@@ -54,6 +90,7 @@ def compilation_of(
     fold: bool = True,
     detail: bool = True,
     spilled: float = 0.0,
+    turns: Sequence[int] = (),
 ) -> Compilation:
     """Return the compiled step of one strategy of a job.
 
@@ -63,12 +100,13 @@ def compilation_of(
         fold: One rank class for all ranks that do the same.
         detail: A task per operator; otherwise undisturbed runs are one task.
         spilled: Share of what is on the devices that overflows to expanded memory.
+        turns: As for `compile_job`.
 
     Raises:
         StrategyError: It does not fit model or cluster.
     """
     job = PlacedJob.of(setting, strategy, spilled=spilled)
-    return compile_job(job, setting.job.cluster, fold=fold, detail=detail)
+    return compile_job(job, setting.job.cluster, fold=fold, detail=detail, turns=turns)
 
 
 def written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strategy:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from wattree.accounts.energy_use import energy_of, powers_of
+from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.fabric import Rules
 from wattree.accounts.generation import CountedStep, DecodeSteps, generation_result
 from wattree.accounts.input_pipeline import core_times_s
@@ -39,13 +41,12 @@ class Prediction(Shown):
 
     Attributes:
         result: The figures.
-        trace: Start and end of every task.
+        whole: Returns trace and ledger, and makes them when they are first asked for.
         power: Power of the job over the step: (time, W) pairs. [s, W]
         peak: Peak memory as three tools would report it. [B]
         strategy: The simulated one, with what its job left open; None where it is of no job.
         warnings: Settings without effect on this model, and its uncertain properties; those of
             the job's file are in `Job.warnings`.
-        ledger: The tensors in the memory of the trace's tasks; None if not recorded.
         shared_fabric_step: The step with the job's neighbors; None if it has none.
         loading: The input pipeline of the ranks of each pool; empty without a loader.
         powers: What the devices of each pool draw.
@@ -53,16 +54,25 @@ class Prediction(Shown):
     """
 
     result: Result
-    trace: Trace
+    whole: Callable[[], tuple[Trace, MemoryLedger]]
     power: tuple[tuple[float, float], ...]
     peak: PeakMemory
     strategy: Strategy | StrategyOptions | None = None
     warnings: tuple[str, ...] = ()
-    ledger: MemoryLedger | None = None
     shared_fabric_step: SharedFabricStep | None = None
     loading: tuple[Loading, ...] = ()
     powers: tuple[DevicePower, ...] = ()
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+
+    @property
+    def trace(self) -> Trace:
+        """Start and end of every task."""
+        return self.whole()[0]
+
+    @property
+    def ledger(self) -> MemoryLedger:
+        """The tensors in the memory of the trace's tasks."""
+        return self.whole()[1]
 
     def records(self) -> Sequence[Mapping[str, Any]]:
         """Return the figures."""
@@ -170,19 +180,28 @@ def predicted(
         return _generated(setting, strategy, fold=fold, detail=detail, **how)
     rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
     detail = detail or sharing == "proteus"
-    step = executed(setting, written_out(setting, strategy), fold=fold, detail=detail, rules=rules)
+    execute = partial(
+        executed, setting, written_out(setting, strategy), fold=fold, detail=detail, rules=rules
+    )
+    step = execute(once=memory_of is None)
     powers = powers_of(step)
     energy, peak = energy_of(step, powers), peak_memory(step)
     return Prediction(
         result=result_of(step, energy, peak, rules=rules, memory_of=memory_of),
-        trace=step.trace,
+        whole=cache(partial(_whole, step, execute)),
         power=energy.curve,
         peak=peak,
-        ledger=step.compilation.ledger,
         loading=step.compilation.loading,
         powers=powers,
         curves=energy.curves(step.trace.graph.class_names) if detail else {},
     )
+
+
+def _whole(step: ExecutedStep, execute: Callable[[], ExecutedStep]) -> tuple[Trace, MemoryLedger]:
+    """Return the trace of all tasks of a step, and their tensors."""
+    if step.trace.repeats is not None:
+        step = execute()
+    return step.trace, step.compilation.ledger
 
 
 def _generated(setting: Setting, strategy: Strategy | StrategyOptions, **how: Any) -> Prediction:

@@ -99,9 +99,11 @@ def occupancy(
     )
     tasks = _tasks(trace, energy_j)
     members = _Members(graph.stream_offsets, graph.stream_ids, graph.stream_class)
-    counts = np.zeros(len(graph.stream_class), dtype=np.int64)
+    rows = np.zeros((len(graph.stream_class), 3), dtype=np.int64)
     spans = np.stack([np.full(number, graph.tasks), np.zeros(number, np.int64)], axis=1)
-    _count(members, np.full(number, -1), counts, spans)
+    _count(members, _turns(trace), np.full(number, -1), rows, spans)
+    counts = rows[:, 0]
+    again = (0, 0.0) if trace.repeats is None else (trace.repeats.times, trace.repeats.period_s)
     asked = np.zeros(number, dtype=bool)
     asked[np.arange(number) if classes is None else classes] = True
     of_class = np.bincount(graph.stream_class, counts, number)
@@ -112,14 +114,20 @@ def occupancy(
     for batch in batches:
         chosen = np.zeros(number, dtype=bool)
         chosen[batch] = True
-        lanes, begins = _lanes(members, np.where(chosen[graph.stream_class], counts, 0), number)
+        lanes, begins = _lanes(members, rows * chosen[graph.stream_class, None], number)
         if of_class[batch].any():
             span = int(spans[batch, 0].min()), int(spans[batch, 1].max())
             _pack(tasks, members, chosen, span, np.full(number, -1), begins, stints)
-        sweep(
-            stints, lanes, batch, most_w, spins_w, trace.makespan_s, starved, _scratch(lanes), found
-        )
+        ends = (trace.makespan_s, starved)
+        sweep(stints, lanes, again, batch, most_w, spins_w, ends, _scratch(lanes), found)
     return found
+
+
+def _turns(trace: Trace) -> Integers:
+    """Return the tasks of each class that come again: first one, and the one after, `(C, 2)`."""
+    if trace.repeats is None:
+        return np.zeros((len(trace.graph.class_ranks), 2), dtype=np.int64)
+    return np.stack([trace.repeats.begin, trace.repeats.end], axis=1)
 
 
 def _tasks(trace: Trace, energy_j: Floats) -> _Tasks:
@@ -172,15 +180,23 @@ def _batches(counts: NDArray[Any], spans: Integers, asked: Flags) -> Iterator[In
         yield chosen[number == batch]
 
 
-def _lanes(members: _Members, counts: Integers, classes: int) -> tuple[Lanes, Integers]:
-    """Return lanes for streams with the given task counts, and where each stream begins."""
+def _lanes(members: _Members, rows: Integers, classes: int) -> tuple[Lanes, Integers]:
+    """Return lanes for streams with the given rows, as `_count` has them, and their begins."""
+    counts, before, turn = rows.T
     ends = np.cumsum(counts)
     used = np.flatnonzero(counts)
     used = used[np.argsort(members.stream_class[used], kind="stable")]
     of_class = np.zeros(classes + 1, dtype=np.int64)
     np.cumsum(np.bincount(members.stream_class[used], minlength=classes), out=of_class[1:])
     begins = ends - counts
-    lanes = Lanes(of_class=of_class, begin=begins[used], end=ends[used])
+    turn_begin = begins + before
+    lanes = Lanes(
+        of_class=of_class,
+        begin=begins[used],
+        turn_begin=turn_begin[used],
+        turn_end=(turn_begin + turn)[used],
+        end=ends[used],
+    )
     return lanes, begins
 
 
@@ -188,6 +204,7 @@ def _scratch(lanes: Lanes) -> Scratch:
     most = int(np.diff(lanes.of_class).max(initial=0))
     return Scratch(
         at=np.zeros(most, np.int64),
+        turn=np.zeros(most, np.int64),
         until_s=np.zeros(most),
         role=np.zeros(most, np.int64),
         cell=np.zeros(most, np.int64),
@@ -197,15 +214,22 @@ def _scratch(lanes: Lanes) -> Scratch:
 
 
 @kernel
-def _count(members: _Members, last: Integers, counts: Integers, spans: Integers) -> None:
-    """Count the tasks of streams; a task on several streams of a class counts on the first."""
+def _count(
+    members: _Members, turns: Integers, last: Integers, rows: Integers, spans: Integers
+) -> None:
+    """Count the tasks of streams, those of them before a class's turn, and those in it.
+
+    A task on several streams of a class counts on the first.
+    """
     for task in range(len(members.row_offsets) - 1):
         for row in range(members.row_offsets[task], members.row_offsets[task + 1]):
             stream = members.stream_ids[row]
             own = members.stream_class[stream]
             if last[own] != task:
                 last[own] = task
-                counts[stream] += 1
+                rows[stream, 0] += 1
+                rows[stream, 1] += task < turns[own, 0]
+                rows[stream, 2] += (turns[own, 0] <= task) & (task < turns[own, 1])
                 spans[own, 0] = min(spans[own, 0], task)
                 spans[own, 1] = task
 

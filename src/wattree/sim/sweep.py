@@ -50,6 +50,8 @@ _COLLECTIVE = int(TaskKind.COLLECTIVE)
 _Span = tuple[float, float, float]
 #: A span, and when the whole job waits for materials of later steps.
 _Times = tuple[_Span, tuple[float, float]]
+#: How often turns come again, and how much later each time. [1, s]
+_Again = tuple[int, float]
 #: What a device may draw above rest, and what it draws while it waits in a collective. [W]
 _Watts = tuple[float, float]
 #: While nothing runs: how long, what spinning would draw meanwhile, first and last part of the step
@@ -58,21 +60,27 @@ _Gap = tuple[float, float, int, int]
 
 
 class Lanes(NamedTuple):
-    """Streams with tasks, by class: first lane of each class, rows of each lane."""
+    """Streams with tasks, by class: first lane of each class, rows of each lane.
+
+    Those from `turn_begin` to `turn_end` come several times before the rest.
+    """
 
     of_class: Integers
     begin: Integers
+    turn_begin: Integers
+    turn_end: Integers
     end: Integers
 
 
 class Scratch(NamedTuple):
-    """Per-lane state of one class: next row, time of the next event, running task, its power.
+    """Per-lane state of one class: next row and turn, time of the next event, running task, power.
 
     Of the class itself, what spinning would draw in each part of the step while it is not known
     whether a collective ends the wait.
     """
 
     at: Integers
+    turn: Integers
     until_s: Floats
     role: Integers
     cell: Integers
@@ -116,16 +124,29 @@ def _spread(
 
 
 @part
-def _begin(stints: NDArray[np.void], lanes: Lanes, first: int, count: int, at: Scratch) -> float:
+def _begin(
+    stints: NDArray[np.void], lanes: Lanes, again: _Again, first: int, count: int, at: Scratch
+) -> float:
     """Place each lane of a class before its first task; return the first start time."""
     next_s = np.inf
     for lane in range(count):
         at.at[lane] = lanes.begin[first + lane]
+        at.turn[lane] = 0
         at.role[lane] = _NOTHING
         at.power_w[lane] = 0.0
-        at.until_s[lane] = stints[at.at[lane]].start_s
+        _come_again(lanes, again[0], first + lane, lane, at)
+        at.until_s[lane] = stints[at.at[lane]].start_s + at.turn[lane] * again[1]
         next_s = min(next_s, at.until_s[lane])
     return next_s
+
+
+@part
+def _come_again(lanes: Lanes, times: int, number: int, lane: int, at: Scratch) -> None:
+    """Go back to the begin of a turn whose end is reached, until it has come often enough."""
+    if at.at[lane] == lanes.turn_end[number] and at.turn[lane] < times:
+        has_rows = lanes.turn_begin[number] < lanes.turn_end[number]
+        at.at[lane] = lanes.turn_begin[number]
+        at.turn[lane] = at.turn[lane] + 1 if has_rows else times
 
 
 @part
@@ -256,8 +277,9 @@ def _close(found: Occupancy, own: int, cell: int, spins: bool, gap: _Gap, spin_j
 @part
 def _advance(
     stints: NDArray[np.void],
-    ends: Integers,
-    count: int,
+    lanes: Lanes,
+    again: _Again,
+    span: tuple[int, int],
     scratch: Scratch,
     instant_s: float,
     found: Occupancy,
@@ -269,17 +291,19 @@ def _advance(
     at, until_s, role_of, power_w = scratch.at, scratch.until_s, scratch.role, scratch.power_w
     next_s = np.inf
     first_collective, is_pipeline = seen
-    for lane in range(count):
+    for lane in range(span[1]):
         if until_s[lane] <= instant_s:
+            number = span[0] + lane
             if role_of[lane] != _NOTHING:
                 role_of[lane] = _NOTHING
                 power_w[lane] = 0.0
                 at[lane] += 1
+                _come_again(lanes, again[0], number, lane, scratch)
             until_s[lane] = np.inf
-            while at[lane] < ends[lane]:
-                stint = stints[at[lane]]
-                if stint.start_s > instant_s:
-                    until_s[lane] = stint.start_s
+            while at[lane] < lanes.end[number]:
+                stint, later_s = stints[at[lane]], scratch.turn[lane] * again[1]
+                if stint.start_s + later_s > instant_s:
+                    until_s[lane] = stint.start_s + later_s
                     break
                 is_pipeline = is_pipeline or stint.operator_class == _PIPELINE
                 spins = stint.kind == _COLLECTIVE
@@ -288,12 +312,13 @@ def _advance(
                 if gap[0] > 0.0 and stint.role < _HOST_ROLE:
                     _close(found, own, stint.cell, spins, gap, scratch.spin_j)
                     gap = (0.0, 0.0, BINS, -1)
-                if stint.end_s > instant_s:
+                if stint.end_s + later_s > instant_s:
                     role_of[lane], scratch.cell[lane] = stint.role, stint.cell
                     power_w[lane] = stint.energy_j / (stint.end_s - stint.start_s)
-                    until_s[lane] = stint.end_s
+                    until_s[lane] = stint.end_s + later_s
                     break
                 at[lane] += 1  # it took no time, so it drew nothing
+                _come_again(lanes, again[0], number, lane, scratch)
         next_s = min(next_s, until_s[lane])
     return next_s, gap, (first_collective, is_pipeline)
 
@@ -302,15 +327,16 @@ def _advance(
 def sweep(
     stints: NDArray[np.void],
     lanes: Lanes,
+    again: _Again,
     classes: Integers,
     most_w: Floats,
     spin_w: Floats,
-    makespan_s: float,
-    starved: tuple[float, float],
+    ends: tuple[float, tuple[float, float]],
     scratch: Scratch,
     found: Occupancy,
 ) -> None:
     """Sum the activity of the chosen classes, from event to event on their streams."""
+    makespan_s, starved = ends
     per_s = BINS / makespan_s if makespan_s > 0.0 else 0.0
     for index in range(len(classes)):
         own = classes[index]
@@ -319,7 +345,7 @@ def sweep(
         now_s = 0.0
         gap = (0.0, 0.0, BINS, -1)
         seen = (-1, False)
-        next_s = _begin(stints, lanes, first, count, scratch)
+        next_s = _begin(stints, lanes, again, first, count, scratch)
         while True:
             to_s = min(next_s, makespan_s)
             if to_s > now_s:
@@ -328,9 +354,8 @@ def sweep(
                 now_s = to_s
             if not next_s < np.inf:
                 break
-            ends = lanes.end[first : first + count]
             next_s, gap, seen = _advance(
-                stints, ends, count, scratch, next_s, found, own, gap, seen
+                stints, lanes, again, (first, count), scratch, next_s, found, own, gap, seen
             )
         first_collective, is_pipeline = seen
         found.waiting_s[own, _BUBBLE if is_pipeline else _STRAGGLER] += gap[0]

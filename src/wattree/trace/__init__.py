@@ -19,6 +19,7 @@ from wattree.trace.neighbours import (
     NeighbourExecution,
     NeighbourJob,
 )
+from wattree.trace.repeats import Repeats
 from wattree.trace.result import (
     STEP_PART_WORDS,
     Evidence,
@@ -71,6 +72,7 @@ __all__ = [
     "PoolUse",
     "PowerOverTime",
     "PowerSeries",
+    "Repeats",
     "Result",
     "Run",
     "RunBill",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from wattree.arrays import Floats, Integers
 from wattree.graph import ExecutionGraph
+from wattree.trace.repeats import Repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class Trace:
         peak_bytes: Highest memory of each rank class, with static memory, `(C,)`. [B]
         peak_task: Task at whose start the peak was reached, -1 for static memory alone, `(C,)`.
         events: Events that the executor handled.
+        repeats: Tasks that come again before those after them; None where each comes once. Then
+            all that follows is later than `start_s` and `end_s` have it.
     """
 
     graph: ExecutionGraph
@@ -26,8 +29,10 @@ class Trace:
     peak_bytes: Floats
     peak_task: Integers
     events: int
+    repeats: Repeats | None = None
 
     @property
     def makespan_s(self) -> float:
         """End of the last task. [s]"""
-        return float(self.end_s.max(initial=0.0))
+        later_s = 0.0 if self.repeats is None else self.repeats.later_s
+        return float(self.end_s.max(initial=0.0)) + later_s

@@ -197,7 +197,7 @@ def _job_key(job: Job) -> str:
 
 def _slim(prediction: Prediction) -> Prediction:
     """Drop the trace, because hundreds of results are stored at once."""
-    return replace(prediction, trace=None, power=(), ledger=None)  # type: ignore[arg-type]
+    return replace(prediction, whole=None, power=())  # type: ignore[arg-type]
 
 
 def _quantity(entry: RowEntry, prediction: Prediction, constants: Calibration) -> float | None:

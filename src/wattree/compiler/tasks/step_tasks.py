@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,20 +36,23 @@ from wattree.lowering.overlap import Pipelining
 from wattree.lowering.step import LoweredJob, LoweredStep
 from wattree.lowering.topology import LinkUse
 from wattree.strategy import Strategy
-from wattree.strategy.schedules import SlotWork
+from wattree.strategy.schedules import Order, Shortened, SlotWork, shortened
 
 #: Tasks of one step that are built at most: some 5 GiB of arrays.
 _MOST_TASKS = 20_000_000
 
 
 def stages_and_ranks(
-    steps: LoweredJob, names: Names, items: Items, *, detail: bool
+    steps: LoweredJob,
+    names: Names,
+    items: Items,
+    *,
+    detail: bool,
+    orders: Sequence[Order],
 ) -> tuple[list[list[BuiltStage]], RanksOfJob]:
     """Return the stages of a job, each for all its levels or kinds of ranks, and its ranks."""
     axes_index: dict[tuple[str, ...], int] = {}
     step, topology = steps.of_kind[0], steps.topology
-    # Orders are long too: what is certainly too much is refused before they are written.
-    _check_count(step, 2 * len(step.program.instances))
     numbers, uses = topology.mesh.stage_numbers, topology.links()
     of_stage = [steps.kinds.of_stage(topology.stage_ranks(stage)) for stage in numbers]
     found: list[list[BuiltStage]] = [[] for _ in numbers]
@@ -57,7 +60,9 @@ def stages_and_ranks(
         stages = [s for s, kinds in zip(numbers, of_stage, strict=True) if number in kinds]
         for level in range(own.level_count):
             parts = _parts(own, names, items, axes_index, detail=detail, level=level)
-            made = _stages(own, parts, names, items, axes_index, level=level, wanted=stages)
+            context = _context(own, names, items, axes_index)
+            wanted = {stage: orders[stage] for stage in stages}
+            made = _stages(own, parts, context, level=level, orders=wanted)
             for stage, built in made.items():
                 found[stage - numbers.start].append(built)
     for own_levels, kinds in zip(found, of_stage, strict=True):
@@ -90,6 +95,19 @@ def stages_and_ranks(
         before=step.before,
     )
     return found, ranks
+
+
+def orders_of(step: LoweredStep, turns: Sequence[int]) -> tuple[Sequence[Order], Shortened | None]:
+    """Return what the stages do, in order; shorter by the first of `turns` by which it can be."""
+    # Orders are long too: what is certainly too much is refused before they are written.
+    _check_count(step, 2 * len(step.program.instances))
+    schedule = step.strategy.schedule
+    orders = schedule.orders(step.topology.mesh.pipeline)
+    for turn in turns:
+        shorter = shortened(orders, schedule.micro_batches, turn)
+        if shorter is not None:
+            return shorter.orders, shorter
+    return orders, None
 
 
 def with_levels(levels: Sequence[BuiltStage]) -> StageProgram:
@@ -163,29 +181,26 @@ def _parts(
 def _stages(
     step: LoweredStep,
     parts: Sequence[BlockParts],
-    names: Names,
-    items: Items,
-    axes_index: dict[tuple[str, ...], int],
+    context: ChunkContext,
     *,
     level: int,
-    wanted: Sequence[int],
+    orders: Mapping[int, Order],
 ) -> dict[int, BuiltStage]:
-    """Return each requested stage for ranks of `level`."""
+    """Return each stage that has an order, for ranks of `level`."""
     strategy, software = step.strategy, step.software
-    context = _context(step, names, items, axes_index)
     stages, schedule, chunks = strategy.mesh.pipeline, strategy.schedule, step.chunks
     crossing = _crossing(step, chunks)
-    transfer = _transfer(names)
+    transfer = _transfer(context.name)
     _check_size(step, parts)
     tables: dict[tuple[int, ...], ChunkTables] = {}
-    placement, orders = schedule.placed(stages), schedule.orders(stages)
+    placement = schedule.placed(stages)
     split = _splits_backward(strategy)
     pairs = PairedTables()
     found = {}
     layers = step.moves.offload.layers if step.moves.offload.activations else 0
     plain = len(parts)
     parts = [*parts, *_stored(step, parts, level)] if layers else parts
-    for stage in wanted:
+    for stage, order in orders.items():
         numbers = [placement.model_chunk(stage, chunk) for chunk in range(placement.chunks)]
         borders = [crossing[number : number + 2] for number in numbers]
         keys = _part_numbers(step, [chunks[number] for number in numbers], layers, plain)
@@ -195,7 +210,7 @@ def _stages(
         held = [[parts[index] for index in key] for key in keys]
         blocks = [block for chunk in held for block in chunk]
         program = stage_program(
-            orders[stage],
+            order,
             [tables[key] for key in keys],
             held,
             context,
@@ -209,9 +224,14 @@ def _stages(
         found[stage] = BuiltStage(
             program=program,
             holdings=stage_holdings(
-                blocks, step.moves, software, stages, items, input_bytes=_input_bytes(step, stage)
+                blocks,
+                step.moves,
+                software,
+                stages,
+                context.items,
+                input_bytes=_input_bytes(step, stage),
             ),
-            waiting=waiting_bytes(step.moves, held, orders[stage]),
+            waiting=waiting_bytes(step.moves, held, order),
         )
     return found
 
@@ -328,11 +348,11 @@ def _update(step: LoweredStep, blocks: Sequence[BlockParts]) -> Update:
     )
 
 
-def _transfer(names: Names) -> np.void:
+def _transfer(name: Callable[[str], int]) -> np.void:
     """Return the record of a transfer between stages; its costs depend on the class."""
     task = np.zeros(1, TASK)
     task["kind"], task["axes"] = TaskKind.TRANSFER, -1
     task["stage"] = StageLabel.COMMUNICATING
-    task["name"], task["operator_class"] = names("stage boundary"), OperatorClass.PIPELINE_TRANSFER
+    task["name"], task["operator_class"] = name("stage boundary"), OperatorClass.PIPELINE_TRANSFER
     record: np.void = task[0]
     return record

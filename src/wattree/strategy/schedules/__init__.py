@@ -16,6 +16,7 @@ from wattree.strategy.schedules.placement import (
     looped,
 )
 from wattree.strategy.schedules.schedule import Order
+from wattree.strategy.schedules.shortened import Shortened, longest_run, shortened
 from wattree.strategy.schedules.slot import Slot, SlotWork, read_slot
 
 __all__ = [
@@ -24,16 +25,19 @@ __all__ = [
     "ChunkPlacement",
     "Order",
     "Place",
+    "Shortened",
     "Slot",
     "SlotWork",
     "check_orders",
     "chunk_layers",
     "live_by_chunk",
+    "longest_run",
     "looped",
     "most_live",
     "order_problems",
     "pipeline_schedule",
     "read_slot",
     "schedule_misfits",
+    "shortened",
     "stage_orders",
 ]
