@@ -16,6 +16,9 @@ from wattree.trace import Trace
 _COMPUTE, _MATERIALS = int(TaskKind.COMPUTE), int(StageLabel.MATERIALS)
 _COLLECTIVE, _TRANSFER = int(TaskKind.COLLECTIVE), int(TaskKind.TRANSFER)
 
+#: Sums of the same times in another order may differ: those above this share are equal.
+_EQUAL = 1 - 1e-12
+
 
 class ClassSums(NamedTuple):
     """Sums by rank class, `(C,)`.
@@ -34,7 +37,7 @@ class ClassSums(NamedTuple):
     @property
     def slowest(self) -> int:
         """The class that computes longest, the first of equals."""
-        return int(np.argmax(self.computing_s))
+        return int(np.argmax(self.computing_s >= _EQUAL * self.computing_s.max()))
 
 
 class _Columns(NamedTuple):

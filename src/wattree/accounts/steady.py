@@ -17,40 +17,56 @@ _BYTES = 1e-9
 def repeats_of(trace: Trace, turns: Turns) -> Repeats | None:
     """Return the turns that were left out; None where the trace does not tell what they would be.
 
-    A stage is steady while each of its tasks runs as the same one did a period before. If all are
-    at once, for a whole period, then the state at its end is that at its begin, and what
-    follows from it follows again, as long as orders repeat: turns can be put in there.
+    A stage is steady while each of its tasks runs as the same one did a period before. If at one
+    moment all stages are, and also a period later, then the state of then is that of before, and
+    what follows from it follows again, as long as the orders repeat: turns can be put in there.
     """
-    within_s = _TIME * trace.makespan_s
-    begins, ends = turns.begin, turns.begin + turns.length
-    period_s = float(trace.start_s[ends[0]] - trace.start_s[begins[0]])
+    period_s = _length_s(trace, turns)
     from_s, until_s = 0.0, np.inf
-    chosen = []
+    begins = np.zeros_like(turns.length)
     for stage, length in enumerate(turns.length.tolist()):
+        begin, end = _steady(trace, turns, stage, period_s)
+        if end - begin < length or not _gives_back(trace, begin, begin + length):
+            return None
         first, last = turns.first[stage : stage + 2].tolist()
-        before, after = slice(first, last - length), slice(first + length, last)
-        same = turns.record[before] == turns.record[after]
-        for times_s in (trace.start_s, trace.end_s):
-            same &= np.abs(times_s[after] - times_s[before] - period_s) <= within_s
-        begin, end = (first + place for place in longest_run(same))
-        if end - begin < length:
-            return None
-        from_s = max(from_s, float(trace.end_s[first:begin].max(initial=0.0)))
-        until_s = min(until_s, float(trace.start_s[end + length : last].min(initial=np.inf)))
-        chosen.append(begin)
-        taken, given = (
-            float(of[begin : begin + length].sum())
-            for of in (trace.graph.alloc_bytes, trace.graph.free_bytes)
-        )
-        if abs(taken - given) > _BYTES * taken:
-            return None
-    if not 0.0 < period_s <= until_s - from_s:
+        begins[stage] = begin
+        # Of the tasks that run at the moment and a period later, each must have its like.
+        for at, later_s in ((begin, 0.0), (begin + length, period_s)):
+            from_s = max(from_s, float(trace.end_s[first:at].max(initial=0.0)) - later_s)
+        for at, later_s in ((end, 0.0), (end + length, period_s)):
+            until_s = min(until_s, float(trace.start_s[at:last].min(initial=np.inf)) - later_s)
+    if not (period_s > 0.0 and from_s <= until_s):
         return None
-    first_task = np.array(chosen)[turns.stage_of_class]
+    begin_of_class = begins[turns.stage_of_class]
     return Repeats(
         times=turns.times,
         period_s=period_s,
         steady_s=from_s,
-        begin=first_task,
-        end=first_task + turns.length[turns.stage_of_class],
+        begin=begin_of_class,
+        end=begin_of_class + turns.length[turns.stage_of_class],
     )
+
+
+def _length_s(trace: Trace, turns: Turns) -> float:
+    """Return how much later a turn of the first stage is than the one before it. [s]"""
+    begin, length = turns.begin[0], turns.length[0]
+    return float(trace.start_s[begin + length] - trace.start_s[begin])
+
+
+def _steady(trace: Trace, turns: Turns, stage: int, period_s: float) -> tuple[int, int]:
+    """Return the longest run of tasks of a stage that come again a period later, as they were."""
+    first, last = turns.first[stage : stage + 2].tolist()
+    length, within_s = int(turns.length[stage]), _TIME * trace.makespan_s
+    before, after = slice(first, last - length), slice(first + length, last)
+    same = turns.record[before] == turns.record[after]
+    for times_s in (trace.start_s, trace.end_s):
+        same &= np.abs(times_s[after] - times_s[before] - period_s) <= within_s
+    begin, end = longest_run(same)
+    return first + begin, first + end
+
+
+def _gives_back(trace: Trace, begin: int, end: int) -> bool:
+    """Return whether tasks free as much memory as they take."""
+    graph = trace.graph
+    taken, given = (float(of[begin:end].sum()) for of in (graph.alloc_bytes, graph.free_bytes))
+    return abs(taken - given) <= _BYTES * taken

@@ -22,6 +22,8 @@ from wattree.trace import Trace
 _CELLS = len(StageLabel) * CLASSES
 #: Tasks of classes that are swept together, counted once for each class. [32 B each]
 _BATCH = 2_000_000
+#: Where turns come again, sums of times round: what is closer than this share of a step is one.
+_ROUNDING = 1e-12
 # The sweep takes stages by number: materials, computing, communicating.
 assert [int(stage) for stage in StageLabel] == [0, 1, 2]
 
@@ -103,7 +105,9 @@ def occupancy(
     spans = np.stack([np.full(number, graph.tasks), np.zeros(number, np.int64)], axis=1)
     _count(members, _turns(trace), np.full(number, -1), rows, spans)
     counts = rows[:, 0]
-    again = (0, 0.0) if trace.repeats is None else (trace.repeats.times, trace.repeats.period_s)
+    again = (0, 0.0, 0.0)
+    if trace.repeats is not None:
+        again = trace.repeats.times, trace.repeats.period_s, _ROUNDING * trace.makespan_s
     asked = np.zeros(number, dtype=bool)
     asked[np.arange(number) if classes is None else classes] = True
     of_class = np.bincount(graph.stream_class, counts, number)

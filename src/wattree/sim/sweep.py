@@ -50,8 +50,8 @@ _COLLECTIVE = int(TaskKind.COLLECTIVE)
 _Span = tuple[float, float, float]
 #: A span, and when the whole job waits for materials of later steps.
 _Times = tuple[_Span, tuple[float, float]]
-#: How often turns come again, and how much later each time. [1, s]
-_Again = tuple[int, float]
+#: How often turns come again, how much later each time, and how close moments are one. [1, s, s]
+_Again = tuple[int, float, float]
 #: What a device may draw above rest, and what it draws while it waits in a collective. [W]
 _Watts = tuple[float, float]
 #: While nothing runs: how long, what spinning would draw meanwhile, first and last part of the step
@@ -292,7 +292,7 @@ def _advance(
     next_s = np.inf
     first_collective, is_pipeline = seen
     for lane in range(span[1]):
-        if until_s[lane] <= instant_s:
+        if until_s[lane] <= instant_s + again[2]:
             number = span[0] + lane
             if role_of[lane] != _NOTHING:
                 role_of[lane] = _NOTHING
@@ -302,7 +302,7 @@ def _advance(
             until_s[lane] = np.inf
             while at[lane] < lanes.end[number]:
                 stint, later_s = stints[at[lane]], scratch.turn[lane] * again[1]
-                if stint.start_s + later_s > instant_s:
+                if stint.start_s + later_s > instant_s + again[2]:
                     until_s[lane] = stint.start_s + later_s
                     break
                 is_pipeline = is_pipeline or stint.operator_class == _PIPELINE
@@ -312,7 +312,7 @@ def _advance(
                 if gap[0] > 0.0 and stint.role < _HOST_ROLE:
                     _close(found, own, stint.cell, spins, gap, scratch.spin_j)
                     gap = (0.0, 0.0, BINS, -1)
-                if stint.end_s + later_s > instant_s:
+                if stint.end_s > stint.start_s and stint.end_s + later_s > instant_s:
                     role_of[lane], scratch.cell[lane] = stint.role, stint.cell
                     power_w[lane] = stint.energy_j / (stint.end_s - stint.start_s)
                     until_s[lane] = stint.end_s + later_s
