@@ -42,6 +42,9 @@ class Shortened(NamedTuple):
 def shortened(orders: tuple[Order, ...], micro_batches: int, turn: int) -> Shortened | None:
     """Return shorter orders; None where too little is repeated to be worth it.
 
+    Nor where weight gradients are put off: who waits for whom then differs from turn to turn, or
+    hangs on how times are rounded.
+
     Args:
         orders: Of all stages.
         micro_batches: Of the step.
@@ -51,6 +54,8 @@ def shortened(orders: tuple[Order, ...], micro_batches: int, turn: int) -> Short
     times = (micro_batches - kept) // turn
     length, rest = divmod(len(orders[0]) * turn, micro_batches)
     if rest or 2 * kept > micro_batches or any(len(order) != len(orders[0]) for order in orders):
+        return None
+    if any(slot.work is SlotWork.WEIGHT_GRADIENT for slot in orders[0]):
         return None
     runs = [_repeated(order, length, turn) for order in orders]
     if min(end - begin for begin, end in runs) < times * length:
