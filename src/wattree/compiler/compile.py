@@ -112,7 +112,7 @@ def compile_job(
     *,
     fold: bool = True,
     detail: bool = True,
-    turns: Sequence[int] = (),
+    longer_than: int | None = None,
 ) -> Compilation:
     """Return the execution graph of one training step.
 
@@ -122,14 +122,14 @@ def compile_job(
         fold: One class for ranks that do the same; otherwise every rank is executed.
         detail: A task per operator; otherwise runs of undisturbed compute are merged, which
             changes no time.
-        turns: Leave out turns of so many micro-batches each, the first of these numbers that the
-            schedule repeats often; for a strategy of one mesh.
+        longer_than: Leave out what the schedule repeats in turns of more micro-batches than so
+            many, if it does it often; for a strategy of one mesh.
 
     Raises:
         StrategyError: The strategy fits neither the model nor the cluster; every misfit listed.
     """
     steps = steps_of(job, cluster, _tiers([job], cluster), job.loader)
-    made = _graph([steps], fold=fold, detail=detail, turns=turns)
+    made = _graph([steps], fold=fold, detail=detail, longer_than=longer_than)
     first = steps[0]
     return Compilation(
         graph=made.graph,
@@ -238,7 +238,7 @@ def _graph(
     *,
     fold: bool,
     detail: bool,
-    turns: Sequence[int] = (),
+    longer_than: int | None = None,
 ) -> _Made:
     """Return the graph of one step of each job, with one part per mesh."""
     names, items = Names(), Items()
@@ -250,7 +250,7 @@ def _graph(
     for parts in jobs:
         before = len(programs)
         for steps in parts:
-            orders, shorter = orders_of(steps.of_kind[0], turns)
+            orders, shorter = orders_of(steps.of_kind[0], longer_than)
             own, ranks = stages_and_ranks(steps, names, items, detail=detail, orders=orders)
             programs += [with_levels(levels).behind(before) for levels in own]
             built += own

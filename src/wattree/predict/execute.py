@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,9 +38,9 @@ def executed(
     """
     run_s, began = 0.0, time.perf_counter()
     how: dict[str, Any] = {"fold": fold, "detail": detail}
-    turns = _turns(setting, strategy) if once else ()
+    longer_than = 0 if once and _may_repeat(setting, strategy) else None
     while True:
-        compilation = compilation_of(setting, strategy, turns=turns, **how)
+        compilation = compilation_of(setting, strategy, longer_than=longer_than, **how)
         compiled = time.perf_counter()
         trace = rules.execute(compilation.graph)
         run_s += time.perf_counter() - compiled
@@ -51,7 +50,7 @@ def executed(
         if repeats is not None:
             trace = replace(trace, repeats=repeats)
             break
-        turns = turns[turns.index(compilation.turns.turn) + 1 :]
+        longer_than = compilation.turns.turn
     spilled = 0.0
     if strategy.traffic.offload.overflow is not None:
         # Memory use depends on no bandwidth, so the first run shows the overflow.
@@ -71,16 +70,11 @@ def executed(
     )
 
 
-def _turns(setting: Setting, strategy: Strategy) -> tuple[int, ...]:
-    """Return of how many micro-batches turns may be that a step does again and again.
-
-    Not where tasks of the whole step go on beside them, or are counted for each memory.
-    """
+def _may_repeat(setting: Setting, strategy: Strategy) -> bool:
+    """Return whether nothing of the whole step goes on beside what stages do again and again."""
     offload = strategy.traffic.offload
     is_other = bool(offload.tiers) or offload.overflow is not None
-    if is_other or len(strategy.meshes) > 1 or setting.job.data.loader is not None:
-        return ()
-    return tuple(dict.fromkeys((1, strategy.stages)))
+    return not is_other and len(strategy.meshes) == 1 and setting.job.data.loader is None
 
 
 def compilation_of(
@@ -90,7 +84,7 @@ def compilation_of(
     fold: bool = True,
     detail: bool = True,
     spilled: float = 0.0,
-    turns: Sequence[int] = (),
+    longer_than: int | None = None,
 ) -> Compilation:
     """Return the compiled step of one strategy of a job.
 
@@ -100,13 +94,13 @@ def compilation_of(
         fold: One rank class for all ranks that do the same.
         detail: A task per operator; otherwise undisturbed runs are one task.
         spilled: Share of what is on the devices that overflows to expanded memory.
-        turns: As for `compile_job`.
+        longer_than: As for `compile_job`.
 
     Raises:
         StrategyError: It does not fit model or cluster.
     """
     job = PlacedJob.of(setting, strategy, spilled=spilled)
-    return compile_job(job, setting.job.cluster, fold=fold, detail=detail, turns=turns)
+    return compile_job(job, setting.job.cluster, fold=fold, detail=detail, longer_than=longer_than)
 
 
 def written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strategy:

@@ -14,9 +14,11 @@ from wattree.strategy.schedules import (
     PLACEMENTS,
     ChunkPlacement,
     Order,
+    Shortened,
     check_orders,
     pipeline_schedule,
     schedule_misfits,
+    shortened,
     stage_orders,
 )
 from wattree.strategy.traffic import Traffic
@@ -75,6 +77,18 @@ class Schedule:
             path="strategy.schedule.order",
         )
         return self.order
+
+    def shorter(self, stages: int, *, after: int) -> Shortened | None:
+        """Return shorter orders, as `shortened` does; None for orders that the user brings."""
+        if self.name == CUSTOM:
+            return None
+        return shortened(
+            self._name(stages),
+            stages=stages,
+            chunks=self.placed(stages).chunks,
+            micro_batches=self.micro_batches,
+            after=after,
+        )
 
     def _name(self, stages: int) -> str:
         """Return the effective schedule: without a pipeline, chunks are merged."""

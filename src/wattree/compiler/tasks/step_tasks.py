@@ -36,7 +36,7 @@ from wattree.lowering.overlap import Pipelining
 from wattree.lowering.step import LoweredJob, LoweredStep
 from wattree.lowering.topology import LinkUse
 from wattree.strategy import Strategy
-from wattree.strategy.schedules import Order, Shortened, SlotWork, shortened
+from wattree.strategy.schedules import Order, Shortened, SlotWork
 
 #: Tasks of one step that are built at most: some 5 GiB of arrays.
 _MOST_TASKS = 20_000_000
@@ -97,17 +97,18 @@ def stages_and_ranks(
     return found, ranks
 
 
-def orders_of(step: LoweredStep, turns: Sequence[int]) -> tuple[Sequence[Order], Shortened | None]:
-    """Return what the stages do, in order; shorter by the first of `turns` by which it can be."""
+def orders_of(
+    step: LoweredStep, longer_than: int | None
+) -> tuple[Sequence[Order], Shortened | None]:
+    """Return what the stages do, in order; without turns of more micro-batches, if asked for."""
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
-    schedule = step.strategy.schedule
-    orders = schedule.orders(step.topology.mesh.pipeline)
-    for turn in turns:
-        shorter = shortened(orders, schedule.micro_batches, turn)
+    schedule, stages = step.strategy.schedule, step.topology.mesh.pipeline
+    if longer_than is not None:
+        shorter = schedule.shorter(stages, after=longer_than)
         if shorter is not None:
             return shorter.orders, shorter
-    return orders, None
+    return schedule.orders(stages), None
 
 
 def with_levels(levels: Sequence[BuiltStage]) -> StageProgram:

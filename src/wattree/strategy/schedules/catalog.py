@@ -19,8 +19,17 @@ from wattree.strategy.schedules.zero_bubble_v import zero_bubble_v
 #: Name → schedule. Orders brought by users go by the name `custom` and are not listed.
 PIPELINE_SCHEDULES: Mapping[str, PipelineSchedule] = {
     "gpipe": PipelineSchedule(order=gpipe, placement=looped, chunks=None),
-    "1f1b": PipelineSchedule(order=one_forward_one_backward, placement=looped),
-    "interleaved": PipelineSchedule(order=interleaved, placement=looped, chunks=None),
+    "1f1b": PipelineSchedule(
+        order=one_forward_one_backward,
+        placement=looped,
+        turns=lambda stages, _: (1, stages) if stages > 1 else (1,),
+    ),
+    "interleaved": PipelineSchedule(
+        order=interleaved,
+        placement=looped,
+        chunks=None,
+        turns=lambda stages, micro_batches: () if micro_batches % stages else (stages,),
+    ),
     "breadth-first": PipelineSchedule(order=breadth_first, placement=looped, chunks=None),
     "zb-h1": PipelineSchedule(
         order=zero_bubble_h1,

@@ -30,6 +30,9 @@ class PipelineSchedule:
         chunks: Chunks on each stage; None where the user chooses.
         splits_backward: Whether input and weight gradients are pieces of their own.
         even_stages: Whether stages come in pairs.
+        turns: Function of (stages, micro_batches): of how many micro-batches turns are that stages
+            repeat, whatever their number, shortest first. Where weight gradients are put off, who
+            waits for whom may differ from turn to turn, or hang on how times are rounded.
     """
 
     order: StageOrder
@@ -37,3 +40,4 @@ class PipelineSchedule:
     chunks: int | None = 1
     splits_backward: bool = False
     even_stages: bool = False
+    turns: Callable[[int, int], tuple[int, ...]] = lambda _stages, _micro_batches: ()
