@@ -101,7 +101,7 @@ def time_parts(
     ]
     reached = covered_s(layers)
     if trace.repeats is not None:
-        again = covered_s([trace.repeats.in_turn(layer) for layer in layers])
+        again = covered_s([trace.repeats.in_turn(layer, rank_class) for layer in layers])
         reached += trace.repeats.times * again
     exposed = np.diff([0.0, *reached])
     makespan = trace.makespan_s

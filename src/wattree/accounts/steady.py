@@ -22,26 +22,28 @@ def repeats_of(trace: Trace, turns: Turns) -> Repeats | None:
     what follows from it follows again, as long as the orders repeat: turns can be put in there.
     """
     period_s = _length_s(trace, turns)
-    from_s, until_s = 0.0, np.inf
-    begins = np.zeros_like(turns.length)
+    begins, steady_s = np.zeros_like(turns.length), np.zeros((len(turns.length), 2))
     for stage, length in enumerate(turns.length.tolist()):
         begin, end = _steady(trace, turns, stage, period_s)
         if end - begin < length or not _gives_back(trace, begin, begin + length):
             return None
         first, last = turns.first[stage : stage + 2].tolist()
         begins[stage] = begin
-        # Of the tasks that run at the moment and a period later, each must have its like.
-        for at, later_s in ((begin, 0.0), (begin + length, period_s)):
-            from_s = max(from_s, float(trace.end_s[first:at].max(initial=0.0)) - later_s)
-        for at, later_s in ((end, 0.0), (end + length, period_s)):
-            until_s = min(until_s, float(trace.start_s[at:last].min(initial=np.inf)) - later_s)
-    if not (period_s > 0.0 and from_s <= until_s):
+        # Of the tasks that run at a moment and a period later, each must have its like.
+        ended_s = [trace.end_s[first:at].max(initial=0.0) for at in (begin, begin + length)]
+        starts_s = [trace.start_s[at:last].min(initial=np.inf) for at in (end, end + length)]
+        steady_s[stage] = (
+            max(ended_s[0], ended_s[1] - period_s),
+            min(starts_s[0], starts_s[1] - period_s),
+        )
+    lasts_s = steady_s[:, 1] - steady_s[:, 0]
+    if not (lasts_s.min() >= period_s > 0.0 and steady_s[:, 0].max() <= steady_s[:, 1].min()):
         return None
     begin_of_class = begins[turns.stage_of_class]
     return Repeats(
         times=turns.times,
         period_s=period_s,
-        steady_s=from_s,
+        steady_s=steady_s[turns.stage_of_class],
         begin=begin_of_class,
         end=begin_of_class + turns.length[turns.stage_of_class],
     )

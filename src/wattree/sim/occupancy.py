@@ -22,8 +22,6 @@ from wattree.trace import Trace
 _CELLS = len(StageLabel) * CLASSES
 #: Tasks of classes that are swept together, counted once for each class. [32 B each]
 _BATCH = 2_000_000
-#: Where turns come again, sums of times round: what is closer than this share of a step is one.
-_ROUNDING = 1e-12
 # The sweep takes stages by number: materials, computing, communicating.
 assert [int(stage) for stage in StageLabel] == [0, 1, 2]
 
@@ -101,37 +99,32 @@ def occupancy(
     )
     tasks = _tasks(trace, energy_j)
     members = _Members(graph.stream_offsets, graph.stream_ids, graph.stream_class)
-    rows = np.zeros((len(graph.stream_class), 3), dtype=np.int64)
+    counts = np.zeros(len(graph.stream_class), dtype=np.int64)
     spans = np.stack([np.full(number, graph.tasks), np.zeros(number, np.int64)], axis=1)
-    _count(members, _turns(trace), np.full(number, -1), rows, spans)
-    counts = rows[:, 0]
-    again = (0, 0.0, 0.0)
-    if trace.repeats is not None:
-        again = trace.repeats.times, trace.repeats.period_s, _ROUNDING * trace.makespan_s
+    _count(members, np.full(number, -1), counts, spans)
     asked = np.zeros(number, dtype=bool)
     asked[np.arange(number) if classes is None else classes] = True
     of_class = np.bincount(graph.stream_class, counts, number)
     batches = list(_batches(of_class, spans, asked))
     capacity = max((int(of_class[batch].sum()) for batch in batches), default=0)
     spins_w = np.zeros(number) if spin_w is None else spin_w
+    again = (0, 0.0, np.zeros((0, 2)))
+    if trace.repeats is not None:
+        again = trace.repeats.times, trace.repeats.period_s, trace.repeats.steady_s
+    streams = int(np.bincount(graph.stream_class, minlength=1).max())
+    scratch = _scratch(streams, int(of_class.max(initial=0)))
     stints = np.empty(capacity, _STINT)  # one for all: fresh memory costs more than filling it
     for batch in batches:
         chosen = np.zeros(number, dtype=bool)
         chosen[batch] = True
-        lanes, begins = _lanes(members, rows * chosen[graph.stream_class, None], number)
+        lanes, begins = _lanes(members, np.where(chosen[graph.stream_class], counts, 0), number)
         if of_class[batch].any():
             span = int(spans[batch, 0].min()), int(spans[batch, 1].max())
             _pack(tasks, members, chosen, span, np.full(number, -1), begins, stints)
-        ends = (trace.makespan_s, starved)
-        sweep(stints, lanes, again, batch, most_w, spins_w, ends, _scratch(lanes), found)
+        ends = trace.makespan_s, starved
+        repeated = sweep(stints, lanes, batch, most_w, spins_w, *ends, again, scratch, found)
+        assert repeated == (len(batch) if trace.repeats else 0), "nothing ever stops for a moment"
     return found
-
-
-def _turns(trace: Trace) -> Integers:
-    """Return the tasks of each class that come again: first one, and the one after, `(C, 2)`."""
-    if trace.repeats is None:
-        return np.zeros((len(trace.graph.class_ranks), 2), dtype=np.int64)
-    return np.stack([trace.repeats.begin, trace.repeats.end], axis=1)
 
 
 def _tasks(trace: Trace, energy_j: Floats) -> _Tasks:
@@ -184,56 +177,44 @@ def _batches(counts: NDArray[Any], spans: Integers, asked: Flags) -> Iterator[In
         yield chosen[number == batch]
 
 
-def _lanes(members: _Members, rows: Integers, classes: int) -> tuple[Lanes, Integers]:
-    """Return lanes for streams with the given rows, as `_count` has them, and their begins."""
-    counts, before, turn = rows.T
+def _lanes(members: _Members, counts: Integers, classes: int) -> tuple[Lanes, Integers]:
+    """Return lanes for streams with the given task counts, and where each stream begins."""
     ends = np.cumsum(counts)
     used = np.flatnonzero(counts)
     used = used[np.argsort(members.stream_class[used], kind="stable")]
     of_class = np.zeros(classes + 1, dtype=np.int64)
     np.cumsum(np.bincount(members.stream_class[used], minlength=classes), out=of_class[1:])
     begins = ends - counts
-    turn_begin = begins + before
-    lanes = Lanes(
-        of_class=of_class,
-        begin=begins[used],
-        turn_begin=turn_begin[used],
-        turn_end=(turn_begin + turn)[used],
-        end=ends[used],
-    )
+    lanes = Lanes(of_class=of_class, begin=begins[used], end=ends[used])
     return lanes, begins
 
 
-def _scratch(lanes: Lanes) -> Scratch:
-    most = int(np.diff(lanes.of_class).max(initial=0))
+def _scratch(lanes: int, rows: int) -> Scratch:
+    """Return the state of a class with at most so many lanes and rows."""
+    instants = 2 * rows + 8  # of starts and ends, and where a turn begins and ends
     return Scratch(
-        at=np.zeros(most, np.int64),
-        turn=np.zeros(most, np.int64),
-        until_s=np.zeros(most),
-        role=np.zeros(most, np.int64),
-        cell=np.zeros(most, np.int64),
-        power_w=np.zeros(most),
-        spin_j=np.zeros(BINS),
+        at=np.zeros(lanes, np.int64),
+        until_s=np.zeros(lanes),
+        role=np.zeros(lanes, np.int64),
+        cell=np.zeros(lanes, np.int64),
+        power_w=np.zeros(lanes),
+        counts=np.zeros(3, np.int64),
+        gap=np.empty((instants, 3)),
+        turn=np.empty((2 * instants, 3)),
+        before=(np.zeros(_CELLS), np.zeros(_CELLS), np.zeros(len(Wait)), np.zeros(len(Wait))),
     )
 
 
 @kernel
-def _count(
-    members: _Members, turns: Integers, last: Integers, rows: Integers, spans: Integers
-) -> None:
-    """Count the tasks of streams, those of them before a class's turn, and those in it.
-
-    A task on several streams of a class counts on the first.
-    """
+def _count(members: _Members, last: Integers, counts: Integers, spans: Integers) -> None:
+    """Count the tasks of streams; a task on several streams of a class counts on the first."""
     for task in range(len(members.row_offsets) - 1):
         for row in range(members.row_offsets[task], members.row_offsets[task + 1]):
             stream = members.stream_ids[row]
             own = members.stream_class[stream]
             if last[own] != task:
                 last[own] = task
-                rows[stream, 0] += 1
-                rows[stream, 1] += task < turns[own, 0]
-                rows[stream, 2] += (turns[own, 0] <= task) & (task < turns[own, 1])
+                counts[stream] += 1
                 spans[own, 0] = min(spans[own, 0], task)
                 spans[own, 1] = task
 

@@ -50,42 +50,46 @@ _COLLECTIVE = int(TaskKind.COLLECTIVE)
 _Span = tuple[float, float, float]
 #: A span, and when the whole job waits for materials of later steps.
 _Times = tuple[_Span, tuple[float, float]]
-#: How often turns come again, how much later each time, and how close moments are one. [1, s, s]
-_Again = tuple[int, float, float]
 #: What a device may draw above rest, and what it draws while it waits in a collective. [W]
 _Watts = tuple[float, float]
-#: While nothing runs: how long, what spinning would draw meanwhile, first and last part of the step
-#: that it falls in. [s, J]
-_Gap = tuple[float, float, int, int]
+#: While nothing runs: how long, and what spinning would draw meanwhile. [s, J]
+_Gap = tuple[float, float]
+#: How often a turn comes again, how much later each time; between which moments each class begins
+#: one, `(C, 2)`. [1, s, s]
+_Again = tuple[int, float, Floats]
+#: A turn begins where nothing happens for this share of it: sums of times round.
+_CLEAR = 1e-10
 
 
 class Lanes(NamedTuple):
-    """Streams with tasks, by class: first lane of each class, rows of each lane.
-
-    Those from `turn_begin` to `turn_end` come several times before the rest.
-    """
+    """Streams with tasks, by class: first lane of each class, rows of each lane."""
 
     of_class: Integers
     begin: Integers
-    turn_begin: Integers
-    turn_end: Integers
     end: Integers
 
 
 class Scratch(NamedTuple):
-    """Per-lane state of one class: next row and turn, time of the next event, running task, power.
+    """State of one class while it is swept.
 
-    Of the class itself, what spinning would draw in each part of the step while it is not known
-    whether a collective ends the wait.
+    Attributes:
+        at, until_s, role, cell, power_w: By lane: next row, time of the next event, running task,
+            its power.
+        counts: How many pieces of the next two are in use, and whether a turn is recorded.
+        gap: Spinning (W, from, to) while it is not known whether a collective ends the wait.
+        turn: Power that was drawn in a turn that comes again, likewise.
+        before: Sums of the class at the begin of that turn.
     """
 
     at: Integers
-    turn: Integers
     until_s: Floats
     role: Integers
     cell: Integers
     power_w: Floats
-    spin_j: Floats
+    counts: Integers
+    gap: Floats
+    turn: Floats
+    before: tuple[Floats, Floats, Floats, Floats]
 
 
 class Occupancy(NamedTuple):
@@ -107,10 +111,8 @@ class Occupancy(NamedTuple):
 
 
 @part
-def _spread(
-    energy_j: Floats, power_w: float, from_s: float, to_s: float, per_s: float
-) -> tuple[int, int]:
-    """Add constant power to the step's intervals that it covers; return the first and last."""
+def _spread(energy_j: Floats, power_w: float, from_s: float, to_s: float, per_s: float) -> None:
+    """Add constant power to the step's intervals that it covers."""
     low = max(min(int(from_s * per_s), BINS - 1), 0)
     high = max(min(int(to_s * per_s), BINS - 1), low)
     if low == high:
@@ -120,33 +122,35 @@ def _spread(
         for place in range(low + 1, high):
             energy_j[place] += power_w / per_s
         energy_j[high] += power_w * (to_s - high / per_s)
-    return low, high
 
 
 @part
-def _begin(
-    stints: NDArray[np.void], lanes: Lanes, again: _Again, first: int, count: int, at: Scratch
-) -> float:
+def _drawn(found: Occupancy, own: int, scratch: Scratch, power_w: float, span: _Span) -> None:
+    """Add constant power over a span to the class, and to the turn that is recorded."""
+    _spread(found.power_j[own], power_w, span[0], span[1], span[2])
+    if scratch.counts[2]:
+        _note(scratch.turn, scratch.counts[1], power_w, span)
+        scratch.counts[1] += 1
+
+
+@part
+def _note(pieces: Floats, place: int, power_w: float, span: _Span) -> None:
+    pieces[place, 0] = power_w
+    pieces[place, 1] = span[0]
+    pieces[place, 2] = span[1]
+
+
+@part
+def _begin(stints: NDArray[np.void], lanes: Lanes, first: int, count: int, at: Scratch) -> float:
     """Place each lane of a class before its first task; return the first start time."""
     next_s = np.inf
     for lane in range(count):
         at.at[lane] = lanes.begin[first + lane]
-        at.turn[lane] = 0
         at.role[lane] = _NOTHING
         at.power_w[lane] = 0.0
-        _come_again(lanes, again[0], first + lane, lane, at)
-        at.until_s[lane] = stints[at.at[lane]].start_s + at.turn[lane] * again[1]
+        at.until_s[lane] = stints[at.at[lane]].start_s
         next_s = min(next_s, at.until_s[lane])
     return next_s
-
-
-@part
-def _come_again(lanes: Lanes, times: int, number: int, lane: int, at: Scratch) -> None:
-    """Go back to the begin of a turn whose end is reached, until it has come often enough."""
-    if at.at[lane] == lanes.turn_end[number] and at.turn[lane] < times:
-        has_rows = lanes.turn_begin[number] < lanes.turn_end[number]
-        at.at[lane] = lanes.turn_begin[number]
-        at.turn[lane] = at.turn[lane] + 1 if has_rows else times
 
 
 @part
@@ -219,22 +223,24 @@ def _starve(
 
 
 @part
-def _spin(found: Occupancy, own: int, cell: int, gap: _Gap, spin_j: Floats) -> None:
+def _spin(found: Occupancy, own: int, cell: int, gap: _Gap, scratch: Scratch, per_s: float) -> None:
     """Add the energy of spinning in a gap that a collective ends."""
     found.waiting_j[own, _STRAGGLER] += gap[1]
     found.dynamic_j[own, cell] += gap[1]
-    for place in range(gap[2], gap[3] + 1):
-        found.power_j[own, place] += spin_j[place]
+    for place in range(scratch.counts[0]):
+        piece = scratch.gap[place]
+        _drawn(found, own, scratch, piece[0], (piece[1], piece[2], per_s))
 
 
 @part
-def _widen(gap: _Gap, idle_w: float, lasts_s: float, span: _Span, spin_j: Floats) -> _Gap:
+def _widen(gap: _Gap, idle_w: float, lasts_s: float, span: _Span, scratch: Scratch) -> _Gap:
     """Return a gap extended by an interval with the given spinning power."""
     if idle_w <= 0.0 or lasts_s <= 0.0:
-        return gap[0] + lasts_s, gap[1], gap[2], gap[3]
+        return gap[0] + lasts_s, gap[1]
     steady_w = idle_w * (lasts_s / (span[1] - span[0]))  # not while the job is starved
-    low, high = _spread(spin_j, steady_w, span[0], span[1], span[2])
-    return gap[0] + lasts_s, gap[1] + idle_w * lasts_s, min(gap[2], low), max(gap[3], high)
+    _note(scratch.gap, scratch.counts[0], steady_w, span)
+    scratch.counts[0] += 1
+    return gap[0] + lasts_s, gap[1] + idle_w * lasts_s
 
 
 @part
@@ -252,7 +258,7 @@ def _pass(
     lasts_s = span[1] - span[0]
     granted_w, shown, role = _draw(found, own, scratch, count, watts[0], lasts_s)
     if granted_w > 0.0:
-        _spread(found.power_j[own], granted_w, span[0], span[1], span[2])
+        _drawn(found, own, scratch, granted_w, span)
     if role <= _MATERIALS_ROLE:
         _expose(found, own, shown, role, granted_w, lasts_s)
         return gap
@@ -261,27 +267,33 @@ def _pass(
         found.exposed_s[own, CLASSES + shown % CLASSES] += lasts_s
         return gap
     found.exposed_s[own, CLASSES + _WAITING] += lasts_s
-    return _widen(gap, min(watts[1], watts[0] - granted_w), lasts_s, span, scratch.spin_j)
+    return _widen(gap, min(watts[1], watts[0] - granted_w), lasts_s, span, scratch)
 
 
 @part
-def _close(found: Occupancy, own: int, cell: int, spins: bool, gap: _Gap, spin_j: Floats) -> None:
+def _close(
+    found: Occupancy,
+    own: int,
+    cell: int,
+    spins: bool,
+    gap: _Gap,
+    scratch: Scratch,
+    per_s: float,
+) -> None:
     """Add a gap that a task ends; a collective's gap was a wait for the last of its ranks."""
     found.waiting_s[own, _STRAGGLER if spins else _BUBBLE] += gap[0]
     if spins:
-        _spin(found, own, cell, gap, spin_j)
-    for place in range(gap[2], gap[3] + 1):
-        spin_j[place] = 0.0
+        _spin(found, own, cell, gap, scratch, per_s)
+    scratch.counts[0] = 0
 
 
 @part
 def _advance(
     stints: NDArray[np.void],
-    lanes: Lanes,
-    again: _Again,
-    span: tuple[int, int],
+    ends: Integers,
+    count: int,
     scratch: Scratch,
-    instant_s: float,
+    instant: tuple[float, float],
     found: Occupancy,
     own: int,
     gap: _Gap,
@@ -289,76 +301,128 @@ def _advance(
 ) -> tuple[float, _Gap, tuple[int, bool]]:
     """Let tasks of a class end and start; return the next event's time, the gap and the flags."""
     at, until_s, role_of, power_w = scratch.at, scratch.until_s, scratch.role, scratch.power_w
-    next_s = np.inf
+    next_s, (instant_s, per_s) = np.inf, instant
     first_collective, is_pipeline = seen
-    for lane in range(span[1]):
-        if until_s[lane] <= instant_s + again[2]:
-            number = span[0] + lane
+    for lane in range(count):
+        if until_s[lane] <= instant_s:
             if role_of[lane] != _NOTHING:
                 role_of[lane] = _NOTHING
                 power_w[lane] = 0.0
                 at[lane] += 1
-                _come_again(lanes, again[0], number, lane, scratch)
             until_s[lane] = np.inf
-            while at[lane] < lanes.end[number]:
-                stint, later_s = stints[at[lane]], scratch.turn[lane] * again[1]
-                if stint.start_s + later_s > instant_s + again[2]:
-                    until_s[lane] = stint.start_s + later_s
+            while at[lane] < ends[lane]:
+                stint = stints[at[lane]]
+                if stint.start_s > instant_s:
+                    until_s[lane] = stint.start_s
                     break
                 is_pipeline = is_pipeline or stint.operator_class == _PIPELINE
                 spins = stint.kind == _COLLECTIVE
                 if first_collective < 0 and spins:
                     first_collective = stint.cell
                 if gap[0] > 0.0 and stint.role < _HOST_ROLE:
-                    _close(found, own, stint.cell, spins, gap, scratch.spin_j)
-                    gap = (0.0, 0.0, BINS, -1)
-                if stint.end_s > stint.start_s and stint.end_s + later_s > instant_s:
+                    _close(found, own, stint.cell, spins, gap, scratch, per_s)
+                    gap = (0.0, 0.0)
+                if stint.end_s > instant_s:
                     role_of[lane], scratch.cell[lane] = stint.role, stint.cell
                     power_w[lane] = stint.energy_j / (stint.end_s - stint.start_s)
-                    until_s[lane] = stint.end_s + later_s
+                    until_s[lane] = stint.end_s
                     break
                 at[lane] += 1  # it took no time, so it drew nothing
-                _come_again(lanes, again[0], number, lane, scratch)
         next_s = min(next_s, until_s[lane])
     return next_s, gap, (first_collective, is_pipeline)
+
+
+@part
+def _remember(found: Occupancy, own: int, scratch: Scratch) -> None:
+    """Begin to record a turn that comes again."""
+    scratch.counts[1], scratch.counts[2] = 0, 1
+    before = scratch.before
+    for cell in range(len(before[0])):
+        before[0][cell] = found.dynamic_j[own, cell]
+        before[1][cell] = found.exposed_s[own, cell]
+    for wait in range(len(before[2])):
+        before[2][wait] = found.waiting_s[own, wait]
+        before[3][wait] = found.waiting_j[own, wait]
+
+
+@part
+def _repeat(found: Occupancy, own: int, scratch: Scratch, again: _Again, per_s: float) -> None:
+    """Add the turn that was recorded as often as it comes again."""
+    times, period_s, before = again[0], again[1], scratch.before
+    for cell in range(len(before[0])):
+        found.dynamic_j[own, cell] += times * (found.dynamic_j[own, cell] - before[0][cell])
+        found.exposed_s[own, cell] += times * (found.exposed_s[own, cell] - before[1][cell])
+    for wait in range(len(before[2])):
+        found.waiting_s[own, wait] += times * (found.waiting_s[own, wait] - before[2][wait])
+        found.waiting_j[own, wait] += times * (found.waiting_j[own, wait] - before[3][wait])
+    for turn in range(1, times + 1):
+        later_s = turn * period_s
+        for place in range(scratch.counts[1]):
+            piece = scratch.turn[place]
+            from_s, to_s = piece[1] + later_s, piece[2] + later_s
+            _spread(found.power_j[own], piece[0], from_s, to_s, per_s)
+    for place in range(scratch.counts[0]):  # the gap that is open is that of the last turn
+        scratch.gap[place, 1] += times * period_s
+        scratch.gap[place, 2] += times * period_s
+    scratch.counts[2] = 0
 
 
 @kernel
 def sweep(
     stints: NDArray[np.void],
     lanes: Lanes,
-    again: _Again,
     classes: Integers,
     most_w: Floats,
     spin_w: Floats,
-    ends: tuple[float, tuple[float, float]],
+    makespan_s: float,
+    starved: tuple[float, float],
+    again: _Again,
     scratch: Scratch,
     found: Occupancy,
-) -> None:
-    """Sum the activity of the chosen classes, from event to event on their streams."""
-    makespan_s, starved = ends
+) -> int:
+    """Sum the activity of the chosen classes, from event to event on their streams.
+
+    Times are as listed; turns that come again are added where they do. Returns the classes whose
+    turn has.
+    """
     per_s = BINS / makespan_s if makespan_s > 0.0 else 0.0
+    whole_s = again[0] * again[1]
+    repeated = 0
     for index in range(len(classes)):
         own = classes[index]
         first, count = lanes.of_class[own], lanes.of_class[own + 1] - lanes.of_class[own]
         watts = (most_w[own], spin_w[own])
-        now_s = 0.0
-        gap = (0.0, 0.0, BINS, -1)
+        now_s, later_s, stop_s, turn = 0.0, 0.0, np.inf, 0
+        gap = (0.0, 0.0)
         seen = (-1, False)
-        next_s = _begin(stints, lanes, again, first, count, scratch)
+        scratch.counts[:] = 0
+        next_s = _begin(stints, lanes, first, count, scratch)
         while True:
-            to_s = min(next_s, makespan_s)
+            if turn == 0 and again[0] > 0 and gap[0] == 0.0 and again[2][own, 0] <= now_s:
+                high_s = min(next_s, again[2][own, 1])
+                if high_s - now_s > _CLEAR * again[1]:
+                    stop_s, turn = 0.5 * (now_s + high_s), 1
+            to_s = min(next_s, makespan_s - whole_s, stop_s)
             if to_s > now_s:
-                times = ((now_s, to_s, per_s), starved)
+                times = ((now_s + later_s, to_s + later_s, per_s), starved)
                 gap = _pass(found, own, scratch, count, watts, times, gap)
                 now_s = to_s
-            if not next_s < np.inf:
+            if to_s == stop_s and turn == 1:
+                _remember(found, own, scratch)
+                stop_s, turn = stop_s + again[1], 2
+            elif to_s == stop_s and turn == 2:
+                _repeat(found, own, scratch, again, per_s)
+                later_s, stop_s, turn, repeated = whole_s, np.inf, 3, repeated + 1
+            elif next_s < np.inf:
+                ends = lanes.end[first : first + count]
+                instant = (next_s, per_s)
+                next_s, gap, seen = _advance(
+                    stints, ends, count, scratch, instant, found, own, gap, seen
+                )
+            else:
                 break
-            next_s, gap, seen = _advance(
-                stints, lanes, again, (first, count), scratch, next_s, found, own, gap, seen
-            )
         first_collective, is_pipeline = seen
         found.waiting_s[own, _BUBBLE if is_pipeline else _STRAGGLER] += gap[0]
         if first_collective >= 0 and not is_pipeline:  # who is done waits in that of the next step
-            _spin(found, own, first_collective, gap, scratch.spin_j)
-        scratch.spin_j[:] = 0.0
+            _spin(found, own, first_collective, gap, scratch, per_s)
+    return repeated

@@ -16,13 +16,13 @@ class Repeats:
     Attributes:
         times: How often they come again.
         period_s: How much later each time. [s]
-        steady_s: A moment from which all classes do for a period what is repeated. [s]
+        steady_s: Moments between which each class begins a period that comes again, `(C, 2)`. [s]
         begin, end: First task of each class's turn, and the first after it, `(C,)`.
     """
 
     times: int
     period_s: float
-    steady_s: float
+    steady_s: Floats
     begin: Integers
     end: Integers
 
@@ -43,6 +43,7 @@ class Repeats:
             found[begin:end] += self.times
         return found
 
-    def in_turn(self, rows: Floats) -> Floats:
-        """Return what of rows (start, end) lies in one period. [s]"""
-        return np.clip(rows, self.steady_s, self.steady_s + self.period_s)
+    def in_turn(self, rows: Floats, rank_class: int) -> Floats:
+        """Return what of a class's rows (start, end) lies in one period. [s]"""
+        from_s = self.steady_s[rank_class, 0]
+        return np.clip(rows, from_s, from_s + self.period_s)

@@ -18,7 +18,7 @@ from wattree.strategy.schedules.schedule import Order
 from wattree.strategy.schedules.slot import SlotWork
 
 #: Turns that are kept besides those in which a pipeline fills and drains.
-_SPARE = 3
+_SPARE = 2
 _WORKS = {work: number for number, work in enumerate(SlotWork)}
 
 
