@@ -398,9 +398,9 @@ def sweep(
         scratch.counts[:] = 0
         next_s = _begin(stints, lanes, first, count, scratch)
         while True:
-            if turn == 0 and again[0] > 0 and gap[0] == 0.0 and again[2][own, 0] <= now_s:
-                high_s = min(next_s, again[2][own, 1])
-                if high_s - now_s > _CLEAR * again[1]:
+            if turn == 0 and again[0] > 0 and gap[0] == 0.0:  # what was begun before is over
+                clear_s, high_s = _CLEAR * again[1], min(next_s, again[2][own, 1])
+                if now_s - again[2][own, 0] > clear_s and high_s - now_s > clear_s:
                     stop_s, turn = 0.5 * (now_s + high_s), 1
             to_s = min(next_s, makespan_s - whole_s, stop_s)
             if to_s > now_s:
