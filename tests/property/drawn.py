@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from random import Random
@@ -18,7 +18,7 @@ from wattree.strategy import Prefetch, StrategyOptions, Traffic
 from wattree.strategy.presets import strategy_of
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
-__all__ = ["DrawnStep", "drawn_step"]
+__all__ = ["DrawnStep", "drawn_setting", "drawn_step"]
 
 _Choice = TypeVar("_Choice")
 
@@ -61,13 +61,13 @@ class DrawnStep:
     words: str
 
 
-def drawn_step(random: Random) -> DrawnStep:
-    """Return one drawn step that is legal."""
+def drawn_step(random: Random, *, batches: Sequence[int] = BATCHES) -> DrawnStep:
+    """Return one drawn step that is legal, of one of the given sizes."""
     while True:
         model, software = random.choice(sorted(MODELS)), random.choice(_TRAINING)
         cluster = random.choice(sorted(CLUSTERS))
-        where = model, software, cluster, random.choice(SEQUENCES), random.choice(BATCHES)
-        setting = _setting(*where)
+        where = model, software, cluster, random.choice(SEQUENCES), random.choice(batches)
+        setting = drawn_setting(*where)
         options = _options(random, setting, has_experts=model == "experts")
         if options is not None and _is_legal(setting, options):
             words = f"{', '.join(map(str, where))}: {_differing(options, StrategyOptions())}"
@@ -75,7 +75,8 @@ def drawn_step(random: Random) -> DrawnStep:
 
 
 @cache
-def _setting(model: str, software: str, cluster: str, sequence: int, batch: int) -> Setting:
+def drawn_setting(model: str, software: str, cluster: str, sequence: int, batch: int) -> Setting:
+    """Return model, software and cluster by their names here."""
     node, nodes = CLUSTERS[cluster]
     job = job_from_mapping(
         {
