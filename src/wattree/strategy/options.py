@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -156,6 +156,15 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
     for spec, usual in _USUAL.items()
     for key, name in fields_by_key(usual.__class__).items()
 }
+#: Spec → key, field and knob of each of its knobs that not every value suits.
+_LIMITED: Final[Mapping[str, Sequence[tuple[str, str, Knob]]]] = {
+    spec: [
+        (key, _PLACES[key][1], knob)
+        for key, knob in KNOBS.items()
+        if _PLACES[key][0] == spec and (knob.kind is int or knob.choices)
+    ]
+    for spec in _USUAL
+}
 
 
 def _unknown(key: str) -> str:
@@ -166,19 +175,19 @@ def _unknown(key: str) -> str:
 def _value_misfits(options: StrategyOptions) -> dict[str, str]:
     """Return the knobs with invalid values; values of default specs are valid."""
     misfits: dict[str, str] = {}
-    for key, knob in KNOBS.items():
-        spec, name = _PLACES[key]
+    for spec, knobs in _LIMITED.items():
         if (whole := getattr(options, spec)) is _USUAL[spec]:
             continue
-        value = getattr(whole, name)
-        if knob.kind is int and (
-            not isinstance(value, int) or isinstance(value, bool) or value < 1
-        ):
-            misfits[f"strategy.{key}"] = f"found {value!r}, expected a whole number above 0"
-        if knob.choices and value not in knob.choices:
-            misfits[f"strategy.{key}"] = (
-                f"found '{value}', expected one of {', '.join(knob.choices)}"
-            )
+        for key, name, knob in knobs:
+            value = getattr(whole, name)
+            if knob.kind is int and (
+                not isinstance(value, int) or isinstance(value, bool) or value < 1
+            ):
+                misfits[f"strategy.{key}"] = f"found {value!r}, expected a whole number above 0"
+            if knob.choices and value not in knob.choices:
+                misfits[f"strategy.{key}"] = (
+                    f"found '{value}', expected one of {', '.join(knob.choices)}"
+                )
     return misfits
 
 
