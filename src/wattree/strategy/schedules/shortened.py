@@ -51,18 +51,20 @@ def shortened(
         stages, chunks, micro_batches: As for `stage_orders`.
         after: Turns are of more micro-batches than this.
     """
-    for turn in pipeline_schedule(name).turns(stages, micro_batches):
-        kept = 2 * stages + turn + _SPARE
-        times = (micro_batches - kept) // turn
-        if turn <= after or 2 * kept > micro_batches:
-            continue
-        left = micro_batches - times * turn
-        orders = stage_orders(name, stages=stages, chunks=chunks, micro_batches=left)
-        length = len(orders[0]) // left * turn
-        runs = [_repeated(order, length, turn) for order in orders]
-        middle = tuple((begin + end) // 2 for begin, end in runs)
-        return Shortened(orders=orders, turn=turn, times=times, length=length, middle=middle)
-    return None
+    turns = pipeline_schedule(name).turns(stages, micro_batches)
+    kept = {turn: 2 * stages + turn + _SPARE for turn in turns if turn > after}
+    worth = [turn for turn, left in kept.items() if 2 * left <= micro_batches]
+    if not worth:
+        return None
+    # What repeats in short turns repeats in long ones too; try both where that costs little.
+    turn = worth[0] if 2 * sum(kept.values()) <= micro_batches else worth[-1]
+    times = (micro_batches - kept[turn]) // turn
+    left = micro_batches - times * turn
+    orders = stage_orders(name, stages=stages, chunks=chunks, micro_batches=left)
+    length = len(orders[0]) // left * turn
+    runs = [_repeated(order, length, turn) for order in orders]
+    middle = tuple((begin + end) // 2 for begin, end in runs)
+    return Shortened(orders=orders, turn=turn, times=times, length=length, middle=middle)
 
 
 def _repeated(order: Order, length: int, turn: int) -> tuple[int, int]:
