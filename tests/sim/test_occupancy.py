@@ -11,8 +11,9 @@ from tests.strategies import TaskSpec, execution_graphs, graph_of
 from wattree.accounts.breakdown import starved_span, tasks_of, time_parts
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
 from wattree.sim import execute
+from wattree.sim.drawn import Occupancy
 from wattree.sim.occupancy import occupancy
-from wattree.sim.sweep import CLASSES, Occupancy, Wait
+from wattree.sim.sweep import CLASSES, Wait
 from wattree.trace import Trace
 
 NO_LIMIT_W = 1e300

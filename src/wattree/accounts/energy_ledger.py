@@ -10,7 +10,8 @@ import numpy as np
 from wattree.arrays import Floats, Integers
 from wattree.graph import OperatorClass, StageLabel
 from wattree.hardware import Cluster, Host, Pool
-from wattree.sim.sweep import BINS, CLASSES, Occupancy, Wait
+from wattree.sim.drawn import BINS, Occupancy
+from wattree.sim.sweep import CLASSES, Wait
 from wattree.trace import COMPONENTS, DeviceEnergy, EnergyEntry, EnergyUse, WaitingUse
 
 STAGES = tuple(stage.name.lower() for stage in StageLabel)

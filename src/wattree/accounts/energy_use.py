@@ -16,8 +16,9 @@ from wattree.arrays import Floats, Integers
 from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
 from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster
+from wattree.sim.drawn import BINS, Occupancy
 from wattree.sim.occupancy import class_column, occupancy
-from wattree.sim.sweep import BINS, CLASSES, Occupancy
+from wattree.sim.sweep import CLASSES
 from wattree.trace import EnergyUse, PowerOverTime, Trace
 
 Curve = tuple[tuple[float, float], ...]

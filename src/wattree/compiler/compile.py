@@ -10,6 +10,7 @@ import numpy as np
 from wattree.arrays import Integers
 from wattree.compiler.folding.arrays import execution_graph
 from wattree.compiler.folding.rank_classes import RanksOfJob, rank_classes
+from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.folding.task_instances import TaskInstances
 from wattree.compiler.folding.turns import Turns, turns_of
 from wattree.compiler.tasks.ledger import Items, MemoryLedger, StageLedger
@@ -273,8 +274,24 @@ def _graph(
         pipelines=pipelines,
     )
     of_stage = np.array([len(stage.ranks) for stage in classes])
+    stages = [len(ranks.static_memory) for ranks in all_ranks]
+    return _Made(
+        graph=graph,
+        ledger=_ledger(items, built, classes),
+        ranks=all_ranks,
+        built=built,
+        part_classes=np.add.reduceat(of_stage, np.cumsum([0, *stages[:-1]])).tolist(),
+        class_pools=np.concatenate([stage.pool for stage in classes if stage.pool is not None]),
+        turns=None if shorter is None else turns_of(tasks, shorter),
+    )
+
+
+def _ledger(
+    items: Items, built: Sequence[Sequence[BuiltStage]], classes: Sequence[StageClasses]
+) -> MemoryLedger:
+    """Return what the memory of all stages is made of."""
     first = np.cumsum([0, *(len(levels) for levels in built)])
-    ledger = MemoryLedger(
+    return MemoryLedger(
         items=tuple(items.index),
         stages=tuple(
             StageLedger(pieces=executed.program.pieces, holdings=executed.holdings)
@@ -284,14 +301,4 @@ def _graph(
         stage_of_class=np.concatenate(
             [first[number] + stage.level for number, stage in enumerate(classes)]
         ),
-    )
-    stages = [len(ranks.static_memory) for ranks in all_ranks]
-    return _Made(
-        graph=graph,
-        ledger=ledger,
-        ranks=all_ranks,
-        built=built,
-        part_classes=np.add.reduceat(of_stage, np.cumsum([0, *stages[:-1]])).tolist(),
-        class_pools=np.concatenate([stage.pool for stage in classes if stage.pool is not None]),
-        turns=None if shorter is None else turns_of(tasks, shorter),
     )

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from wattree.arrays import Flags, Floats, Integers
 from wattree.compiled import kernel
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
-from wattree.sim.sweep import BINS, CLASSES, Lanes, Occupancy, Role, Scratch, Wait, sweep
+from wattree.sim.drawn import BINS, Occupancy, Scratch
+from wattree.sim.sweep import CLASSES, Lanes, Role, Wait, sweep
 from wattree.trace import Trace
 
 _CELLS = len(StageLabel) * CLASSES

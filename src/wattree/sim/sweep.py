@@ -11,9 +11,18 @@ from numpy.typing import NDArray
 from wattree.arrays import Floats, Integers
 from wattree.compiled import kernel, part
 from wattree.graph import OperatorClass, TaskKind
+from wattree.sim.drawn import (
+    BINS,
+    Again,
+    Occupancy,
+    Scratch,
+    Span,
+    draw_over,
+    note,
+    remember,
+    repeat,
+)
 
-#: Equal parts of the step, for power over time.
-BINS = 256
 #: How many operator classes there are: a cell is `stage * CLASSES + class`.
 CLASSES = len(OperatorClass)
 _WAITING, _PIPELINE = int(OperatorClass.WAITING), int(OperatorClass.PIPELINE_TRANSFER)
@@ -46,17 +55,12 @@ _TRAFFIC, _INPUT = int(Wait.COMMUNICATION), int(Wait.INPUT)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
 
 
-#: From when to when, and parts of the step per second. [s, s, 1/s]
-_Span = tuple[float, float, float]
 #: A span, and when the whole job waits for materials of later steps.
-_Times = tuple[_Span, tuple[float, float]]
+_Times = tuple[Span, tuple[float, float]]
 #: What a device may draw above rest, and what it draws while it waits in a collective. [W]
 _Watts = tuple[float, float]
 #: While nothing runs: how long, and what spinning would draw meanwhile. [s, J]
 _Gap = tuple[float, float]
-#: How often a turn comes again, how much later each time; between which moments each class begins
-#: one, `(C, 2)`. [1, s, s]
-_Again = tuple[int, float, Floats]
 #: A turn begins where nothing happens for this share of it: sums of times round.
 _CLEAR = 1e-10
 
@@ -67,77 +71,6 @@ class Lanes(NamedTuple):
     of_class: Integers
     begin: Integers
     end: Integers
-
-
-class Scratch(NamedTuple):
-    """State of one class while it is swept.
-
-    Attributes:
-        at, until_s, role, cell, power_w: By lane: next row, time of the next event, running task,
-            its power.
-        counts: How many pieces of the next two are in use, and whether a turn is recorded.
-        gap: Spinning (W, from, to) while it is not known whether a collective ends the wait.
-        turn: Power that was drawn in a turn that comes again, likewise.
-        before: Sums of the class at the begin of that turn.
-    """
-
-    at: Integers
-    until_s: Floats
-    role: Integers
-    cell: Integers
-    power_w: Floats
-    counts: Integers
-    gap: Floats
-    turn: Floats
-    before: tuple[Floats, Floats, Floats, Floats]
-
-
-class Occupancy(NamedTuple):
-    """Sums over a step, of one rank of each class.
-
-    Attributes:
-        dynamic_j: Energy above rest that the device grants, `(C, stages * CLASSES)`. [J]
-        exposed_s: Time by what is exposed, likewise; a row adds up to the step. [s]
-        waiting_s: Time by `Wait`, `(C, 4)`. [s]
-        waiting_j: Energy above rest meanwhile, likewise. [J]
-        power_j: Energy above rest by part of the step, `(C, BINS)`. [J]
-    """
-
-    dynamic_j: Floats
-    exposed_s: Floats
-    waiting_s: Floats
-    waiting_j: Floats
-    power_j: Floats
-
-
-@part
-def _spread(energy_j: Floats, power_w: float, from_s: float, to_s: float, per_s: float) -> None:
-    """Add constant power to the step's intervals that it covers."""
-    low = max(min(int(from_s * per_s), BINS - 1), 0)
-    high = max(min(int(to_s * per_s), BINS - 1), low)
-    if low == high:
-        energy_j[low] += power_w * (to_s - from_s)
-    else:
-        energy_j[low] += power_w * ((low + 1) / per_s - from_s)
-        for place in range(low + 1, high):
-            energy_j[place] += power_w / per_s
-        energy_j[high] += power_w * (to_s - high / per_s)
-
-
-@part
-def _drawn(found: Occupancy, own: int, scratch: Scratch, power_w: float, span: _Span) -> None:
-    """Add constant power over a span to the class, and to the turn that is recorded."""
-    _spread(found.power_j[own], power_w, span[0], span[1], span[2])
-    if scratch.counts[2]:
-        _note(scratch.turn, scratch.counts[1], power_w, span)
-        scratch.counts[1] += 1
-
-
-@part
-def _note(pieces: Floats, place: int, power_w: float, span: _Span) -> None:
-    pieces[place, 0] = power_w
-    pieces[place, 1] = span[0]
-    pieces[place, 2] = span[1]
 
 
 @part
@@ -211,7 +144,7 @@ def _expose(
 
 @part
 def _starve(
-    found: Occupancy, own: int, granted_w: float, span: _Span, starved: tuple[float, float]
+    found: Occupancy, own: int, granted_w: float, span: Span, starved: tuple[float, float]
 ) -> float:
     """Add time that the job waits for data of later steps (starvation); return the rest. [s]"""
     hungry_s = max(0.0, min(span[1], starved[1]) - max(span[0], starved[0]))
@@ -229,16 +162,16 @@ def _spin(found: Occupancy, own: int, cell: int, gap: _Gap, scratch: Scratch, pe
     found.dynamic_j[own, cell] += gap[1]
     for place in range(scratch.counts[0]):
         piece = scratch.gap[place]
-        _drawn(found, own, scratch, piece[0], (piece[1], piece[2], per_s))
+        draw_over(found, own, scratch, piece[0], (piece[1], piece[2], per_s))
 
 
 @part
-def _widen(gap: _Gap, idle_w: float, lasts_s: float, span: _Span, scratch: Scratch) -> _Gap:
+def _widen(gap: _Gap, idle_w: float, lasts_s: float, span: Span, scratch: Scratch) -> _Gap:
     """Return a gap extended by an interval with the given spinning power."""
     if idle_w <= 0.0 or lasts_s <= 0.0:
         return gap[0] + lasts_s, gap[1]
     steady_w = idle_w * (lasts_s / (span[1] - span[0]))  # not while the job is starved
-    _note(scratch.gap, scratch.counts[0], steady_w, span)
+    note(scratch.gap, scratch.counts[0], steady_w, span)
     scratch.counts[0] += 1
     return gap[0] + lasts_s, gap[1] + idle_w * lasts_s
 
@@ -258,7 +191,7 @@ def _pass(
     lasts_s = span[1] - span[0]
     granted_w, shown, role = _draw(found, own, scratch, count, watts[0], lasts_s)
     if granted_w > 0.0:
-        _drawn(found, own, scratch, granted_w, span)
+        draw_over(found, own, scratch, granted_w, span)
     if role <= _MATERIALS_ROLE:
         _expose(found, own, shown, role, granted_w, lasts_s)
         return gap
@@ -332,41 +265,6 @@ def _advance(
     return next_s, gap, (first_collective, is_pipeline)
 
 
-@part
-def _remember(found: Occupancy, own: int, scratch: Scratch) -> None:
-    """Begin to record a turn that comes again."""
-    scratch.counts[1], scratch.counts[2] = 0, 1
-    before = scratch.before
-    for cell in range(len(before[0])):
-        before[0][cell] = found.dynamic_j[own, cell]
-        before[1][cell] = found.exposed_s[own, cell]
-    for wait in range(len(before[2])):
-        before[2][wait] = found.waiting_s[own, wait]
-        before[3][wait] = found.waiting_j[own, wait]
-
-
-@part
-def _repeat(found: Occupancy, own: int, scratch: Scratch, again: _Again, per_s: float) -> None:
-    """Add the turn that was recorded as often as it comes again."""
-    times, period_s, before = again[0], again[1], scratch.before
-    for cell in range(len(before[0])):
-        found.dynamic_j[own, cell] += times * (found.dynamic_j[own, cell] - before[0][cell])
-        found.exposed_s[own, cell] += times * (found.exposed_s[own, cell] - before[1][cell])
-    for wait in range(len(before[2])):
-        found.waiting_s[own, wait] += times * (found.waiting_s[own, wait] - before[2][wait])
-        found.waiting_j[own, wait] += times * (found.waiting_j[own, wait] - before[3][wait])
-    for turn in range(1, times + 1):
-        later_s = turn * period_s
-        for place in range(scratch.counts[1]):
-            piece = scratch.turn[place]
-            from_s, to_s = piece[1] + later_s, piece[2] + later_s
-            _spread(found.power_j[own], piece[0], from_s, to_s, per_s)
-    for place in range(scratch.counts[0]):  # the gap that is open is that of the last turn
-        scratch.gap[place, 1] += times * period_s
-        scratch.gap[place, 2] += times * period_s
-    scratch.counts[2] = 0
-
-
 @kernel
 def sweep(
     stints: NDArray[np.void],
@@ -376,7 +274,7 @@ def sweep(
     spin_w: Floats,
     makespan_s: float,
     starved: tuple[float, float],
-    again: _Again,
+    again: Again,
     scratch: Scratch,
     found: Occupancy,
 ) -> int:
@@ -408,10 +306,10 @@ def sweep(
                 gap = _pass(found, own, scratch, count, watts, times, gap)
                 now_s = to_s
             if to_s == stop_s and turn == 1:
-                _remember(found, own, scratch)
+                remember(found, own, scratch)
                 stop_s, turn = stop_s + again[1], 2
             elif to_s == stop_s and turn == 2:
-                _repeat(found, own, scratch, again, per_s)
+                repeat(found, own, scratch, again, per_s)
                 later_s, stop_s, turn, repeated = whole_s, np.inf, 3, repeated + 1
             elif next_s < np.inf:
                 ends = lanes.end[first : first + count]
