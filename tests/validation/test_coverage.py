@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from benchmarks.intervals import coverages
 from wattree.accounts.known import EvidenceClass
+from wattree.cost import load_calibration
 from wattree.trace import IntervalPart
+from wattree.validation import coverage
 from wattree.validation.coverage import (
     deviation_of,
     fitted_pair_spread,
@@ -72,6 +75,32 @@ def test_what_is_farther_is_wider() -> None:
     assert spreads["step_time_s.language.level.pooled"] > spreads["step_time_s.language.level.die"]
     near, far = left_out(0.0), left_out(0.0, level="pooled")
     assert deviation_of(far, spreads) > deviation_of(near, spreads) > 0.02
+
+
+def test_what_no_row_tells_keeps_its_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of language models tell nothing of networks, nor of software that no job names."""
+    monkeypatch.setattr(coverage, "strategy_pairs", lambda _: [])
+    before = load_calibration()
+    facts = SimpleNamespace(
+        kind="language", form="decoder", software="torchtitan", device="gb200", vocabulary=32000.0,
+        devices=8.0,
+    )  # fmt: skip
+    rows = [replace(each, facts=facts) for each in sample()]  # type: ignore[arg-type]
+
+    found = coverage.with_residuals(before, rows, [], command="").residuals
+
+    old = before.residuals
+    for name in (
+        "language.software.generic",
+        "language.form.new",
+        "network.form.new",
+        "network.level.pooled",
+        "network.software.unmeasured",
+    ):
+        assert found.spreads[f"step_time_s.{name}"] == old.spreads[f"step_time_s.{name}"]
+    assert found.spreads["step_time_s.language.software.unmeasured"] > 0.1
+    assert found.rows["network.devices"] == old.rows["network.devices"]
+    assert found.rows["language.devices"] == ("gb200",)
 
 
 def test_pairs_differ_in_what_they_rest_on() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -136,9 +136,9 @@ def _ordered(spreads: Mapping[str, float]) -> dict[str, float]:
             own = {0: 0.0} | {i: spreads[name] for i, name in enumerate(names) if name in spreads}
             widths = np.interp(range(len(names)), list(own), list(own.values()))
             found |= dict(zip(names, np.maximum.accumulate(widths).tolist(), strict=True))
-    # No published run trains part of a network.
-    language = found.get(f"{_TIME}.language.form.new", 0.0)
-    return {f"{_TIME}.network.form.new": language, **found}
+    if (language := found.get(f"{_TIME}.language.form.new")) is not None:
+        found.setdefault(f"{_TIME}.network.form.new", language)  # no published run trains a part
+    return found
 
 
 def fitted_pair_spread(pairs: Sequence[tuple[float, float]]) -> float:
@@ -187,6 +187,14 @@ def strategy_pairs(errors: Sequence[LeftOutError]) -> list[tuple[float, float]]:
     )
 
 
+def _is_told(name: str, groups: Collection[str], *, has_published: bool) -> bool:
+    """Return whether errors of rows of such groups tell a spread; the others keep theirs."""
+    if name.endswith(f".software.{GENERIC}") and not has_published:
+        return False
+    others = {"language", "network"} - set(groups)
+    return not name.startswith(tuple(f"{_TIME}.{group}." for group in others))
+
+
 def with_residuals(
     calibration: Calibration,
     errors: Sequence[LeftOutError],
@@ -210,12 +218,21 @@ def with_residuals(
 
     spreads, rows = dict(calibration.residuals.spreads), dict(calibration.residuals.rows)
     if errors:
-        spreads |= fitted_spreads([*errors, *published])
+        groups = {group_of(each.known.kind) for each in errors}
+        found = fitted_spreads([*errors, *published])
+        spreads |= {
+            name: spread
+            for name, spread in found.items()
+            if _is_told(name, groups, has_published=bool(published))
+        }
+        for group in groups:  # what is kept is ordered, too
+            near, far = (f"{_TIME}.{group}.software.{known}" for known in SOFTWARE[1:])
+            spreads[far] = max(spreads.get(far, 0.0), spreads[near])
         pairs = strategy_pairs(errors)
         if len(pairs) >= _LEAST_ROWS:
             spreads[f"{_TIME}.pair"] = fitted_pair_spread(pairs)
         # Kinds of models without rows here keep their constants, and what is known of them.
-        for group in {group_of(each.known.kind) for each in errors}:
+        for group in groups:
             own = [each.facts for each in errors if group_of(each.known.kind) == group]
             rows |= measured_by(own).as_rows()
     if memory:
