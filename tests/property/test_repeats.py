@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -108,6 +109,15 @@ def test_a_step_is_only_as_long_as_its_turns_are() -> None:
     assert all(trace.repeats is not None for trace in traces)
     assert len({trace.graph.tasks for trace in traces}) == 1
     assert times_s[2] - times_s[1] == pytest.approx(times_s[1] - times_s[0], rel=RELATIVE)
+
+
+def test_a_prediction_travels_between_processes() -> None:
+    """With what makes its whole trace."""
+    step = _of(256)
+    there = pickle.loads(pickle.dumps(predicted(step.setting, step.options)))
+
+    assert there.trace.repeats is None
+    assert there.trace.makespan_s == pytest.approx(there.result.step_time_s, rel=RELATIVE)
 
 
 def test_a_repeated_trace_says_which_tasks_come_again() -> None:

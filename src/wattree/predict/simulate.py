@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,7 @@ def predicted(
     energy, peak = energy_of(step, powers), peak_memory(step)
     return Prediction(
         result=result_of(step, energy, peak, rules=rules, memory_of=memory_of),
-        whole=cache(partial(_whole, step, execute)),
+        whole=_Whole(step, execute),
         power=energy.curve,
         peak=peak,
         loading=step.compilation.loading,
@@ -197,11 +197,18 @@ def predicted(
     )
 
 
-def _whole(step: ExecutedStep, execute: Callable[[], ExecutedStep]) -> tuple[Trace, MemoryLedger]:
-    """Return the trace of all tasks of a step, and their tensors."""
-    if step.trace.repeats is not None:
-        step = execute()
-    return step.trace, step.compilation.ledger
+class _Whole:
+    """Trace of all tasks of a step, and their tensors: made once, when they are asked for."""
+
+    def __init__(self, step: ExecutedStep, execute: Callable[[], ExecutedStep]) -> None:
+        """Take the executed step, and what executes all of it."""
+        self._step, self._execute = step, execute
+
+    def __call__(self) -> tuple[Trace, MemoryLedger]:
+        """Return trace and tensors."""
+        if self._step.trace.repeats is not None:
+            self._step = self._execute()
+        return self._step.trace, self._step.compilation.ledger
 
 
 def _generated(setting: Setting, strategy: Strategy | StrategyOptions, **how: Any) -> Prediction:
