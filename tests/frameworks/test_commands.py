@@ -307,3 +307,30 @@ def test_recipes_of_earlier_releases_are_read_by_what_their_keys_are_called_now(
         "parallelism.data_paralel_shard_degree; did you mean "
         "'parallelism.data_parallel_shard_degree'?",
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "flags"),
+    [
+        ('X=""\nif [ -n "$X" ]; then A="--b 1"; else A="--c 1"; fi\nrun $A', {"c": "1"}),
+        ('X=\nif [ ! -z "$X" ]; then A="--b 1"; fi\nrun --a 8 $A $MORE "$@"', {"a": "8"}),
+        ('X=false\nif $X; then A="--b 1"; else A="--c 1"; fi\nrun $A', {"c": "1"}),
+        ('X=-1\nif ! [ $X -gt 0 ]; then A="--b 1"; else A="--c 1"; fi\nrun $A', {"b": "1"}),
+        ('S=7b\ncase $S in 7b) A="--b 1" ;; *) A="--c 1" ;; esac\nrun $A', {"b": "1"}),
+        ("python - <<EOF\nif x == 1:\n    y()\nEOF\nrun --a 8", {"a": "8"}),
+    ],
+)
+def test_branches_that_variables_decide_are_those_of_a_shell(
+    script: str, flags: dict[str, Any]
+) -> None:
+    """Variables that are empty, false or negative too; Python in a script is no branch of it."""
+    assert shell_flags(script) == flags
+
+
+def test_a_program_in_a_comment_is_not_started(tmp_path: Path) -> None:
+    """It does not make another model of the one that is trained."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"# as pretrain_bert.py has it\nN=32; torchrun pretrain_gpt.py {GPT}")
+    found = import_recipe(path, "megatron-lm", node="dgx-a100", nodes=1)
+
+    assert "causal" not in str(found.job["model"])

@@ -33,7 +33,7 @@ from wattree.frameworks.models import (
     shape_of,
 )
 from wattree.frameworks.settings import Settings, flattened
-from wattree.frameworks.shell_flags import shell_flags
+from wattree.frameworks.shell_flags import shell_flags, without_comments
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.units import whole_number
 
@@ -194,7 +194,7 @@ def parse(path: Path) -> dict[str, Any]:
     else:
         text = read_text(path)
         given = shell_flags(text)
-        if given and (program := _PROGRAM.search(text)) is not None:
+        if given and (program := _PROGRAM.search(without_comments(text))) is not None:
             given[_STARTED] = program[1]
     if not given:
         raise JobError(str(path), ["found no flags, expected arguments of pretrain_gpt.py"])

@@ -24,6 +24,7 @@ _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     "-lt": operator.lt,
     "-le": operator.le,
 }
+_NUMBER: Final = re.compile(r"-?\d+ -?\d+$", re.ASCII)
 #: What is read of a line that only decides: the end of a command.
 _END: Final = ";"
 
@@ -70,13 +71,14 @@ class Branches:
         last = self._open[-1] if self._open else None
         if keyword in ("if", "case"):
             is_run = all(branch.is_active for branch in self._open)
-            subject = None
-            if keyword == "case":
-                subject = self._filled(_plain(rest.removesuffix(_END).strip().removesuffix("in")))
-            branch = _Branch(subject, is_taken=not is_run)
+            subject, _, first = re.split(r"(\sin\b|$)", rest, maxsplit=1)
+            is_case = keyword == "case"
+            branch = _Branch(self._filled(_plain(subject)) if is_case else None, not is_run)
             self._open.append(branch)
-            if keyword == "if":
+            if not is_case:
                 branch.enter(decided=self._holds(rest))
+            elif first.strip():
+                return self.run(first)
         elif last is not None and keyword in ("fi", "esac"):
             self._open.pop()
         elif last is not None and last.subject is None:
@@ -100,22 +102,30 @@ class Branches:
 
     def _test(self, text: str) -> bool | None:
         """Return whether one test holds; None if that is not known."""
-        inner = re.sub(r"^\[\[?\s|\s\]\]?$", "", text.strip())
+        plain = text.strip().lstrip("! \t")
+        inner = re.sub(r"^\[\[?\s|\s\]\]?$", "", plain)
         try:
             words = [self._filled(word) for word in shlex.split(inner)]
         except ValueError:
             return None
+        while words[:1] == ["!"]:
+            words.pop(0)
         truth = None
         match words:
             case _ if any("$" in word or "`" in word for word in words):
                 pass
+            case ["true" | "false" as word] if inner == plain:
+                truth = word == "true"
+            case [word] if inner != plain:
+                truth = bool(word)
             case ["-z" | "-n" as mark, word]:
                 truth = (mark == "-z") is (not word)
             case [one, "=" | "==" | "!=" as mark, other]:
                 truth = fnmatchcase(one, other) is (mark != "!=")
-            case [one, mark, other] if mark in _NUMBERS and (one + other).isdecimal():
+            case [one, mark, other] if mark in _NUMBERS and _NUMBER.match(f"{one} {other}"):
                 truth = _NUMBERS[mark](int(one), int(other))
-        return truth
+        is_opposite = len(re.findall(r"(?<!\S)!(?!\S)", text)) % 2
+        return not truth if is_opposite and truth is not None else truth
 
 
 def _plain(word: str) -> str:

@@ -36,6 +36,8 @@ _COMMAND: Final = re.compile(r"""(?:[^;&"']|"(?:[^"\\]|\\.)*"|'[^']*'|&(?!&))+""
 #: What may stand before a command.
 _GIVEN: Final = re.compile(r"export|local|[A-Za-z_]\w*=.*", re.DOTALL)
 _FLAG: Final = re.compile(r"--[A-Za-z]")
+#: What begins a text for a program, such as lines of Python, and what ends it.
+_DOCUMENT: Final = re.compile(r"(?<!<)<<-?\s*['\"]?([A-Za-z_]\w*)")
 #: Text with flags in it, more than a flag alone.
 _FLAGS: Final = re.compile(r"^--[A-Za-z].*\s|\s--[A-Za-z]", re.DOTALL)
 #: Ends of a command, and what begins the next one.
@@ -65,7 +67,7 @@ def shell_flags(text: str) -> dict[str, Any]:
             flags[flag] = value if is_given else True
         elif word in _ENDS or not word:
             flag = ""
-        elif flag:
+        elif flag and (flags[flag] is True or not word.startswith("$")):  # further flags, perhaps
             _add(flags, flag, word)
     return flags
 
@@ -80,8 +82,14 @@ def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]
     lines, variables = _read(text, arguments)
     for line in lines:
         words = dropwhile(_GIVEN.fullmatch, _words(line))
-        if found := [_filled(word, variables) for word in words if word != ";"]:
+        filled = (_filled(word, variables) for word in words if word != ";")
+        if found := [word for word in filled if word]:
             yield found
+
+
+def without_comments(text: str) -> str:
+    """Return a script without its comments."""
+    return re.sub(r"(?m)(^|\s)#.*$", "", text)
 
 
 def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
@@ -89,7 +97,7 @@ def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str
     variables = {str(place): value for place, value in enumerate(arguments, start=1)}
     branches = Branches(lambda word: _filled(word, variables))
     commands = []
-    whole = re.sub(r"\\\s*\n", " ", text).splitlines()
+    whole = re.sub(r"\\\s*\n", " ", _without_documents(text)).splitlines()
     for command in (each for line in whole for each in _commands(line)):
         run = _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), branches.run(command))
         commands += [run] if run else []
@@ -97,6 +105,22 @@ def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str
             words = _words(found[2])
             variables[found[1]] = _filled(words[0] if words else "", variables)
     return commands, variables
+
+
+def _without_documents(text: str) -> str:
+    """Return a script without texts for programs in which there are no flags."""
+    found: list[str] = []
+    since: list[str] = []
+    end = None
+    for line in text.splitlines():
+        since.append(line)
+        if end is None and (begun := _DOCUMENT.search(line)) is not None:
+            found += since
+            since, end = [], begun[1]
+        elif line.strip() == end:
+            found += since if any(map(_FLAG.search, since)) else []
+            since, end = [], None
+    return "\n".join([*found, *since])
 
 
 def _add(flags: dict[str, Any], flag: str, word: str) -> None:
@@ -109,7 +133,7 @@ def _add(flags: dict[str, Any], flag: str, word: str) -> None:
 
 def _commands(line: str) -> Iterator[str]:
     """Yield the commands on a line, without comments and the words that lead to them."""
-    plain = re.sub(r"(^|\s)#.*$", "", line)
+    plain = without_comments(line)
     is_open = any(plain.count(mark) % 2 for mark in "\"'")  # a text over several lines
     condition = re.match(r"\s*(?:el)?if\b.*?(?=;\s*then\b|$)", plain)
     if condition is not None:
@@ -143,7 +167,8 @@ def _flag_words(line: str, variables: dict[str, str]) -> Iterator[str]:
 
 def _filled(word: str, variables: dict[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
-        return variables.get(match[1] or match[2], match[3] or "") or match[0]
+        known = variables.get(match[1] or match[2], match[3])
+        return match[0] if known is None else known or match[3] or ""
 
     def result(match: re.Match[str]) -> str:
         named = re.sub(r"[A-Za-z_]\w*", lambda name: variables.get(name[0], name[0]), match[1])
