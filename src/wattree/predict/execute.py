@@ -71,10 +71,14 @@ def executed(
 
 
 def _may_repeat(setting: Setting, strategy: Strategy) -> bool:
-    """Return whether nothing of the whole step goes on beside what stages do again and again."""
-    offload = strategy.traffic.offload
-    is_other = bool(offload.tiers) or offload.overflow is not None
-    return not is_other and len(strategy.meshes) == 1 and setting.job.data.loader is None
+    """Return whether the step is only what stages repeat, all of them as often in the same time.
+
+    Replicas of slower devices have turns of their own until the end of the step.
+    """
+    offload, cluster = strategy.traffic.offload, setting.job.cluster
+    is_other = bool(offload.tiers) or offload.overflow is not None or len(strategy.meshes) > 1
+    is_uneven = bool(cluster.slowdown) or bool(cluster.slow_links)
+    return not is_other and not is_uneven and setting.job.data.loader is None
 
 
 def compilation_of(

@@ -205,7 +205,7 @@ def _digit_vectors(name: str, wanted: Wanted, count: int, generator: torch.Gener
     if wanted.width != features:
         projection = torch.randn(features, wanted.width, generator=generator)
         inputs = inputs @ projection / features**0.5
-    return SampleSet(name=name, inputs=(inputs,), targets=torch.from_numpy(digits))
+    return SampleSet(name=name, inputs=(inputs,), targets=torch.tensor(digits))
 
 
 def _digit_tokens(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
