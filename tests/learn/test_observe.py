@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,25 @@ def test_classes_that_are_little_of_the_step_leave_it_whole(job: Path, tmp_path:
     found = calibrate([step], out=out, progress=lambda *_: None)
 
     assert before.step_s < found.steps[0].after_s < 1.1 * before.step_s
+
+
+@pytest.mark.parametrize("runs_name_it", [False, True])
+def test_runs_of_a_family_narrow_no_interval_of_any_software(
+    job: Path, tmp_path: Path, *, runs_name_it: bool
+) -> None:
+    """A job that names no software is as sure as runs of such jobs make it, and no surer."""
+    text = job.read_text(encoding="utf-8").replace("software: accelerate", "")
+    job.write_text(text, encoding="utf-8")
+    unnamed = wattree.load_job(job)
+    run = replace(unnamed, software="megatron-core") if runs_name_it else unnamed
+    step_s = wattree.simulate(run).result.step_time_s
+    own = OwnStep(job=run, step_s=1.1 * step_s, source="run")
+    calibrate([own], out=tmp_path / "mine.yaml", progress=lambda *_: None)
+
+    before = wattree.simulate(unnamed).result
+    after = wattree.simulate(unnamed, calibration=tmp_path / "mine.yaml").result
+
+    wide, own_width = (
+        each.interval["step_time_s"][1] / each.step_time_s for each in (before, after)
+    )
+    assert (own_width < 0.9 * wide) is not runs_name_it

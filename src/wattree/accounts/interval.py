@@ -203,7 +203,7 @@ def interval_parts(
 
 def own_observations(setting: Setting, facts: JobFacts) -> tuple[Observation, ...]:
     """Return what the calibration has of the user's own runs of such jobs."""
-    alike = (facts.device, facts.software, facts.kind, precision_class(setting.precision))
+    alike = (facts.device, facts.stated_software, facts.kind, precision_class(setting.precision))
     return tuple(each for each in setting.calibration.observations if each.concerns(*alike))
 
 

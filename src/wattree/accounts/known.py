@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from wattree.accounts import shares as names
-from wattree.cost import FoundConstant, Residuals
+from wattree.cost import AUTO_SOFTWARE, FoundConstant, Residuals
 
 #: Levels of a device's constants, nearest first.
 LEVELS = ("device", "die", "architecture", "pooled")
@@ -223,6 +223,11 @@ class JobFacts:
             form="known" if self.form in measured.forms else "new",
             size="within" if self.devices <= _WITHIN * measured.largest else "beyond",
         )
+
+    @property
+    def stated_software(self) -> str:
+        """The software as the job has it: runs of one family tell nothing of any other."""
+        return self.software if self.names_software else AUTO_SOFTWARE
 
     def _software(self, measured: KnownRows) -> str:
         if not self.names_software or self.software == GENERIC:

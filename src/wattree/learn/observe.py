@@ -60,7 +60,7 @@ def step_observation(setting: Setting, result: Result, measured_s: float) -> Obs
         what=STEP,
         job=Path(setting.job.source).name,
         device=device.name,
-        software=facts.software,
+        software=facts.stated_software,
         kind=facts.kind,
         precision=precision_class(setting.precision),
         measured_s=measured_s,
