@@ -25,7 +25,8 @@ import numpy as np
 from benchmarks.frame import plain_table, report_parser, show_report
 from benchmarks.reports import WITHOUT
 from wattree import job_from_mapping
-from wattree.accounts.interval import DEVIATIONS, constants_of, facts_of
+from wattree.accounts.interval import DEVIATIONS, constants_of
+from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
 from wattree.arrays import Floats
 from wattree.cost import Calibration, load_calibration

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from wattree.accounts import shares as names
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import LEVELS, EvidenceClass, JobFacts, KnownRows, measured_of
 from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
-from wattree.cost import AUTO_SOFTWARE, FoundConstant
+from wattree.cost import FoundConstant
 from wattree.cost.observations import Observation, remaining_uncertainty
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device
@@ -104,34 +105,6 @@ def spread_of(
         return _DATASHEET
     own = found.constant.spread or _UNSTATED.get(found.constant.evidence, _DATASHEET)
     return math.hypot(own, measured.level_spread(measured.level(found, device), spreads))
-
-
-def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
-    """Return what the class of evidence of a job follows from."""
-    language = "experts" if setting.has_experts else "language"
-    return JobFacts(
-        kind=language if setting.model.own_family else "network",
-        form=_form(setting),
-        vocabulary=float(setting.model.vocabulary),
-        software=setting.software.name,
-        device=device.name,
-        devices=devices,
-        names_software=setting.job.software != AUTO_SOFTWARE,
-    )
-
-
-def _form(setting: Setting) -> str:
-    """Return what is trained, as `JobFacts` names it."""
-    source = setting.job.model
-    if source.lora is not None or source.freeze:
-        return "part"
-    if not setting.model.own_family:
-        return "network"
-    operators = (each for block in setting.model.blocks.values() for each in block.operators)
-    causal = [each.mask.causal for each in operators if each.mask is not None]
-    if not causal:
-        return "recurrent"
-    return "decoder" if all(causal) else "encoder"
 
 
 def left_open_spreads(assumed: Iterable[str]) -> tuple[float, ...]:

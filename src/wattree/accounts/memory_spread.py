@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from wattree.cost import AUTO_SOFTWARE
+from wattree.job import WorkloadKind
 from wattree.lowering.setting import Setting
 
 #: Spread of what a process holds besides tensors.
@@ -22,7 +23,7 @@ def memory_spread(setting: Setting, tensor_share: float, kind: str = "process") 
     """Return the spread of a peak of memory of which `tensor_share` is tensors."""
     spreads, measured = setting.calibration.residuals.spreads, has_memory_rows(setting)
     known = "measured" if measured else "generic"
-    if setting.job.software == AUTO_SOFTWARE:
+    if setting.job.software == AUTO_SOFTWARE and setting.job.workload is WorkloadKind.TRAIN:
         known = "unnamed"
     software = spreads.get(f"memory.peak_bytes.software.{known}", 0.0)
     if setting.software.written_out and not measured:

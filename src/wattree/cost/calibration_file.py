@@ -23,6 +23,9 @@ from wattree.files import read_yaml, refusal
 #: Value of `base` of a file that holds only what differs from the calibration that ships.
 SHIPPED_BASE = "shipped"
 _SHIPPED = Path(__file__).with_name("calibration.yaml")
+#: Spreads of earlier versions, which were the same for language models and networks.
+_UNGROUPED = tuple(f"step_time_s.{name}." for name in ("level", "software", "model", "size"))
+_FIT_AGAIN = "as by 'wattree validate --rows FILE --fit'"
 _KEYS = ("base", "constants", "left_out", "observations", "profile", "residuals")
 _RESIDUAL_KEYS = ("command", "rows", "spreads")
 _ENTRY_KEYS = ("value", "evidence", "source", "spread")
@@ -141,7 +144,9 @@ def _residuals(raw: Mapping[str, Any], problems: list[str]) -> Residuals:
         faults.append("expected classes → spreads, and quantities → lists of names in rows")
         spreads, rows = {}, {}
     for name, spread in spreads.items():
-        if name not in RESIDUAL_NAMES:
+        if str(name).startswith(_UNGROUPED):
+            faults.append(f"spreads.{name}: is of an earlier version; fit again, {_FIT_AGAIN}")
+        elif name not in RESIDUAL_NAMES:
             faults.append(f"spreads.{name}: is unknown; {_hint(str(name), RESIDUAL_NAMES)}")
         elif not _is_number(spread) or not 0 <= spread < MOST_SPREAD:
             faults.append(

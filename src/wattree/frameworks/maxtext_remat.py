@@ -55,7 +55,7 @@ class RematSpec(Section):
             return (f"{self.remat_policy} moves the input of each layer to the host as well",)
         if self.remat_policy != _OWN:
             return ()
-        kept = ", ".join(self._kept((_INPUT, *_QKV, *_ATTENTION, *_MLP)))
+        kept = ", ".join(self._kept((_INPUT, *_QKV, *_ATTENTION, *_MLP))) or "nothing"
         also = "; all that is kept waits on the host" if self._moved() else ""
         return (f"a policy that keeps {kept} is taken as {self._own_kind()}{also}",)
 

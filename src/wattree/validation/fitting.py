@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wattree.accounts.interval import facts_of
+from wattree.accounts.job_facts import facts_of
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Constant, load_calibration
 from wattree.cost.products import with_levels

@@ -1,0 +1,36 @@
+"""Facts of a job from which its class of evidence follows."""
+
+from __future__ import annotations
+
+from wattree.accounts.known import JobFacts
+from wattree.cost import AUTO_SOFTWARE
+from wattree.hardware import Device
+from wattree.lowering.setting import Setting
+
+
+def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
+    """Return what the class of evidence of a job follows from."""
+    language = "experts" if setting.has_experts else "language"
+    return JobFacts(
+        kind=language if setting.model.own_family else "network",
+        form=_form(setting),
+        vocabulary=float(setting.model.vocabulary),
+        software=setting.software.name,
+        device=device.name,
+        devices=devices,
+        names_software=setting.job.software != AUTO_SOFTWARE,
+    )
+
+
+def _form(setting: Setting) -> str:
+    """Return what is trained, as `JobFacts` names it."""
+    source = setting.job.model
+    if source.lora is not None or source.freeze:
+        return "part"
+    if not setting.model.own_family:
+        return "network"
+    operators = (each for block in setting.model.blocks.values() for each in block.operators)
+    causal = [each.mask.causal for each in operators if each.mask is not None]
+    if not causal:
+        return "recurrent"
+    return "decoder" if all(causal) else "encoder"
