@@ -4,8 +4,8 @@
 
 DIR holds `throughput_llm.csv`, `throughput_vision_dlrm.csv` and `memory.csv`; without it the
 bundled rows are used. Rows are left out by source, device, scale, model family and at random.
-Runs of published reports are in no fit of constants; they alone tell how far software that nobody
-knows and forms of training without rows are off, and each publisher's are judged by the spreads
+Runs of published reports are in no fit of constants; they alone tell how far unknown software and
+forms of training without rows are off, and each publisher's are judged by the spreads
 that the others give. `--fit P` writes the calibration with residuals that put 80 % of the rows of
 each class inside.
 """
@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +32,10 @@ from wattree.accounts.known import measured_of
 from wattree.arrays import Floats
 from wattree.cost import Calibration, load_calibration
 from wattree.files import read_yaml
-from wattree.lowering.setting import setting_of
+from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.left_open import decided
 from wattree.predict.simulate import predicted
+from wattree.trace import Result
 from wattree.units import parse_quantity
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.coverage import deviation_of, fitted_spreads, with_residuals
@@ -112,47 +114,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def published_errors(constants: Calibration) -> Iterator[UnseenError]:
     """Yield the error of each published training run that has a step time."""
-    for path in REPORTS:
-        for report in read_yaml(path)["reports"]:
-            if "step_time" not in report or "workload" in report["job"]:
-                continue
-            job = job_from_mapping(report["job"], source=report["name"])
-            setting = decided(setting_of(job, constants))
-            result = predicted(setting, setting.job.strategy, detail=False).result
-            device = job.cluster.pools[0].node.device
-            facts = facts_of(setting, device, result.ranks)
-            yield unseen_error(
-                math.log(result.step_time_s / parse_quantity(report["step_time"], "s")),
-                facts,
-                result.interval_parts,
-                constants_of(setting, device),
-                measured_of(constants.residuals, facts.kind),
-                case=(PUBLISHED, _publisher(report["source"])),
-            )
+    for report in _trainings("step_time"):
+        setting, result = _predicted(report, constants)
+        device = setting.job.cluster.pools[0].node.device
+        facts = facts_of(setting, device, result.ranks)
+        yield unseen_error(
+            math.log(result.step_time_s / parse_quantity(report["step_time"], "s")),
+            facts,
+            result.interval_parts,
+            constants_of(setting, device),
+            measured_of(constants.residuals, facts.kind),
+            case=(PUBLISHED, _publisher(report["source"])),
+        )
 
 
 def unnamed_memory(constants: Calibration) -> Iterator[LeftOutMemory]:
     """Yield the error of each published peak of memory, as a job says it that names no software."""
+    for report in _trainings(*WITHOUT):
+        job = {key: value for key, value in report["job"].items() if key not in _SOFTWARE}
+        memory = _predicted({**report, "job": job}, constants)[1].memory
+        others = {each: memory.by_category.get(each, 0.0) for each in WITHOUT["allocated"]}
+        tensors = memory.peak_bytes - sum(others.values())
+        for kind in WITHOUT.keys() & report.keys():
+            peak = memory.peak_bytes - sum(others[each] for each in WITHOUT[kind])
+            yield LeftOutMemory(
+                kind="process" if kind == "used" else kind,
+                software="unnamed",
+                hold_out=PUBLISHED,
+                error=math.log(peak / parse_quantity(report[kind], "bytes")),
+                overhead=1.0 - tensors / peak,
+                publisher=_publisher(report["source"]),
+            )
+
+
+def _trainings(*figures: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the reports of training runs that have any of some figures."""
     for path in REPORTS:
         for report in read_yaml(path)["reports"]:
-            kinds = [kind for kind in WITHOUT if kind in report]
-            if not kinds or "workload" in report["job"]:
-                continue
-            job = {key: value for key, value in report["job"].items() if key not in _SOFTWARE}
-            setting = decided(setting_of(job_from_mapping(job, source=report["name"]), constants))
-            memory = predicted(setting, setting.job.strategy, detail=False).result.memory
-            others = {each: memory.by_category.get(each, 0.0) for each in WITHOUT["allocated"]}
-            for kind in kinds:
-                peak = memory.peak_bytes - sum(others[each] for each in WITHOUT[kind])
-                tensors = memory.peak_bytes - sum(others.values())
-                yield LeftOutMemory(
-                    kind="process" if kind == "used" else kind,
-                    software="unnamed",
-                    hold_out=PUBLISHED,
-                    error=math.log(peak / parse_quantity(report[kind], "bytes")),
-                    overhead=1.0 - tensors / peak,
-                    publisher=_publisher(report["source"]),
-                )
+            if "workload" not in report["job"] and not report.keys().isdisjoint(figures):
+                yield report
+
+
+def _predicted(report: Mapping[str, Any], constants: Calibration) -> tuple[Setting, Result]:
+    """Return what the job of a report means, and its result."""
+    job = job_from_mapping(report["job"], source=report["name"])
+    setting = decided(setting_of(job, constants))
+    return setting, predicted(setting, setting.job.strategy, detail=False).result
 
 
 def _publisher(source: str) -> str:
@@ -166,9 +173,10 @@ def judged_by_others(
 ) -> list[Coverage]:
     """Return how often intervals hold on published runs, by spreads without their publisher's."""
     groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    of_rows = fitted_spreads(errors)
     for publisher in sorted({each.group for each in published}):
         others = [each for each in published if each.group != publisher]
-        spreads = fitted_spreads([*errors, *others])
+        spreads = fitted_spreads(others, of_rows)
         for each in published:
             if each.group == publisher:
                 for known in ("all", each.known.label):

@@ -19,12 +19,17 @@ _PADDING = 0.05
 _WITHIN = 1.5
 #: What a group of models has rows of, as a calibration keeps it.
 ROWS = ("software", "devices", "forms", "models", "largest")
-#: The family of software that no job names and nobody knows.
+#: The family that stands for unknown software.
 GENERIC = "generic"
 #: What is known of software, most first.
 SOFTWARE = ("measured", "unmeasured", GENERIC)
 #: Lower bound of the error of one step predicted from another: runs vary, and models have errors.
 _LEAST_NOISE = 0.01
+
+
+def level_name(group: str, level: str | None) -> str:
+    """Return the name of the spread that a level of the look-up adds to constants of a group."""
+    return f"step_time_s.{group}.level.{level}"
 
 
 def group_of(kind: str) -> str:
@@ -150,7 +155,7 @@ class KnownRows:
 
     def level_spread(self, level: str, spreads: Mapping[str, float]) -> float:
         """Return what is added to the spread of a constant that is found at a level."""
-        return spreads.get(f"step_time_s.{self.group}.level.{level}", 0.0)
+        return spreads.get(level_name(self.group, level), 0.0)
 
     def knows_model(self, kind: str, vocabulary: float) -> bool:
         """Return whether a model of that kind and vocabulary has rows."""

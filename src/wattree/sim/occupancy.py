@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from wattree.arrays import Flags, Floats, Integers
 from wattree.compiled import kernel
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
-from wattree.sim.drawn import BINS, Occupancy, Scratch
+from wattree.sim.drawn import BINS, Again, Occupancy, Scratch
 from wattree.sim.sweep import CLASSES, Lanes, Role, Wait, sweep
-from wattree.trace import Trace
+from wattree.trace import Repeats, Trace
 
 _CELLS = len(StageLabel) * CLASSES
 #: Tasks of classes that are swept together, counted once for each class. [32 B each]
@@ -109,9 +109,7 @@ def occupancy(
     batches = list(_batches(of_class, spans, asked))
     capacity = max((int(of_class[batch].sum()) for batch in batches), default=0)
     spins_w = np.zeros(number) if spin_w is None else spin_w
-    again = (0, 0.0, np.zeros((0, 2)))
-    if trace.repeats is not None:
-        again = trace.repeats.times, trace.repeats.period_s, trace.repeats.steady_s
+    again = _again(trace.repeats)
     streams = int(np.bincount(graph.stream_class, minlength=1).max())
     scratch = _scratch(streams, int(of_class.max(initial=0)))
     stints = np.empty(capacity, _STINT)  # one for all: fresh memory costs more than filling it
@@ -126,6 +124,13 @@ def occupancy(
         repeated = sweep(stints, lanes, batch, most_w, spins_w, *ends, again, scratch, found)
         assert repeated == (len(batch) if trace.repeats else 0), "nothing ever stops for a moment"
     return found
+
+
+def _again(repeats: Repeats | None) -> Again:
+    """Return what comes again as the sweep takes it; nothing without repeats."""
+    if repeats is None:
+        return 0, 0.0, np.zeros((0, 2))
+    return repeats.times, repeats.period_s, repeats.steady_s
 
 
 def _tasks(trace: Trace, energy_j: Floats) -> _Tasks:

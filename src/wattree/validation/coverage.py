@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattree.accounts.interval import DEVIATIONS, PROBABILITY
-from wattree.accounts.known import GENERIC, LEVELS, SOFTWARE, EvidenceClass, group_of
+from wattree.accounts.known import GENERIC, LEVELS, SOFTWARE, EvidenceClass, group_of, level_name
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
 from wattree.validation.left_out import PUBLISHED, LeftOutError, UnseenError, measured_by
@@ -30,23 +30,33 @@ _ROUNDS, _HALVINGS, _MOST = 12, 40, 2.0
 #: Classes with fewer rows take the spread of the class that they are nearest to.
 _LEAST_ROWS = 8
 _TIME = "step_time_s"
+#: Classes that no row is of.
+_BY_PUBLISHED = (".form.new", f".software.{GENERIC}")
 
 
 def deviation_of(each: UnseenError, spreads: Mapping[str, float]) -> float:
     """Return the standard deviation of a left-out row's prediction under residual `spreads`."""
     group = group_of(each.known.kind)
     own = [
-        part.share * math.hypot(part.spread, spreads.get(_level(group, each.levels.get(name)), 0.0))
+        part.share
+        * math.hypot(part.spread, spreads.get(level_name(group, each.levels.get(name)), 0.0))
         for name, part in each.parts.items()
     ]
     return math.hypot(*own, each.known.residual(spreads))
 
 
-def fitted_spreads(errors: Sequence[UnseenError]) -> dict[str, float]:
-    """Return class of evidence → residual spread of step times."""
+def fitted_spreads(
+    errors: Sequence[UnseenError], known: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return class of evidence → residual spread of step times.
+
+    Args:
+        errors: Of predictions.
+        known: Spreads of classes of which there are no errors.
+    """
     members = _members(errors)
     weights = _weights(errors)
-    spreads = dict.fromkeys(members, 0.05)
+    spreads = dict(known or {}) | dict.fromkeys(members, 0.05)
     for _ in range(_ROUNDS):
         for name, chosen in members.items():
             own = [errors[i] for i in chosen]
@@ -70,7 +80,7 @@ def _members(errors: Sequence[UnseenError]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for i, each in enumerate(errors):
         name = _class_of(each.known)
-        if each.hold_out != PUBLISHED or name.endswith((".form.new", f".software.{GENERIC}")):
+        if each.hold_out != PUBLISHED or name.endswith(_BY_PUBLISHED):
             found[name].append(i)
     return {name: rows for name, rows in found.items() if len(rows) >= _LEAST_ROWS}
 
@@ -78,20 +88,16 @@ def _members(errors: Sequence[UnseenError]) -> dict[str, list[int]]:
 def _class_of(known: EvidenceClass) -> str:
     """Return the class whose spread jobs of an evidence class determine."""
     classes = known.classes
-    in_turn = {
-        classes["form"]: known.form == "new",
-        f"{_TIME}.{group_of(known.kind)}.software.{GENERIC}": known.software == GENERIC,
-        _level(group_of(known.kind), known.level): known.level != LEVELS[0],
-        classes["software"]: known.software != "measured",
-        classes["size"]: known.size == "beyond",
-        classes["model"]: known.model == "new",
-        classes["kind"]: True,
-    }
-    return next(name for name, holds in in_turn.items() if holds)
-
-
-def _level(group: str, level: str | None) -> str:
-    return f"{_TIME}.{group}.level.{level}"
+    in_turn = (
+        (classes["form"], known.form == "new"),
+        (classes["software"], known.software == GENERIC),
+        (level_name(group_of(known.kind), known.level), known.level != LEVELS[0]),
+        (classes["software"], known.software != "measured"),
+        (classes["size"], known.size == "beyond"),
+        (classes["model"], known.model == "new"),
+        (classes["kind"], True),
+    )
+    return next(name for name, holds in in_turn if holds)
 
 
 def _weights(errors: Sequence[UnseenError]) -> Floats:
@@ -130,7 +136,7 @@ def _ordered(spreads: Mapping[str, float]) -> dict[str, float]:
     """
     found = dict(spreads)
     for group in ("language", "network"):
-        levels = [_level(group, level) for level in LEVELS]
+        levels = [level_name(group, level) for level in LEVELS]
         software = [f"{_TIME}.{group}.software.{known}" for known in SOFTWARE]
         for names in (levels, software):
             own = {0: 0.0} | {i: spreads[name] for i, name in enumerate(names) if name in spreads}
@@ -187,12 +193,10 @@ def strategy_pairs(errors: Sequence[LeftOutError]) -> list[tuple[float, float]]:
     )
 
 
-def _is_told(name: str, groups: Collection[str], *, has_published: bool) -> bool:
-    """Return whether errors of rows of such groups tell a spread; the others keep theirs."""
-    if name.endswith(f".software.{GENERIC}") and not has_published:
-        return False
-    others = {"language", "network"} - set(groups)
-    return not name.startswith(tuple(f"{_TIME}.{group}." for group in others))
+def _untold(name: str, groups: Collection[str]) -> bool:
+    """Return whether rows of such groups say nothing of a spread, which then stays as it is."""
+    others = tuple(f"{_TIME}.{group}." for group in {"language", "network"} - set(groups))
+    return name.endswith(_BY_PUBLISHED) or name.startswith(others)
 
 
 def with_residuals(
@@ -219,15 +223,8 @@ def with_residuals(
     spreads, rows = dict(calibration.residuals.spreads), dict(calibration.residuals.rows)
     if errors:
         groups = {group_of(each.known.kind) for each in errors}
-        found = fitted_spreads([*errors, *published])
-        spreads |= {
-            name: spread
-            for name, spread in found.items()
-            if _is_told(name, groups, has_published=bool(published))
-        }
-        for group in groups:  # what is kept is ordered, too
-            near, far = (f"{_TIME}.{group}.software.{known}" for known in SOFTWARE[1:])
-            spreads[far] = max(spreads.get(far, 0.0), spreads[near])
+        stay = {name: spread for name, spread in spreads.items() if _untold(name, groups)}
+        spreads |= fitted_spreads([*errors, *published], stay)
         pairs = strategy_pairs(errors)
         if len(pairs) >= _LEAST_ROWS:
             spreads[f"{_TIME}.pair"] = fitted_pair_spread(pairs)

@@ -115,8 +115,6 @@ def _error(
     row, facts = fitted.rows[index], fitted.facts[index]
     setting = row.setting(without)
     constants = constants_of(setting, row.expressed.job.cluster.node.device)
-    shares = {n: p.share for n, p in fitted.parts[index].items() if n in constants}
-    levels = constant_parts(shares, constants, facts.device, measured, without.residuals.spreads)
     unseen = unseen_error(
         math.log(row.estimate_s(without) / row.measured_s),
         facts,
@@ -125,6 +123,8 @@ def _error(
         measured,
         case=case,
     )
+    shares = {name: part.share for name, part in unseen.parts.items()}
+    levels = constant_parts(shares, constants, facts.device, measured, without.residuals.spreads)
     return LeftOutError(
         **{field.name: getattr(unseen, field.name) for field in fields(unseen)},
         row=row,
