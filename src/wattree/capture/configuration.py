@@ -72,6 +72,23 @@ def is_read(config: Mapping[str, Any]) -> bool:
     return not may_be_library_class(name)
 
 
+def with_known_type(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration of an unknown type with the type of its class, if a reader has that.
+
+    Repositories with code of their own often name a class of the library under another type:
+    `kimi_k2` is a `DeepseekV3ForCausalLM`.
+    """
+    model_type, classes = config.get("model_type"), config.get("architectures")
+    known = readable_model_types()
+    if not isinstance(model_type, str) or not isinstance(classes, list) or not classes:
+        return config
+    if model_type in known or model_type in library_model_types():
+        return config
+    named = str(classes[0]).partition("For")[0].lower()
+    found = next((each for each in known if each.replace("_", "") == named), model_type)
+    return {**config, "model_type": found}
+
+
 def captured_from_config(
     config: Mapping[str, Any],
     where: str,

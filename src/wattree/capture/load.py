@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
-from wattree.capture.configuration import model_from_config
+from wattree.capture.configuration import model_from_config, with_known_type
 from wattree.capture.library_types import FLOAT_TAG
 from wattree.errors import ModelError
 from wattree.files import exists, read_json
@@ -91,7 +91,7 @@ def _of_catalogue(
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """Return a parsed `config.json`.
+    """Return a parsed `config.json`, with the known type of its class where its own is unknown.
 
     Older releases of the library wrote infinities that JSON does not have: they come back as newer
     ones write them, `{"__float__": "Infinity"}`.
@@ -99,7 +99,10 @@ def read_config(file: Path) -> dict[str, Any]:
     Raises:
         JobError: The file cannot be read, or holds no JSON object.
     """
-    return read_json(file, limit_bytes=_CONFIG_LIMIT_BYTES, constant=lambda name: {FLOAT_TAG: name})
+    config = read_json(
+        file, limit_bytes=_CONFIG_LIMIT_BYTES, constant=lambda name: {FLOAT_TAG: name}
+    )
+    return with_known_type(config)
 
 
 def located_model(name: str, folder: Path) -> str:

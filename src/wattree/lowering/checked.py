@@ -90,7 +90,9 @@ def _parameters(model: ModelGraph) -> str:
 def _count(number: int) -> str:
     if number < 10**7:
         return f"{number:,}"
-    return f"{number / 1e6:.3g} million" if number < 999.5e6 else f"{number / 1e9:.3g} billion"
+    words = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
+    word, scale = next(each for each in words if number >= 0.9995 * each[1])
+    return f"{number / scale:.3g} {word}"
 
 
 def _work(setting: Setting) -> dict[str, str]:

@@ -174,6 +174,9 @@ class Emitter:
 
     def _walk_dim(self, loops: _Loops, label: str, leaves: Dim) -> list[tuple[Atom, _Loop, float]]:
         known = loops.of(label)
+        if label in loops.nest.opaque and any(self.atoms.size(leaf).batch for leaf in leaves):
+            # Rows of all samples in one: each rank picks from those of its own samples.
+            known = [loop for loop in loops.loops if loop.size.batch or loop.size.seq]
         if label in loops.nest.merged:
             size = sizes_product(self.atoms.size(leaf) for leaf in leaves)
             if not known:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from wattree.capture.record.fused import fused_operators
+from wattree.capture.record.private import conditions_hold
 from wattree.capture.record.regions import Regions
 from wattree.capture.record.tracker import TrackedRun, Tracker
 from wattree.capture.record.trees import tensors_in
@@ -45,6 +46,7 @@ def run_module(
     regions = Regions(tracker)
     with (
         _plain_kernels(attention),
+        conditions_hold(),
         fused_operators(attention=attention == "fused", recurrent=attention == "fused"),
         tracker,
         _paths(module, tracker),
