@@ -1,4 +1,4 @@
-"""Operators of library kernels: grouped matmuls of experts, selective scans."""
+"""Operators of library kernels: mixtures of experts, selective scans."""
 
 from __future__ import annotations
 
@@ -182,6 +182,47 @@ def _grouped(trace: NestTrace, operator: RecordedOperator) -> None:
     )
 
 
+def _dispatch(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add the way of tokens to their experts; where the rows of each end is known there."""
+    hidden, index = operator.inputs
+    rows, ends = operator.outputs
+    trace.add(
+        operator,
+        OperatorKind.PERMUTE,
+        "dispatch",
+        [(hidden, ["tokens", "hidden"]), (index, ["tokens", "choices"])],
+        [(rows, ["tokens", "choices", "hidden"]), (ends, [None])],
+        kernels=3,  # sort by expert, count, gather
+    )
+
+
+def _combine(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add the way back, and the weighted sum of what a token's experts have made."""
+    rows, weights, _ = operator.inputs
+    trace.add(
+        operator,
+        OperatorKind.PERMUTE,
+        "combine",
+        [(rows, ["tokens", "choices", "hidden"]), (weights, ["tokens", "choices"])],
+        [(operator.outputs[0], ["tokens", "hidden"])],
+        kernels=2,  # weigh, scatter-add
+    )
+
+
+def _expert_bias(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add the bias of each row's expert; the parameter holds those of all."""
+    rows, bias, _ = operator.inputs
+    labels: list[Label] = ["tokens", "choices", "out"]
+    trace.add(
+        operator,
+        OperatorKind.ELEMENTWISE,
+        "bias_add",
+        [(rows, labels), (bias, [None, "out"])],
+        [(operator.outputs[0], labels)],
+        stems={"out": "out"},
+    )
+
+
 LIBRARY: Mapping[str, Rule] = {
     "scanned_states": _states,
     "scan_product": _read_out,
@@ -189,4 +230,7 @@ LIBRARY: Mapping[str, Rule] = {
     "chunked_product": _chunked_product,
     "grouped_mm_fallback": _grouped,
     "_grouped_mm": _grouped,
+    "dispatch": _dispatch,
+    "combine": _combine,
+    "expert_bias": _expert_bias,
 }

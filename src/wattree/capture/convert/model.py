@@ -188,23 +188,25 @@ class _Assembly:
                 self.boundary_layout_of[seen.tensor] = f"{self.paths[place]}/{names[seen.tensor]}"
                 if not self.trace.tensors[seen.tensor].grad:
                     given[names[seen.tensor]] = None
-        operators = []
+        made = []
         for at, (nest, path) in enumerate(zip(nests, paths, strict=True)):
             saved = tuple(
                 dict.fromkeys(names[t] for t in self.saved_by.get(run.start + at, ()) if t in names)
             )
-            operators.append(
+            made.append(
                 self.emitter.operator(nest, path, names, self._parameters(nest, place), saved)
             )
         if unread := self.unread.get(place):
-            operators[0] = _holding(operators[0], unread)
+            made[0] = _holding(made[0], unread)
         outputs = [names[tensor] for tensor in self.leaving[place]]
+        operators = with_experts(made)
+        left = {o.tensor for each in operators for o in (*each.inputs, *each.outputs)}
         return Block(
             name=run.path,
-            operators=with_experts(operators),
+            operators=operators,
             inputs=tuple(inputs),
             output=outputs[0] if outputs else None,
-            given=tuple(given),
+            given=tuple(name for name in given if name in left),
             carried=tuple(outputs[1:]),
         )
 

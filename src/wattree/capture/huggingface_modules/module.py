@@ -18,7 +18,7 @@ from wattree.capture.huggingface_modules.classes import (
 )
 from wattree.capture.huggingface_modules.experts import (
     count_grouped_matmuls,
-    grouped_matmuls,
+    routed_experts,
 )
 from wattree.capture.huggingface_modules.inputs import (
     InputSizes,
@@ -184,7 +184,7 @@ def _return_main_output(module: nn.Module, *, loss: bool) -> None:
 
     def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
         kwargs = {key: _of_width(value, module) for key, value in kwargs.items()}
-        with offline(), fused_scans(module), grouped_matmuls():
+        with offline(), fused_scans(module), routed_experts():
             out = original(*args, **kwargs)
         found = getattr(out, "loss", None) if loss else None
         return found if found is not None else _main_output(out)

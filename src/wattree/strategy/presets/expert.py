@@ -7,7 +7,7 @@ own share of the positions; otherwise each expert is split like a dense layer.
 
 from __future__ import annotations
 
-from wattree.graph import ModelGraph
+from wattree.graph import ModelGraph, OperatorKind
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import layer_patterns, operator_patterns
 from wattree.strategy.tree import StrategyTree, TreeNode
@@ -41,5 +41,7 @@ def _by_dims(model: ModelGraph) -> StrategyTree:
     Tokens change ranks where a tensor without a split by experts meets one with it.
     """
     inner = TreeNode(compute={"batch": ("dp", "fsdp"), "expert": ("ep",)})
-    paths = operator_patterns(model, lambda operator: operator.has_dim("expert"))
+    paths = operator_patterns(
+        model, lambda each: each.has_dim("expert") and each.kind is not OperatorKind.PERMUTE
+    )
     return StrategyTree(nodes={path: inner for path, _ in paths})
