@@ -18,13 +18,19 @@ from wattree.lowering.host_stretch import stretch_to_host
 from wattree.lowering.matmul_costs import is_quantized
 from wattree.lowering.memory_tier_access import stored_whole, tier2_accesses, tier2_saved_rows
 from wattree.lowering.phase_costs import PhaseCosts, phase_costs
-from wattree.lowering.program import BlockProgram, ComputeInstruction, Instruction, Scale
+from wattree.lowering.program import (
+    BlockProgram,
+    ComputeInstruction,
+    Instruction,
+    SavedTensor,
+    Scale,
+)
 
 #: Of an element that matmuls in 16 bits read as it is.
 _NARROW_BYTES = 2.0
 _FULL_BYTES = 4.0
-#: Outputs of experts: saved for the weighting, unless weights are applied before.
-_WEIGHED = "moe.experts.down"
+#: Outputs of experts are saved for the weighting, unless weights are applied before.
+_EXPERTS, _WEIGHING = "expert", "combine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +171,17 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
             width = 0.0
         elif tensor.mask_bytes > 0:
             width = tensor.mask_bytes
-        elif software.weighs_activations and tensor.name == _WEIGHED:
+        elif software.weighs_activations and _is_weighed(tensor):
             width = 0.0
         elif quantized:
             width = _quantized_width(tensor.savers, quantized, rates)
         rows[index] = scale.value(tensor.size) * width
     return rows
+
+
+def _is_weighed(tensor: SavedTensor) -> bool:
+    """Return whether a tensor is what experts made, saved for the sum over those of a token."""
+    return _EXPERTS in tensor.name and tensor.consumer.rpartition(".")[2] == _WEIGHING
 
 
 def _score_bytes(kind: str, rates: Rates, software: Software) -> float:
