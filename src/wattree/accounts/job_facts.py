@@ -12,7 +12,7 @@ def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
     """Return what the class of evidence of a job follows from."""
     language = "experts" if setting.has_experts else "language"
     return JobFacts(
-        kind=language if setting.model.own_family else "network",
+        kind=language if setting.model.language else "network",
         form=_form(setting),
         vocabulary=float(setting.model.vocabulary),
         software=setting.software.name,
@@ -27,7 +27,7 @@ def _form(setting: Setting) -> str:
     source = setting.job.model
     if source.lora is not None or source.freeze:
         return "part"
-    if not setting.model.own_family:
+    if not setting.model.language:
         return "network"
     operators = (each for block in setting.model.blocks.values() for each in block.operators)
     causal = [each.mask.causal for each in operators if each.mask is not None]

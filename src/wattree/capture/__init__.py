@@ -14,7 +14,7 @@ from wattree.capture.huggingface import (
     transformer_from_config,
 )
 from wattree.capture.known_sizes import known_by_sizes
-from wattree.capture.load import load_model, located_model
+from wattree.capture.load import load_model, located_model, names_language_model
 from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
 from wattree.capture.module import (
     DENSE_TABLES,
@@ -57,6 +57,7 @@ __all__ = [
     "model_names",
     "module_graph",
     "module_rows",
+    "names_language_model",
     "operator_flop",
     "prefill_graph",
     "readable_model_types",

@@ -17,8 +17,10 @@ from wattree.capture.library_types import (
 from wattree.errors import check_packages
 from wattree.graph import ModelGraph
 
+#: How classes of language models end, and those of models that get something besides tokens.
+_CAUSAL, _CONDITIONAL = "ForCausalLM", "ForConditionalGeneration"
 #: How classes end that the families' readers know.
-_READ_HEADS: Final = ("ForCausalLM", "ForConditionalGeneration", "ForMaskedLM", "ForPreTraining")
+_READ_HEADS: Final = (_CAUSAL, _CONDITIONAL, "ForMaskedLM", "ForPreTraining")
 
 
 def model_from_config(
@@ -56,9 +58,27 @@ def model_from_config(
     if not capture and (not isinstance(model_type, str) or is_read(config)):
         return transformer_from_config(config, where, name=name, sources=sources)
     graph = captured_from_config(config, where, sequence=sequence, normal=normal, narrow=narrow)
+    vocabulary = config.get("vocab_size")
     return replace(
-        graph, name=name or where, architecture=str(model_type), sources=(*sources, *graph.sources)
+        graph,
+        name=name or where,
+        architecture=str(model_type),
+        sources=(*sources, *graph.sources),
+        language=is_language(config),
+        vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
     )
+
+
+def is_language(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration is that of a language model, with images or without.
+
+    Those with images are captured on tokens alone.
+    """
+    if is_read(config):
+        return True
+    classes = config.get("architectures")
+    name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    return name.endswith(_CAUSAL) or (name.endswith(_CONDITIONAL) and "text_config" in config)
 
 
 def is_read(config: Mapping[str, Any]) -> bool:

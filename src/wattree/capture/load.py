@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
-from wattree.capture.configuration import model_from_config, with_known_type
+from wattree.capture.configuration import is_language, model_from_config, with_known_type
 from wattree.capture.library_types import FLOAT_TAG
 from wattree.errors import ModelError
 from wattree.files import exists, read_json
@@ -57,8 +57,7 @@ def load_model(
         )
     if _is_path(name_or_path):
         _refuse(arguments, text)
-        path = Path(text)
-        file = path / "config.json" if path.is_dir() else path
+        file = _config_file(Path(text))
         config = read_config(file)
         return model_from_config(
             config, str(file), sequence=sequence, capture=capture, normal=normal, narrow=narrow
@@ -90,6 +89,14 @@ def _of_catalogue(
     )
 
 
+def names_language_model(name_or_path: str) -> bool:
+    """Return whether a name of the catalog, or a file or folder, is that of a language model."""
+    if _is_path(name_or_path):
+        return is_language(read_config(_config_file(Path(name_or_path))))
+    config = catalog_entry(name_or_path).config
+    return config is not None and is_language(config)
+
+
 def read_config(file: Path) -> dict[str, Any]:
     """Return a parsed `config.json`, with the known type of its class where its own is unknown.
 
@@ -118,7 +125,11 @@ def located_model(name: str, folder: Path) -> str:
     path = folder / name
     if is_model_name(name) or not exists(path):
         return name
-    return str(path / "config.json" if path.is_dir() else path)
+    return str(_config_file(path))
+
+
+def _config_file(path: Path) -> Path:
+    return path / "config.json" if path.is_dir() else path
 
 
 def _refuse(arguments: Mapping[str, Any] | None, name: str) -> None:

@@ -51,6 +51,7 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
         add("head", head)
     return ModelGraph(
         own_family=True,
+        language=True,
         stepwise_attention=shape.stepwise_attention,
         casts_softmax=shape.casts_softmax,
         drops_scores=shape.attention_dropout > 0.0 and not shape.attention_sinks,

@@ -234,15 +234,15 @@ SOFTWARE: Mapping[str, Software] = {
 }
 
 
-def software_family(name: str, *, own_family: bool = True) -> Software:
+def software_family(name: str, *, language: bool = True) -> Software:
     """Return the family called `name`; raise `UnknownNameError` if there is none.
 
     Args:
         name: Its name, or `AUTO_SOFTWARE` for the one that users of such a model would take.
-        own_family: The model is a language model of the catalog's kind, not a captured one.
+        language: The model is a language model.
     """
     if name == AUTO_SOFTWARE:
-        name = "megatron-core" if own_family else "pytorch"
+        name = "megatron-core" if language else "pytorch"
     if name not in SOFTWARE:
         raise UnknownNameError(kind="software family", name=name, known=SOFTWARE)
     return SOFTWARE[name]

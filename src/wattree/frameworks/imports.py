@@ -175,5 +175,5 @@ def _strategy(job: Job) -> dict[str, Any]:
     """Return the strategy in the one form of all that mean the same."""
     assert isinstance(job.strategy, StrategyOptions)
     model = model_of(job)
-    software = software_family(job.software, own_family=model.own_family).with_traits(job.traits)
+    software = software_family(job.software, language=model.language).with_traits(job.traits)
     return describe_options(normal_options(job.strategy, software, model))

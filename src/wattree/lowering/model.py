@@ -10,6 +10,7 @@ from wattree.capture import (
     load_model,
     located_model,
     module_graph,
+    names_language_model,
     transformer_from_mapping,
 )
 from wattree.capture.adapters import freeze, with_lora
@@ -90,7 +91,11 @@ def _has_attention(model: ModelGraph) -> bool:
 def _built(job: Job) -> ModelGraph:
     source, data = job.model, job.data
     sequence = data.sequence_length if data.has_sequence else None
-    software = software_family(job.software, own_family=False).with_traits(job.traits)
+    # One with a slash has been made a path when the job was read.
+    name = source.name or ""
+    name = name if not name or "/" in name else located_model(name, source.folder)
+    language = bool(name) and names_language_model(name)
+    software = software_family(job.software, language=language).with_traits(job.traits)
     # Operators written out by hand run kernel by kernel.
     normal = software.compiled or not software.library_kernels
     if source.transformer is not None:
@@ -100,11 +105,8 @@ def _built(job: Job) -> ModelGraph:
     elif source.module is not None:
         graph = module_graph(source.module, sequence=sequence, normal=normal)
     else:
-        assert source.name is not None
-        name = source.name
-        # One with a slash has been made a path when the job was read.
         graph = load_model(
-            name if "/" in name else located_model(name, source.folder),
+            name,
             arguments=source.arguments,
             sequence=sequence,
             capture=source.capture,

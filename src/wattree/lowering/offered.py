@@ -15,7 +15,7 @@ def model_offer(software: str, model: ModelGraph, cluster: Cluster) -> Offer | N
     if offer is None:
         return None
     conditions = {cluster.node.device.kind}
-    if model.own_family and has_experts(model):
+    if has_experts(model):
         conditions.add(EXPERTS)
     return offer.narrowed(
         architecture=model.architecture, absent=library_lacks(model), conditions=conditions

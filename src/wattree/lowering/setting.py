@@ -196,7 +196,7 @@ def setting_of(
 
 def _software_of(job: Job, model: ModelGraph) -> Software:
     """Return the defaults of a job's software, with the traits that the job states."""
-    software = software_family(job.software, own_family=model.own_family)
+    software = software_family(job.software, language=model.language)
     if job.workload is not WorkloadKind.TRAIN:
         software = replace(software, **_LOADED)
     by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
