@@ -20,6 +20,7 @@ from wattree.capture import (
     transformer_from_config,
     transformer_from_mapping,
 )
+from wattree.capture.load import read_config
 from wattree.errors import ModelError, WattreeError
 
 LLAMA = dict(catalog_entry("llama-3.1-8b").config)
@@ -181,6 +182,28 @@ def test_an_unknown_model_type_suggests_the_nearest() -> None:
         ModelError, match=r"unknown model_type 'lama'; did you mean 'llama'\? known"
     ):
         transformer_from_config({"model_type": "lama"}, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name", "expected"),
+    [
+        ("kimi_k2", "DeepseekV3ForCausalLM", "deepseek_v3"),  # a repository's own name
+        ("kimi_k2", "KimiForCausalLM", None),
+        ("lama", "LlamaModel", None),  # a slip
+        ("mamba", "LlamaForCausalLM", "mamba"),  # the library's
+    ],
+)
+def test_an_unknown_type_is_that_of_its_class(
+    tmp_path: Path, model_type: str, name: str, expected: str | None
+) -> None:
+    """Published files call a class of the library their own, and give code that is never run."""
+    file = tmp_path / "config.json"
+    own = {"AutoModelForCausalLM": "modeling_own.Own"}
+    file.write_text(
+        json.dumps({"model_type": model_type, "architectures": [name], "auto_map": own})
+    )
+
+    assert read_config(file)["model_type"] == (expected or model_type)
 
 
 @pytest.mark.parametrize(

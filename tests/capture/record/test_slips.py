@@ -189,6 +189,18 @@ def test_rows_of_a_router_are_spread_evenly(
     assert any(f"evenly over its {experts} entries" in told for told in made.warnings)
 
 
+def test_conditions_on_values_are_taken_as_met() -> None:
+    """They decide nothing but whether the module stops; compilers assume them, too."""
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        torch._check_tensor_all(x < 100.0)
+        return self.a(x)
+
+    made = capture_module(one(forward), inputs=["float32[batch, 8]"])
+
+    assert made.how == "fake tensors"
+
+
 def test_work_that_follows_values_is_refused_as_that() -> None:
     """Where no top-k decides, nothing can be spread; a loop over samples is but one cause."""
 
