@@ -13,6 +13,7 @@ from torch import nn
 
 from wattree.capture import load_model, with_lora
 from wattree.capture.convert import model_graph
+from wattree.capture.linear_layers import layer_targets
 from wattree.capture.record import record
 from wattree.errors import ModelError
 from wattree.graph import ModelGraph
@@ -77,6 +78,17 @@ def test_a_target_is_what_the_module_is_called(target: str, trained: int) -> Non
     found = with_lora(graph(), rank=RANK, targets=[target])
 
     assert (found.trainable_parameters, found.warnings) == (trained, graph().warnings)
+
+
+@pytest.mark.parametrize("normal", [False, True])
+def test_the_usual_targets_are_the_projections_around_attention(*, normal: bool) -> None:
+    """Also where modules have names of their own."""
+    given = graph(normal=normal)
+    before, after = (layer_targets(given, [t])[0] for t in ("attention.qkv", "attention.out"))
+
+    joined = "attention.q_proj+k_proj+v_proj"
+    names = [joined] if normal else [f"attention.{each}_proj" for each in "qkv"]
+    assert (list(before), list(after)) == (names, ["attention.out"])
 
 
 def test_layers_that_differ_in_their_targets_become_blocks_of_their_own() -> None:

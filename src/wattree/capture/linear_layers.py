@@ -24,6 +24,8 @@ ALL_LINEAR: Final = "all-linear"
 LIBRARY_MODULES: Final[Mapping[str, Mapping[str, list[str]]]] = read_yaml(
     Path(__file__).with_name("library_modules.yaml")
 )
+#: Projections before and after attention, as our own families call them.
+_BEFORE, _AFTER = "attention.qkv", "attention.out"
 #: A matmul in layers that is no linear layer of the library's modules.
 _ROUTER: Final = "moe.router"
 
@@ -54,7 +56,8 @@ def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[tuple[str,
     """Return patterns of operators, and what was assumed, in words.
 
     `ALL_LINEAR` stands for what it is in this model, and a name that the transformers library has
-    for a module of it, such as `q_proj`, for the operator that computes the module.
+    for a module of it, such as `q_proj`, for the operator that computes the module. In captured
+    models the names of projections around attention stand for those of its module.
 
     Args:
         graph: The model.
@@ -71,7 +74,7 @@ def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[tuple[str,
     found: dict[str, None] = {}
     named: dict[str, list[str]] = {}  # operator → its modules that are named
     for target in targets:
-        paths = linear if target == ALL_LINEAR else []
+        paths = linear if target == ALL_LINEAR else _around_attention(target, graph)
         for path, modules in computed.items():
             if some := [module for module in modules if _is_module(target, module)]:
                 named.setdefault(path, []).extend(some)
@@ -83,6 +86,22 @@ def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[tuple[str,
         for path, some in partly.items()
     ]
     return tuple(found), said
+
+
+def _around_attention(target: str, graph: ModelGraph) -> list[str]:
+    """Return the projections of a captured model that our own name of them stands for."""
+    if graph.own_family or target not in (_BEFORE, _AFTER):
+        return []
+    found: dict[str, None] = {}
+    for name in _layers(graph):
+        operators = graph.blocks[name].operators
+        for place, core in enumerate(operators):
+            module = core.path.rpartition(".")[0]
+            if core.kind is OperatorKind.ATTENTION and module:
+                side = operators[:place] if target == _BEFORE else operators[place:]
+                inside = (each for each in side if each.path.startswith(f"{module}."))
+                found |= {each.path: None for each in inside if _is_linear(each)}
+    return list(found)
 
 
 def _is_module(target: str, module: str) -> bool:
