@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from wattree.graph import (
     BlockInstance,
@@ -77,12 +78,19 @@ def operator_patterns(
     matches: dict[str, bool] = {}
     first: dict[str, Operator] = {}
     paths: dict[str, list[tuple[str, Operator]]] = {}
-    for instance, operator in _operators(model):
-        pattern = f"{_general(instance.path)}.{operator.path}"
-        path = f"{instance.path}.{operator.path}"
-        is_chosen = chosen(operator) and (named is None or named(path, operator))
-        matches[pattern] = matches.get(pattern, True) and is_chosen
-        if is_chosen:
+    everywhere = {
+        name: [(operator, chosen(operator)) for operator in block.operators]
+        for name, block in model.blocks.items()
+    }
+    for instance in model.instances:
+        general = _general(instance.path)
+        for operator, is_chosen in everywhere[instance.block]:
+            pattern = f"{general}.{operator.path}"
+            path = f"{instance.path}.{operator.path}"
+            if not is_chosen or not (named is None or named(path, operator)):
+                matches[pattern] = False
+                continue
+            matches.setdefault(pattern, True)
             first.setdefault(pattern, operator)
             paths.setdefault(pattern, []).append((path, operator))
     found: list[tuple[str, Operator]] = []
@@ -251,5 +259,6 @@ def _operators(model: ModelGraph) -> Iterator[tuple[BlockInstance, Operator]]:
             yield instance, operator
 
 
+@lru_cache(maxsize=4096)
 def _general(path: str) -> str:
     return ".".join("*" if segment.isdigit() else segment for segment in path.split("."))
