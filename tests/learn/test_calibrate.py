@@ -84,6 +84,17 @@ def test_other_software_and_devices_stay(tmp_path: Path) -> None:
     )
 
 
+def test_waiting_for_launches_is_learned_as_such(tmp_path: Path) -> None:
+    """Where the host waits for every kernel, a slow run tells of these waits, too."""
+    waiting = job(tmp_path / "waiting.yaml", traits={"launch_blocking": True})
+    mine = calibrated(waiting, tmp_path / "mine.yaml", 1.15)
+
+    name = "general.blocking_launch_s"
+    waits = [load_calibration(path).constants[name].value for path in (mine, None)]
+    assert 1.02 < waits[0] / waits[1] < 1.5
+    assert 1.05 < step_s(waiting, mine)[0] / step_s(waiting)[0] < 1.16
+
+
 def test_several_runs_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A list of runs; two of one job count as their mean."""
     job(tmp_path / "one.yaml")

@@ -22,6 +22,7 @@ from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
+from wattree.cost.calibration import BLOCKING_LAUNCH
 from wattree.cost.observations import Observation, remaining_uncertainty
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device
@@ -70,6 +71,9 @@ def constants_of(
     steps = (of_family("written_out"), calibration.found("general.written_out_rate"))
     loader = setting.job.data.loader
     staged = loader is not None and not loader.pinned
+    launch = of_family(setting.software.launch_item)
+    if setting.software.launch_blocking:  # waiting for each kernel takes many times its launch
+        launch = calibration.found(BLOCKING_LAUNCH)
     staging = calibration.found("general.staging_bytes_per_s") if staged else None
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor),
@@ -83,7 +87,7 @@ def constants_of(
         names.LINKS: (of_device("bus_efficiency"),),
         names.NETWORK: (learned("network_efficiency"),),
         names.EXPERTS: (learned("moe_exchange_factor"),),
-        names.HOST: (of_family(setting.software.launch_item),),
+        names.HOST: (launch,),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family("step_overhead_s"),),
         names.LOADING: (staging,),

@@ -23,6 +23,8 @@ from wattree.hardware import Device, Precision
 
 #: Board power over 16-bit peak of the boards behind the shares of products at a level. [J/FLOP]
 BOARD_ITEM = "board_j_per_flop"
+#: What each launch adds where the host waits for its kernel.
+BLOCKING_LAUNCH = "general.blocking_launch_s"
 
 #: Constants that only devices have on which `wattree profile` timed things; `cost.rates` says what
 #: is done without them.

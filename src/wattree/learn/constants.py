@@ -9,7 +9,7 @@ from dataclasses import replace
 from wattree.accounts import shares as names
 from wattree.accounts.interval import RESIDUAL
 from wattree.cost import Calibration, Constant
-from wattree.cost.calibration import LEARNED_ITEMS
+from wattree.cost.calibration import BLOCKING_LAUNCH, LEARNED_ITEMS
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device, Precision
 from wattree.lowering.setting import Setting
@@ -113,6 +113,8 @@ def _places(
         for item in own.get(name, ()):
             if base.own(device, item, 0.0) > 0:
                 yield f"device.{device.name}.{item}", sign
+    if name == names.HOST and setting.software.launch_blocking:
+        yield BLOCKING_LAUNCH, 1.0
     own_item = setting.software.launch_item if name == names.HOST else _FAMILY.get(name)
     if own_item is not None:
         yield f"family.{setting.software.name}.{own_item}", 1.0
@@ -121,6 +123,8 @@ def _places(
 def _value(base: Calibration, device: Device, software: str, place: str) -> tuple[float, Constant]:
     """Return the value of a constant before it moves, for this exact device, and its source."""
     scope, _, rest = place.partition(".")
+    if place == BLOCKING_LAUNCH:
+        return base.constants[place].value, base.constants[place]
     if scope == "family":
         item = rest.removeprefix(f"{software}.")
         held = base.found(f"family.{software}.{item}", f"pooled.{item}")

@@ -22,6 +22,7 @@ from wattree.arrays import Flags, Floats
 from wattree.closed_form.expressible import is_expressible
 from wattree.closed_form.strategies import Screened, screened
 from wattree.cost import Calibration, software_family
+from wattree.cost.calibration import BLOCKING_LAUNCH
 from wattree.predict import Degrees, Setting, predicted
 from wattree.strategy import StrategyOptions
 from wattree.validation.express import Expressed
@@ -237,7 +238,7 @@ def _touches(name: str, row: FitRow) -> bool:
         return rest.startswith(f"{scopes[scope]}.")
     if name == "general.replicate_s":
         return isinstance(job.strategy, StrategyOptions) and job.strategy.parallelism.single_process
-    if name == "general.blocking_launch_s":
+    if name == BLOCKING_LAUNCH:
         return software_family(job.software).with_traits(job.traits).launch_blocking
     return bool(row.expressed.row.n_experts) or ".moe_" not in name
 
