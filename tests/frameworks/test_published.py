@@ -58,7 +58,7 @@ def test_a_recipe_of_no_known_model_is_refused(tmp_path: Path) -> None:
     [
         ("torchtitan", "float8", "rowwise", "recipe rowwise is taken as one scale per tensor"),
         ("torchtitan", "seq", 262144, "262144 positions instead of the model's 131072"),
-        ("megatron-bridge", "release", "26.08", "attention is counted with operands of 16 bits"),
+        ("megatron-bridge", "release", "26.08", "attention has the rates of 16 bits"),
     ],
 )
 def test_what_a_job_cannot_say_is_assumed(

@@ -58,7 +58,8 @@ def self_attention(
         operators += _qk_norms(shape, sizes, seq=seq)
         q, kv = "q_normed", "kv_normed"
     if shape.positions == "rotary":
-        function = "rotary_concatenated" if shape.concatenated_rotary else "rotary"
+        function = f"rotary{'_scaled' * shape.scaled_rotary}"
+        function += "_concatenated" * shape.concatenated_rotary
         operators.append(_rotary(sizes, function, q=q, kv=kv, seq=seq))
         q, kv = "q_rotated", "kv_rotated"
     scores: tuple[str, ...] = ()

@@ -89,6 +89,7 @@ class TransformerShape:
         stepwise_attention: It does not run on PyTorch's SDPA, and keeps all scores.
         casts_softmax: Where it does so, its softmax of 16-bit scores is in fp32.
         concatenated_rotary: Its rotations end in a concatenation, as partial ones do.
+        scaled_rotary: They also scale queries and keys, as YaRN's do.
         qkv_bias, attention_out_bias, mlp_bias, head_bias: Linear layers that have a bias.
         positions: See `CHOICES`.
         max_positions: Longest sequence; 0: unlimited.
@@ -154,6 +155,7 @@ class TransformerShape:
     stepwise_attention: bool = False
     casts_softmax: bool = True
     concatenated_rotary: bool = False
+    scaled_rotary: bool = False
     qkv_bias: bool = False
     attention_out_bias: bool = False
     mlp_bias: bool = False

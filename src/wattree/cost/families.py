@@ -55,8 +55,13 @@ _FUSING: dict[str, Any] = {
     "fused_optimizer": True,
 }
 
-#: `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
-_MEGATRON: dict[str, Any] = {"broadcasts_data": True}
+_MEGATRON: dict[str, Any] = {
+    # `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
+    "broadcasts_data": True,
+    # `apply_rotary_pos_emb` leaves Transformer Engine's kernel where `mscale` is not 1, and
+    # `weighted_bias_quick_geglu_impl` clamps before its own (Megatron-Core 0.15 to 0.19).
+    "fuses_variants": False,
+}
 
 #: When the compiled loss of a family came (torchtitan: pull request 1033).
 COMPILED_LOSS_SINCE: Mapping[str, str] = {"torchtitan": "2025-04"}

@@ -34,6 +34,10 @@ class Software:
         fused_attention: Attention in one kernel; otherwise the score matrix goes through memory.
         attention_kernels: Generation of the fused kernels: `ampere` (FlashAttention 2), `native`.
         context_kernels: The same where context parallelism splits sequences.
+        quantized_attention: Attention reads 8-bit operands, where products do. Its rates are those
+            of 16 bits, but backward computes all causal scores, whatever the window.
+        fuses_variants: Its kernels of rotations can scale what they rotate (YaRN) and those of
+            gates clamp what they read; otherwise such rotations and clamps are steps of PyTorch.
         compiled: Elementwise chains fused by a compiler.
         written_out: Norms without means, gates, GPT-2's GELU, rotations and casts of fp32
             parameters are steps in Python that each keep their result; with `compiled` not.
@@ -65,14 +69,15 @@ class Software:
         moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
             time and the host waits for them; otherwise tokens above a capacity are dropped.
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
-            an all-to-all) or `hybridep` (permutation and exchange in one kernel). Recorded, not
-            modeled yet.
+            an all-to-all) or `hybridep` (permutation and exchange in one kernel, which takes
+            weights of routing in fp32 alone). Its exchange is not modeled yet.
         moe_overlap: The exchange hides behind the compute of another micro-batch. Recorded, not
             modeled yet.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast
             (Transformer Engine); otherwise at the width of activations, and are cast again.
         weighs_activations: Weights of routing are multiplied into what experts compute before
-            their last product, whose output then need not wait for backward.
+            their last product, whose output then need not wait for backward; a bias of that
+            product is weighted and added after it, expert by expert, in steps of PyTorch.
         moe_fused_experts: Products, activation and quantization of all local experts in one
             kernel.
         cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
@@ -113,6 +118,8 @@ class Software:
     fused_attention: bool = True
     attention_kernels: str = "native"
     context_kernels: str = "native"
+    quantized_attention: bool = False
+    fuses_variants: bool = True
     compiled: bool = False
     written_out: bool = False
     library_modules: bool = False

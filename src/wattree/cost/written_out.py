@@ -72,14 +72,44 @@ _STEPS: Mapping[str, Steps] = {
         under_autocast=1.9,
     ),
 }
+#: Clamps of both halves and their concatenation, before the kernel of the gate; backward compares,
+#: selects and concatenates.
+_CLAMPS = Steps(forward_bytes=16 / 3, backward_bytes=10.0, forward_kernels=3, backward_kernels=9)
+#: How names of functions with such variants end, and begin.
+CLAMPED_GATE, _SCALED_ROTARY = "_clamped_gate", "rotary_scaled"
 _GATE = Steps(forward_bytes=10 / 3, backward_bytes=6.0, forward_kernels=2, backward_kernels=3)
 
 
 def steps_of(function: str) -> Steps | None:
     """Return the steps of a function, as an operator names it; None where it is one kernel."""
-    return _STEPS.get(function.removesuffix("_concatenated")) or (
-        _GATE if function.endswith("_gate") else None
-    )
+    name = function.removesuffix("_concatenated").removesuffix("_scaled")
+    return _STEPS.get(name) or (_GATE if function.endswith("_gate") else None)
+
+
+def steps_of_variant(function: str, software: Software) -> tuple[float, Steps] | None:
+    """Return what is left of one kernel, and the steps next to it, where it lacks a variant.
+
+    None where one kernel does all.
+    """
+    if software.fuses_variants:
+        return None
+    if function.startswith(_SCALED_ROTARY):
+        return 0.0, _STEPS["rotary"]
+    is_clamped = function.endswith(CLAMPED_GATE) and not software.moe_fused_experts
+    return (1.0, _CLAMPS) if is_clamped else None
+
+
+def weighted_bias_bytes(*, element_bytes: float, weight_bytes: float, backward: bool) -> float:
+    """Return the traffic by output of experts of a bias that is weighted and then added. [B]
+
+    Forward multiplies the bias by the weights of its tokens, adds that, and concatenates experts;
+    backward multiplies the gradient by both, sums both results, and concatenates. Wider weights
+    make all of it as wide, with casts of the results.
+    """
+    casts = element_bytes + weight_bytes if weight_bytes > element_bytes else 0.0
+    if backward:
+        return 2.0 * element_bytes + 6.0 * weight_bytes + 2.0 * casts
+    return element_bytes + 5.0 * weight_bytes + casts
 
 
 def launches(

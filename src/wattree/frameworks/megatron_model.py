@@ -35,7 +35,7 @@ _LATENT: Final = {
     "v_head_dim": "v_head_dim",
 }
 _NORMS: Final = {"rms": "RMSNorm", "layer": "LayerNorm"}
-#: Other rotations, which cost as much.
+#: Other rotations. YaRN's also scale.
 _ROTARY: Final = {"yarn": "rotary", "mrope": "rotary"}
 _POSITIONS: Final = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
 #: Fields that no step depends on, that others say, or that are of the library's way to write it.
@@ -65,7 +65,9 @@ def model_arguments(shape: TransformerShape) -> dict[str, Any]:
     found |= {
         "swiglu": shape.gated,
         "normalization": _NORMS.get(shape.norm, "LayerNorm"),
-        "position_embedding_type": _POSITIONS.get(shape.positions, "none"),
+        "position_embedding_type": (
+            "yarn" if shape.scaled_rotary else _POSITIONS.get(shape.positions, "none")
+        ),
         "untie_embeddings_and_output_weights": not shape.tied_embedding,
         "disable_bias_linear": not has_all,
         "add_qkv_bias": shape.qkv_bias and not has_all,
@@ -165,6 +167,7 @@ def _latent_block(settings: Settings) -> dict[str, Any]:
 def _details(settings: Settings, sequence: int) -> dict[str, Any]:
     gated = settings.flag("swiglu") or settings.flag("quick_geglu")
     is_latent = settings.flag("multi_latent_attention")
+    is_clamped = settings.number("activation_func_clamp_value", 0.0) > 0.0
     positions = settings.choice(
         "position_embedding_type",
         "rope" if settings.flag("use_rotary_position_embeddings") else "learned_absolute",
@@ -176,11 +179,12 @@ def _details(settings: Settings, sequence: int) -> dict[str, Any]:
     longest = settings.count("max_position_embeddings", sequence)
     found: dict[str, Any] = {
         "gated": gated,
-        "activation": "silu" if gated else "gelu",
+        "activation": ("silu_clamped" if is_clamped else "silu") if gated else "gelu",
         "norm": settings.choice(
             "normalization", "LayerNorm", {word: meaning for meaning, word in _NORMS.items()}
         ),
         "positions": positions,
+        "scaled_rotary": settings.text("position_embedding_type") == "yarn" and not is_latent,
         "tied_embedding": not settings.flag("untie_embeddings_and_output_weights"),
         "qkv_bias": has_bias or settings.flag("add_qkv_bias"),
         "attention_out_bias": has_bias,

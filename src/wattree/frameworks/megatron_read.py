@@ -73,7 +73,8 @@ def read_traits(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
         what = "the step is" if whole else "kernels of layers are"
         settings.assume(f"cuda_graph_impl {graphs}: {what} replayed from graphs")
     if settings.flag("fp8_dot_product_attention"):
-        settings.assume("fp8_dot_product_attention: attention is counted with operands of 16 bits")
+        traits["quantized_attention"] = True
+        settings.assume("fp8_dot_product_attention: attention has the rates of 16 bits")
     if settings.count("mtp_num_layers", 0, least=0):
         settings.assume("mtp_num_layers: layers that predict further tokens are left out")
     of_experts = _expert_traits(settings)

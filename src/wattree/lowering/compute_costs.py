@@ -7,7 +7,7 @@ import numpy as np
 from wattree.arrays import Floats
 from wattree.cost import Software
 from wattree.cost.rates import Rates
-from wattree.cost.written_out import steps_of
+from wattree.cost.written_out import Steps, steps_of, steps_of_variant
 from wattree.graph import OperatorKind
 from wattree.lowering.attention_costs import attention_costs
 from wattree.lowering.matmul_costs import matmul_costs
@@ -73,12 +73,13 @@ def _costs(
         InstructionPhase.INPUT_GRADIENT,
         InstructionPhase.WEIGHT_GRADIENT,
     }
-    if rates.written_out and (steps := steps_of(instruction.function)) is not None:
+    if (written := _steps(instruction, rates, software)) is not None:
+        fused, share, steps = written
         moved = np.add.reduce(sizes) * rates.element_bytes
-        once = moved * rates.elementwise_factor * (1.0 - rates.written_out)
+        once = moved * rates.elementwise_factor * fused
         once = once * (_BACKWARD_TRAFFIC if backward else 1.0)
         each = moved * (steps.backward_bytes if backward else steps.forward_bytes) / _HALF_BYTES
-        each = each * rates.written_out * (steps.under_autocast if rates.casts else 1.0)
+        each = each * share * (steps.under_autocast if rates.casts else 1.0)
         traffic = np.asarray((once + each) * instruction.share)
         time_s = (once + each / rates.written_out_rate) / rates.memory_bytes_per_s
         return time_s * instruction.share, np.zeros_like(traffic), traffic
@@ -96,6 +97,17 @@ def _costs(
         traffic = traffic * (_BACKWARD_TRAFFIC if backward else 1.0)
     traffic = np.asarray(traffic * instruction.share)
     return traffic / rates.memory_bytes_per_s, np.zeros_like(traffic), traffic
+
+
+def _steps(
+    instruction: ComputeInstruction, rates: Rates, software: Software
+) -> tuple[float, float, Steps] | None:
+    """Return the shares of one kernel and of steps, and the steps; None: one kernel is all."""
+    if rates.written_out:
+        steps = steps_of(instruction.function)
+        return None if steps is None else (1.0 - rates.written_out, rates.written_out, steps)
+    variant = steps_of_variant(instruction.function, software)
+    return None if variant is None else (variant[0], 1.0, variant[1])
 
 
 def starts_s(instruction: ComputeInstruction, scale: Scale, rates: Rates) -> Floats | float:

@@ -208,7 +208,7 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
 
     `steps`: of modules written out, `fused_steps` of those with fused attention; `casts`: of fp32
     parameters, `uncast` without them; `widths`: of norms that stay in fp32, `stream_widths` where
-    the residual stream is not.
+    the residual stream is not; `clamps`: of gates whose kernel does not clamp.
     """
     casts = software.casts and not software.compiled
     casts = casts and rates.element_bytes < software.parameter_bytes
@@ -217,6 +217,7 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     kinds = {
         "steps": runs,
         "fused_steps": runs and software.fused_attention,
+        "clamps": runs or not (software.fuses_variants or software.moe_fused_experts),
         "casts": casts,
         "uncast": not casts,
         "widths": narrow,

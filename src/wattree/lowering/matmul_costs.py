@@ -8,12 +8,22 @@ from wattree.arrays import Floats
 from wattree.cost import Software, matmul_time_s
 from wattree.cost.convolution import implicit_matmul_time_s
 from wattree.cost.rates import Rates
+from wattree.cost.written_out import weighted_bias_bytes
 from wattree.graph import OperatorKind
 from wattree.lowering.operator_costs import CAST_BYTES, weight_casts
-from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale, matmul_shape
+from wattree.lowering.program import (
+    ComputeInstruction,
+    InstructionPhase,
+    Scale,
+    matmul_shape,
+    matmul_sizes,
+)
 
 #: Casts to 8 bit: bytes per activation or gradient element, and per weight element.
 _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
+_FULL_BYTES = 4.0
+#: The last product of experts.
+_LAST_OF_EXPERTS = "moe.experts.down"
 #: Matmuls that stay at 16 bit when linear layers are quantized.
 _PLAIN_MATMULS = frozenset({"logits", "moe.router"})
 
@@ -81,6 +91,9 @@ def matmul_costs(
         copies = copies + _input_casts(instruction.phase, m, n, k, rates)
         time_s = time_s + copies / rates.memory_bytes_per_s
         traffic = traffic + copies
+    if (moved := _weighted_bias_bytes(instruction, scale, rates, software)) is not None:
+        time_s = time_s + moved / (rates.memory_bytes_per_s * rates.written_out_rate)
+        traffic = traffic + moved
     if instruction.stored_bytes:  # frozen, so that it has no gradient
         widened = k * n * (instruction.stored_bytes + rates.element_bytes)
         time_s = time_s + widened / (rates.memory_bytes_per_s * rates.dequantization_rate)
@@ -117,6 +130,33 @@ def _casts(phase: InstructionPhase, m: Floats, n: Floats, k: Floats, groups: Flo
     if phase is InstructionPhase.WEIGHT_GRADIENT:
         return np.zeros_like(m)
     return groups * (m * k * _CAST_ACTIVATION_BYTES + k * n * _CAST_WEIGHT_BYTES)
+
+
+def _weighted_bias_bytes(
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
+) -> Floats | None:
+    """Return the traffic of biases of experts added after their last product; None: none. [B]
+
+    Source: `TEGroupedMLP._apply_bias`, and `_HybridEPManager`, which makes weights fp32
+    (Megatron-Core 0.15 to 0.19).
+    """
+    has_bias = instruction.path == _LAST_OF_EXPERTS and len(instruction.weights) > 1
+    if not has_bias or not software.weighs_activations or software.moe_fused_experts:
+        return None
+    rows, columns, _, groups = matmul_sizes(instruction, scale)
+    if instruction.phase is InstructionPhase.WEIGHT_GRADIENT:
+        return np.zeros_like(rows)
+    element = rates.element_bytes
+    return (
+        rows
+        * columns
+        * groups
+        * weighted_bias_bytes(
+            element_bytes=element,
+            weight_bytes=element if software.moe_dispatch == "alltoall" else _FULL_BYTES,
+            backward=instruction.phase is InstructionPhase.INPUT_GRADIENT,
+        )
+    )
 
 
 def _inference_traffic(

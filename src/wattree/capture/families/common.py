@@ -119,6 +119,26 @@ def sliding_layers(reader: ConfigReader, layers: int) -> tuple[int, ...] | None:
     return tuple(index for index, kind in enumerate(kinds) if kind == "sliding_attention")
 
 
+def scaled_rotations(reader: ConfigReader, *, factor: float = 1.0) -> bool:
+    """Return whether rotations also scale queries and keys, as YaRN's do by `0.1 ln(factor) + 1`.
+
+    Args:
+        reader: The file.
+        factor: That of the library's YaRN where the file says nothing of rotations.
+    """
+    key = "rope_parameters" if reader.has("rope_parameters") else "rope_scaling"
+    if not reader.mentions(key):
+        return factor > 1.0
+    given = reader.section(key)
+    kind = given.text("rope_type", "type", default="default")
+    stretch = given.positive("factor", default=1.0)
+    # Of both exponents that scale, one divides by the other.
+    exponents = [given.positive(each, default=0.0) for each in ("mscale", "mscale_all_dim")]
+    if all(exponents):
+        stretch = 1.0 if exponents[0] == exponents[1] else stretch
+    return kind == "yarn" and given.positive("attention_factor", default=stretch) != 1.0
+
+
 def llama_like(
     reader: ConfigReader,
     *,
@@ -148,6 +168,7 @@ def llama_like(
         "activation": reader.text("hidden_act", default=activation),
         "norm": "rms",
         "positions": "rotary",
+        "scaled_rotary": scaled_rotations(reader),
         "max_positions": reader.count("max_position_embeddings", default=max_positions),
         "attention_dropout": reader.share("attention_dropout", default=0.0),
         "tied_embedding": reader.flag("tie_word_embeddings", default=tied),

@@ -10,6 +10,7 @@ from wattree.capture.families.common import (
     causal_head,
     decoder,
     llama_like,
+    scaled_rotations,
     sliding_layers,
     sliding_window,
 )
@@ -63,12 +64,17 @@ def dbrx(reader: ConfigReader) -> dict[str, Any]:
 
 @FAMILIES.register("gpt_oss")
 def gpt_oss(reader: ConfigReader) -> dict[str, Any]:
-    """Read gpt-oss: attention sinks, biases on experts and router, a window in turn."""
+    """Read gpt-oss: attention sinks, biases on experts and router, a window in turn, YaRN.
+
+    Gates and what they multiply are clamped.
+    """
     shape = llama_like(reader, kv_heads=8, head_dim=64, max_positions=131072)
     marked = sliding_layers(reader, shape["layers"])
     return {
         **shape,
         **attention_biases(reader, default=True),
+        "activation": f"{shape['activation']}_clamped",
+        "scaled_rotary": scaled_rotations(reader, factor=32.0),
         "attention_sinks": True,
         "window": sliding_window(reader, default=128),
         "window_layers": tuple(range(0, shape["layers"], 2)) if marked is None else marked,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from wattree.cost.written_out import CLAMPED_GATE
 from wattree.graph import Block, Operator, OperatorKind, Parameter
 from wattree.lowering.passes.autocast import is_cast
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
@@ -22,7 +23,7 @@ _GELU, _GELU_STEPS = "gelu_new", 3.0
 #: Gates whose activation keeps its result and not its input, which is no more than the input here.
 _KEEPING = ("sigmoid_gate", "tanh_gate", "relu_gate")
 #: Rotations that end in a concatenation: attention's result has its order, its reader another.
-_CONCATENATED = "rotary_concatenated"
+_CONCATENATED = "_concatenated"
 #: What fp32 takes more than 16 bits.
 _WIDER_BYTES = 2.0
 
@@ -40,7 +41,7 @@ def steps(
 
     A norm without means keeps an fp32 copy of its input, and its result before the weight, in place
     of the input; one that ends in fp32 keeps both so. A gate keeps its activation, GPT-2's GELU
-    three results more.
+    three results more, and what it clamped next to what it clamps.
     """
     function = operator.function
     if not operator.inputs or not operator.saved:  # none, or made again inside of one kernel
@@ -60,6 +61,8 @@ def steps(
         of = (operator.inputs if operator.inputs[1:] else operator.outputs)[0]
         results = 0.0 if function in _KEEPING else 1.0 + _GELU_STEPS * function.startswith(_GELU)
         kept = [(of.tensor, results, "steps", of.element_bytes or 0.0)]
+        if function.endswith(CLAMPED_GATE):
+            kept.append((name, 1.0, "clamps", 0.0))
     elif operator.kind is OperatorKind.ATTENTION and name in operator.saved and operator.inputs[1:]:
         kept = _of_attention(block, operator, producer)
     return [
@@ -97,7 +100,7 @@ def _of_attention(
     repeated = attention.query_heads / attention.kv_heads - 1
     kept = [(attention.inputs[1].tensor, repeated, "repeats", 0.0)]
     before = _chain(attention, producer)
-    if any(each.function == _CONCATENATED for each in before):
+    if any(each.function.endswith(_CONCATENATED) for each in before):
         kept.append((attention.outputs[0].tensor, 1.0, "fused_steps", 0.0))
     made_by = before[-1] if len(before) > 1 else None
     if made_by is None or made_by.linear_layers > 1 or len(made_by.outputs) < 2:
