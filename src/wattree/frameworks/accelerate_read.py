@@ -270,7 +270,7 @@ def _with_deepspeed(
                 ),
             },
         }
-    inner = read_zero_json(values, problems)
+    inner = read_zero_json(values, problems, filled=base.precision)
     if inner is None:
         return None
     strategy = dict(inner.strategy)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from wattree.files import read_json, read_text
 from wattree.frameworks.accelerate_read import file_next_to
-from wattree.frameworks.command import read_flags, with_flags
+from wattree.frameworks.command import FlagsSpec, read_flags, with_flags
 from wattree.frameworks.found import Found, reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.launch import (
@@ -108,7 +108,10 @@ def _find(settings: Settings, problems: Problems) -> Found | None:
     if named is None:
         problems.add("--deepspeed_config", "is missing, expected a command that names a JSON")
         return None
-    recipe = read_zero_json(read_json(file_next_to(path, named)), problems)
+    known = {name: flags[name] for name in ("bf16", "fp16") if name in flags}
+    spec = problems.read(FlagsSpec, known, "")
+    filled = "fp32" if spec is None else spec.precision
+    recipe = read_zero_json(read_json(file_next_to(path, named)), problems, filled=filled)
     return (
         None if recipe is None else with_flags(recipe, path, flags, settings.given.model, problems)
     )

@@ -202,7 +202,7 @@ def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) 
     # The Trainer fills in its batch, and demands that both say the same.
     filled = {key for key in _BATCH if values.get(key) == "auto"}
     rest = {key: value for key, value in values.items() if key not in filled}
-    inner = read_zero_json(rest, problems)
+    inner = read_zero_json(rest, problems, filled=found.precision)
     if inner is None:
         return None
     own = {"micro_batch": found.micro_batch, "accumulation": found.accumulation}

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.cost.families import software_family
-from wattree.errors import WattreeError
+from wattree.errors import UnknownNameError, WattreeError
 from wattree.files import refusal
 from wattree.frameworks.concrete import normal_options
+from wattree.frameworks.foreign import refuse_foreign
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
-from wattree.frameworks.given import Given
+from wattree.frameworks.given import OPTIONS, Given
+from wattree.frameworks.launch import parsed
 from wattree.frameworks.settings import Settings
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
@@ -89,6 +91,7 @@ def import_recipe(
             do not fit the cluster; every problem is listed.
     """
     framework = FRAMEWORKS[name]
+    refuse_foreign(path, parsed(path))
     per_node = load_node(node or USUAL_NODE).devices
     devices = None if nodes is None else nodes * per_node
     settings = Settings(
@@ -163,10 +166,17 @@ def _checked(mapping: Mapping[str, Any], settings: Settings) -> Job:
         checked(job)
     except WattreeError as error:
         problems = (
-            getattr(error, "problems", None) or getattr(error, "misfits", None) or [str(error)]
+            getattr(error, "problems", None)
+            or getattr(error, "misfits", None)
+            or [str(error).removeprefix(f"{source}: ")]
         )
         if isinstance(problems, Mapping):
             problems = [f"{key}: {why}" for key, why in sorted(problems.items())]
+        unknown = error if isinstance(error, UnknownNameError) else error.__cause__
+        if isinstance(unknown, UnknownNameError) and unknown.kind == "model":
+            problems = [
+                f"{why}; {OPTIONS['model']} takes one of the same sizes" for why in problems
+            ]
         raise refusal(source, list(problems), most=MOST_PROBLEMS) from error
     return job
 

@@ -16,6 +16,7 @@ from wattree.frameworks.maxtext_facts import (
     OPTIMIZERS,
     PRECISIONS,
     SEQUENCE,
+    cores_of,
     facts,
 )
 from wattree.frameworks.maxtext_read import find
@@ -82,6 +83,8 @@ def _settings(concrete: ConcreteJob, model: dict[str, Any]) -> dict[str, Any]:
     if options.cp > 1:
         found["context_parallel_strategy"] = CONTEXTS[options.parallelism.context]
         found["context_parallel_load_balance"] = options.value("context_order") == "zigzag"
+    if _accumulates_fp8(concrete):
+        found["quantization"] = "te_fp8_currentscaling"
     if job.training.learning_rate is not None:
         found["learning_rate"] = job.training.learning_rate
     if (slices := _slices(concrete)[0]) > 1:
@@ -94,6 +97,11 @@ def _misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
     yield from _memory_misfits(concrete.options)
     if concrete.options.pp > 1:
         yield from _pipeline_misfits(concrete)
+    if _accumulates_fp8(concrete) and _device_kind(concrete) != "gpu":
+        yield (
+            "precision",
+            "found fp8 with several micro-batches, which it accumulates on GPUs alone",
+        )
     if not concrete.compiled:
         yield "compile", "found false, expected true: JAX always compiles"
     if _model(concrete) is None:
@@ -102,6 +110,12 @@ def _misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
             f"found {concrete.model.name}, expected a model of MaxText's "
             f"({', '.join(facts()['models'])}) or one with the layers of Llama",
         )
+
+
+def _accumulates_fp8(concrete: ConcreteJob) -> bool:
+    """Whether gradients are accumulated, which MaxText's own fp8 refuses (configs/types.py)."""
+    is_fp8 = concrete.job.precision == "fp8"
+    return is_fp8 and concrete.micro_batches > 1 and concrete.options.pp == 1
 
 
 def _policy(recompute: str) -> str:
@@ -143,6 +157,7 @@ def _mesh(concrete: ConcreteJob) -> dict[str, int]:
         names["dp"] = "fsdp"
     if options.parallelism.sequence_parallel:
         names["tp"] = SEQUENCE
+    shards = names["fsdp" if options.memory.sharding == "hybrid" else "dp"]
     found: dict[str, int] = {}
     for level, degrees in zip(("ici", "dcn"), _placed(concrete), strict=True):
         # Both have a default that takes what is left over: ici_fsdp and dcn_data are -1.
@@ -151,13 +166,14 @@ def _mesh(concrete: ConcreteJob) -> dict[str, int]:
             if degree > 1 or names[axis] in of_axis:
                 of_axis[names[axis]] = of_axis.get(names[axis], 1) * degree
         found |= {f"{level}_{axis}_parallelism": degree for axis, degree in of_axis.items()}
+    found[f"ici_{shards}_parallelism"] *= cores_of(concrete.job.cluster.node)
     return found
 
 
 def _batch(concrete: ConcreteJob) -> dict[str, Any]:
     """Return samples of a device, and micro-batches: of the pipeline, or accumulated."""
     options, count = concrete.options, concrete.micro_batches
-    batch = concrete.job.data.global_batch
+    batch = concrete.job.data.global_batch / cores_of(concrete.job.cluster.node)
     if options.pp > 1:
         return {
             "per_device_batch_size": batch / options.ranks,
@@ -182,7 +198,14 @@ def _mesh_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
             "strategy.context",
             f"found '{options.parallelism.context}'; expected {' or '.join(CONTEXTS)}",
         )
-    size = _batch(concrete)["per_device_batch_size"]
+    cores = cores_of(concrete.job.cluster.node)
+    if options.pipeline.micro_batch % cores:
+        yield (
+            "strategy.micro_batch",
+            f"found {options.pipeline.micro_batch}, expected a multiple of {cores}: each device is "
+            f"{cores} of JAX, which share its samples",
+        )
+    size = _batch(concrete)["per_device_batch_size"] * cores
     if int(options.ranks * size) != round(options.ranks * size):
         yield (
             "strategy.micro_batch",

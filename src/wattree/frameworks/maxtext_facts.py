@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.files import read_yaml
+from wattree.hardware import Node
 
 #: Axis of ours → axis of MaxText, where `fsdp` and `dp` are not the same.
 AXES: Final = {
@@ -34,3 +35,8 @@ PRECISIONS: Final = {
 def facts() -> dict[str, Any]:
     """Return the names and policies of MaxText."""
     return read_yaml(Path(__file__).with_name("maxtext.yaml"))
+
+
+def cores_of(node: Node) -> int:
+    """Return the devices that JAX has of each device of a node, over which MaxText's axes lie."""
+    return int(facts()["cores"].get(node.device.name, 1))

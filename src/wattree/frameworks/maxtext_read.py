@@ -15,6 +15,7 @@ from wattree.frameworks.maxtext_facts import (
     OPTIMIZERS,
     SEQUENCE,
     TRANSPOSED,
+    cores_of,
     facts,
 )
 from wattree.frameworks.maxtext_model import MaxTextModelSpec, model_of_settings
@@ -113,10 +114,16 @@ def find(settings: Settings, problems: Problems) -> Found | None:
     filled = _filled(mesh, settings, problems=problems)
     if filled is None:
         return None
+    cores = _merge_cores(filled, settings, problems=problems)
     unread = values.keys() - known.keys()
     model = None if settings.given.model is not None else model_of_settings(spec, problems)
     return _found(
-        spec, filled, model or settings.given.model or "", tuple(sorted(unread)), problems
+        spec,
+        filled,
+        model or settings.given.model or "",
+        tuple(sorted(unread)),
+        problems,
+        cores=cores,
     )
 
 
@@ -126,11 +133,13 @@ def _found(
     model: str | Mapping[str, Any],
     unread: tuple[str, ...],
     problems: Problems,
+    *,
+    cores: int,
 ) -> Found:
     strategy = _strategy(spec, degrees, model, problems)
     devices = math.prod(degrees.values())
     replicas = math.prod(degrees[axis] for axis in ("data", "fsdp", TRANSPOSED, "expert"))
-    samples = spec.per_device_batch_size * devices
+    samples = spec.per_device_batch_size * devices * cores
     count = spec.gradient_accumulation_steps
     if degrees["pipeline"] > 1:
         if count > 1:
@@ -187,6 +196,7 @@ def _filled(
 
     An axis of -1 has what the others of its level leave: of a slice within, of the slices over it.
     """
+    cores = _cores(settings)
     levels = {
         level: {axis: mesh[f"{level}_{axis}_parallelism"] for axis in _NAMES}
         for level in ("ici", "dcn")
@@ -196,7 +206,7 @@ def _filled(
         for level, axes in levels.items()
     }
     is_open = {level: -1 in axes.values() for level, axes in levels.items()}
-    whole = _levels(known, is_open, settings)
+    whole = _levels(known, is_open, settings, cores)
     degrees = dict.fromkeys(_NAMES, 1)
     for level, axes in levels.items():
         left = [axis for axis, degree in axes.items() if degree == -1]
@@ -209,23 +219,46 @@ def _filled(
     return degrees
 
 
+def _cores(settings: Settings) -> int:
+    return cores_of(load_node(settings.given.node)) if settings.given.node else 1
+
+
+def _merge_cores(degrees: dict[str, int], settings: Settings, *, problems: Problems) -> int:
+    """Take the devices that JAX has of one device here as one, and return how many they are.
+
+    They share its samples, or else its part of what is split.
+    """
+    cores = _cores(settings)
+    if cores == 1:
+        return 1
+    axes = ("fsdp", "data", TRANSPOSED, SEQUENCE, "tensor", "context", "expert")
+    merged = next((axis for axis in axes if degrees[axis] % cores == 0), None)
+    if merged is None:
+        problems.add("ici_fsdp_parallelism", f"found no axis that is a multiple of {cores} cores")
+        return cores
+    degrees[merged] //= cores
+    settings.assume(f"{merged}: the {cores} devices that JAX has of each are one device here")
+    return cores
+
+
 def _levels(
-    known: Mapping[str, int], is_open: Mapping[str, bool], settings: Settings
+    known: Mapping[str, int], is_open: Mapping[str, bool], settings: Settings, cores: int
 ) -> dict[str, int]:
     """Return the devices of a slice, and how many slices there are.
 
     A slice is what the inner network joins: a pod of TPUs, a node of anything else. Where the
     cluster is not named, it is the smallest with whole nodes that has room for all degrees.
     """
-    size, slices, per_node = known["ici"], known["dcn"], settings.devices_per_node
+    size, slices, per_node = known["ici"], known["dcn"], settings.devices_per_node * cores
     if settings.devices is None:
         return {"ici": math.lcm(size, per_node) if is_open["ici"] else size, "dcn": slices}
     if is_open["ici"]:
         node = load_node(settings.given.node or "")
-        each = settings.devices // (1 if is_open["dcn"] else slices)
+        each = settings.devices * cores // (1 if is_open["dcn"] else slices)
         is_pod = node.device.kind == "tpu"
-        size = min(each, node.scale_up.domain_devices if is_pod else per_node)
-    return {"ici": size, "dcn": max(1, settings.devices // size) if is_open["dcn"] else slices}
+        size = min(each, node.scale_up.domain_devices * cores if is_pod else per_node)
+    over = max(1, settings.devices * cores // size) if is_open["dcn"] else slices
+    return {"ici": size, "dcn": over}
 
 
 def _strategy(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from wattree.frameworks.shell_flags import shell_words
 #: What every configuration starts from.
 BASE: Final = "base.yml"
 #: `key=value` of a command.
-_OVERRIDE: Final = re.compile(r"[a-z][a-z0-9_]*=.*", re.DOTALL)
+_OVERRIDE: Final = re.compile(r"[a-z][a-z0-9_]*=(?!=).*", re.DOTALL)
 _YAML: Final = (".yml", ".yaml")
 #: How many files may build on each other, and how many folders up one is looked for.
 _MOST_FILES: Final = 8
@@ -53,7 +53,7 @@ def _from_script(path: Path, arguments: Sequence[str], files: list[Path]) -> dic
     """Return what commands override, over the YAML that they start from."""
     found: dict[str, Any] = {}
     base: dict[str, Any] = {}
-    for words in shell_words(read_text(path), arguments):
+    for words in _with_inner(shell_words(read_text(path), arguments)):
         for place, word in enumerate(words):
             if _OVERRIDE.fullmatch(word):
                 key, value = word.split("=", 1)
@@ -71,6 +71,15 @@ def _from_script(path: Path, arguments: Sequence[str], files: list[Path]) -> dic
                     files.append(file)
                     base |= _from_yaml(file, files)
     return {**base, **found}
+
+
+def _with_inner(commands: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Yield commands with those that stand in a word of another, such as `--command="…"`."""
+    for words in commands:
+        yield words
+        for word in words:
+            if not _OVERRIDE.fullmatch(word) and len(inner := word.split()) > 1:
+                yield inner
 
 
 def _near(script: Path, named: Path) -> Path | None:

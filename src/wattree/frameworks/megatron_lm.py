@@ -60,6 +60,7 @@ _RENAMED: Final = {
     "model_parallel_size": "tensor_model_parallel_size",
     "batch_size": "micro_batch_size",
     "use_custom_fsdp": "use_megatron_fsdp",
+    "pad_vocab_size_to": "padded_vocab_size",
 }
 #: Words of launchers, which no step depends on.
 _LAUNCHER: Final = ("node_rank", "master_*", "rdzv_*", "standalone", "nodes", "log_dir", "tee")
@@ -219,6 +220,9 @@ def read(settings: Settings) -> Imported:
         settings.check()
     if "add_bias_linear" in settings and not settings.flag("add_bias_linear", default=True):
         settings.put("disable_bias_linear", value=True)
+    if "embedding" in settings.text("pp_partition_method"):  # of Megatron-DeepSpeed
+        for name in ("embedding", "loss"):
+            settings.put(f"account_for_{name}_in_pipeline_split", value=True)
     sequence = settings.count("seq_length", 1024)
     block = model_block(settings, sequence=sequence) | FACTS["programs"].get(program, {})
     settings.check()
@@ -245,6 +249,7 @@ def read(settings: Settings) -> Imported:
         traits=read_traits(settings, has_experts=has_experts)
         | gradient_traits(settings, precision),
         training=training,
+        software="megatron-deepspeed" if settings.flag("deepspeed") else "",
     )
 
 

@@ -35,8 +35,8 @@ _LATENT: Final = {
     "v_head_dim": "v_head_dim",
 }
 _NORMS: Final = {"rms": "RMSNorm", "layer": "LayerNorm"}
-#: Other rotations. YaRN's also scale.
-_ROTARY: Final = {"yarn": "rotary", "mrope": "rotary"}
+#: Other rotations, of which YaRN's also scales, and what only forks have.
+_OTHER_POSITIONS: Final = {"yarn": "rotary", "mrope": "rotary", "alibi": "alibi"}
 _POSITIONS: Final = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
 #: Fields that no step depends on, that others say, or that are of the library's way to write it.
 _ASIDE: Final = frozenset(
@@ -171,7 +171,7 @@ def _details(settings: Settings, sequence: int) -> dict[str, Any]:
     positions = settings.choice(
         "position_embedding_type",
         "rope" if settings.flag("use_rotary_position_embeddings") else "learned_absolute",
-        {word: meaning for meaning, word in _POSITIONS.items()} | _ROTARY,
+        {word: meaning for meaning, word in _POSITIONS.items()} | _OTHER_POSITIONS,
     )
     has_bias = not settings.flag("disable_bias_linear")
     usual = 0.0 if gated else 0.1  # models with gates have none; the arguments' default is 0.1
@@ -192,6 +192,7 @@ def _details(settings: Settings, sequence: int) -> dict[str, Any]:
         "qk_norm": "head" if settings.flag("qk_layernorm") and not is_latent else "none",
         "dropout": dropout,
         "embedding_dropout": dropout,
+        "embedding_norm": settings.flag("embed_layernorm"),  # of Megatron-DeepSpeed
         "attention_dropout": settings.number("attention_dropout", usual),
         "attention_sinks": settings.text("softmax_type", "vanilla") == "learnable",
     }

@@ -20,6 +20,10 @@ from wattree.frameworks.shell_branches import Branches
 _ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?!\()(.*)$")
 #: `$NAME`, `$1`, `${NAME}`, `${NAME:-value}`.
 _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*|\d)|\{(\w+)(?::?[-=]([^{}]*))?\})")
+#: `${NAME:=value}`, which sets it too.
+_SETTING: Final = re.compile(r"\$\{(\w+):?=([^{}]*)\}")
+#: All of an array, `${NAME[@]}`: its flags are read where it is written.
+_ARRAY: Final = re.compile(r"\$\{\w+\[[@*]\]\}")
 #: `$(( 8 * (N + 1) ))`.
 _ARITHMETIC: Final = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
 _OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
@@ -65,7 +69,7 @@ def shell_flags(text: str) -> dict[str, Any]:
             name, is_given, value = word[2:].partition("=")
             flag = name.replace("-", "_")
             flags[flag] = value if is_given else True
-        elif word in _ENDS or not word:
+        elif word in _ENDS or not word or _ARRAY.fullmatch(word):
             flag = ""
         elif flag and (flags[flag] is True or not word.startswith("$")):  # further flags, perhaps
             _add(flags, flag, word)
@@ -97,12 +101,17 @@ def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str
     variables = {str(place): value for place, value in enumerate(arguments, start=1)}
     branches = Branches(lambda word: _filled(word, variables))
     commands = []
-    whole = re.sub(r"\\\s*\n", " ", _without_documents(text)).splitlines()
+    # A comment ends with its line, whatever stands at the end of it.
+    lines = re.sub(r"(?m)^[ \t]*#.*\n", "", _without_documents(text))
+    whole = re.sub(r"\\\s*(?:\n|\Z)", " ", lines).splitlines()
     for command in (each for line in whole for each in _commands(line)):
         run = _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), branches.run(command))
         commands += [run] if run else []
-        if (found := _ASSIGNMENT.match(run)) is not None and not _FLAG.search(found[2]):
-            words = _words(found[2])
+        for name, value in _SETTING.findall(run):
+            variables.setdefault(name, _filled(value, variables))
+        if (found := _ASSIGNMENT.match(run)) is not None:
+            # Flags in a text count where it is written, not where the variable stands.
+            words = [] if _FLAG.search(found[2]) else _words(found[2])
             variables[found[1]] = _filled(words[0] if words else "", variables)
     return commands, variables
 

@@ -6,7 +6,7 @@ DeepSpeed reads it itself; Accelerate and the Trainer hand it on. Facts are thos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -25,6 +25,13 @@ from wattree.strategy import ULYSSES
 _LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("zero_json.yaml"))
 #: Settings without effect on a step.
 IGNORED: Final = tuple(_LISTS["ignored"])
+#: Settings that DeepSpeed takes without `stage3_` as well (`populate_by_name`).
+_SHORT: Final = {
+    place.rpartition(".stage3_")[2]: place.rpartition(".")[2]
+    for places in _LISTS.values()
+    for place in places
+    if place.startswith("zero_optimization.stage3_")
+}
 _SHARDINGS: Final = {stage: sharding for sharding, stage in STAGES.items()}
 _MOST_ELEMENTS: Final = 10**13  # no model has more parameters
 
@@ -193,11 +200,20 @@ def _offload(zero: ZeroSpec) -> dict[str, str]:
     return found | ({"optimizer": "host"} if "parameters" in found else {})
 
 
-def precision_of(found: ZeroJson) -> str:
-    """Return the number format of a JSON; without a section it is fp32."""
+def precision_of(found: ZeroJson, automatic: Collection[str], filled: str | None) -> str:
+    """Return the number format of a JSON; without a section it is fp32.
+
+    Args:
+        found: As read.
+        automatic: Settings that are left to whoever starts DeepSpeed.
+        filled: The format that is filled in there; None if that is not known: one that can be.
+    """
     if found.torch_autocast.enabled:
         return "amp"
-    return "bf16" if found.bf16.enabled else "fp16" if found.fp16.enabled else "fp32"
+    formats = {"bf16": found.bf16.enabled, "fp16": found.fp16.enabled}
+    left = [name for name in formats if f"{name}.enabled" in automatic]
+    stated = [name for name, is_on in formats.items() if is_on]
+    return next(iter([*stated, *(left if filled is None else [filled] if left else [])]), "fp32")
 
 
 def optimizer_of(found: OptimizerSpec) -> str | None:
@@ -212,25 +228,37 @@ def optimizer_of(found: OptimizerSpec) -> str | None:
     )
 
 
-def read_zero_json(values: Mapping[str, Any], problems: Problems) -> Found | None:
+def _assumed(precision: str, automatic: Collection[str]) -> tuple[str, ...]:
+    is_left = f"{precision}.enabled" in automatic
+    return (f"precision {precision}: the file leaves it to whoever starts it",) if is_left else ()
+
+
+def read_zero_json(
+    values: Mapping[str, Any], problems: Problems, *, filled: str | None = None
+) -> Found | None:
     """Return the settings of DeepSpeed's JSON.
 
     Args:
         values: As read from a file.
         problems: Where its faults go.
+        filled: Number format of whoever starts DeepSpeed, where that is known.
     """
-    plain, automatic = without_automatic(values)
+    plain, automatic = without_automatic(
+        {key: value for key, value in values.items() if not key.startswith("_")}  # comments
+    )
     if isinstance(plain.get("zero_optimization"), bool):  # an old way to say stage 1
         plain["zero_optimization"] = {"stage": int(plain["zero_optimization"])}
     if "bfloat16" in plain:
         plain["bf16"] = plain.pop("bfloat16")
+    if isinstance(zero := plain.get("zero_optimization"), Mapping):
+        plain["zero_optimization"] = {_SHORT.get(key, key): value for key, value in zero.items()}
     plain, _ = without(plain, IGNORED)
     plain, left_out = without(plain, _LISTS["left_out"])
     known, unknown = known_of(ZeroJson, plain)
     found = problems.read(ZeroJson, known, "")
     if found is None:
         return None
-    precision = precision_of(found)
+    precision = precision_of(found, automatic, filled)
     optimizer, rate = None, None
     if found.optimizer is not None:
         optimizer, rate = optimizer_of(found.optimizer), found.optimizer.params.get("lr")
@@ -247,6 +275,9 @@ def read_zero_json(values: Mapping[str, Any], problems: Problems) -> Found | Non
         optimizer=optimizer,
         learning_rate=rate if isinstance(rate, float) else None,
         strategy=strategy_keys(found, precision),
-        assumed=notes_of(automatic, left_out),
+        assumed=(
+            *notes_of(automatic, left_out),
+            *(_assumed(precision, automatic) if filled is None else ()),
+        ),
         not_understood=tuple(unknown),
     )
