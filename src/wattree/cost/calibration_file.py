@@ -19,6 +19,7 @@ from wattree.cost.families import SOFTWARE
 from wattree.cost.observation_file import observations_of
 from wattree.errors import JobError, nearest
 from wattree.files import read_yaml, refusal
+from wattree.kinds import wrong_kind
 
 #: Value of `base` of a file that holds only what differs from the calibration that ships.
 SHIPPED_BASE = "shipped"
@@ -57,6 +58,8 @@ def load_calibration(path: Path | None = None) -> Calibration:
         return _shipped()
     shipped = _shipped().constants
     raw = read_yaml(path)
+    if why := wrong_kind(raw, "a calibration"):
+        raise JobError(str(path), [why])
     unknown = sorted(map(str, raw.keys() - set(_KEYS)))
     problems = [f"{key}: is unknown; {_hint(key, _KEYS)}" for key in unknown]
     base = raw.get("base")

@@ -26,7 +26,7 @@ from wattree.design.study import (
     Workload,
 )
 from wattree.files import read_yaml
-from wattree.job.kinds import read_kind, wrong_kind
+from wattree.kinds import read_kind, wrong_kind
 from wattree.job.problems import Problems, shown, unknown_key
 from wattree.job.schema import JobFile
 

@@ -21,7 +21,7 @@ from wattree.job.collectives import collective_requests
 from wattree.job.energy import EnergyTerms, assumed_terms, energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource, WorkloadKind
-from wattree.job.kinds import read_kind, wrong_kind
+from wattree.kinds import read_kind, wrong_kind
 from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.meshes import mesh_devices
 from wattree.job.model import model_source, needs_sequence

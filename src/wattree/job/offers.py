@@ -22,7 +22,8 @@ _NAMELESS: Final = ("1f1b", "interleaved")
 _SPLITTING: Final = ("tp", "cp", "pp", "ep")
 #: What offers distinguish besides the degrees of a strategy.
 EXPERTS: Final = "experts"
-_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, "tpu")
+BIASED_EXPERTS: Final = "biased_experts"
+_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, "tpu")
 
 #: Key of a strategy → values that it may have.
 _Choices = Mapping[str, tuple[object, ...]]

@@ -12,7 +12,7 @@ import numpy as np
 from wattree.errors import RunError
 from wattree.files import read_yaml
 from wattree.job import Job
-from wattree.job.kinds import check_kind
+from wattree.kinds import check_kind
 from wattree.kineto.op_classes import COMMUNICATION, HOST, WAITING, op_classes
 from wattree.kineto.ranks import TracedRanks
 from wattree.learn.measured_steps import CLASSES, MeasuredRank, measured_ranks, without_profiler

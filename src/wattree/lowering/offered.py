@@ -5,7 +5,7 @@ from __future__ import annotations
 from wattree.capture.families import library_lacks
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
-from wattree.job.offers import EXPERTS, Offer, offer_of
+from wattree.job.offers import BIASED_EXPERTS, EXPERTS, Offer, offer_of
 from wattree.lowering.idle import has_experts
 
 
@@ -17,6 +17,17 @@ def model_offer(software: str, model: ModelGraph, cluster: Cluster) -> Offer | N
     conditions = {cluster.node.device.kind}
     if has_experts(model):
         conditions.add(EXPERTS)
+        conditions |= {BIASED_EXPERTS} if _has_biased_experts(model) else set()
     return offer.narrowed(
         architecture=model.architecture, absent=library_lacks(model), conditions=conditions
+    )
+
+
+def _has_biased_experts(model: ModelGraph) -> bool:
+    operators = (operator for block in model.blocks.values() for operator in block.operators)
+    return any(
+        parameter.name.endswith(".bias")
+        for operator in operators
+        if "experts" in operator.path
+        for parameter in operator.parameters
     )

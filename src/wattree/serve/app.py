@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from wattree.errors import JobError, WattreeError
 from wattree.files import yaml_of
-from wattree.job.kinds import wrong_kind
+from wattree.kinds import wrong_kind
 from wattree.json_text import parsed_object
 from wattree.report.html.templates import style
 from wattree.serve.answers import Answers

@@ -12,6 +12,7 @@ from typing import Any
 
 from wattree.errors import JobError, RunError
 from wattree.files import read_json, refusal, write_atomic
+from wattree.kinds import check_kind
 from wattree.trace.plain import as_plain, from_plain, plain_schema
 from wattree.trace.run import Run
 from wattree.trace.run_checks import problems_of
@@ -79,6 +80,7 @@ def read_run(path: str | Path) -> Run:
     """
     source = str(path)
     try:
+        check_kind(Path(path), "a measured run")
         found = read_json(path, limit_bytes=_LIMIT_BYTES, limit_values=_LIMIT_VALUES)
     except JobError as error:
         raise RunError(source, error.problems) from None

@@ -18,7 +18,7 @@ from typing import Any
 
 from wattree.errors import JobError, nearest
 from wattree.files import read_text, refusal
-from wattree.job.kinds import check_kind
+from wattree.kinds import check_kind
 
 #: Larger files are refused before they are read; the largest published set is below 1 MiB. [B]
 ROWS_FILE_LIMIT_BYTES = 64 * 2**20
