@@ -26,9 +26,9 @@ from wattree.design.study import (
     Workload,
 )
 from wattree.files import read_yaml
-from wattree.kinds import read_kind, wrong_kind
 from wattree.job.problems import Problems, shown, unknown_key
 from wattree.job.schema import JobFile
+from wattree.kinds import read_kind, wrong_kind
 
 #: Keys of a job file that a study gives otherwise, or that have no meaning in one.
 _ELSEWHERE = {

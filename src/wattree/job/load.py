@@ -21,7 +21,6 @@ from wattree.job.collectives import collective_requests
 from wattree.job.energy import EnergyTerms, assumed_terms, energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource, WorkloadKind
-from wattree.kinds import read_kind, wrong_kind
 from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.meshes import mesh_devices
 from wattree.job.model import model_source, needs_sequence
@@ -41,6 +40,7 @@ from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
 from wattree.job.usual import left_open
 from wattree.job.workload import check_lengths, check_strategy, workload_of
+from wattree.kinds import read_kind, wrong_kind
 from wattree.strategy import AXES, Strategy, StrategyOptions
 
 #: No habit of a software counts more bytes per element or logit than this.

@@ -13,11 +13,11 @@ from wattree.hardware import Cluster
 from wattree.job.cluster import cluster_of
 from wattree.job.cluster_schema import ClusterSpec
 from wattree.job.energy import energy_terms, under_terms
-from wattree.kinds import read_kind, wrong_kind
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import EnergySpec
 from wattree.job.section import Section
 from wattree.job.values import DeviceList, Factor, Power, Steps
+from wattree.kinds import read_kind, wrong_kind
 from wattree.schedule.queue import JobQueue, QueuedJob, QueueObjective
 from wattree.units import parse_quantity
 

@@ -19,8 +19,8 @@ from starlette.routing import Route
 
 from wattree.errors import JobError, WattreeError
 from wattree.files import yaml_of
-from wattree.kinds import wrong_kind
 from wattree.json_text import parsed_object
+from wattree.kinds import wrong_kind
 from wattree.report.html.templates import style
 from wattree.serve.answers import Answers
 from wattree.serve.guard import Guard
