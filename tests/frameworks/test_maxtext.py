@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,62 @@ def test_slices_of_tpus_are_no_larger_than_pods(tmp_path: Path) -> None:
     for left in (text, text.replace("ici_fsdp_parallelism: 256", "ici_fsdp_parallelism: -1")):
         found = imported(tmp_path, {"a.yml": left}, "a.yml", node="tpu-v6e-host", nodes=128)
         assert found.job["strategy"]["dp"] == 1024
+
+
+def exported(node: str, *, nodes: int, precision: str, strategy: dict[str, Any]) -> str:
+    """Return the YAML of a job."""
+    job = job_from_mapping(
+        {
+            "model": "llama-3.1-8b",
+            "data": {"sequence_length": 4096, "global_batch": 256},
+            "cluster": {"node": node, "nodes": nodes},
+            "software": "maxtext",
+            "precision": precision,
+            "strategy": {"recompute": "full", **strategy},
+        }
+    )
+    return recipe_files(FRAMEWORKS["maxtext"], concrete_job(job))[0]["maxtext.yml"]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"dp": 32, "sharding": "zero3", "micro_batch": 4},
+        {"dp": 32, "sharding": "none", "micro_batch": 2},
+        {"dp": 4, "fsdp": 8, "sharding": "hybrid", "micro_batch": 8},
+        {"dp": 16, "tp": 2, "sharding": "zero3", "micro_batch": 4},
+    ],
+)
+def test_a_chip_that_is_two_devices_of_jax_is_one_here(
+    strategy: dict[str, Any], tmp_path: Path
+) -> None:
+    """Axes lie over the cores of TPU7x, and a batch is that of a core."""
+    text = exported("tpu-v7x-host", nodes=8, precision="bf16", strategy=strategy)
+    values = dict(line.split(": ", 1) for line in text.splitlines())
+    degrees = [int(value) for key, value in values.items() if key.endswith("_parallelism")]
+    found = imported(tmp_path, {"a.yml": text}, "a.yml", node="tpu-v7x-host", nodes=8)
+
+    assert math.prod(degrees) == 64
+    assert float(values["per_device_batch_size"]) * 64 * int(
+        values["gradient_accumulation_steps"]
+    ) == pytest.approx(256)
+    assert {key: found.job["strategy"].get(key) for key in strategy} == strategy
+    assert found.job["data"]["global_batch"] == 256
+
+
+def test_one_sample_is_not_shared_by_two_cores() -> None:
+    """MaxText splits samples, not parts of them, over the axes of data."""
+    strategy = {"dp": 32, "sharding": "zero3", "micro_batch": 1}
+
+    with pytest.raises(JobError, match="found 1, expected a multiple of 2: each device is 2 of"):
+        exported("tpu-v7x-host", nodes=8, precision="bf16", strategy=strategy)
+
+
+@pytest.mark.parametrize(("micro", "word"), [(8, '"fp8"'), (4, '"te_fp8_currentscaling"')])
+def test_fp8_that_accumulates_is_the_other_library_s(micro: int, word: str) -> None:
+    """MaxText refuses its own with several micro-batches (configs/types.py)."""
+    strategy = {"dp": 32, "sharding": "zero3", "micro_batch": micro}
+
+    text = exported("dgx-h100", nodes=4, precision="fp8", strategy=strategy)
+
+    assert f"quantization: {word}" in text

@@ -32,6 +32,7 @@ from wattree.strategy import StrategyOptions
         ("deepspeed", "mixtral-8x7b", "dgx-h100"),
         ("megatron-lm", "qwen2.5-3b", "dgx-h100"),
         ("megatron-bridge", "qwen3-30b-a3b", "dgx-h100"),
+        ("megatron-bridge", "gpt-oss-20b", "dgx-h100"),  # whose experts have biases
         ("maxtext", "gemma-2-9b", "tpu-v5p-host"),
         ("maxtext", "mixtral-8x7b", "tpu-v6e-host"),
         ("maxtext", "llama-2-13b", "dgx-h200"),
@@ -106,3 +107,21 @@ def test_axes_that_a_models_modules_lack_are_neither_listed_nor_written(
     assert {f"{axis} above 1" for axis in axes} <= set(listed.not_offered)
     ranked = [options.present() for options in (each.options for each in listed.ranked)]
     assert not any(present[axis] for present in ranked for axis in axes)
+
+
+def test_experts_with_biases_are_not_split_over_tensor_ranks_by_megatron() -> None:
+    """Its own configuration refuses it: the bias would be added by every rank."""
+    job = job_from_mapping(
+        {
+            "model": "gpt-oss-20b",
+            "data": {"sequence_length": 2048, "global_batch": 64},
+            "cluster": {"node": "dgx-h100"},
+            "software": "megatron-core",
+        }
+    )
+    setting = setting_of(job, load_calibration())
+    offer = model_offer(job.software, setting.model, job.cluster)
+    wide = [each for each in enumerate_space(setting, limits=Limits(offer=offer)) if each.tp > 1]
+
+    assert wide
+    assert all(each.parallelism.expert_over_tensor for each in wide)

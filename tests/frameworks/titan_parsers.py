@@ -132,6 +132,7 @@ def megatron_bridge(folder: Path) -> dict[str, Any]:
     config = TransformerConfig(
         **{key: value for key, value in model.items() if key != "seq_length"},
         pipeline_dtype="bf16",
+        add_bias_linear=False,  # a recipe's; its default is true, which no recipe of experts has
     )
     ranks = int((folder / "ranks").read_text())
     shape = [config.tensor_model_parallel_size, config.context_parallel_size]

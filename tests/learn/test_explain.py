@@ -16,8 +16,9 @@ import wattree
 from tests.distributed.warm import warm_python
 from wattree.cli.main import run
 from wattree.job.written import yaml_text
+from wattree.kineto.op_classes import COMMUNICATION, PRODUCTS
 from wattree.kineto.ranks import read_ranks
-from wattree.learn.explain import Explanation, explain
+from wattree.learn.explain import ClassTime, Explanation, explain, of_other_work
 from wattree.learn.predicted_step import predicted_step
 
 pytest.importorskip("torch")
@@ -153,3 +154,16 @@ def test_one_rank_says_what_it_cannot_tell(
     said = capsys.readouterr().err
     assert "1 of 2 ranks" in said
     assert "waiting cannot be distinguished from communicating" in said
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "is_said"), [(0.5, False), (5.0, False), (12.0, True), (0.05, True), (0.0, True)]
+)
+def test_traces_of_another_job_are_told(measured_s: float, is_said: bool) -> None:  # noqa: FBT001
+    """The number of ranks may be the same; matmuls are not slower or faster by that much."""
+    classes = [
+        ClassTime(name=PRODUCTS, predicted_s=1.0, measured_s=measured_s),
+        ClassTime(name=COMMUNICATION, predicted_s=1.0, measured_s=90.0),
+    ]
+
+    assert bool([*of_other_work(classes, "job.yaml")]) is is_said

@@ -71,6 +71,8 @@ def shell_flags(text: str) -> dict[str, Any]:
             flags[flag] = value if is_given else True
         elif word in _ENDS or not word or _ARRAY.fullmatch(word):
             flag = ""
+        elif flag and flags[flag] is not True and word.endswith(".py"):
+            flag = ""  # the program that a launcher starts
         elif flag and (flags[flag] is True or not word.startswith("$")):  # further flags, perhaps
             _add(flags, flag, word)
     return flags
@@ -172,6 +174,8 @@ def _flag_words(line: str, variables: dict[str, str]) -> Iterator[str]:
             yield piece if "(" in piece else piece.rstrip(")")
             if piece.endswith(")") and "(" not in piece:
                 yield ""  # the array ends, and with it what belongs to its last flag
+    if assigned is not None:
+        yield ""
 
 
 def _filled(word: str, variables: dict[str, str]) -> str:

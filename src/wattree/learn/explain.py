@@ -13,7 +13,7 @@ from wattree.errors import RunError
 from wattree.files import read_yaml
 from wattree.job import Job
 from wattree.kinds import check_kind
-from wattree.kineto.op_classes import COMMUNICATION, HOST, WAITING, op_classes
+from wattree.kineto.op_classes import COMMUNICATION, HOST, PRODUCTS, WAITING, op_classes
 from wattree.kineto.ranks import TracedRanks
 from wattree.learn.measured_steps import CLASSES, MeasuredRank, measured_ranks, without_profiler
 from wattree.learn.predicted_step import PredictedStep
@@ -22,6 +22,8 @@ from wattree.units import format_bytes, format_time
 _CAUSES = Path(__file__).with_name("causes.yaml")
 SLOW_RANK, SMALL_BUCKETS = "slow_rank", "small_buckets"
 STEP_TIME = "--step-time"
+#: No device and no library is so much slower or faster than predicted at the same matmuls.
+_OTHER_WORK = 10.0
 #: Share of the step from which time of the host may be the profiler's.
 _PROFILED = 0.05
 #: Share of the step below which a difference is not worth a line.
@@ -149,7 +151,11 @@ def explain(
         collectives=(predicted.collectives, float(np.mean([each.collectives for each in ranks]))),
         faults=tuple(_faults(predicted, ranks, traced)),
         ranks=ranks,
-        notes=(*traced.notes, *_of_profiler(traced, ranks, traced_s, step_s)),
+        notes=(
+            *traced.notes,
+            *_of_profiler(traced, ranks, traced_s, step_s),
+            *of_other_work(classes, job.source),
+        ),
         tensor_bytes=(
             predicted.tensor_bytes,
             max((each.peak_bytes for each in traced.ranks if each.peak_bytes), default=None),
@@ -177,6 +183,23 @@ def _of_profiler(
             f"the profiler slows the host, so part of the {format_time(host_s)} of host may be its "
             f"own; {STEP_TIME} '… ms', the step without it, leaves that out"
         )
+
+
+def of_other_work(classes: Sequence[ClassTime], source: str) -> Iterator[str]:
+    """Yield that traces seem to be of another job: matmuls take another order of magnitude.
+
+    Args:
+        classes: Measured and predicted.
+        source: File of the job.
+    """
+    for each in classes:
+        low_s, high_s = sorted((each.measured_s, each.predicted_s))
+        if each.name == PRODUCTS and high_s > _OTHER_WORK * low_s:
+            yield (
+                f"matmuls take {format_time(each.measured_s)} a step, "
+                f"{format_time(each.predicted_s)} predicted: the traces seem to be of another "
+                f"model, batch or cluster than {source} says"
+            )
 
 
 def refuse_other_job(job: Job, traced: TracedRanks, ranks: int) -> None:

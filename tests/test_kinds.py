@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import wattree
+from wattree.cost import load_calibration
 from wattree.design import load_study
-from wattree.errors import JobError
+from wattree.errors import JobError, RunError
 from wattree.learn.explain import trace_paths
+from wattree.trace import read_run
 from wattree.validation.rows import read_rows
 
 
@@ -45,6 +47,16 @@ def test_a_job_is_no_table_and_no_trace(root: Path) -> None:
         read_rows(job)
     with pytest.raises(JobError, match=r"this is a job, expected a trace of PyTorch's profiler"):
         list(trace_paths([job], []))
+
+
+def test_a_job_is_no_calibration_and_no_run(root: Path) -> None:
+    """Options of the same command take both."""
+    job = root / "examples" / "llama-3.1-8b-tree.yaml"
+
+    with pytest.raises(JobError, match="this is a job, expected a calibration"):
+        load_calibration(job)
+    with pytest.raises(RunError, match="this is a job, expected a measured run"):
+        read_run(job)
 
 
 def test_a_job_with_a_missing_key_is_still_a_job() -> None:

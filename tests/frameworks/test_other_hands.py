@@ -1,0 +1,159 @@
+"""What configurations by other hands have that the frameworks' own examples lack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wattree.errors import JobError
+from wattree.frameworks import FRAMEWORKS, Given, import_recipe
+from wattree.frameworks.shell_flags import shell_flags
+
+DECODER = (
+    "--num-layers 30 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 "
+    "--max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 512"
+)
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    """Return a file with a text."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("framework", sorted(FRAMEWORKS))
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        ("LLaMA-Factory", "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\n"),
+        ("Axolotl", "base_model: gpt2\nsequence_len: 2048\nmicro_batch_size: 1\n"),
+        ("NeMo", "trainer: {devices: 8}\nexp_manager: {}\nmodel: {hidden_size: 64}\n"),
+        ("Primus", "work_group: a\nmodules: {pre_trainer: {framework: megatron}}\n"),
+        ("GPT-NeoX", "pipe-parallel-size: 1\nmodel-parallel-size: 1\nnum-layers: 12\n"),
+    ],
+)
+def test_files_of_programs_without_a_reader_are_named_as_such(
+    framework: str, program: str, text: str, tmp_path: Path
+) -> None:
+    """LLaMA-Factory's QLoRA was once read as the Trainer's full training, without a word."""
+    with pytest.raises(JobError, match=f"a configuration of {program}, which no reader here reads"):
+        import_recipe(written(tmp_path, "a.yaml", text), framework)
+
+
+def test_recipes_in_python_are_named_as_such(tmp_path: Path) -> None:
+    """Torchtitan and Megatron-Bridge have them; they say their values only when they are run."""
+    path = written(tmp_path, "config_registry.py", "def llama3_8b() -> None: ...\n")
+
+    with pytest.raises(JobError, match="found a program in Python, expected a file of settings"):
+        import_recipe(path, "torchtitan")
+
+
+def test_a_model_of_no_catalog_can_be_given(tmp_path: Path) -> None:
+    """Tuned models are many; their sizes are few."""
+    text = "model_name_or_path: acme/coder-7b\nper_device_train_batch_size: 1\nmax_length: 2048\n"
+    path = written(tmp_path, "a.yaml", text)
+
+    with pytest.raises(JobError) as caught:
+        import_recipe(path, "hf-trainer")
+    assert str(caught.value).count(str(path)) == 1
+    assert "--model takes one of the same sizes" in str(caught.value)
+    found = import_recipe(path, "hf-trainer", given=Given(model="llama-2-7b"))
+    assert found.job["model"] == "llama-2-7b"
+
+
+@pytest.mark.parametrize(
+    ("sections", "precision"),
+    [
+        ({"bf16": {"enabled": "auto"}}, "bf16"),
+        ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, "bf16"),
+        ({"fp16": {"enabled": "auto"}}, "fp16"),
+        ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": True}}, "fp16"),
+        ({"bf16": {"enabled": False}}, "fp32"),
+    ],
+)
+def test_a_number_format_left_open_is_not_fp32(
+    sections: dict[str, object], precision: str, tmp_path: Path
+) -> None:
+    """A file leaves open which format is on because one will be; buckets are counted in it."""
+    values = {"zero_optimization": {"stage": 2, "reduce_bucket_size": 1e6}, **sections}
+    path = written(tmp_path, "ds.json", json.dumps({"_comment": "for all", **values}))
+    given = Given(model="gpt2", sequence_length=1024, micro_batch=1)
+
+    found = import_recipe(path, "deepspeed", nodes=1, given=given)
+
+    assert found.job["precision"] == precision
+    width = 4 if precision == "fp32" else 2
+    assert found.job["strategy"]["bucket"] == f"{width * 10**6} B"
+    assert found.not_understood == ()
+
+
+def test_short_names_of_zero_are_those_of_stage_3(tmp_path: Path) -> None:
+    """DeepSpeed takes both; Axolotl's files have the short ones."""
+    zero = {
+        "stage": 3,
+        "max_live_parameters": 1e9,
+        "gather_16bit_weights_on_model_save": True,
+    }
+    path = written(tmp_path, "ds.json", json.dumps({"zero_optimization": zero}))
+    given = Given(model="gpt2", sequence_length=1024, micro_batch=1)
+
+    found = import_recipe(path, "deepspeed", nodes=1, given=given)
+
+    assert found.not_understood == ()
+    assert any("stage3_max_live_parameters" in note for note in found.assumed)
+
+
+@pytest.mark.parametrize(
+    ("script", "flags"),
+    [
+        (': "${SIZE:=4096}"\nrun --hidden-size $SIZE\n', {"hidden_size": "4096"}),
+        ('X=1\n: "${X:=2}"\nrun --one $X\n', {"one": "1"}),
+        ("# run --not \\\nrun --this 1\n", {"this": "1"}),
+        ("run --a 1 \\\n#  --b 2 \\\n  --c 3\n", {"a": "1", "c": "3"}),
+        ("run --bf16 ${MORE[@]}\n", {"bf16": True}),
+        ('MORE=" \\\n  --lr 1 "\nrun --bf16 $MORE\n', {"lr": "1", "bf16": True}),
+        ("run --bf16 \\", {"bf16": True}),
+        ("torchrun --nnodes 4 train.py --lr 1\n", {"nnodes": "4", "lr": "1"}),
+        ("run --config a.py --lr 1\n", {"config": "a.py", "lr": "1"}),
+    ],
+)
+def test_scripts_are_read_as_a_shell_reads_them(script: str, flags: dict[str, object]) -> None:
+    """Defaults that are set where they are used, comments within commands, flags in variables."""
+    assert shell_flags(script) == flags
+
+
+def test_scripts_of_megatron_deepspeed_are_jobs_of_it(tmp_path: Path) -> None:
+    """BLOOM's: its engine, its positions, and stages that count the embedding and the head."""
+    script = (
+        f"torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py {DECODER} --fp16 --zero-stage 1 "
+        "--deepspeed --position-embedding-type alibi --embed-layernorm --pad-vocab-size-to 250880 "
+        "--pp-partition-method 'type:transformer|embedding' --pipeline-model-parallel-size 4 "
+        "--checkpoint-activations\n"
+    )
+    job = import_recipe(written(tmp_path, "a.slurm", script), "megatron-lm").job
+
+    assert job["software"] == "megatron-deepspeed"
+    assert job["cluster"]["nodes"] == 4
+    assert job["strategy"]["pp"] == 4
+    assert job["strategy"]["sharding"] == "zero1"
+    block = job["model"]["transformer"]
+    assert (block["positions"], block["embedding_norm"], block["vocab"]) == ("alibi", True, 250880)
+
+
+def test_a_command_in_a_word_of_another_is_read(tmp_path: Path) -> None:
+    """Published recipes for TPUs start MaxText so, through what makes a job of a cluster."""
+    script = (
+        'pip install xpk==1\nARGS="\\\nmodel_name=llama2-7b \\\nper_device_batch_size=4 \\\n'
+        'ici_fsdp_parallelism=-1"\nxpk workload create --device-type=v5p-256 '
+        '--command="set -e && python3 -m MaxText.train MaxText/configs/base.yml ${ARGS}"\n'
+    )
+    path = written(tmp_path, "run.sh", script)
+
+    found = import_recipe(path, "maxtext", node="tpu-v5p-host", nodes=32)
+
+    assert found.job["model"] == "llama-2-7b"
+    assert found.job["data"]["global_batch"] == 4 * 128
+    assert found.not_understood == ()
