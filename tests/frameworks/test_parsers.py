@@ -140,11 +140,17 @@ def test_maxtext_reads_its_overrides(tmp_path: Path) -> None:
     pytest.importorskip("maxtext", reason="needs maxtext, which needs Python 3.12")
     jobs, folders = exported("maxtext", tmp_path)
     found = parsed("maxtext", folders)
-    policies = {"full": "full", "none": "minimal_with_context", "selective_matmul": "minimal"}
+    policies = {
+        "full": "full",
+        "none": "minimal_with_context",
+        "selective_matmul": "minimal",
+        "selective_attention_matmul": "save_dot_except_mlp",
+        "selective_qkv": "save_qkv_proj",
+    }
     expected = [
         {
             "global_batch": job.job.data.global_batch,
-            "policy": policies.get(job.options.memory.recompute, "save_qkv_proj"),
+            "policy": policies[job.options.memory.recompute],
             "length": job.job.data.sequence_length,
         }
         for job in jobs
