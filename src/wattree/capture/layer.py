@@ -5,6 +5,7 @@ from __future__ import annotations
 from wattree.capture.attention import cross_attention, self_attention
 from wattree.capture.head import hidden_state
 from wattree.capture.latent_attention import latent_attention
+from wattree.capture.mamba import mamba_mixer
 from wattree.capture.mlp import feed_forward
 from wattree.capture.moe import mixture_of_experts
 from wattree.capture.parts import dropout, elementwise, norm, sequence_dim
@@ -86,7 +87,7 @@ class _Layer:
     def mlp(self, reads: str) -> tuple[str, tuple[str, ...]]:
         """Add the feed-forward part; return its name and the tensors whose sum it writes."""
         shape = self.shape
-        if self.kind.moe:
+        if self.kind.moe or self.kind.mixer == "moe":
             operators, results = mixture_of_experts(shape, reads=reads, seq=self.seq)
             self.operators += operators
             return "moe", results
@@ -110,7 +111,10 @@ def layer_block(shape: TransformerShape, kind: LayerKind) -> Block:
     ratio = shape.decoder_sequence_ratio if kind.side == "decoder" else 1.0
     seq = sequence_dim(ratio)
     layer = _Layer(shape, kind, seq)
-    output = _parallel(layer) if shape.parallel else _sequential(layer)
+    if kind.mixer:
+        output = _single(layer)
+    else:
+        output = _parallel(layer) if shape.parallel else _sequential(layer)
     inputs = [hidden_state(shape, seq)]
     if kind.side == "decoder":
         inputs.append(hidden_state(shape, sequence_dim(), name="encoded"))
@@ -134,6 +138,21 @@ def _sequential(layer: _Layer) -> str:
     reads = layer.norm("mlp_norm", state) if normed else state
     part, results = layer.mlp(reads)
     return layer.close_branch(part, state, results)
+
+
+def _single(layer: _Layer) -> str:
+    """Write a layer of one branch (Nemotron-H)."""
+    shape, part = layer.shape, layer.kind.mixer
+    reads = layer.norm("input_norm", "hidden") if shape.norm_placement in _PRE else "hidden"
+    results: tuple[str, ...]
+    if part == "attention":
+        results = (layer.attention(reads),)
+    elif part == "mamba":
+        results = ("mamba.out",)
+        layer.operators += mamba_mixer(shape, reads=reads, writes=results[0], seq=layer.seq)
+    else:
+        part, results = layer.mlp(reads)
+    return layer.close_branch(part, "hidden", results)
 
 
 def _parallel(layer: _Layer) -> str:

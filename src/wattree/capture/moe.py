@@ -28,6 +28,8 @@ def mixture_of_experts(
 ) -> tuple[list[Operator], tuple[str, ...]]:
     """Return the operators and the tensors whose sum is the output: routed, then shared."""
     group = ExpertGroup(experts=shape.experts, token_share=shape.top_k / shape.experts)
+    width = shape.expert_latent or shape.hidden
+    routed_from = "moe.latent_down" if shape.expert_latent else reads
     operators = [
         linear(
             "moe.router",
@@ -39,12 +41,13 @@ def mixture_of_experts(
             seq=seq,
         ),
         _top_k(shape, seq=seq),
-        _dispatch(shape, group, reads=reads, seq=seq),
+        *([_latent(shape, "down", reads=reads, seq=seq)] if shape.expert_latent else []),
+        _dispatch(width, group, shape, reads=routed_from, seq=seq),
         *feed_forward(
             "moe.experts",
             reads="routed",
             writes="moe.experts.down",
-            hidden=shape.hidden,
+            hidden=width,
             ffn=shape.expert_ffn,
             gated=shape.gated,
             activation=shape.activation,
@@ -53,12 +56,28 @@ def mixture_of_experts(
             experts=group,
             joint=True,
         ),
-        _combine(shape, group, seq=seq),
+        _combine(width, group, shape, seq=seq),
+        *([_latent(shape, "up", reads="moe.combine", seq=seq)] if shape.expert_latent else []),
     ]
+    routed = operators[-1].path
     if not shape.shared_ffn:
-        return operators, ("moe.combine",)
+        return operators, (routed,)
     shared, output = _shared_experts(shape, reads=reads, seq=seq)
-    return [*operators, *shared], ("moe.combine", output)
+    return [*operators, *shared], (routed, output)
+
+
+def _latent(shape: TransformerShape, way: str, *, reads: str, seq: IterationDim) -> Operator:
+    """Return the projection between hidden state and what routed experts read and write."""
+    widths = (shape.hidden, shape.expert_latent)
+    first, last = widths if way == "down" else reversed(widths)
+    return linear(
+        f"moe.latent_{way}",
+        reads=reads,
+        in_features=first,
+        out_features=last,
+        bias=shape.mlp_bias,
+        seq=seq,
+    )
 
 
 def _top_k(shape: TransformerShape, *, seq: IterationDim) -> Operator:
@@ -76,13 +95,13 @@ def _top_k(shape: TransformerShape, *, seq: IterationDim) -> Operator:
 
 
 def _dispatch(
-    shape: TransformerShape, group: ExpertGroup, *, reads: str, seq: IterationDim
+    width: int, group: ExpertGroup, shape: TransformerShape, *, reads: str, seq: IterationDim
 ) -> Operator:
     return Operator(
         path="moe.dispatch",
         kind=OperatorKind.PERMUTE,
         function="dispatch",
-        dims=(group.dim, BATCH, seq, features("hidden", shape.hidden)),
+        dims=(group.dim, BATCH, seq, features("hidden", width)),
         inputs=(
             Operand(tensor=reads, dims=HIDDEN_DIMS),
             Operand(tensor="routing", dims=("batch", "seq"), fraction=shape.top_k),
@@ -92,13 +111,15 @@ def _dispatch(
     )
 
 
-def _combine(shape: TransformerShape, group: ExpertGroup, *, seq: IterationDim) -> Operator:
+def _combine(
+    width: int, group: ExpertGroup, shape: TransformerShape, *, seq: IterationDim
+) -> Operator:
     expert = features("expert", shape.experts, role=DimRole.CONTRACTED, units=shape.experts)
     return Operator(
         path="moe.combine",
         kind=OperatorKind.PERMUTE,
         function="combine",
-        dims=(expert, BATCH, seq, features("hidden", shape.hidden)),
+        dims=(expert, BATCH, seq, features("hidden", width)),
         inputs=(
             Operand(tensor="moe.experts.down", dims=_ROUTED_DIMS, fraction=group.token_share),
             Operand(tensor="routing", dims=("batch", "seq"), fraction=shape.top_k),

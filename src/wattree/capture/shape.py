@@ -16,6 +16,8 @@ from wattree.errors import ModelError
 MOST_LAYERS: Final = 10_000
 LARGEST_COUNT: Final = 10**9
 
+#: Letter of a layer in `pattern` → its one branch (Megatron-LM's `hybrid_layer_pattern`).
+MIXERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 #: Fields that take one of a few words.
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     # rms: a weight; layer: weight and bias; layer_weight: weight only; layer_plain: neither
@@ -46,6 +48,7 @@ class LayerKind:
         window: Sliding window in tokens, None for full attention.
         input_norm: It normalizes its input (ModernBERT's first layer does not).
         relative_bias: It owns the table of relative position biases (first layer of T5 stacks).
+        mixer: Its one branch, of `MIXERS`; `""`: attention and a feed-forward part.
     """
 
     side: str = ""
@@ -53,6 +56,7 @@ class LayerKind:
     window: int | None = None
     input_norm: bool = True
     relative_bias: bool = False
+    mixer: str = ""
 
     @property
     def block(self) -> str:
@@ -60,7 +64,7 @@ class LayerKind:
         words = [
             "first" if self.relative_bias or not self.input_norm else "",
             "window" if self.window is not None else "",
-            "moe" if self.moe else "",
+            self.mixer or ("moe" if self.moe else ""),
             self.side,
             "layer",
         ]
@@ -121,7 +125,15 @@ class TransformerShape:
         shared_ffn: Width of the experts that every token visits, all together; 0: none.
         shared_gate: A sigmoid gate scales the shared experts (Qwen2-MoE).
         expert_bias, router_bias: Biases of experts and router.
+        expert_latent: Width of what routed experts read and write, projected from the hidden state
+            and back; 0: `hidden` itself.
         moe_layers: Layers (by index) that are mixtures; None: all, if there are experts.
+        pattern: One letter of `MIXERS` for each layer, which then has that branch alone; "": every
+            layer has attention and a feed-forward part.
+        mamba_heads, mamba_head_dim, mamba_groups: Heads of Mamba-2, their features, and the groups
+            of heads that share input and output projections.
+        mamba_state: Size of its state for each feature.
+        mamba_conv, mamba_chunk: Tokens of its convolution, and of a chunk of its scan.
         encoder_layers: Layers of an encoder whose output the stack attends to; 0: none.
         encoder_ffn, encoder_heads: Where the encoder differs; 0: the same.
         relative_buckets: Rows of the table of relative position biases.
@@ -193,7 +205,15 @@ class TransformerShape:
     shared_gate: bool = False
     expert_bias: bool = False
     router_bias: bool = False
+    expert_latent: int = 0
     moe_layers: tuple[int, ...] | None = None
+    pattern: str = ""
+    mamba_heads: int = 0
+    mamba_head_dim: int = 0
+    mamba_groups: int = 0
+    mamba_state: int = 0
+    mamba_conv: int = 4
+    mamba_chunk: int = 128
     encoder_layers: int = 0
     encoder_ffn: int = 0
     encoder_heads: int = 0
@@ -264,6 +284,8 @@ class TransformerShape:
 
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Return the kind of each layer of the (decoder) stack, in order."""
+        if self.pattern:
+            return tuple(LayerKind(mixer=MIXERS[letter]) for letter in self.pattern)
         every = range(self.layers)
         windowed = frozenset(every if self.window_layers is None else self.window_layers)
         mixed = frozenset(every if self.moe_layers is None else self.moe_layers)
@@ -343,6 +365,7 @@ def _fit_problems(shape: TransformerShape) -> list[str]:
         problems.append(
             f"top_k: found {shape.top_k}, expected 1 to {shape.experts}, the number of experts"
         )
+    problems += _pattern_problems(shape)
     if shape.kv_lora_rank and not (shape.qk_nope_head_dim and shape.qk_rope_head_dim):
         problems.append(
             "kv_lora_rank: latent attention also needs qk_nope_head_dim and qk_rope_head_dim "
@@ -354,4 +377,30 @@ def _fit_problems(shape: TransformerShape) -> list[str]:
         problems.append("relative_buckets: found 0, expected the rows of the relative bias table")
     if shape.tied_embedding and shape.head in ("discriminator", "pooler", "none"):
         problems.append(f"tied_embedding: a head of kind '{shape.head}' has no logits to tie")
+    return problems
+
+
+def _pattern_problems(shape: TransformerShape) -> list[str]:
+    """Return one line for each thing that a pattern of layers lacks."""
+    if not shape.pattern:
+        return []
+    if unknown := sorted(set(shape.pattern) - MIXERS.keys()):
+        known = ", ".join(f"{letter} ({branch})" for letter, branch in MIXERS.items())
+        return [f"pattern: found '{unknown[0]}', expected letters of {known}"]
+    problems = []
+    if len(shape.pattern) != shape.layers:
+        problems.append(
+            f"pattern: found {len(shape.pattern)} letters, expected one for each of the "
+            f"{shape.layers} layers"
+        )
+    needed = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
+    if "M" in shape.pattern and (missing := [name for name in needed if not getattr(shape, name)]):
+        problems.append(f"{missing[0]}: found 0, expected the size that layers 'M' of pattern have")
+    if shape.mamba_groups and shape.mamba_heads % shape.mamba_groups:
+        problems.append(
+            f"mamba_groups: found {shape.mamba_groups}, expected a number that divides "
+            f"mamba_heads ({shape.mamba_heads})"
+        )
+    if "E" in shape.pattern and not shape.experts:
+        problems.append("experts: found 0, expected those that layers 'E' of pattern have")
     return problems

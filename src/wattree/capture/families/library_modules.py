@@ -44,6 +44,7 @@ LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
     "mpt": {**_JOINT, **_STEPWISE},
     "mt5": {**_WIDE_NORMS, **_PLAIN},
     "nemotron": _CONCATENATED,
+    "nemotron_h": _WIDE_NORMS,
     "olmo": _WIDE_NORMS,
     "olmo2": _WIDE_NORMS,
     "phi": _CONCATENATED,

@@ -2,53 +2,20 @@
 
 Without those kernels the library computes them with PyTorch's operators in fp32, which keep every
 intermediate result of every chunk. Here a recurrence is one pass over its inputs, which saves what
-the published kernels save, and one product with as many FLOP as theirs.
-
-References:
-    [1] T. Dao, A. Gu, "Transformers are SSMs", 2024, arXiv:2405.21060, section 6;
-        `mamba_ssm/ops/triton/ssd_combined.py` saves inputs, output, and sums of decays.
-    [2] S. Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence
-        Length", 2024, arXiv:2406.06484, section 3; `fla/ops/gated_delta_rule/chunk.py` saves
-        inputs, sums of decays and the inverse matrix of each chunk.
-    [3] Kimi Team, "Kimi Linear", 2025, arXiv:2510.26692; `fla/ops/kda/chunk.py` saves two such
-        matrices, and a decay for each feature of a key.
+the published kernels save, and one product with as many FLOP as theirs (`capture.recurrence`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
+from wattree.capture.recurrence import DELTA_RULE, KIMI_DELTA, STATE_SPACE, Recurrence
+
 _FLOP: Final = 2  # of one multiply-add
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Recurrence:
-    """What kernels of a recurrence do for each token and head.
-
-    Attributes:
-        states: Products of a vector with the state, keys times values.
-        keys, values: Products of a chunk's length with the features of a key, of a value.
-        parts: Intermediate results of a value's width that kernels hand over in memory.
-        matrices: Rows of a chunk's matrices that are saved; none: the output is.
-    """
-
-    states: float
-    keys: float
-    values: float
-    parts: int
-    matrices: int
-
-
-#: [2]: kernels for the chunks' matrices, for `w` and `u`, for the states, and for the output.
-_DELTA: Final = _Recurrence(states=3, keys=3, values=2, parts=5, matrices=1)
-_KIMI: Final = _Recurrence(states=3, keys=3, values=2, parts=5, matrices=2)
-#: [1]: for the states and for the output; heads share the products of B and C.
-_SSD: Final = _Recurrence(states=2, keys=0, values=1, parts=1, matrices=0)
 
 
 @torch.library.custom_op("wattree::chunked_pass", mutates_args=())
@@ -165,28 +132,26 @@ if torch.ops.wattree.chunked_product not in flop_registry:
         return 2 * _flop(pieces, states)
 
 
-def _scanned(
-    kind: _Recurrence, chunk: int, operands: tuple[Any, ...], *, of_keys: int
-) -> torch.Tensor:
+def _scanned(kind: Recurrence, chunk: int, operands: tuple[Any, ...]) -> torch.Tensor:
     """Return the output of a recurrence: a pass over its inputs, and its products."""
     query, value = operands[0], operands[2]
-    keys, values = query.shape[-1], value.shape[-1]
-    # Products of keys with keys are done once for all heads that share them.
-    shared = chunk * (kind.keys * keys + of_keys * keys * query.shape[2] / value.shape[2])
-    depth = kind.states * keys + kind.values * chunk + shared / values
-    turns = max(1, round(depth / (kind.parts * values)))
-    sizes = [turns, round(depth / turns), kind.matrices * chunk or values]
-    pieces, states, *_ = torch.ops.wattree.chunked_pass(*operands, sizes)
+    sizes = kind.sizes(
+        keys=query.shape[-1],
+        values=value.shape[-1],
+        chunk=chunk,
+        groups_per_head=query.shape[2] / value.shape[2],
+    )
+    pieces, states, *_ = torch.ops.wattree.chunked_pass(*operands, list(sizes))
     out: torch.Tensor = torch.ops.wattree.chunked_product(pieces, states)
     return out
 
 
-def _delta_rule(kind: _Recurrence) -> Callable[..., Any]:
+def _delta_rule(kind: Recurrence) -> Callable[..., Any]:
     def instead(
         query: Any, key: Any, value: Any, g: Any, beta: Any, chunk_size: int = 64, **_: Any
     ) -> Any:
         operands = (query, key, value, g, beta, None, None, None)
-        return _scanned(kind, chunk_size, operands, of_keys=0), None
+        return _scanned(kind, chunk_size, operands), None
 
     return instead
 
@@ -196,13 +161,13 @@ def _mamba2(
     D: Any = None, dt_bias: Any = None, return_final_states: bool = False, **_: Any
 ) -> Any:  # fmt: skip
     operands = (C, B, hidden_states, dt, None, A, D, dt_bias)
-    out = _scanned(_SSD, chunk_size, operands, of_keys=1)
+    out = _scanned(STATE_SPACE, chunk_size, operands)
     return (out, None) if return_final_states else out
 
 
 #: Name of the library's function → what runs in its place.
 CHUNKED_SCANS: Final[Mapping[str, Callable[..., Any]]] = {
-    "torch_chunk_gated_delta_rule": _delta_rule(_DELTA),
-    "chunk_kimi_delta_attention": _delta_rule(_KIMI),
+    "torch_chunk_gated_delta_rule": _delta_rule(DELTA_RULE),
+    "chunk_kimi_delta_attention": _delta_rule(KIMI_DELTA),
     "mamba2_chunk_scan": _mamba2,
 }

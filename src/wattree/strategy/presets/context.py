@@ -22,6 +22,10 @@ from wattree.strategy.specs import SPATIAL, ULYSSES
 from wattree.strategy.tree import ContextExchange, PositionOrder, StrategyTree, TreeNode
 
 _CORES = ("attention.core", "cross_attention.core")
+#: Operators of Mamba-2 that go through all positions: heads are exchanged for them, whatever
+#: attention does (Megatron-Core's `MambaContextParallel`).
+_SCANS = ("mamba.conv", "mamba.scan", "mamba.product")
+_BY_HEADS = TreeNode(compute={"seq": (), "heads": ("tp", "cp")})
 
 
 def context_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
@@ -32,6 +36,8 @@ def context_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
     core = _core(options)
     if core != TreeNode():
         nodes |= dict.fromkeys(_attentions(model), core)
+    if model.own_family:
+        nodes |= {f"{layer}.{path}": _BY_HEADS for layer in layer_patterns(model) for path in _SCANS}
     return StrategyTree(nodes=nodes)
 
 
@@ -45,7 +51,7 @@ def _attentions(model: ModelGraph) -> tuple[str, ...]:
 
 def _core(options: StrategyOptions) -> TreeNode:
     if options.parallelism.context == ULYSSES:
-        return TreeNode(compute={"seq": (), "heads": ("tp", "cp")})
+        return _BY_HEADS
     exchange, order = (
         ContextExchange(options.parallelism.context),
         PositionOrder(options.parallelism.context_order),

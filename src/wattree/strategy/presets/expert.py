@@ -12,7 +12,14 @@ from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import layer_patterns, operator_patterns
 from wattree.strategy.tree import StrategyTree, TreeNode
 
-_ROUTING = ("moe.router", "moe.topk", "moe.dispatch", "moe.combine")
+_ROUTING = (
+    "moe.router",
+    "moe.topk",
+    "moe.latent_down",
+    "moe.dispatch",
+    "moe.combine",
+    "moe.latent_up",
+)
 
 
 def expert_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:

@@ -33,9 +33,11 @@ _MATMULS = (
     "mlp.down",
     "moe.experts.up",
     "moe.experts.down",
+    "mamba.in_proj",
+    "mamba.out_proj",
 )
 #: Whose outputs no backward needs: only what the next operator saved.
-_LAST = ("mlp.down", "moe.experts.down")
+_LAST = ("mlp.down", "moe.experts.down", "mamba.out_proj")
 #: Recomputation of whole layers but for these operators.
 _OF_LAYERS: Final[Mapping[str, Mapping[str, TreeNode]]] = {
     "selective_matmul": dict.fromkeys(_MATMULS, _KEEP),

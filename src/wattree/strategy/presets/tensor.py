@@ -27,9 +27,16 @@ from wattree.strategy.parts import (
 )
 from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
 
-_COLUMN = ("attention.qkv", "attention.q_up", "attention.kv_up", "mlp.up", "moe.shared.up")
+_COLUMN = (
+    "attention.qkv",
+    "attention.q_up",
+    "attention.kv_up",
+    "mlp.up",
+    "moe.shared.up",
+    "mamba.in_proj",
+)
 _COLUMN_CROSS = ("cross_attention.q", "cross_attention.kv")
-_ROW = ("attention.out", "cross_attention.out", "mlp.down", "moe.shared.down")
+_ROW = ("attention.out", "cross_attention.out", "mlp.down", "moe.shared.down", "mamba.out_proj")
 #: Operators on whole hidden states, which sequence parallelism spreads by position.
 _POSITIONWISE = (
     "*norm*",
@@ -46,6 +53,8 @@ _POSITIONWISE = (
     "moe.shared_dropout",
     "moe.shared.scale",
     "moe.sum",
+    "mamba.dropout",
+    "mamba.residual",
 )
 
 

@@ -1,0 +1,98 @@
+"""Hybrids of Mamba-2, attention and feed-forward layers: Nemotron-H and Nemotron 3."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wattree.capture.config_reader import ConfigReader
+from wattree.capture.families.common import attention_biases, causal_head, heads
+from wattree.capture.families.registry import FAMILIES
+from wattree.capture.shape import MIXERS
+
+#: Names of layers in `layers_block_type` → their letter in `hybrid_override_pattern`.
+_LETTERS: Final = {
+    **{branch: letter for letter, branch in MIXERS.items()},
+    "linear_attention": "M",
+    "full_attention": "*",
+}
+
+
+@FAMILIES.register("nemotron_h")
+def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
+    """Read Nemotron-H, Nemotron Nano 2 and Nemotron 3: a pattern of layers of one branch each.
+
+    The multi-token-prediction layers are not part of the model: the library drops them.
+    """
+    pattern = _pattern(reader)
+    width = reader.count("hidden_size")
+    for key in ("use_bias", "mamba_proj_bias"):
+        if reader.flag(key, default=False):
+            reader.fault(key, found=True, expected="false: Mamba's projections have no bias here")
+    if not reader.flag("use_conv_bias", default=True):
+        reader.fault("use_conv_bias", found=False, expected="true")
+    shape = {
+        "layers": len(pattern) or 1,
+        "pattern": pattern,
+        "hidden": width,
+        **heads(reader, hidden=width, default_kv_heads=8, default_head_dim=128),
+        "vocab": reader.count("vocab_size"),
+        "ffn": reader.count("intermediate_size") if "-" in pattern else 0,
+        "activation": reader.text("mlp_hidden_act", default="relu2"),
+        "norm": "rms",
+        "positions": "none",
+        "max_positions": reader.count("max_position_embeddings", default=4096),
+        "mlp_bias": reader.flag("mlp_bias", default=False),
+        **attention_biases(reader),
+        "attention_dropout": reader.share("attention_dropout", default=0.0),
+        "dropout": reader.share("hidden_dropout", default=0.0),
+        "tied_embedding": reader.flag("tie_word_embeddings", default=False),
+        "head": causal_head(reader),
+    }
+    return shape | (_mamba(reader) if "M" in pattern else {}) | _experts(reader, pattern)
+
+
+def _pattern(reader: ConfigReader) -> str:
+    """Return the letters of the layers, from either form of a file."""
+    names = reader.sequence("layers_block_type", "layer_types")
+    if names is not None:
+        unknown = [name for name in names if name not in _LETTERS]
+        if unknown or not names:
+            found = unknown[0] if unknown else []
+            reader.fault("layers_block_type", found, f"a list of {', '.join(_LETTERS)}")
+            return ""
+        return "".join(_LETTERS[name] for name in names)
+    pattern = reader.text("hybrid_override_pattern", default="")
+    if not pattern or set(pattern) - MIXERS.keys():
+        expected = f"one letter of {' '.join(MIXERS)} for each layer"
+        reader.fault("hybrid_override_pattern", pattern, expected)
+        return ""
+    layers = reader.layers("num_hidden_layers", default=len(pattern))
+    if layers != len(pattern):
+        reader.fault("num_hidden_layers", layers, f"{len(pattern)}, as the pattern has")
+    return pattern
+
+
+def _mamba(reader: ConfigReader) -> dict[str, int]:
+    mamba_heads = reader.count("mamba_num_heads")
+    groups = reader.count("n_groups", "mamba_n_groups", default=8)
+    reader.require_divisor("n_groups", groups, "mamba_num_heads", mamba_heads)
+    return {
+        "mamba_heads": mamba_heads,
+        "mamba_head_dim": reader.count("mamba_head_dim"),
+        "mamba_groups": groups,
+        "mamba_state": reader.count("ssm_state_size"),
+        "mamba_conv": reader.count("conv_kernel", "mamba_d_conv", default=4),
+        "mamba_chunk": reader.count("chunk_size", "mamba_chunk_size", default=128),
+    }
+
+
+def _experts(reader: ConfigReader, pattern: str) -> dict[str, int]:
+    if "E" not in pattern:
+        return {}
+    return {
+        "experts": reader.count("n_routed_experts", "num_local_experts"),
+        "top_k": reader.count("num_experts_per_tok"),
+        "expert_ffn": reader.count("moe_intermediate_size"),
+        "shared_ffn": reader.count("moe_shared_expert_intermediate_size"),
+        "expert_latent": reader.count("moe_latent_size", default=0),
+    }
