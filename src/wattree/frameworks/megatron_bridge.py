@@ -47,7 +47,11 @@ _SIZES: Final = {
 }
 _OF_EXPERTS: Final = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
 #: Recipes of the same model: longer samples, fine-tuning, more nodes.
-_VARIANT: Final = re.compile(r"(.+?)(?:_\d+k)?_(?:pretrain|sft)_config(?:_\w+)?")
+_VARIANT: Final = re.compile(r"(.+?)(?:_\d+k)?_(?:pretrain|sft|peft)_config(?:_\w+)?")
+#: Rank of adapters where a file has none (src/megatron/bridge/peft/lora.py), and their layers.
+_USUAL_RANK: Final = 32
+_USUAL_TARGETS: Final = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+_TARGETS: Final[dict[str, list[str]]] = FACTS["lora_targets"]
 #: Sizes without which there is no model.
 _NEEDED: Final = ("num_layers", "hidden_size", "num_attention_heads")
 #: Key → argument that says the opposite.
@@ -205,7 +209,7 @@ def read(settings: Settings) -> Imported:
         training["learning_rate"] = settings.number("lr", 3e-4)
     precision = settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS)
     return Imported(
-        model=model,
+        model=_adapted(settings, model),
         data={
             "sequence_length": _stated(settings, "seq_length", 8192),
             "global_batch": _stated(
@@ -219,6 +223,26 @@ def read(settings: Settings) -> Imported:
         | gradient_traits(settings, precision),
         training=training,
     )
+
+
+def _adapted(settings: Settings, model: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Return the model with low-rank adapters, if the recipe or the file has them."""
+    is_recipe = "_peft_config" in settings.text("recipe")
+    if not is_recipe and "lora_rank" not in settings and "lora_target_modules" not in settings:
+        return model
+    if "lora_rank" not in settings:
+        settings.assume(f"peft.dim {_USUAL_RANK}: the file leaves it to its recipe")
+    rank = settings.count("lora_rank", _USUAL_RANK)
+    names = settings.value("lora_target_modules", list(_USUAL_TARGETS))
+    names = [str(name) for name in (names if isinstance(names, list) else [names])]
+    if unknown := [name for name in names if name not in _TARGETS]:
+        settings.problem(
+            "peft.target_modules",
+            f"found '{unknown[0]}', expected one or more of {', '.join(_TARGETS)}",
+        )
+    targets = [path for name in names for path in _TARGETS.get(name, ())]
+    named = {"name": model} if isinstance(model, str) else model
+    return {**named, "lora": {"rank": rank, "targets": targets}}
 
 
 def _stated(settings: Settings, key: str, default: int) -> int:
