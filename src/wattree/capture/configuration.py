@@ -33,6 +33,7 @@ def model_from_config(
     capture: bool = False,
     normal: bool = True,
     narrow: bool = False,
+    predictions: int = 0,
 ) -> ModelGraph:
     """Return the model graph of a parsed `config.json`.
 
@@ -49,6 +50,7 @@ def model_from_config(
         capture: Capture it even where it can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
         narrow: It is captured with parameters of 16 bits.
+        predictions: Tokens beyond the next that training predicts, by modules of their own.
 
     Raises:
         ModelError: It cannot be read, built or recorded.
@@ -56,7 +58,11 @@ def model_from_config(
     """
     model_type = config.get("model_type")
     if not capture and (not isinstance(model_type, str) or is_read(config)):
-        return transformer_from_config(config, where, name=name, sources=sources)
+        return transformer_from_config(
+            config, where, name=name, sources=sources, predictions=predictions
+        )
+    if predictions:
+        raise ModelError(f"{where}: predictions: found {predictions}, expected 0 of a captured model")
     graph = captured_from_config(config, where, sequence=sequence, normal=normal, narrow=narrow)
     vocabulary = config.get("vocab_size")
     return replace(

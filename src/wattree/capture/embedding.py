@@ -89,6 +89,12 @@ def embedding_block(
     return Block(name=name, operators=tuple(operators), output=state)
 
 
+def token_lookup(shape: TransformerShape, *, seq: IterationDim) -> Operator:
+    """Return another look-up in the model's token table."""
+    width = shape.embedding_width
+    return _table("tokens", rows=shape.padded_vocab, width=width, seq=seq, tied_to=TOKEN_TABLE)
+
+
 def _further_tables(shape: TransformerShape, *, width: int, seq: IterationDim) -> list[Operator]:
     tables = []
     if shape.positions == "learned":

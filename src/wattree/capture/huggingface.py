@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from wattree.capture.config_reader import ConfigReader
@@ -74,15 +75,21 @@ def readable_model_types() -> tuple[str, ...]:
 
 
 def transformer_from_config(
-    config: Mapping[str, Any], where: str, *, name: str = "", sources: tuple[str, ...] = ()
+    config: Mapping[str, Any],
+    where: str,
+    *,
+    name: str = "",
+    sources: tuple[str, ...] = (),
+    predictions: int = 0,
 ) -> ModelGraph:
-    """Return the model graph of a parsed `config.json`.
+    """Return the model graph of a parsed `config.json`, with modules of multi-token prediction.
 
     Raises:
         ModelError: The file is of an architecture that is not read, or some of its values are
             missing or impossible; all of them are listed.
     """
-    return build_transformer(config_shape(config, where, name=name, sources=sources))
+    shape = config_shape(config, where, name=name, sources=sources)
+    return build_transformer(replace(shape, predictions=predictions) if predictions else shape)
 
 
 def config_shape(

@@ -9,7 +9,8 @@ from wattree.capture.mamba import mamba_mixer
 from wattree.capture.mlp import feed_forward
 from wattree.capture.moe import mixture_of_experts
 from wattree.capture.parts import dropout, elementwise, norm, sequence_dim
-from wattree.capture.shape import LayerKind, TransformerShape
+from wattree.capture.layer_kind import LayerKind
+from wattree.capture.shape import TransformerShape
 from wattree.graph import Block, IterationDim, Operator
 
 _PRE = ("pre", "sandwich")

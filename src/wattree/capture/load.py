@@ -18,6 +18,8 @@ from wattree.graph import ModelGraph
 #: Largest `config.json` that is read. Those of public models are below 100 kB; classifiers with
 #: a name for each of 20,000 classes reach 1 MB. [B]
 _CONFIG_LIMIT_BYTES: Final = 4 * 2**20
+#: Most further tokens that a model predicts; published ones predict one or two.
+_MOST_PREDICTED: Final = 64
 
 
 def load_model(
@@ -36,7 +38,8 @@ def load_model(
 
     Args:
         name_or_path: Which.
-        arguments: Options of a model of the catalog that has some, such as `image_size`.
+        arguments: Options of a model of the catalog that has some, such as `image_size`; of
+            hybrids `predictions`, the tokens beyond the next that training predicts.
         sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.
         capture: Build and capture it with transformers even where its family can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
@@ -56,24 +59,38 @@ def load_model(
             "wattree.capture_module names it; expected a catalog name or a config.json"
         )
     if _is_path(name_or_path):
-        _refuse(arguments, text)
+        predictions = _predictions(arguments, text)
         file = _config_file(Path(text))
         config = read_config(file)
         return model_from_config(
-            config, str(file), sequence=sequence, capture=capture, normal=normal, narrow=narrow
+            config,
+            str(file),
+            sequence=sequence,
+            capture=capture,
+            normal=normal,
+            narrow=narrow,
+            predictions=predictions,
         )
     entry = catalog_entry(text)
     if entry.config is None:
         from wattree.capture.zoo.graph import built_in_graph
 
         return built_in_graph(entry.name, arguments or {})
-    _refuse(arguments, entry.name)
-    return _of_catalogue(entry.name, sequence, capture=capture, normal=normal, narrow=narrow)
+    predictions = _predictions(arguments, entry.name)
+    return _of_catalogue(
+        entry.name, sequence, predictions, capture=capture, normal=normal, narrow=narrow
+    )
 
 
 @lru_cache(maxsize=64)  # entries do not change, and what is compiled of a graph is kept with it
 def _of_catalogue(
-    name: str, sequence: int | None, *, capture: bool, normal: bool, narrow: bool
+    name: str,
+    sequence: int | None,
+    predictions: int,
+    *,
+    capture: bool,
+    normal: bool,
+    narrow: bool,
 ) -> ModelGraph:
     entry = catalog_entry(name)
     assert entry.config is not None
@@ -86,6 +103,7 @@ def _of_catalogue(
         capture=capture,
         normal=normal,
         narrow=narrow,
+        predictions=predictions,
     )
 
 
@@ -132,13 +150,21 @@ def _config_file(path: Path) -> Path:
     return path / "config.json" if path.is_dir() else path
 
 
-def _refuse(arguments: Mapping[str, Any] | None, name: str) -> None:
-    """Refuse arguments of a model that is a configuration."""
-    if arguments:
+def _predictions(arguments: Mapping[str, Any] | None, name: str) -> int:
+    """Return the only argument of a model that is a configuration, 0 without it."""
+    given = dict(arguments or {})
+    found = given.pop("predictions", 0)
+    if given:
         raise ModelError(
-            f"{name}: found arguments {', '.join(arguments)}, expected none: it is read from a "
-            "configuration"
+            f"{name}: found arguments {', '.join(given)}, expected none but 'predictions': it is "
+            "read from a configuration"
         )
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _MOST_PREDICTED:
+        raise ModelError(
+            f"{name}: predictions: found {found!r}, expected a whole number from 0 to "
+            f"{_MOST_PREDICTED}"
+        )
+    return found
 
 
 def _is_path(name_or_path: str | Path) -> bool:

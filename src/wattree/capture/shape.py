@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
+from wattree.capture.layer_kind import MIXERS, LayerKind
 from wattree.errors import ModelError
 
 #: Bounds beyond which a number is a typing error, not a model. The largest published models
@@ -16,8 +17,6 @@ from wattree.errors import ModelError
 MOST_LAYERS: Final = 10_000
 LARGEST_COUNT: Final = 10**9
 
-#: Letter of a layer in `pattern` → its one branch (Megatron-LM's `hybrid_layer_pattern`).
-MIXERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 #: Fields that take one of a few words.
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     # rms: a weight; layer: weight and bias; layer_weight: weight only; layer_plain: neither
@@ -36,39 +35,6 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     # none: hidden states are the output
     "head": ("language_model", "masked_lm", "discriminator", "pooler", "none"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerKind:
-    """Properties in which one layer of a model differs from the others.
-
-    Attributes:
-        side: `""` for a single stack, else `encoder` or `decoder`.
-        moe: Its feed-forward part is a mixture of experts.
-        window: Sliding window in tokens, None for full attention.
-        input_norm: It normalizes its input (ModernBERT's first layer does not).
-        relative_bias: It owns the table of relative position biases (first layer of T5 stacks).
-        mixer: Its one branch, of `MIXERS`; `""`: attention and a feed-forward part.
-    """
-
-    side: str = ""
-    moe: bool = False
-    window: int | None = None
-    input_norm: bool = True
-    relative_bias: bool = False
-    mixer: str = ""
-
-    @property
-    def block(self) -> str:
-        """Name of the block such layers share: `layer`, `window_moe_layer`, `encoder_layer`, …."""
-        words = [
-            "first" if self.relative_bias or not self.input_norm else "",
-            "window" if self.window is not None else "",
-            self.mixer or ("moe" if self.moe else ""),
-            self.side,
-            "layer",
-        ]
-        return "_".join(word for word in words if word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +96,10 @@ class TransformerShape:
         moe_layers: Layers (by index) that are mixtures; None: all, if there are experts.
         pattern: One letter of `MIXERS` for each layer, which then has that branch alone; "": every
             layer has attention and a feed-forward part.
+        predictions: Further tokens that are predicted in training, one module after another, each
+            with an embedding, layers and logits (multi-token prediction); the modules share their
+            parameters.
+        prediction_pattern: The layers of such a module, in the letters of `pattern`.
         mamba_heads, mamba_head_dim, mamba_groups: Heads of Mamba-2, their features, and the groups
             of heads that share input and output projections.
         mamba_state: Size of its state for each feature.
@@ -208,6 +178,8 @@ class TransformerShape:
     expert_latent: int = 0
     moe_layers: tuple[int, ...] | None = None
     pattern: str = ""
+    predictions: int = 0
+    prediction_pattern: str = "*E"
     mamba_heads: int = 0
     mamba_head_dim: int = 0
     mamba_groups: int = 0
@@ -285,7 +257,7 @@ class TransformerShape:
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Return the kind of each layer of the (decoder) stack, in order."""
         if self.pattern:
-            return tuple(LayerKind(mixer=MIXERS[letter]) for letter in self.pattern)
+            return self.single_kinds(self.pattern)
         every = range(self.layers)
         windowed = frozenset(every if self.window_layers is None else self.window_layers)
         mixed = frozenset(every if self.moe_layers is None else self.moe_layers)
@@ -293,6 +265,11 @@ class TransformerShape:
             self._layer_kind(index, windowed=index in windowed, mixed=index in mixed)
             for index in every
         )
+
+    @staticmethod
+    def single_kinds(pattern: str) -> tuple[LayerKind, ...]:
+        """Return the kinds of layers of one branch each, by their letters."""
+        return tuple(LayerKind(mixer=MIXERS[letter]) for letter in pattern)
 
     def encoder_kinds(self) -> tuple[LayerKind, ...]:
         """Return the kind of each encoder layer, in order."""
@@ -383,10 +360,16 @@ def _fit_problems(shape: TransformerShape) -> list[str]:
 def _pattern_problems(shape: TransformerShape) -> list[str]:
     """Return one line for each thing that a pattern of layers lacks."""
     if not shape.pattern:
+        if shape.predictions:
+            return [
+                f"predictions: found {shape.predictions}, expected 0 of a model without a pattern "
+                "of layers: modules of multi-token prediction are known for hybrids alone"
+            ]
         return []
-    if unknown := sorted(set(shape.pattern) - MIXERS.keys()):
-        known = ", ".join(f"{letter} ({branch})" for letter, branch in MIXERS.items())
-        return [f"pattern: found '{unknown[0]}', expected letters of {known}"]
+    for name in ("pattern", "prediction_pattern"):
+        if unknown := sorted(set(getattr(shape, name)) - MIXERS.keys()):
+            known = ", ".join(f"{letter} ({branch})" for letter, branch in MIXERS.items())
+            return [f"{name}: found '{unknown[0]}', expected letters of {known}"]
     problems = []
     if len(shape.pattern) != shape.layers:
         problems.append(
@@ -394,13 +377,14 @@ def _pattern_problems(shape: TransformerShape) -> list[str]:
             f"{shape.layers} layers"
         )
     needed = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
-    if "M" in shape.pattern and (missing := [name for name in needed if not getattr(shape, name)]):
+    letters = shape.pattern + shape.prediction_pattern * (shape.predictions > 0)
+    if "M" in letters and (missing := [name for name in needed if not getattr(shape, name)]):
         problems.append(f"{missing[0]}: found 0, expected the size that layers 'M' of pattern have")
     if shape.mamba_groups and shape.mamba_heads % shape.mamba_groups:
         problems.append(
             f"mamba_groups: found {shape.mamba_groups}, expected a number that divides "
             f"mamba_heads ({shape.mamba_heads})"
         )
-    if "E" in shape.pattern and not shape.experts:
+    if "E" in letters and not shape.experts:
         problems.append("experts: found 0, expected those that layers 'E' of pattern have")
     return problems

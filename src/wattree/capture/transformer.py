@@ -10,7 +10,9 @@ from wattree.capture.embedding import TOKEN_TABLE, embedding_block
 from wattree.capture.head import head_block, hidden_state
 from wattree.capture.layer import layer_block
 from wattree.capture.parts import norm, sequence_dim
-from wattree.capture.shape import LayerKind, TransformerShape
+from wattree.capture.prediction import prediction_instances
+from wattree.capture.layer_kind import LayerKind
+from wattree.capture.shape import TransformerShape
 from wattree.graph import Block, BlockInstance, ModelGraph
 
 
@@ -47,8 +49,14 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
             ),
         )
     add_layers("decoder." if shape.encoder_layers else "", shape.layer_kinds())
+    state = f"{instances[-1].path}/{blocks[instances[-1].block].output}"
+    for instance, block in prediction_instances(shape, state):
+        blocks.setdefault(block.name, block)
+        instances.append(instance)
     if (head := head_block(shape, seq=decoder_seq)) is not None:
         add("head", head)
+        if shape.predictions:
+            instances[-1] = replace(instances[-1], reads=(state,))
     return ModelGraph(
         own_family=True,
         language=True,

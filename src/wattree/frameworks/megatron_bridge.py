@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from wattree.capture import TransformerShape
 from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
@@ -182,8 +183,11 @@ def parse(path: Path) -> dict[str, Any]:
         raise JobError(str(path), [f"found no group of keys, {expected}"])
     found: dict[str, Any] = {}
     for key, value in flattened(whole):
+        argument = _KEYS.get(key, key)
         if value is not None:
-            found[_KEYS.get(key, key)] = value
+            found[argument] = value
+        elif argument == "mtp_num_layers":  # none, where a recipe has some
+            found[argument] = 0
     return found
 
 
@@ -209,7 +213,7 @@ def read(settings: Settings) -> Imported:
         training["learning_rate"] = settings.number("lr", 3e-4)
     precision = settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS)
     return Imported(
-        model=_adapted(settings, model),
+        model=_adapted(settings, _predicting(settings, model, shape)),
         data={
             "sequence_length": _stated(settings, "seq_length", 8192),
             "global_batch": _stated(
@@ -219,10 +223,23 @@ def read(settings: Settings) -> Imported:
         strategy=strategy,
         precision=precision,
         optimizer=optimizer_of(settings),
-        traits=read_traits(settings, has_experts=bool(shape.experts))
+        traits=read_traits(
+            settings, has_experts=bool(shape.experts), predicts=bool(shape.pattern)
+        )
         | gradient_traits(settings, precision),
         training=training,
     )
+
+
+def _predicting(
+    settings: Settings, model: str | dict[str, Any], shape: TransformerShape
+) -> str | dict[str, Any]:
+    """Return a hybrid with the modules of multi-token prediction of its recipe or file."""
+    if not shape.pattern or not isinstance(model, str):
+        return model
+    usual = FACTS["predictions"].get(model, 0) if "recipe" in settings else 0
+    count = settings.count("mtp_num_layers", usual, least=0)
+    return {"name": model, "arguments": {"predictions": count}} if count else model
 
 
 def _adapted(settings: Settings, model: str | dict[str, Any]) -> str | dict[str, Any]:

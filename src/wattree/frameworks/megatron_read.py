@@ -63,8 +63,13 @@ def read_strategy(
     return strategy | _read_offload(settings)
 
 
-def read_traits(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
-    """Return what arguments say of kernels: those replayed from graphs, and those of experts."""
+def read_traits(
+    settings: Settings, *, has_experts: bool, predicts: bool = False
+) -> dict[str, Any]:
+    """Return what arguments say of kernels: those replayed from graphs, and those of experts.
+
+    `predicts`: Modules of multi-token prediction are part of the model.
+    """
     traits: dict[str, Any] = {}
     graphs, scope = settings.value("cuda_graph_impl", "none"), settings.value("cuda_graph_scope")
     if graphs != "none":
@@ -75,7 +80,7 @@ def read_traits(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
     if settings.flag("fp8_dot_product_attention"):
         traits["quantized_attention"] = True
         settings.assume("fp8_dot_product_attention: attention has the rates of 16 bits")
-    if settings.count("mtp_num_layers", 0, least=0):
+    if settings.count("mtp_num_layers", 0, least=0) and not predicts:
         settings.assume("mtp_num_layers: layers that predict further tokens are left out")
     of_experts = _expert_traits(settings)
     return traits | of_experts if has_experts else traits

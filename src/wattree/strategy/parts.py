@@ -16,8 +16,9 @@ from wattree.graph import (
     TensorRole,
 )
 
-#: Paths of layers of our own families: of a plain stack, and of an encoder and a decoder.
-_OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*")
+#: Paths of layers of our own families: of a plain stack, of an encoder and a decoder, and of modules
+#: that predict further tokens.
+_OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*", "prediction.*.layers.*")
 
 
 def has_roles(model: ModelGraph) -> bool:

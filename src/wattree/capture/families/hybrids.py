@@ -7,7 +7,7 @@ from typing import Any, Final
 from wattree.capture.config_reader import ConfigReader
 from wattree.capture.families.common import attention_biases, causal_head, heads
 from wattree.capture.families.registry import FAMILIES
-from wattree.capture.shape import MIXERS
+from wattree.capture.layer_kind import MIXERS
 
 #: Names of layers in `layers_block_type` → their letter in `hybrid_override_pattern`.
 _LETTERS: Final = {
@@ -21,7 +21,8 @@ _LETTERS: Final = {
 def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
     """Read Nemotron-H, Nemotron Nano 2 and Nemotron 3: a pattern of layers of one branch each.
 
-    The multi-token-prediction layers are not part of the model: the library drops them.
+    Modules of multi-token prediction are described, and not part of the model: the library drops
+    them, and Megatron has as many as a job says.
     """
     pattern = _pattern(reader)
     width = reader.count("hidden_size")
@@ -33,6 +34,9 @@ def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
     shape = {
         "layers": len(pattern) or 1,
         "pattern": pattern,
+        "prediction_pattern": _letters(
+            reader, "mtp_layers_block_type", "mtp_hybrid_override_pattern", "*E"
+        ),
         "hidden": width,
         **heads(reader, hidden=width, default_kv_heads=8, default_head_dim=128),
         "vocab": reader.count("vocab_size"),
@@ -51,21 +55,29 @@ def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
     return shape | (_mamba(reader) if "M" in pattern else {}) | _experts(reader, pattern)
 
 
-def _pattern(reader: ConfigReader) -> str:
-    """Return the letters of the layers, from either form of a file."""
-    names = reader.sequence("layers_block_type", "layer_types")
+def _letters(reader: ConfigReader, names_key: str, letters_key: str, default: str = "") -> str:
+    """Return the letters of layers, from either form of a file; "" after a fault."""
+    names = reader.sequence(names_key)
     if names is not None:
         unknown = [name for name in names if name not in _LETTERS]
         if unknown or not names:
             found = unknown[0] if unknown else []
-            reader.fault("layers_block_type", found, f"a list of {', '.join(_LETTERS)}")
+            reader.fault(names_key, found, f"a list of {', '.join(_LETTERS)}")
             return ""
         return "".join(_LETTERS[name] for name in names)
-    pattern = reader.text("hybrid_override_pattern", default="")
-    if not pattern or set(pattern) - MIXERS.keys():
+    letters = reader.text(letters_key, default=default)
+    if not letters or set(letters) - MIXERS.keys():
         expected = f"one letter of {' '.join(MIXERS)} for each layer"
-        reader.fault("hybrid_override_pattern", pattern, expected)
+        reader.fault(letters_key, letters, expected)
         return ""
+    return letters
+
+
+def _pattern(reader: ConfigReader) -> str:
+    named = "layers_block_type" if reader.has("layers_block_type") else "layer_types"
+    pattern = _letters(reader, named, "hybrid_override_pattern")
+    if not pattern or reader.has(named):
+        return pattern
     layers = reader.layers("num_hidden_layers", default=len(pattern))
     if layers != len(pattern):
         reader.fault("num_hidden_layers", layers, f"{len(pattern)}, as the pattern has")

@@ -69,9 +69,11 @@ def tensor_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree
             nodes[f"{layer}.{path}"] = TreeNode(compute={"out": ("tp",)})
         for path in _ROW:
             nodes[f"{layer}.{path}"] = TreeNode(compute={"in": ("tp",)})
-    for stack in ("", "encoder.", "decoder."):
-        nodes[f"{stack}embedding.embedding.tokens"] = TreeNode(compute={"vocab": ("tp",)})
-    nodes["head.logits"] = TreeNode(compute={"vocab": ("tp",)})
+    tables = [f"{stack}embedding" for stack in ("", "encoder.", "decoder.")]
+    for block in (*tables, "prediction.*.start"):
+        nodes[f"{block}.embedding.tokens"] = TreeNode(compute={"vocab": ("tp",)})
+    for head in ("head", "prediction.*.head"):
+        nodes[f"{head}.logits"] = TreeNode(compute={"vocab": ("tp",)})
     return StrategyTree(nodes=nodes)
 
 
@@ -84,8 +86,10 @@ def sequence_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTr
             nodes={path: split for path, _ in operator_patterns(model, is_positionwise)}
         )
     nodes = {f"{layer}.{path}": split for layer in layer_patterns(model) for path in _POSITIONWISE}
-    for norm in ("encoder.final.final_norm", "head.final_norm"):
+    for norm in ("encoder.final.final_norm", "head.final_norm", "prediction.*.head.final_norm"):
         nodes[norm] = split
+    for part in ("token_norm", "state_norm", "joined", "projection"):
+        nodes[f"prediction.*.start.{part}"] = split
     for stack in ("", "encoder.", "decoder."):
         for name in ("dropout", "norm", "sum"):
             nodes[f"{stack}embedding.embedding.{name}"] = split
