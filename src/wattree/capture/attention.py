@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from wattree.capture.attention_sizes import AttentionSizes, sizes_of
 from wattree.capture.disentangled import disentangled_scores
-from wattree.capture.parts import BATCH, Output, elementwise, features, linear, sequence_dim
 from wattree.capture.layer_kind import LayerKind
+from wattree.capture.parts import BATCH, Output, elementwise, features, linear, sequence_dim
 from wattree.capture.shape import TransformerShape
 from wattree.graph import (
     AttentionMask,

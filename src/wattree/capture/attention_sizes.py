@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wattree.capture.parts import features
 from wattree.capture.layer_kind import LayerKind
+from wattree.capture.parts import features
 from wattree.capture.shape import TransformerShape
 from wattree.graph import IterationDim
 

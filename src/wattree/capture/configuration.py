@@ -14,7 +14,7 @@ from wattree.capture.library_types import (
     library_model_types,
     may_be_library_class,
 )
-from wattree.errors import check_packages
+from wattree.errors import ModelError, check_packages
 from wattree.graph import ModelGraph
 
 #: How classes of language models end, and those of models that get something besides tokens.
@@ -62,7 +62,9 @@ def model_from_config(
             config, where, name=name, sources=sources, predictions=predictions
         )
     if predictions:
-        raise ModelError(f"{where}: predictions: found {predictions}, expected 0 of a captured model")
+        raise ModelError(
+            f"{where}: predictions: found {predictions}, expected 0 of a captured model"
+        )
     graph = captured_from_config(config, where, sequence=sequence, normal=normal, narrow=narrow)
     vocabulary = config.get("vocab_size")
     return replace(

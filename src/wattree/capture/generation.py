@@ -38,9 +38,7 @@ def generation_misfit(graph: ModelGraph) -> str | None:
             "workload: forward"
         )
     if any(operator.function == "chunked_scan" for operator in operators):
-        return (
-            "has state-space layers, whose decode kernels are not modeled; use workload: forward"
-        )
+        return "has state-space layers, whose decode kernels are not modeled; use workload: forward"
     if any(block.startswith(("encoder", "decoder")) for block in graph.blocks):
         return "has an encoder and a decoder, expected a decoder alone; use workload: forward"
     if not attention or not all(o.mask is not None and o.mask.causal for o in attention):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wattree.capture.attention import attention_core
 from wattree.capture.attention_sizes import AttentionSizes, sizes_of
-from wattree.capture.parts import BATCH, Output, features, linear, norm
 from wattree.capture.layer_kind import LayerKind
+from wattree.capture.parts import BATCH, Output, features, linear, norm
 from wattree.capture.shape import TransformerShape
 from wattree.graph import (
     AttentionMask,

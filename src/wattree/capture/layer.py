@@ -5,11 +5,11 @@ from __future__ import annotations
 from wattree.capture.attention import cross_attention, self_attention
 from wattree.capture.head import hidden_state
 from wattree.capture.latent_attention import latent_attention
+from wattree.capture.layer_kind import LayerKind
 from wattree.capture.mamba import mamba_mixer
 from wattree.capture.mlp import feed_forward
 from wattree.capture.moe import mixture_of_experts
 from wattree.capture.parts import dropout, elementwise, norm, sequence_dim
-from wattree.capture.layer_kind import LayerKind
 from wattree.capture.shape import TransformerShape
 from wattree.graph import Block, IterationDim, Operator
 

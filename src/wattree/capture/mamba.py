@@ -24,7 +24,6 @@ from wattree.capture.recurrence import STATE_SPACE, ScanSizes
 from wattree.capture.shape import TransformerShape
 from wattree.graph import (
     DimRole,
-    Extent,
     IterationDim,
     Operand,
     Operator,
@@ -198,8 +197,6 @@ def _gated_norm(sizes: _MixerSizes, *, seq: IterationDim) -> Operator:
             Operand(tensor="mamba.gate", dims=_FEATURES),
         ),
         outputs=(Operand(tensor=path, dims=_FEATURES),),
-        parameters=(
-            Parameter(name=f"{path}.weight", dims=("heads",), elements=sizes.inner),
-        ),
+        parameters=(Parameter(name=f"{path}.weight", dims=("heads",), elements=sizes.inner),),
         saved=("mamba.product", "mamba.gate"),
     )

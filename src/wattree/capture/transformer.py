@@ -9,9 +9,9 @@ from itertools import pairwise
 from wattree.capture.embedding import TOKEN_TABLE, embedding_block
 from wattree.capture.head import head_block, hidden_state
 from wattree.capture.layer import layer_block
+from wattree.capture.layer_kind import LayerKind
 from wattree.capture.parts import norm, sequence_dim
 from wattree.capture.prediction import prediction_instances
-from wattree.capture.layer_kind import LayerKind
 from wattree.capture.shape import TransformerShape
 from wattree.graph import Block, BlockInstance, ModelGraph
 

@@ -223,9 +223,7 @@ def read(settings: Settings) -> Imported:
         strategy=strategy,
         precision=precision,
         optimizer=optimizer_of(settings),
-        traits=read_traits(
-            settings, has_experts=bool(shape.experts), predicts=bool(shape.pattern)
-        )
+        traits=read_traits(settings, has_experts=bool(shape.experts), predicts=bool(shape.pattern))
         | gradient_traits(settings, precision),
         training=training,
     )

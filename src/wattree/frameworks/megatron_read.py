@@ -63,9 +63,7 @@ def read_strategy(
     return strategy | _read_offload(settings)
 
 
-def read_traits(
-    settings: Settings, *, has_experts: bool, predicts: bool = False
-) -> dict[str, Any]:
+def read_traits(settings: Settings, *, has_experts: bool, predicts: bool = False) -> dict[str, Any]:
     """Return what arguments say of kernels: those replayed from graphs, and those of experts.
 
     `predicts`: Modules of multi-token prediction are part of the model.

@@ -16,7 +16,7 @@ from wattree.graph import (
     TensorRole,
 )
 
-#: Paths of layers of our own families: of a plain stack, of an encoder and a decoder, and of modules
+#: Paths of layers of our own families: of a plain stack, of encoder and decoder, and of modules
 #: that predict further tokens.
 _OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*", "prediction.*.layers.*")
 

@@ -37,7 +37,9 @@ def context_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
     if core != TreeNode():
         nodes |= dict.fromkeys(_attentions(model), core)
     if model.own_family:
-        nodes |= {f"{layer}.{path}": _BY_HEADS for layer in layer_patterns(model) for path in _SCANS}
+        nodes |= {
+            f"{layer}.{path}": _BY_HEADS for layer in layer_patterns(model) for path in _SCANS
+        }
     return StrategyTree(nodes=nodes)
 
 
