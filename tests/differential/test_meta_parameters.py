@@ -50,6 +50,12 @@ TIED_BY_THE_LIBRARY: Final = ("flan-t5-xl", "flan-t5-xxl")
 NEEDED: Final[Mapping[str, Mapping[str, Any]]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "nemotron": {"num_key_value_heads": 8},
+    "nemotron_h": {
+        "hidden_size": 256, "num_attention_heads": 8, "vocab_size": 100, "intermediate_size": 96,
+        "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 24, "n_groups": 2,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+        "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 32,
+    },
     # Sizes of experts are in a section, and the library needs this key without giving it a default.
     "dbrx": {
         "attn_config": {"kv_n_heads": 4, "rope_theta": 10000.0},
@@ -80,6 +86,7 @@ TWO_LAYERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
     "dbrx": {"n_layers": 2, "d_model": 256, "n_heads": 8, "vocab_size": 100},
     "mpt": {"n_layers": 2},
+    "nemotron_h": {"hybrid_override_pattern": "ME*-"},
     "t5": {"num_layers": 2},
 }
 
@@ -246,7 +253,7 @@ def test_a_catalogue_model_has_the_parameters_of_the_reference(
     assert load_model(name).parameters == parameters(model)
 
 
-@pytest.mark.parametrize("model_type", sorted(set(readable_model_types()) - {"mt5"}))
+@pytest.mark.parametrize("model_type", sorted(set(readable_model_types()) - {"mt5", "kimi_k2"}))
 def test_a_family_reads_keys_as_the_reference_does(
     model_type: str, reference: Reference, *, soaking: bool
 ) -> None:
@@ -254,7 +261,8 @@ def test_a_family_reads_keys_as_the_reference_does(
 
     Each switch with one of the classes of a type; under `make soak` with all of them.
 
-    Not mT5, whose head the library ties whatever the file says, as it does with Flan-T5.
+    Not mT5, whose head the library ties whatever the file says, as it does with Flan-T5; nor
+    Kimi K2, whose files name DeepSeek V3's class and a type that the library does not have.
     """
     needed = NEEDED.get(model_type, {})
     two_layers = TWO_LAYERS.get(model_type, {"num_hidden_layers": 2})
