@@ -51,10 +51,19 @@ NEEDED: Final[Mapping[str, Mapping[str, Any]]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "nemotron": {"num_key_value_heads": 8},
     "nemotron_h": {
-        "hidden_size": 256, "num_attention_heads": 8, "vocab_size": 100, "intermediate_size": 96,
-        "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 24, "n_groups": 2,
-        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
-        "moe_shared_expert_intermediate_size": 48, "moe_latent_size": 32,
+        "hidden_size": 256,
+        "num_attention_heads": 8,
+        "vocab_size": 100,
+        "intermediate_size": 96,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 24,
+        "n_groups": 2,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "moe_shared_expert_intermediate_size": 48,
+        "moe_latent_size": 32,
     },
     # Sizes of experts are in a section, and the library needs this key without giving it a default.
     "dbrx": {
