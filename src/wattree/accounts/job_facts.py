@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wattree.accounts.known import JobFacts
 from wattree.cost import AUTO_SOFTWARE
+from wattree.graph import SCAN
 from wattree.hardware import Device
 from wattree.lowering.setting import Setting
 
@@ -29,8 +30,8 @@ def _form(setting: Setting) -> str:
         return "part"
     if not setting.model.language:
         return "network"
-    operators = (each for block in setting.model.blocks.values() for each in block.operators)
+    operators = [each for block in setting.model.blocks.values() for each in block.operators]
     causal = [each.mask.causal for each in operators if each.mask is not None]
-    if not causal:
+    if not causal or any(each.function == SCAN for each in operators):
         return "recurrent"
     return "decoder" if all(causal) else "encoder"

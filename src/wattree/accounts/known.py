@@ -193,8 +193,8 @@ class JobFacts:
     Attributes:
         kind: Of its model.
         form: What is trained: all weights of a causal `decoder`, of an `encoder` (not all of its
-            attention is causal), of a `recurrent` model (without attention) or of a `network`, or
-            a `part` of the weights, such as adapters.
+            attention is causal), of a `recurrent` model (with state-space layers, or without
+            attention) or of a `network`, or a `part` of the weights, such as adapters.
         vocabulary: Of its model; 0 without one.
         software: Its family.
         device: Type of its slowest ranks.

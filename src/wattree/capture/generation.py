@@ -11,6 +11,7 @@ from typing import Final
 
 from wattree.capture.evaluation import evaluated
 from wattree.graph import (
+    SCAN,
     AttentionMask,
     Block,
     DimRole,
@@ -37,7 +38,7 @@ def generation_misfit(graph: ModelGraph) -> str | None:
             "use a language model of the catalog, a config.json of one or a transformer block, or "
             "workload: forward"
         )
-    if any(operator.function == "chunked_scan" for operator in operators):
+    if any(operator.function == SCAN for operator in operators):
         return "has state-space layers, whose decode kernels are not modeled; use workload: forward"
     if any(block.startswith(("encoder", "decoder")) for block in graph.blocks):
         return "has an encoder and a decoder, expected a decoder alone; use workload: forward"

@@ -23,6 +23,7 @@ from wattree.capture.parts import BATCH, Output, features, linear
 from wattree.capture.recurrence import STATE_SPACE, ScanSizes
 from wattree.capture.shape import TransformerShape
 from wattree.graph import (
+    SCAN,
     DimRole,
     IterationDim,
     Operand,
@@ -136,7 +137,7 @@ def _scan(shape: TransformerShape, sizes: _MixerSizes, *, seq: IterationDim) -> 
     return Operator(
         path="mamba.scan",
         kind=OperatorKind.OTHER,
-        function="chunked_scan",
+        function=SCAN,
         dims=(
             BATCH,
             _whole(seq),

@@ -12,6 +12,7 @@ from wattree.graph.joined import joined_parts, joined_path
 from wattree.graph.model_graph import Block, BlockInstance, ModelGraph, Tensor
 from wattree.graph.operator_class import OperatorClass, class_of_kind
 from wattree.graph.operators import (
+    SCAN,
     AttentionMask,
     DimRole,
     Extent,
@@ -35,6 +36,7 @@ from wattree.graph.repeat import (
 )
 
 __all__ = [
+    "SCAN",
     "AttentionMask",
     "Block",
     "BlockDataflow",

@@ -54,6 +54,8 @@ class TensorRole(StrEnum):
     POSITIONWISE = "positionwise"  # on whole hidden states: split by position, if at all
 
 
+#: Function of operators that carry a state from one chunk of a sequence to the next.
+SCAN = "chunked_scan"
 _SLIDING = frozenset({OperatorKind.CONVOLUTION, OperatorKind.POOL})
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator, Recording
-from wattree.graph import Extent, OperatorKind
+from wattree.graph import SCAN, Extent, OperatorKind
 
 _SCAN: Final = "wattree.selective_scan"
 _STATES: Final = "wattree.scanned_states"
@@ -137,7 +137,7 @@ def _chunked_pass(trace: NestTrace, operator: RecordedOperator) -> None:
     nest = trace.add(
         operator,
         OperatorKind.OTHER,
-        "chunked_scan",
+        SCAN,
         reads,
         [
             (pieces, [*token, "in"]),
