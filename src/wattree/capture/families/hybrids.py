@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families.common import attention_biases, causal_head, heads
+from wattree.capture.families.common import causal_head, heads
 from wattree.capture.families.registry import FAMILIES
 from wattree.capture.layer_kind import MIXERS
 
@@ -22,7 +22,7 @@ def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
     """Read Nemotron-H, Nemotron Nano 2 and Nemotron 3: a pattern of layers of one branch each.
 
     Modules of multi-token prediction are described, and not part of the model: the library drops
-    them, and Megatron has as many as a job says.
+    them, and Megatron has as many as a job says. Attention has no biases, whatever the file says.
     """
     pattern = _pattern(reader)
     width = reader.count("hidden_size")
@@ -46,7 +46,6 @@ def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
         "positions": "none",
         "max_positions": reader.count("max_position_embeddings", default=4096),
         "mlp_bias": reader.flag("mlp_bias", default=False),
-        **attention_biases(reader),
         "attention_dropout": reader.share("attention_dropout", default=0.0),
         "dropout": reader.share("hidden_dropout", default=0.0),
         "tied_embedding": reader.flag("tie_word_embeddings", default=False),

@@ -85,7 +85,6 @@ def gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
-@FAMILIES.register("kimi_k2")
 @FAMILIES.register("deepseek_v3")
 def deepseek_v3(reader: ConfigReader) -> dict[str, Any]:
     """Read DeepSeek V3 and R1, and Kimi K2. Multi-token-prediction layers are not part of them."""
