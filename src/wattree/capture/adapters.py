@@ -65,16 +65,9 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
         )
         for instance in graph.instances
     ]
-    _refuse_wide(
-        graph,
-        rank,
-        [
-            op
-            for instance, paths in zip(graph.instances, chosen, strict=True)
-            for op in graph.blocks[instance.block].operators
-            if op.path in paths
-        ],
-    )
+    both = zip(graph.instances, chosen, strict=True)
+    wide = [o for i, paths in both for o in graph.blocks[i.block].operators if o.path in paths]
+    _refuse_wide(graph, rank, wide)
     warnings = _whole_matmuls([each for each in names.values() if each.match(targets)], targets)
     frozen = replace(all_frozen(graph), warnings=(*graph.warnings, *warnings))
 

@@ -113,11 +113,8 @@ def linear(
         elements=group * in_features * out_features,
         tied_to=tied_to,
     )
-    biases = (
-        Parameter(
-            name=f"{path}.bias", dims=(*group_names, out_name), elements=group * out_features
-        ),
-    )
+    bias_dims = (*group_names, out_name)
+    biases = (Parameter(name=f"{path}.bias", dims=bias_dims, elements=group * out_features),)
     return Operator(
         path=path,
         kind=OperatorKind.MATMUL,

@@ -222,17 +222,13 @@ def best_mix(
         for picked, result in known.items()
         if picked and result is not None and not misses(result, constraints)
     }
-    best = min(fit, key=lambda picked: objective_of(fit[picked], objective), default=None)
-    return MixSearch(
-        best=None
-        if best is None
-        else MixedStrategy(
-            base=base,
-            changes=tuple(f"{c.place} {c.words}" for c in (changes[legal[at]] for at in best)),
-            result=fit[best],
-        ),
-        simulated=len(changes) + len(known) - len(legal),
-    )
+    best = None
+    if fit:
+        picked = min(fit, key=lambda each: objective_of(fit[each], objective))
+        chosen = (changes[legal[at]] for at in picked)
+        words = tuple(f"{change.place} {change.words}" for change in chosen)
+        best = MixedStrategy(base=base, changes=words, result=fit[picked])
+    return MixSearch(best=best, simulated=len(changes) + len(known) - len(legal))
 
 
 def _cheapest(

@@ -91,13 +91,7 @@ def occupancy(
     """
     graph = trace.graph
     number = len(graph.class_ranks)
-    found = Occupancy(
-        dynamic_j=np.zeros((number, _CELLS)),
-        exposed_s=np.zeros((number, _CELLS)),
-        waiting_s=np.zeros((number, len(Wait))),
-        waiting_j=np.zeros((number, len(Wait))),
-        power_j=np.zeros((number, BINS)),
-    )
+    found = _nothing(number)
     tasks = _tasks(trace, energy_j)
     members = _Members(graph.stream_offsets, graph.stream_ids, graph.stream_class)
     counts = np.zeros(len(graph.stream_class), dtype=np.int64)
@@ -124,6 +118,16 @@ def occupancy(
         repeated = sweep(stints, lanes, batch, most_w, spins_w, *ends, again, scratch, found)
         assert repeated == (len(batch) if trace.repeats else 0), "nothing ever stops for a moment"
     return found
+
+
+def _nothing(number: int) -> Occupancy:
+    return Occupancy(
+        dynamic_j=np.zeros((number, _CELLS)),
+        exposed_s=np.zeros((number, _CELLS)),
+        waiting_s=np.zeros((number, len(Wait))),
+        waiting_j=np.zeros((number, len(Wait))),
+        power_j=np.zeros((number, BINS)),
+    )
 
 
 def _again(repeats: Repeats | None) -> Again:
