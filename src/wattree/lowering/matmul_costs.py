@@ -50,33 +50,8 @@ def matmul_costs(
     few = software.inference_kernels
     if few:
         traffic = _inference_traffic(instruction, (m, n, k, groups), rates, quantized=quantized)
-    library = software.library_kernels or rates.convolution.kernels.profiled
-    if library and not quantized:
-        time_s = implicit_matmul_time_s(
-            m=m,
-            n=n,
-            k=k,
-            groups=groups,
-            rates=rates.convolution,
-            # Gradients of weights lie as the weights do, inputs along rows.
-            row=m if instruction.phase is InstructionPhase.WEIGHT_GRADIENT else n,
-            is_stored=instruction.phase is InstructionPhase.WEIGHT_GRADIENT,
-        )
-        if not rates.convolution.kernels.profiled:
-            time_s = np.maximum(time_s, 2.0 * m * n * k * groups / rates.library_flop_per_s)
-    else:
-        time_s = matmul_time_s(
-            m=m,
-            n=n,
-            k=k,
-            groups=groups,
-            flop_per_s=rates.linear_flop_per_s if quantized else rates.plain_flop_per_s,
-            compute_units=rates.compute_units,
-            traffic_bytes=traffic,
-            memory_bytes_per_s=rates.memory_bytes_per_s,
-            alignment_penalty=rates.alignment_penalty,
-            split_k=few,
-        )
+    shape = m, n, k, groups
+    time_s = _product_s(instruction, shape, traffic, rates, software, quantized=quantized)
     if quantized and not few:
         casts = _casts(instruction.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
@@ -100,6 +75,47 @@ def matmul_costs(
         traffic = traffic + widened
     flop = 2.0 * m * n * k * groups * turns * instruction.share
     return time_s * instruction.share, flop, traffic * instruction.share
+
+
+def _product_s(
+    instruction: ComputeInstruction,
+    shape: tuple[Floats, Floats, Floats, Floats],
+    traffic: Floats,
+    rates: Rates,
+    software: Software,
+    *,
+    quantized: bool,
+) -> Floats:
+    """Return the time of the product alone. [s]"""
+    m, n, k, groups = shape
+    library = software.library_kernels or rates.convolution.kernels.profiled
+    if not library or quantized:
+        return matmul_time_s(
+            m=m,
+            n=n,
+            k=k,
+            groups=groups,
+            flop_per_s=rates.linear_flop_per_s if quantized else rates.plain_flop_per_s,
+            compute_units=rates.compute_units,
+            traffic_bytes=traffic,
+            memory_bytes_per_s=rates.memory_bytes_per_s,
+            alignment_penalty=rates.alignment_penalty,
+            split_k=software.inference_kernels,
+        )
+    # Gradients of weights lie as the weights do, inputs along rows.
+    of_weights = instruction.phase is InstructionPhase.WEIGHT_GRADIENT
+    time_s = implicit_matmul_time_s(
+        m=m,
+        n=n,
+        k=k,
+        groups=groups,
+        rates=rates.convolution,
+        row=m if of_weights else n,
+        is_stored=of_weights,
+    )
+    if rates.convolution.kernels.profiled:
+        return time_s
+    return np.maximum(time_s, 2.0 * m * n * k * groups / rates.library_flop_per_s)
 
 
 def _input_casts(
