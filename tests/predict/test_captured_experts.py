@@ -39,6 +39,7 @@ SPREAD: tuple[dict[str, Any], ...] = (
     {"sharding": "zero3"},
     {"sharding": "zero1", "ep": 8},
     {"sharding": "zero1", "ep": 4, "pp": 2},
+    {"sharding": "zero1", "tp": 2, "sequence_parallel": True, "expert_over_tensor": False},
 )
 
 
@@ -63,7 +64,7 @@ def job(path: Path, *, capture: bool, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe"])
-@pytest.mark.parametrize("strategy", SPREAD, ids=["sharded", "spread", "in stages"])
+@pytest.mark.parametrize("strategy", SPREAD, ids=["sharded", "spread", "in stages", "split"])
 def test_captured_experts_take_as_long_as_those_that_are_read(
     name: str, strategy: dict[str, Any], tmp_path: Path
 ) -> None:

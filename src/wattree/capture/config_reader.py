@@ -120,6 +120,12 @@ class ConfigReader:
             return default
         return float(value)
 
+    def least_zero(self, key: str) -> float:
+        """Return a number of at least zero, which stands for none."""
+        _, value = self._find((key,))
+        is_none = isinstance(value, (int, float)) and value == 0
+        return 0.0 if is_none else self.positive(key, default=0.0)
+
     def text(self, *keys: str, default: str, choices: Iterable[str] | None = None) -> str:
         """Return a word, one of `choices` if given."""
         key, value = self._find(keys)

@@ -86,7 +86,9 @@ def is_language(config: Mapping[str, Any]) -> bool:
         return True
     classes = config.get("architectures")
     name = str(classes[0]) if isinstance(classes, list) and classes else ""
-    return name.endswith(_CAUSAL) or (name.endswith(_CONDITIONAL) and "text_config" in config)
+    if name.endswith(_CONDITIONAL):
+        return "text_config" in config
+    return name.endswith((*_READ_HEADS, "LMHeadModel", "MTModel"))
 
 
 def is_read(config: Mapping[str, Any]) -> bool:

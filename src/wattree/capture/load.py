@@ -156,8 +156,8 @@ def _predictions(arguments: Mapping[str, Any] | None, name: str) -> int:
     found = given.pop("predictions", 0)
     if given:
         raise ModelError(
-            f"{name}: found arguments {', '.join(given)}, expected none but 'predictions': it is "
-            "read from a configuration"
+            f"{name}: found arguments {', '.join(map(str, given))}, expected none but "
+            "'predictions': it is read from a configuration"
         )
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _MOST_PREDICTED:
         raise ModelError(

@@ -134,6 +134,7 @@ class Framework:
             `virtual_stages`, `sequence_parallel` and `context` are up to the writer.
         precisions, optimizers: That it has settings for.
         adapts: Its writer has settings for low-rank adapters.
+        predicts: Its writer has settings for multi-token prediction.
         ignored: Patterns of settings that cannot matter to a step.
         write: Makes files of a job; None where its files are only read.
         parse: Reads a file into plain values.
@@ -149,6 +150,7 @@ class Framework:
     precisions: tuple[str, ...]
     optimizers: tuple[str, ...]
     adapts: bool = False
+    predicts: bool = False
     ignored: tuple[str, ...] = ()
     write: Callable[[ConcreteJob], Written] | None
     parse: Callable[[Path], Mapping[str, Any]]

@@ -159,6 +159,8 @@ def _overrides(concrete: ConcreteJob) -> dict[str, Any]:
         found.setdefault(f"model.{key}", None)
     for key in ("granularity", "method", "num_layers", "modules"):
         found.setdefault(f"model.recompute_{key}", None)
+    if shape.pattern:
+        found["model.mtp_num_layers"] = concrete.job.model.arguments.get("predictions") or None
     found["dataset.sequence_length"] = concrete.job.data.sequence_length
     return found
 
@@ -333,6 +335,7 @@ MEGATRON_BRIDGE: Final = FRAMEWORKS.register("megatron-bridge")(
         source="github:NVIDIA-NeMo/Megatron-Bridge v0.3.1, src/megatron/bridge/training/config.py",
         software=("megatron-core",),
         knobs=KNOBS,
+        predicts=True,
         precisions=tuple(dict.fromkeys(_PRECISIONS.values())),
         optimizers=("adamw", "momentum"),
         ignored=(*FACTS["ignored"], *FACTS["bridge_ignored"]),

@@ -36,6 +36,8 @@ def misfits(framework: Framework, concrete: ConcreteJob, written: Written) -> di
         written: What its writer made of the job, with the misfits that only it knows.
     """
     found = _strategy_misfits(framework, concrete) | _training_misfits(framework, concrete)
+    if (count := concrete.job.model.arguments.get("predictions")) and not framework.predicts:
+        found["model.arguments"] = f"{framework.title} has no setting for predictions {count}"
     return found | dict(written.misfits)
 
 

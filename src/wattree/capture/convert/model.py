@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -368,9 +368,17 @@ def _weight_of(trace: NestTrace, nest: Nest) -> str:
     return ""
 
 
+def _parents(module: str) -> Iterator[str]:
+    """Yield the modules that a module is in."""
+    while module := module.rpartition(".")[0]:
+        yield module
+
+
 def _operator_paths(trace: NestTrace, nests: Sequence[Nest], path: str) -> list[str]:
     """Return the path of each nest in its block: its module, and its function if needed."""
     counts: Counter[str] = Counter(nest.module for nest in nests if nest.kernels)
+    # A path of an operator that begins those of others would stand for them, too.
+    outer = {parent for module in counts for parent in _parents(module)}
     taken: Counter[str] = Counter()
     found = []
     for nest in nests:
@@ -381,6 +389,7 @@ def _operator_paths(trace: NestTrace, nests: Sequence[Nest], path: str) -> list[
             where = nest.module.rpartition(".")[2]
             where = "" if where.isdigit() else where
         alone = named and where and counts[nest.module] == 1 and nest.kernels
+        alone = alone and nest.module not in outer
         does = nest.function
         if not alone and nest.kind is OperatorKind.MATMUL:
             does = _weight_of(trace, nest) or does

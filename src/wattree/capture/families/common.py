@@ -133,7 +133,7 @@ def scaled_rotations(reader: ConfigReader, *, factor: float = 1.0) -> bool:
     kind = given.text("rope_type", "type", default="default")
     stretch = given.positive("factor", default=1.0)
     # Of both exponents that scale, one divides by the other.
-    exponents = [given.positive(each, default=0.0) for each in ("mscale", "mscale_all_dim")]
+    exponents = [given.least_zero(each) for each in ("mscale", "mscale_all_dim")]
     if all(exponents):
         stretch = 1.0 if exponents[0] == exponents[1] else stretch
     return kind == "yarn" and given.positive("attention_factor", default=stretch) != 1.0

@@ -58,7 +58,7 @@ def _letters(reader: ConfigReader, names_key: str, letters_key: str, default: st
     """Return the letters of layers, from either form of a file; "" after a fault."""
     names = reader.sequence(names_key)
     if names is not None:
-        unknown = [name for name in names if name not in _LETTERS]
+        unknown = [name for name in names if not isinstance(name, str) or name not in _LETTERS]
         if unknown or not names:
             found = unknown[0] if unknown else []
             reader.fault(names_key, found, f"a list of {', '.join(_LETTERS)}")

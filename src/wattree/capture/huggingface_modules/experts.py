@@ -54,11 +54,12 @@ def _experts(
         top_k_weights: And the weight of each.
     """
     rows, ends = torch.ops.wattree.dispatch(hidden, top_k_index, module.num_experts)
-    up = "gate_up_proj" if module.has_gate else "up_proj"
+    is_gated = getattr(module, "has_gate", True)  # the first releases have nothing else
+    up = "gate_up_proj" if is_gated else "up_proj"
     inner = _matmul(module, up, rows, ends, top_k_index)
-    inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+    inner = module._apply_gate(inner) if is_gated else module.act_fn(inner)
     out = _matmul(module, "down_proj", inner, ends, top_k_index)
-    if module.has_post_expert_norm:
+    if getattr(module, "has_post_expert_norm", False):
         out = module.post_expert_norm(out)
     return torch.ops.wattree.combine(out, top_k_weights, top_k_index).to(hidden.dtype)
 
