@@ -228,6 +228,10 @@ def test_a_transformer_block_describes_the_same_model() -> None:
             {"n_groups": 5},
             "n_groups: found 5, expected a number that divides mamba_num_heads (24)",
         ),
+        (
+            {"layers_block_type": [["mamba"]]},
+            "layers_block_type: found ['mamba'], expected a list of mamba",
+        ),
         ({"use_bias": True}, "use_bias: found true, expected false: Mamba's projections have no"),
     ],
 )
@@ -239,9 +243,34 @@ def test_what_cannot_be_a_hybrid_is_said(change: dict[str, Any], message: str) -
     assert message in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"window": 64}, "window: has no effect with a pattern"),
+        ({"parallel": True}, "parallel: has no effect with a pattern"),
+        ({"encoder_layers": 2}, "encoder_layers: has no effect with a pattern"),
+        ({"head": "none", "predictions": 1}, "predictions: a head of kind 'none' predicts no"),
+    ],
+)
+def test_fields_that_a_pattern_leaves_no_room_for_are_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    """Without a word they would be another model."""
+    with pytest.raises(ModelError, match=message):
+        replace(config_shape(SMALL, "test"), **change)
+
+
+def test_layers_of_further_predictions_have_the_sizes_of_the_file() -> None:
+    """Also where no other layer has them."""
+    config = {**SMALL, "hybrid_override_pattern": "*E", "mtp_hybrid_override_pattern": "M-"}
+    shape = config_shape(config, "test")
+
+    assert (shape.ffn, shape.mamba_heads) == (640, 24)
+
+
 def test_only_hybrids_predict_further_tokens() -> None:
     """Of other families the modules are not known."""
-    with pytest.raises(ModelError, match="predictions: found 2, expected 0 of a model without"):
+    with pytest.raises(ModelError, match="predictions: found 2, expected 0 without a pattern"):
         load_model("llama-3-8b", arguments={"predictions": 2})
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from wattree import job_from_mapping, simulate
 from wattree.errors import JobError
-from wattree.frameworks import import_recipe
+from wattree.files import read_yaml
+from wattree.frameworks import export_recipe, import_recipe
 from wattree.job.written import yaml_text
 
 PREDICTING = {"name": "nemotron-3-super", "arguments": {"predictions": 2}}
@@ -89,6 +90,53 @@ def test_a_recipe_of_adapters_has_the_usual_ones(tmp_path: Path) -> None:
         "rank": 32,
         "targets": ["attention.qkv", "attention.out", "mlp.up", "mlp.down"],
     }
+
+
+@pytest.mark.parametrize(
+    ("recipe", "targets"),
+    [
+        (
+            "qwen3_30b_a3b_peft_config",
+            ["attention.qkv", "attention.out", "moe.experts.up", "moe.experts.down"],
+        ),
+        (
+            "deepseek_v3_peft_config",
+            [
+                *("attention.out", "mlp.up", "moe.experts.up", "moe.shared.up"),
+                *("mlp.down", "moe.experts.down", "moe.shared.down"),
+            ],
+        ),
+    ],
+)
+def test_the_usual_adapters_are_of_the_layers_that_a_model_has(
+    recipe: str, targets: list[str], tmp_path: Path
+) -> None:
+    """Of a mixture its experts; of latent attention only the projection back has such a name."""
+    job = job_of(tmp_path, recipe, model={"seq_length": 4096})
+
+    assert job["model"]["lora"]["targets"] == targets
+
+
+@pytest.mark.parametrize("predictions", [0, 1, 2])
+def test_further_predictions_come_back_from_an_export(predictions: int, tmp_path: Path) -> None:
+    """Its recipe trains two, whatever the job has."""
+    model: object = "nemotron-3-super"
+    if predictions:
+        model = {"name": model, "arguments": {"predictions": predictions}}
+    job = {
+        "model": model,
+        "data": {"sequence_length": 4096, "global_batch": 512},
+        "cluster": {"node": "dgx-b200", "nodes": 8},
+        "strategy": {"sharding": "zero1", "ep": 64},
+        "software": "megatron-core",
+    }
+    export_recipe(job_from_mapping(job, source="test"), "megatron-bridge", tmp_path / "out")
+
+    (path,) = (tmp_path / "out").glob("*.yaml")
+    given = {"recipe": "nemotron_3_super_pretrain_config", **read_yaml(path)}
+    (tmp_path / "back.yaml").write_text(yaml_text(given), encoding="utf-8")
+    back = import_recipe(tmp_path / "back.yaml", "megatron-bridge", node="dgx-b200", nodes=8)
+    assert back.job["model"] == model
 
 
 def test_adapters_of_unknown_layers_are_refused(tmp_path: Path) -> None:

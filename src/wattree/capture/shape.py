@@ -357,13 +357,19 @@ def _fit_problems(shape: TransformerShape) -> list[str]:
     return problems
 
 
+#: Fields of layers with attention and a feed-forward part.
+_OF_BOTH_BRANCHES: Final = ("window", "window_layers", "moe_layers", "parallel", "encoder_layers")
+
+
 def _pattern_problems(shape: TransformerShape) -> list[str]:
     """Return one line for each thing that a pattern of layers lacks."""
     if not shape.pattern:
         if shape.predictions:
+            found = (
+                f"predictions: found {shape.predictions}, expected 0 without a pattern of layers"
+            )
             return [
-                f"predictions: found {shape.predictions}, expected 0 of a model without a pattern "
-                "of layers: modules of multi-token prediction are known for hybrids alone"
+                f"{found} of layers: modules of multi-token prediction are known for hybrids alone"
             ]
         return []
     for name in ("pattern", "prediction_pattern"):
@@ -373,8 +379,7 @@ def _pattern_problems(shape: TransformerShape) -> list[str]:
     problems = []
     if len(shape.pattern) != shape.layers:
         problems.append(
-            f"pattern: found {len(shape.pattern)} letters, expected one for each of the "
-            f"{shape.layers} layers"
+            f"pattern: found {len(shape.pattern)} letters, expected {shape.layers}, one a layer"
         )
     needed = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
     letters = shape.pattern + shape.prediction_pattern * (shape.predictions > 0)
@@ -387,4 +392,11 @@ def _pattern_problems(shape: TransformerShape) -> list[str]:
         )
     if "E" in letters and not shape.experts:
         problems.append("experts: found 0, expected those that layers 'E' of pattern have")
+    problems += [
+        f"{name}: has no effect with a pattern: its layers have one branch each; leave it out"
+        for name in _OF_BOTH_BRANCHES
+        if getattr(shape, name)
+    ]
+    if shape.predictions and shape.head != "language_model":
+        problems.append(f"predictions: a head of kind '{shape.head}' predicts no tokens")
     return problems

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.capture import TransformerShape
+from wattree.capture import TransformerShape, build_transformer
 from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
@@ -215,7 +215,7 @@ def read(settings: Settings) -> Imported:
         training["learning_rate"] = settings.number("lr", 3e-4)
     precision = settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS)
     return Imported(
-        model=_adapted(settings, _predicting(settings, model, shape)),
+        model=_adapted(settings, _predicting(settings, model, shape), shape),
         data={
             "sequence_length": _stated(settings, "seq_length", 8192),
             "global_batch": _stated(
@@ -242,7 +242,9 @@ def _predicting(
     return {"name": model, "arguments": {"predictions": count}} if count else model
 
 
-def _adapted(settings: Settings, model: str | dict[str, Any]) -> str | dict[str, Any]:
+def _adapted(
+    settings: Settings, model: str | dict[str, Any], shape: TransformerShape
+) -> str | dict[str, Any]:
     """Return the model with low-rank adapters, if the recipe or the file has them."""
     is_recipe = "_peft_config" in settings.text("recipe")
     if not is_recipe and "lora_rank" not in settings and "lora_target_modules" not in settings:
@@ -257,7 +259,9 @@ def _adapted(settings: Settings, model: str | dict[str, Any]) -> str | dict[str,
             "peft.target_modules",
             f"found '{unknown[0]}', expected one or more of {', '.join(_TARGETS)}",
         )
-    targets = [path for name in names for path in _TARGETS.get(name, ())]
+    blocks = build_transformer(shape).blocks.values()
+    known = {operator.path for block in blocks for operator in block.operators}
+    targets = [path for name in names for path in _TARGETS.get(name, ()) if path in known]
     named = {"name": model} if isinstance(model, str) else model
     return {**named, "lora": {"rank": rank, "targets": targets}}
 

@@ -31,16 +31,21 @@ def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
             reader.fault(key, found=True, expected="false: Mamba's projections have no bias here")
     if not reader.flag("use_conv_bias", default=True):
         reader.fault("use_conv_bias", found=False, expected="true")
+    predicting = _letters(reader, "mtp_layers_block_type", "mtp_hybrid_override_pattern", "*E")
+    # What only further predictions have may be missing where none are trained.
+    letters = pattern + "".join(
+        letter
+        for letter, key in (("-", "intermediate_size"), ("M", "mamba_num_heads"))
+        if letter in predicting and reader.has(key)
+    )
     shape = {
         "layers": len(pattern) or 1,
         "pattern": pattern,
-        "prediction_pattern": _letters(
-            reader, "mtp_layers_block_type", "mtp_hybrid_override_pattern", "*E"
-        ),
+        "prediction_pattern": predicting,
         "hidden": width,
         **heads(reader, hidden=width, default_kv_heads=8, default_head_dim=128),
         "vocab": reader.count("vocab_size"),
-        "ffn": reader.count("intermediate_size") if "-" in pattern else 0,
+        "ffn": reader.count("intermediate_size") if "-" in letters else 0,
         "activation": reader.text("mlp_hidden_act", default="relu2"),
         "norm": "rms",
         "positions": "none",
@@ -51,7 +56,7 @@ def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
         "tied_embedding": reader.flag("tie_word_embeddings", default=False),
         "head": causal_head(reader),
     }
-    return shape | (_mamba(reader) if "M" in pattern else {}) | _experts(reader, pattern)
+    return shape | (_mamba(reader) if "M" in letters else {}) | _experts(reader, pattern)
 
 
 def _letters(reader: ConfigReader, names_key: str, letters_key: str, default: str = "") -> str:
