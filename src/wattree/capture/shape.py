@@ -365,12 +365,8 @@ def _pattern_problems(shape: TransformerShape) -> list[str]:
     """Return one line for each thing that a pattern of layers lacks."""
     if not shape.pattern:
         if shape.predictions:
-            found = (
-                f"predictions: found {shape.predictions}, expected 0 without a pattern of layers"
-            )
-            return [
-                f"{found} of layers: modules of multi-token prediction are known for hybrids alone"
-            ]
+            found = f"predictions: found {shape.predictions}, expected 0 without a pattern"
+            return [f"{found}: modules that predict tokens are known for hybrids alone"]
         return []
     for name in ("pattern", "prediction_pattern"):
         if unknown := sorted(set(getattr(shape, name)) - MIXERS.keys()):
