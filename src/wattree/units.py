@@ -15,6 +15,8 @@ from wattree.errors import UnitError, nearest
 GIB = float(2**30)
 SECONDS_PER_HOUR = 3600.0
 JOULES_PER_KWH = 3.6e6
+#: Words for large numbers, largest first.
+NUMBER_WORDS = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
 
 _SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}

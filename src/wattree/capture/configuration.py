@@ -84,8 +84,7 @@ def is_language(config: Mapping[str, Any]) -> bool:
     """
     if is_read(config):
         return True
-    classes = config.get("architectures")
-    name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    name = _class_named(config)
     if name.endswith(_CONDITIONAL):
         return "text_config" in config
     return name.endswith((*_READ_HEADS, "LMHeadModel", "MTModel"))
@@ -95,11 +94,17 @@ def is_read(config: Mapping[str, Any]) -> bool:
     """Return whether a family's reader knows the type of a configuration, and its class's head."""
     if config.get("model_type") not in readable_model_types():
         return False
-    classes = config.get("architectures")
-    name = classes[0] if isinstance(classes, list) and classes else None
-    if not isinstance(name, str) or "For" not in name or name.endswith(_READ_HEADS):
+    name = _class_named(config)
+    if "For" not in name or name.endswith(_READ_HEADS):
         return True
     return not may_be_library_class(name)
+
+
+def _class_named(config: Mapping[str, Any]) -> str:
+    """Return the class that a configuration names first; "" for none."""
+    classes = config.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else None
+    return name if isinstance(name, str) else ""
 
 
 def with_known_type(config: dict[str, Any]) -> dict[str, Any]:
@@ -108,13 +113,12 @@ def with_known_type(config: dict[str, Any]) -> dict[str, Any]:
     Repositories with code of their own often name a class of the library under another type:
     `kimi_k2` is a `DeepseekV3ForCausalLM`.
     """
-    model_type, classes = config.get("model_type"), config.get("architectures")
-    known = readable_model_types()
-    if not isinstance(model_type, str) or not isinstance(classes, list) or not classes:
+    model_type, known = config.get("model_type"), readable_model_types()
+    if not isinstance(model_type, str) or not _class_named(config):
         return config
     if model_type in known or model_type in library_model_types():
         return config
-    named = str(classes[0]).partition("For")[0].lower()
+    named = _class_named(config).partition("For")[0].lower()
     found = next((each for each in known if each.replace("_", "") == named), model_type)
     return {**config, "model_type": found}
 

@@ -15,7 +15,7 @@ from wattree.lowering.setting import Setting, setting_of
 from wattree.lowering.workload import GenerationPhase
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.strategy.presets import strategy_of
-from wattree.units import counted
+from wattree.units import NUMBER_WORDS, counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,7 @@ def _parameters(model: ModelGraph) -> str:
 def _count(number: int) -> str:
     if number < 10**7:
         return f"{number:,}"
-    words = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
-    word, scale = next(each for each in words if number >= 0.9995 * each[1])
+    word, scale = next(each for each in NUMBER_WORDS if number >= 0.9995 * each[1])
     return f"{number / scale:.3g} {word}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattree.units import counted, rounded
+from wattree.units import NUMBER_WORDS, counted, rounded
 
 if TYPE_CHECKING:
     from wattree.trace import Result
@@ -107,8 +107,7 @@ def count(number: float | None) -> str:
         return NOT_APPLICABLE
     if abs(number) < 1e6:
         return significant(number)
-    words = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
-    word, scale = next(each for each in words if rounded(number) >= each[1])
+    word, scale = next(each for each in NUMBER_WORDS if rounded(number) >= each[1])
     return f"{significant(number / scale)} {word}"
 
 
