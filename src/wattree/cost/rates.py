@@ -16,6 +16,7 @@ from wattree.cost.convolution_rates import convolution_rates
 from wattree.cost.device_power import device_power
 from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.precisions import QUANTIZED_BYTES, precision_class
+from wattree.cost.recurrence import recurrence_rates
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.sharing import DeviceSharing, sharing_of
 from wattree.cost.software import Software
@@ -42,6 +43,7 @@ class Rates:
             others are, and not by what they read.
         attention_flop_per_s: Fused attention, forward, long sequences.
         context_attention_rate: The same where sequences are split, over that.
+        recurrence_flop_per_s, recurrence_gradient_flop_per_s: Recurrences over chunks.
         attention_ramp_tokens: Sequence length at half that rate.
         memory_bytes_per_s: Streaming device memory, as language models' steps do on average.
         stream_bytes_per_s: The same in one library kernel by itself.
@@ -96,6 +98,8 @@ class Rates:
     scores_flop_per_s: float
     attention_flop_per_s: float
     context_attention_rate: float
+    recurrence_flop_per_s: float
+    recurrence_gradient_flop_per_s: float
     attention_ramp_tokens: float
     memory_bytes_per_s: float | Floats
     stream_bytes_per_s: float | Floats
@@ -308,6 +312,7 @@ def _products(
         "scores_flop_per_s": plain_rate if plain is Precision.FP32 else peak * UNFUSED_RATE,
         "attention_flop_per_s": attention * whole,
         "context_attention_rate": min(split / whole, 1.0),
+        **recurrence_rates(device, calibration, most_flop_per_s=plain_rate),
     }
 
 

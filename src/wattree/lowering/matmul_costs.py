@@ -8,6 +8,7 @@ from wattree.arrays import Floats
 from wattree.cost import Software, matmul_time_s
 from wattree.cost.convolution import implicit_matmul_time_s
 from wattree.cost.rates import Rates
+from wattree.cost.recurrence import CHUNKED_PRODUCT
 from wattree.cost.written_out import weighted_bias_bytes
 from wattree.graph import OperatorKind
 from wattree.lowering.operator_costs import CAST_BYTES, weight_casts
@@ -29,10 +30,11 @@ _PLAIN_MATMULS = frozenset({"logits", "moe.router"})
 
 
 def is_quantized(instruction: ComputeInstruction, rates: Rates) -> bool:
-    """Return whether a matmul runs at 8 or 4 bits."""
+    """Return whether a matmul runs at 8 or 4 bits: those of linear layers alone do."""
     return (
         rates.quantized
         and instruction.kind is OperatorKind.MATMUL
+        and bool(instruction.weights)
         and instruction.path not in _PLAIN_MATMULS
     )
 
@@ -88,6 +90,10 @@ def _product_s(
 ) -> Floats:
     """Return the time of the product alone. [s]"""
     m, n, k, groups = shape
+    if instruction.function == CHUNKED_PRODUCT:
+        forward = instruction.phase is InstructionPhase.FORWARD
+        rate = rates.recurrence_flop_per_s if forward else rates.recurrence_gradient_flop_per_s
+        return np.maximum(2.0 * m * n * k * groups / rate, traffic / rates.memory_bytes_per_s)
     library = software.library_kernels or rates.convolution.kernels.profiled
     if not library or quantized:
         return matmul_time_s(
