@@ -40,7 +40,7 @@ def test_only_linear_layers_run_at_8_bits() -> None:
     asked = setting(model="nemotron-h-8b", node="dgx-h100", sequence=8192, precision="fp8")
     program = compile_model(asked.model, tree_of(StrategyOptions(), asked.model), frozenset())
     matmuls = {
-        each.path: is_quantized(each, asked.rates[0])
+        each.path: is_quantized(each, asked.rates)
         for block in program.programs
         for each in block.forward
         if isinstance(each, ComputeInstruction) and each.matmul is not None

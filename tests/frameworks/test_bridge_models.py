@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from wattree import job_from_mapping, simulate
+from wattree.capture import load_model
 from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.frameworks import export_recipe, import_recipe
 from wattree.job.written import yaml_text
+from wattree.lowering import compile_model
+from wattree.strategy import StrategyOptions
+from wattree.strategy.presets import tree_of
 
 PREDICTING = {"name": "nemotron-3-super", "arguments": {"predictions": 2}}
 
@@ -143,3 +147,36 @@ def test_adapters_of_unknown_layers_are_refused(tmp_path: Path) -> None:
     """An adapter that is left out would be a cheaper job."""
     with pytest.raises(JobError, match=r"peft.target_modules: found 'linear_q', expected one or"):
         job_of(tmp_path, "llama3_70b_peft_config", peft={"target_modules": ["linear_q"]})
+
+
+@pytest.mark.parametrize(
+    ("modules", "recompute"),
+    [
+        (["core_attn"], "selective"),
+        (["moe", "layernorm", "core_attn"], "modules_core_attn+moe+layernorm"),
+        (["moe_act", "mhc"], "modules_moe_act"),
+        (["mhc"], "none"),
+    ],
+)
+def test_recomputed_modules_are_those_of_the_file(
+    modules: list[str], recompute: str, tmp_path: Path
+) -> None:
+    """Whole layers of experts may be computed again: a quarter of a step is not left out."""
+    model = {"seq_length": 8192, "expert_model_parallel_size": 8}
+    model |= {"recompute_granularity": "selective", "recompute_modules": modules}
+    job = job_of(tmp_path, "nemotron_3_nano_pretrain_config", model=model)
+
+    assert job["strategy"].get("recompute", "none") == recompute
+
+
+def test_modules_are_recomputed_from_their_inputs() -> None:
+    """All of a module but what adds its result to the stream, and nothing else."""
+    graph = load_model("nemotron-3-nano")
+    options = StrategyOptions(recompute="modules_core_attn+moe_act+shared_experts")
+    programs = compile_model(graph, tree_of(options, graph), frozenset()).programs
+    found = {each.path for program in programs for each in program.recomputation}
+
+    assert found == {
+        *("attention.core", "moe.experts.activation"),
+        *(f"moe.shared.{part}" for part in ("up", "activation", "down")),
+    }

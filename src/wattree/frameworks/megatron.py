@@ -11,6 +11,7 @@ from typing import Any, Final
 from wattree.files import read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.frameworks.megatron_layout import layout
+from wattree.strategy import MODULES
 
 #: What both name; see the file.
 FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("megatron.yaml"))
@@ -150,6 +151,9 @@ def _recomputation(concrete: ConcreteJob) -> dict[str, Any]:
             "recompute_method": "block",
             "recompute_num_layers": max(concrete.stage_layers) // every,
         }
+    if kind.startswith(MODULES):
+        modules = kind.removeprefix(MODULES).split("+")
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
     if kind == "selective":
         return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
     return {}

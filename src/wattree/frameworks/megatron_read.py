@@ -9,7 +9,7 @@ from typing import Any, Final
 from wattree.frameworks.megatron import FACTS, OPTIMIZERS
 from wattree.frameworks.megatron_layout import layout_layers, layout_predictions
 from wattree.frameworks.settings import Settings
-from wattree.strategy import chunk_layers
+from wattree.strategy import MODULES, RECOMPUTED_MODULES, chunk_layers
 
 _SHARDINGS: Final = {
     "no_shard": "none",
@@ -289,10 +289,15 @@ def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: in
     if kind is None:
         return "none"
     if kind == "selective":
-        names = modules if isinstance(modules, list) else str(modules).split()
-        if others := [str(name) for name in names if name != "core_attn"]:
+        names = (
+            [str(name) for name in modules] if isinstance(modules, list) else str(modules).split()
+        )
+        if others := [name for name in names if name not in RECOMPUTED_MODULES]:
             settings.assume(f"recomputation of {', '.join(others)} is left out")
-        return "selective" if "core_attn" in names else "none"
+        known = [name for name in RECOMPUTED_MODULES if name in names]
+        if known in ([], ["core_attn"]):
+            return "selective" if known else "none"
+        return MODULES + "+".join(known)
     if kind != "full":
         settings.problem("recompute_granularity", f"found {kind!r}, expected full or selective")
         return "none"

@@ -13,7 +13,7 @@ from typing import Any, Final
 from wattree.files import read_yaml
 from wattree.hardware import Cluster
 from wattree.job.job import Data
-from wattree.strategy import AXES, StrategyOptions
+from wattree.strategy import AXES, MODULES, StrategyOptions
 from wattree.strategy.presets import schedule_of_chunks
 
 #: Schedules that `1f1b` stands for until the number of virtual stages is known.
@@ -86,7 +86,9 @@ class Offer:
 
     def has(self, key: str, value: object) -> bool:
         """Return whether a key may have a value at any degrees."""
-        family = "block" if isinstance(value, str) and value.startswith("block_") else value
+        family = value
+        if isinstance(value, str) and value.startswith(("block_", MODULES)):
+            family = value.partition("_")[0]
         return key not in self.choices or family in self.choices[key]
 
     def has_options(self, options: StrategyOptions) -> bool:

@@ -21,7 +21,7 @@ from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
 from wattree.job import Job
 from wattree.lowering.usual_model import usual_block
-from wattree.strategy import OPERATOR_RECOMPUTATIONS, Strategy, StrategyOptions
+from wattree.strategy import MODULES, Strategy, StrategyOptions
 
 #: Activations of 4 bytes and more.
 _WIDE = frozenset({Precision.FP64, Precision.FP32, Precision.TF32})
@@ -51,7 +51,7 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
     if not isinstance(strategy, StrategyOptions) or strategy.memory.recompute == "none":
         return
     layers, kind = model.layers, strategy.memory.recompute
-    if kind in OPERATOR_RECOMPUTATIONS and not model.own_family:
+    if kind.startswith(("selective_", MODULES)) and not model.own_family:
         raise StrategyError(
             {
                 "strategy.recompute": f"'{kind}' names operators of the catalog's transformers, "

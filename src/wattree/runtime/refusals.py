@@ -7,6 +7,7 @@ from typing import Any
 
 from wattree.job import Job, WorkloadKind
 from wattree.strategy import (
+    MODULES,
     SPATIAL,
     ULYSSES,
     PositionOrder,
@@ -185,6 +186,11 @@ def _of_heads(block: Any, options: StrategyOptions) -> Iterator[tuple[str, str]]
 
 def _of_recomputation(job: Job, options: StrategyOptions) -> Iterator[tuple[str, str]]:
     kind = options.memory.recompute
+    if kind.startswith(MODULES):
+        yield (
+            "strategy.recompute",
+            f"found '{kind}', modules of Megatron-Core, which train does not know; use selective",
+        )
     if kind.startswith("selective") and job.model.transformer is None:
         yield (
             "strategy.recompute",

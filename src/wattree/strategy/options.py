@@ -14,7 +14,9 @@ from wattree.strategy.knob import Knob, fields_by_key, knobs_of
 from wattree.strategy.mesh import AXES
 from wattree.strategy.phantom import ACTIVATIONS, SHARED
 from wattree.strategy.specs import (
+    MODULES,
     RECOMPUTATIONS,
+    RECOMPUTED_MODULES,
     SPATIAL,
     MemoryOptions,
     ParallelismOptions,
@@ -201,9 +203,17 @@ def _check(options: StrategyOptions) -> None:
     pieces, recompute = options.traffic.tensor_pieces, options.memory.recompute
     if pieces is not None and pieces < 1:
         misfits["strategy.tensor_pieces"] = f"found {pieces}, expected 1 or more"
-    if recompute not in RECOMPUTATIONS and not _is_block_share(recompute):
+    if recompute.startswith(MODULES):
+        modules = recompute.removeprefix(MODULES).split("+")
+        if unknown := [name for name in modules if name not in RECOMPUTED_MODULES]:
+            misfits["strategy.recompute"] = (
+                f"found '{unknown[0]}' among modules, expected of "
+                f"{', '.join(RECOMPUTED_MODULES)}, joined by +"
+            )
+    elif recompute not in RECOMPUTATIONS and not _is_block_share(recompute):
         misfits["strategy.recompute"] = (
-            f"found '{recompute}', expected one of {', '.join(RECOMPUTATIONS)} or block_N"
+            f"found '{recompute}', expected one of {', '.join(RECOMPUTATIONS)}, block_N or "
+            "modules_A+B"
         )
     if options.phantoms.enabled:
         misfits |= _phantom_misfits(options.phantoms) | _phantom_conflicts(options)

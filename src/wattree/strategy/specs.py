@@ -5,6 +5,7 @@ Movement is `Traffic`, and processes on a device are `Colocation`; both are part
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wattree.strategy.expert_load import ExpertLoad
@@ -33,6 +34,21 @@ RECOMPUTATIONS = (
 )
 #: Those of them that select operators of a transformer's layers by name.
 OPERATOR_RECOMPUTATIONS = tuple(kind for kind in RECOMPUTATIONS if kind.startswith("selective_"))
+#: Before the modules of a transformer's layers that alone are recomputed: `modules_moe+layernorm`.
+MODULES = "modules_"
+#: Such modules, in the words of Megatron-Core (`recompute_modules`), and their operators.
+RECOMPUTED_MODULES: Mapping[str, tuple[str, ...]] = {
+    "core_attn": ("attention.core",),
+    "mla_up_proj": (
+        *(f"attention.{side}_{part}" for side in ("q", "kv") for part in ("norm", "up")),
+        "attention.rotary",
+    ),
+    "mlp": ("mlp",),
+    "moe": ("moe",),
+    "moe_act": ("moe.experts.activation",),
+    "shared_experts": ("moe.shared",),
+    "layernorm": ("input_norm", "mlp_norm"),
+}
 #: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
 ULYSSES = "ulysses"
 #: Rows of images instead of positions of sequences: edges are exchanged with neighbours.
@@ -190,7 +206,8 @@ class MemoryOptions:
     )
     recompute: str = knob(
         "none",
-        f"{', '.join(RECOMPUTATIONS)} or block_N (every N-th layer), what backward recomputes",
+        f"{', '.join(RECOMPUTATIONS)}, block_N (every N-th layer) or modules_A+B (modules of "
+        "layers), what backward recomputes",
         words="{} recomputation",
     )
 

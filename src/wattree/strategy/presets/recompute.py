@@ -6,7 +6,8 @@ but attention and half of each product, as torchtitan's per-operator policy keep
 product. `selective_matmul`: all but the products (JAX's `dots_with_no_batch_dims_saveable`,
 MaxText's `minimal`). `selective_attention_matmul`: all but the products of attention (MaxText's
 `save_dot_except_mlp`). `selective_qkv`: all but the query, key and value projections (MaxText's
-`save_qkv_proj`). `block_N`: every N-th layer in full.
+`save_qkv_proj`). `block_N`: every N-th layer in full. `modules_A+B`: of every layer, those modules
+(Megatron-Core's `recompute_modules`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from wattree.strategy.parts import (
     layer_patterns,
     operator_patterns,
 )
+from wattree.strategy.specs import MODULES, RECOMPUTED_MODULES
 from wattree.strategy.tree import ActivationStore, MemoryChoice, StrategyTree, TreeNode
 
 _AGAIN = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE))
@@ -68,6 +70,15 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         nodes = dict.fromkeys(layers, _AGAIN)
         kept = _OF_LAYERS[kind].items()
         nodes |= {f"{layer}.{path}": node for layer in layers for path, node in kept}
+    elif kind.startswith(MODULES):
+        paths = [
+            path
+            for name in kind.removeprefix(MODULES).split("+")
+            for path in RECOMPUTED_MODULES[name]
+        ]
+        nodes = {f"{layer}.{path}": _AGAIN for layer in layers for path in paths}
+        # What adds the result to the stream is no part of a module.
+        nodes |= {f"{layer}.{path}.residual": _KEEP for layer in layers for path in ("mlp", "moe")}
     elif kind.startswith("block_"):
         every = int(kind.removeprefix("block_"))
         nodes = dict.fromkeys(layer_paths(model)[::every], _AGAIN)
