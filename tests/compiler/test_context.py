@@ -216,11 +216,11 @@ def test_the_closed_form_of_a_ring_is_its_play(
     work_s[[0, 2][: count - 1]] *= ranks > 1
     nothing = np.zeros((count, 1))
     costs = PhaseCosts(
-        instructions=steps, latency_s=latency_s, work_s=work_s, waits_s=nothing, flop=nothing,
+        instructions=steps, latency_s=latency_s, work_s=work_s, waits_s=nothing, host_s=nothing,
         traffic_bytes=nothing, wire_bytes=nothing, scale_up_bytes=nothing,
         adapter_bytes=nothing, uplink_bytes=nothing,
         transient_bytes=nothing, in_turn=nothing, ring_ranks=np.full((count, 1), float(ranks)),
-            processor_s=nothing,
+        processor_s=nothing, flop=nothing,
     )  # fmt: skip
     ring: Ring = rings_of(steps)[1]
     rows: list[Row] = []

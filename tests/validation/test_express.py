@@ -234,3 +234,14 @@ def test_a_damaged_row_is_expressed_on_its_devices_or_refused(row: MeasuredRow) 
     except RowError:
         return
     assert options(job).ranks == job.cluster.devices == row.n_accel
+
+
+def test_a_release_whose_recipes_replay_whole_steps_is_read_as_such() -> None:
+    """Of Megatron-Bridge since 26.06, in MXFP8, where host and devices share memory."""
+    graphed = {"moe_dispatch": "hybridep", "moe_fused_experts": True, "quantized_attention": True}
+    graphed |= {"cuda_graphs": "full"}
+
+    earlier = replace(ROWS["L0224"], source_date="2026-04")
+    found = [express(row).job.traits for row in (ROWS["L0224"], earlier, ROWS["L0266"])]
+
+    assert found == [graphed, {}, {}]  # the last one: H100, FP8

@@ -18,7 +18,7 @@ from wattree.compiler.compile import Compilation
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorClass, StageLabel, TaskKind
 from wattree.lowering.costs import BlockCosts, without_idle_casts
-from wattree.lowering.host_stretch import HOST_SMOOTHNESS, host_time_s
+from wattree.lowering.host_stretch import HOST_SMOOTHNESS
 from wattree.lowering.operator_classes import class_of_instruction
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeInstruction
@@ -134,7 +134,7 @@ def _phase_seconds(
             blocked = min(each.kernels * rates.blocking_s, own) if each.share > 0 else 0.0
             seconds[_OF_OPERATORS.get(class_of_instruction(each), MEMORY)] += own - blocked
             seconds[HOST] += blocked
-            host += host_time_s(each, rates)
+            host += float(phase.host_s[index, 0])
     return seconds, host
 
 

@@ -66,6 +66,18 @@ _MEGATRON: dict[str, Any] = {
 #: When the compiled loss of a family came (torchtitan: pull request 1033).
 COMPILED_LOSS_SINCE: Mapping[str, str] = {"torchtitan": "2025-04"}
 
+#: When recipes of a family began to replay whole steps of experts in MXFP8 from one graph, with one
+#: kernel for permutation and exchange and one for experts, where host and devices share memory, and
+#: what that is (Megatron-Bridge, performance recipes of container 26.06 for GB200 and GB300:
+#: DeepSeek V3, GPT-OSS, Qwen3).
+GRAPHED_EXPERTS_SINCE: Mapping[str, str] = {"megatron-core": "2026-06"}
+GRAPHED_EXPERTS: Mapping[str, object] = {
+    "cuda_graphs": "full",
+    "moe_dispatch": "hybridep",
+    "moe_fused_experts": True,
+    "quantized_attention": True,
+}
+
 #: Sources of the software defaults: documentation and source of the projects, see docs.
 SOFTWARE: Mapping[str, Software] = {
     family.name: family
@@ -79,6 +91,7 @@ SOFTWARE: Mapping[str, Software] = {
             reduce_bytes=2.0,
             saves_quantized=True,
             weighs_activations=True,
+            launches_experts=True,
             # `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` of Megatron-Bridge's recipes.
             allocator="expandable",
             **_MEGATRON,
@@ -123,6 +136,7 @@ SOFTWARE: Mapping[str, Software] = {
             title="Megatron-LM + Transformer Engine, no communication overlap",
             saves_quantized=True,
             weighs_activations=True,
+            launches_experts=True,
             overlap_tensor=False,
             overlap_pipeline=False,
             **_MEGATRON,

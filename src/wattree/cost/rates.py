@@ -77,6 +77,7 @@ class Rates:
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
         alignment_penalty, head_misalignment: Factors of awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
+        expert_launch_s: Host time of a launch where experts have kernels of their own; else 0.
         moe_permute_factor: Memory traffic of token permutation over 6 B per routed element.
         moe_exchange_factor: Time of expert exchanges over alpha-beta.
         step_overhead_s: Time per step that belongs to no operator.
@@ -129,6 +130,7 @@ class Rates:
     alignment_penalty: float
     head_misalignment: float
     moe_host_s: float
+    expert_launch_s: float
     moe_permute_factor: float
     moe_exchange_factor: float
     step_overhead_s: float
@@ -332,10 +334,12 @@ def _experts(device: Device, software: Software, calibration: Calibration) -> di
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
     host = "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
     # A step that is replayed from one graph has no host in it to wait for sizes.
-    waits = software.moe_dropless and software.cuda_graphs != "full"
-    waits = waits and not software.inference_kernels
+    hosted = software.cuda_graphs != "full"
+    waits = hosted and software.moe_dropless and not software.inference_kernels
+    one_by_one = hosted and software.launches_experts and not software.moe_fused_experts
     return {
         "moe_host_s": calibration.general(host) if waits else 0.0,
+        "expert_launch_s": one_by_one * calibration.family(software.name, software.launch_item),
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
         "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,
     }
@@ -375,19 +379,14 @@ def _beside(
     return computing, moving
 
 
-def _oversubscription(cluster: Cluster) -> float:
-    """Return the oversubscription of the fabric; it never affects traffic inside one leaf."""
-    inside = cluster.nodes <= cluster.fabric.leaf_nodes
-    return 1.0 if inside else cluster.fabric.oversubscription
-
-
 def _links(cluster: Cluster, pool: Pool, calibration: Calibration) -> LinkRates:
     node, device = pool.node, pool.node.device
     scale_up = node.scale_up.bandwidth_bytes_per_s
     # Without adapters nothing is reached: one byte a second keeps the arithmetic finite.
     adapters = max(node.nics * node.nic_bandwidth_bytes_per_s / node.devices, 1.0)
     network = adapters * calibration.learned(device, "network_efficiency")
-    oversubscription = _oversubscription(cluster)
+    inside = cluster.nodes <= cluster.fabric.leaf_nodes  # one leaf, which is not oversubscribed
+    oversubscription = 1.0 if inside else cluster.fabric.oversubscription
     return LinkRates(
         scale_up_bytes_per_s=scale_up * calibration.device(device, "bus_efficiency"),
         scale_up_reduce_bytes_per_s=scale_up * calibration.device(device, "bus_reduce_efficiency"),

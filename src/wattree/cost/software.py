@@ -78,6 +78,9 @@ class Software:
         weighs_activations: Weights of routing are multiplied into what experts compute before
             their last product, whose output then need not wait for backward; a bias of that
             product is weighted and added after it, expert by expert, in steps of PyTorch.
+        launches_experts: Products of experts are launched one by one (Transformer Engine's
+            `GroupedLinear`, up to 2.17 unless NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM is set);
+            otherwise one kernel multiplies all.
         moe_fused_experts: Products, activation and quantization of all local experts in one
             kernel.
         cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
@@ -148,6 +151,7 @@ class Software:
     moe_overlap: bool = False
     saves_quantized: bool = False
     weighs_activations: bool = False
+    launches_experts: bool = False
     moe_fused_experts: bool = False
     cuda_graphs: str = "none"
     allocator: str = "caching"

@@ -61,12 +61,13 @@ def stretch_to_host(
             phase.work_s[row] = np.maximum(phase.work_s[row], least_s)
         phase.work_s[row] += own * rates.blocking_s * (instruction.share > 0)
         device = device + phase.work_s[row]
-        once_s = _host_time_s(instruction, kernels, rates)
+        once_s = _host_time_s(instruction, kernels, rates, scale)
         if launches > 1:  # one process makes a replica of each module before it launches it
             once_s += (
                 len(instruction.weights) + _BUFFERS.get(instruction.kind, 0)
             ) * rates.replicate_s
-        host = host + launches * launched * once_s
+        phase.host_s[row] = launches * launched * once_s
+        host = host + phase.host_s[row]
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**HOST_SMOOTHNESS) ** (1.0 / HOST_SMOOTHNESS)
     if scale.load is not None:
@@ -105,17 +106,31 @@ def _shared(
     return shared_work(device * (stretch - 1.0), device, filled, kernels, sharing)
 
 
-def host_time_s(instruction: ComputeInstruction, rates: Rates) -> float:
+def _host_time_s(
+    instruction: ComputeInstruction, kernels: float, rates: Rates, scale: Scale
+) -> Floats | float:
     """Return the host time to launch an instruction, routing decisions included. [s]
 
     A graph launches all of its kernels at once.
     """
-    return _host_time_s(instruction, _kernels(instruction, rates), rates)
-
-
-def _host_time_s(instruction: ComputeInstruction, kernels: float, rates: Rates) -> float:
     routing = rates.moe_host_s / 2 if instruction.kind is OperatorKind.PERMUTE else 0.0
-    return (kernels * rates.launch_s if rates.start_s is None else 0.0) + routing
+    launched_s = kernels * rates.launch_s if rates.start_s is None else 0.0
+    return launched_s + routing + _by_expert_s(instruction, rates, scale)
+
+
+def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) -> Floats | float:
+    """Return the host time of the products of all local experts but the first, and of casts. [s]
+
+    Transformer Engine's `GroupedLinear` launches a product of cuBLAS for each expert, and before
+    that, in 8 and 4 bits, a kernel for each that casts what it reads (`multi_stream_cublas_gemm`,
+    `multi_tensor_quantize`). Gradients of weights read what the other passes have cast.
+    """
+    if not rates.expert_launch_s or not instruction.weights or instruction.matmul is None:
+        return 0.0
+    experts = scale.value(instruction.matmul.groups)
+    casts = rates.quantized and instruction.phase is not InstructionPhase.WEIGHT_GRADIENT
+    each = np.where(experts > 1, experts * (1.0 + casts) - 1.0, 0.0)
+    return np.asarray(each * rates.expert_launch_s)
 
 
 def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:

@@ -32,6 +32,7 @@ class PhaseCosts:
     Attributes:
         latency_s, work_s: Fixed part and rest of each instruction's time. [s]
         waits_s: Of `work_s`, what the device waits for the host's launches. [s]
+        host_s: What the host takes to launch, and to wait for routing. [s]
         flop: Matrix FLOP.
         traffic_bytes: Device memory. [B]
         wire_bytes: Sent by one rank. [B]
@@ -46,6 +47,7 @@ class PhaseCosts:
     latency_s: Floats
     work_s: Floats
     waits_s: Floats
+    host_s: Floats
     flop: Floats
     traffic_bytes: Floats
     wire_bytes: Floats

@@ -8,7 +8,7 @@ input: small parameters' gradients (norms, biases, tables) come out of the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -111,19 +111,7 @@ def _taken(costs: PhaseCosts, chosen: Sequence[int]) -> PhaseCosts:
         for index in chosen
     )
     rows = np.array(chosen, dtype=np.int64)
+    arrays = (each.name for each in fields(PhaseCosts) if each.name != "instructions")
     return PhaseCosts(
-        instructions=instructions,
-        latency_s=costs.latency_s[rows],
-        work_s=costs.work_s[rows],
-        waits_s=costs.waits_s[rows],
-        flop=costs.flop[rows],
-        traffic_bytes=costs.traffic_bytes[rows],
-        wire_bytes=costs.wire_bytes[rows],
-        scale_up_bytes=costs.scale_up_bytes[rows],
-        adapter_bytes=costs.adapter_bytes[rows],
-        uplink_bytes=costs.uplink_bytes[rows],
-        in_turn=costs.in_turn[rows],
-        transient_bytes=costs.transient_bytes[rows],
-        ring_ranks=costs.ring_ranks[rows],
-        processor_s=costs.processor_s[rows],
+        instructions=instructions, **{name: getattr(costs, name)[rows] for name in arrays}
     )

@@ -1,0 +1,54 @@
+"""Host time of experts: Transformer Engine launches a product for each expert of a rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.compiler.jobs import Job, mixture
+from wattree.cost import load_calibration
+from wattree.lowering.costs import BlockCosts
+from wattree.lowering.program import ComputeInstruction, InstructionPhase
+from wattree.strategy import StrategyOptions
+
+EXPERTS = 8
+
+
+def _host_s(phase: InstructionPhase, ep: int, **traits: object) -> float:
+    """Return the host time of the experts' first products in a pass of a layer. [s]"""
+    job = Job.of(
+        mixture(experts=EXPERTS),
+        StrategyOptions(dp=EXPERTS // ep, ep=ep),
+        global_batch=EXPERTS,
+        traits=traits,
+    )
+    costs = next(each for each in job.compiled().costs if _products(each, phase))
+    return sum(_products(costs, phase))
+
+
+def _products(costs: BlockCosts, phase: InstructionPhase) -> list[float]:
+    return [
+        float(np.mean(rows.host_s[index]))
+        for rows in (costs.forward, costs.backward)
+        for index, each in enumerate(rows.instructions)
+        if isinstance(each, ComputeInstruction)
+        and each.path == "moe.experts.up"
+        and each.phase is phase
+    ]
+
+
+@pytest.mark.parametrize("phase", [InstructionPhase.FORWARD, InstructionPhase.WEIGHT_GRADIENT])
+def test_each_local_expert_is_a_launch(phase: InstructionPhase) -> None:
+    """In 16 bits: as many products of cuBLAS in each pass as the rank has experts."""
+    launch_s = load_calibration().family("megatron-core", "launch_s")
+
+    assert _host_s(phase, 2) == pytest.approx(EXPERTS / 2 * launch_s)
+    assert _host_s(phase, 8) == pytest.approx(launch_s)
+
+
+def test_a_fused_kernel_is_one_launch() -> None:
+    """Grouped kernels, and those that fuse all of the experts, launch once."""
+    forward = InstructionPhase.FORWARD
+
+    assert _host_s(forward, 1, launches_experts=False) == pytest.approx(_host_s(forward, 8))
+    assert _host_s(forward, 1, moe_fused_experts=True) == pytest.approx(_host_s(forward, 8))
