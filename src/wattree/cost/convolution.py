@@ -311,21 +311,20 @@ def _matmul_s(
 ) -> Floats:
     """Return the time of matmuls on tiles: the fastest tile, split along k where that is faster."""
     m, n, k, groups = matmul.m, matmul.n, matmul.k, matmul.groups
-    ramp, row_ramp, units = rates.kernels.ramp, rates.kernels.row_ramp, rates.compute_units
-    padding, few_rows = _padding(shape, rates), 1.0 + row_ramp / np.maximum(m, 1.0)
-    best: Floats = np.full_like(m, np.inf)
-    for tile_m, tile_n, relative in rates.kernels.tiles:
-        area = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
-        most = np.maximum(np.floor(k / (_SPLIT_RAMPS * ramp)), 1.0)
-        parts = np.clip(np.floor(rates.kernels.split_waves * units / area), 1.0, most)
-        for cut in (np.ones_like(m), parts):
-            waves = area * cut / units
-            whole = np.where(waves <= _WAVES_AVERAGED, np.ceil(waves), waves + 0.5)
-            done = np.maximum(whole, 1.0) * (2.0 * tile_m * tile_n * units)
-            math_s = done * (k / cut + ramp) * few_rows / (rate * relative)
-            joined = np.where(cut > 1, (cut + 1.0) * m * n * groups * 4.0, 0.0)
-            best = np.minimum(best, math_s * padding + joined / rates.memory_bytes_per_s)
-    return best
+    ramp, units = rates.kernels.ramp, rates.compute_units
+    few_rows = 1.0 + rates.kernels.row_ramp / np.maximum(m, 1.0)
+    tile_m, tile_n, relative = np.array(rates.kernels.tiles).T[:, :, None]  # of every tile at once
+    area = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
+    most = np.maximum(np.floor(k / (_SPLIT_RAMPS * ramp)), 1.0)
+    parts = np.clip(np.floor(rates.kernels.split_waves * units / area), 1.0, most)
+    cut = np.stack((np.ones_like(parts), parts))
+    waves = area * cut / units
+    whole = np.where(waves <= _WAVES_AVERAGED, np.ceil(waves), waves + 0.5)
+    done = np.maximum(whole, 1.0) * (2.0 * tile_m * tile_n * units)
+    math_s = done * (k / cut + ramp) * few_rows / (rate * relative)
+    joined = np.where(cut > 1, (cut + 1.0) * m * n * groups * 4.0, 0.0)
+    each = math_s * _padding(shape, rates) + joined / rates.memory_bytes_per_s
+    return np.asarray(each.min(axis=(0, 1)))
 
 
 def _padding(shape: Convolution, rates: ConvolutionRates) -> Floats:
