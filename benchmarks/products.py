@@ -292,7 +292,7 @@ def _convolutions(own: Sequence[BestProduct], prior: Calibration) -> dict[str, C
     device, item = own[0].device, own[0].item.replace("matmul", "convolution")
     known = prior.found_for_device(device, item)
     is_known = known is not None and (
-        known.level == "device" or known.constant.evidence == "fitted"
+        known.level == "device" or (known.level == "die" and known.constant.evidence == "fitted")
     )
     if item != "convolution.bf16" or is_known:
         return {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from wattree.cost.families import earlier_traits
 from wattree.files import read_yaml
 from wattree.frameworks import import_recipe
 from wattree.frameworks.imports import ImportedRecipe
@@ -35,7 +37,10 @@ def imported(framework: str, row: Mapping[str, Any], folder: Path) -> ImportedRe
     text = toml_text if framework == "torchtitan" else yaml_text
     path.write_text(text(FRAMEWORKS[framework](row)), encoding="utf-8")
     per_node = load_node(row["node"]).devices
-    return import_recipe(path, framework, node=row["node"], nodes=row["devices"] // per_node)
+    recipe = import_recipe(path, framework, node=row["node"], nodes=row["devices"] // per_node)
+    # Files do not say which release they are for.
+    traits = earlier_traits(framework, row.get("date")) | recipe.job.get("traits", {})
+    return replace(recipe, job={**recipe.job, "traits": traits})
 
 
 def _torchtitan(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +105,7 @@ def _llm_foundry(row: Mapping[str, Any]) -> dict[str, Any]:
             "no_bias": True,
             "max_seq_len": "${variables.length}",
             "vocab_size": 50368,
-            "attn_config": {"attn_impl": "flash"},
+            "attn_config": {"attn_impl": row["attention"]},
         },
         "optimizer": {"name": "decoupled_adamw", "lr": 1e-4},
         "global_train_batch_size": row["gbs"],
@@ -110,6 +115,7 @@ def _llm_foundry(row: Mapping[str, Any]) -> dict[str, Any]:
             "sharding_strategy": row["sharding"],
             "mixed_precision": row["mode"],
             "activation_checkpointing": row["checkpointing"],
+            "activation_checkpointing_reentrant": False,
         },
     }
 

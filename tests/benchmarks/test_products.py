@@ -58,6 +58,6 @@ def test_what_ships_of_best_products_is_made_again(tmp_path: Path) -> None:
     ):
         assert again[name].value == pytest.approx(shipped.constants[name].value, rel=1e-3), name
     # Rows of the fit, and convolutions measured on the device, know more.
-    for name in ("architecture.volta.convolution.bf16", "device.t4.convolution.bf16"):
+    for name in ("die.gv100.convolution.bf16", "device.t4.convolution.bf16"):
         assert again[name] == shipped.constants[name], name
     assert "device.v100-sxm2-16gb.convolution.bf16" not in again

@@ -126,3 +126,31 @@ def test_without_its_own_a_die_leaves_its_devices_to_the_rest() -> None:
     left = with_levels(replace(SHIPPED, constants=kept))
 
     assert named(left, "arc-pro-b60", "matmul.bf16") == "pooled.matmul.bf16"
+
+
+@pytest.mark.parametrize("device", ["tpu-v4", "gaudi3", "epyc-7742"])
+def test_what_is_no_gpu_has_the_measured_mean_of_all(device: str) -> None:
+    """What kernels of GPUs compute says nothing of other units."""
+    assert named(SHIPPED, device, "library_bandwidth") == "pooled.library_bandwidth"
+
+
+@given(faster=st.floats(1.0, 20.0))
+def test_kernels_reach_no_more_than_memory_and_no_more_than_arithmetic(faster: float) -> None:
+    """Ever faster memory ends at what the vector units compute on."""
+    device = load_device("h200-sxm-141gb")
+    nominal = faster * device.memory_bandwidth_bytes_per_s
+    reached = nominal * SHIPPED.device(
+        replace(device, memory_bandwidth_bytes_per_s=nominal), "library_bandwidth"
+    )
+    by_arithmetic = device.vector_flop_per_s * SHIPPED.general("stream_bytes_per_flop")
+
+    assert reached < min(SHIPPED.constants["pooled.dram_share"].value * nominal, by_arithmetic)
+
+
+def test_convolutions_of_one_die_go_with_the_power_of_the_board() -> None:
+    """A10 and RTX A6000 are one chip: 1.20 and 1.94 W a TFLOP/s."""
+    shares = [
+        SHIPPED.device(load_device(name), "convolution.bf16") for name in ("a10", "rtx-a6000")
+    ]
+
+    assert shares[1] / shares[0] == pytest.approx((1.938 / 1.2) ** 0.3, rel=0.01)

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.search.jobs import job
 from wattree.cost import SOFTWARE, load_calibration
+from wattree.cost.families import earlier_traits
+from wattree.cost.rates import rates_of
+from wattree.hardware import Precision
 
 SHIPPED = load_calibration()
 COMPILERS = SHIPPED.constants["pooled.compiled_math"].value
@@ -15,23 +19,30 @@ COMPILERS = SHIPPED.constants["pooled.compiled_math"].value
 
 def test_compiled_software_without_rows_has_what_compilers_add() -> None:
     """It is more like other compiled software than like the eager reference."""
-    assert SHIPPED.math("generic", compiled=True) == COMPILERS
-    assert SHIPPED.math("generic", compiled=False) == 1.0
+    generic = SOFTWARE["generic"]
+
+    assert SHIPPED.math(generic.with_traits({"compiled": True})) == COMPILERS
+    assert SHIPPED.math(generic) == 1.0
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_family_with_rows_keeps_its_own_factor(*, compiled: bool) -> None:
-    """Its rows know more of it than other families do."""
-    own = SHIPPED.constants["family.torchtitan.math"].value
+@pytest.mark.parametrize(("name", "gain"), [("torchtitan", COMPILERS), ("maxtext", 1.0)])
+def test_families_with_rows_have_factors_of_their_own(name: str, gain: float) -> None:
+    """A job that compiles what its family leaves to it gains what compilers give."""
+    own = SHIPPED.constants[f"family.{name}.math"].value
 
-    assert SHIPPED.math("torchtitan", compiled=compiled) == own
+    compiled = SOFTWARE[name].with_traits({"compiled": True})
+
+    assert SHIPPED.math(compiled) == pytest.approx(own * gain)
+    if not SOFTWARE[name].compiled:
+        assert SHIPPED.math(SOFTWARE[name]) == own
 
 
 def test_calibrations_that_know_no_compilers_take_the_reference() -> None:
     """Files of users may be older than the constant."""
+    compiled = SOFTWARE["generic"].with_traits({"compiled": True})
     constants = {k: v for k, v in SHIPPED.constants.items() if k != "pooled.compiled_math"}
 
-    assert replace(SHIPPED, constants=constants).math("generic", compiled=True) == 1.0
+    assert replace(SHIPPED, constants=constants).math(compiled) == 1.0
 
 
 def test_compiled_families_with_rows_lie_near_each_other() -> None:
@@ -57,3 +68,41 @@ def test_compiled_families_with_rows_lie_near_each_other() -> None:
 def test_torchtitan_compiles_its_loss(traits: dict[str, Any], kept: float) -> None:
     """Of fp32 logits and their logarithms none is left; a loss in chunks keeps nothing anyway."""
     assert SOFTWARE["torchtitan"].with_traits(traits).logit_bytes == kept
+
+
+@pytest.mark.parametrize(
+    ("family", "date", "changed"),
+    [
+        ("torchtitan", "2024-12", {"compiled_loss_bytes", "recomputes_all", "attention_kernels"}),
+        ("torchtitan", "2025-06", {"recomputes_all", "attention_kernels"}),
+        ("torchtitan", "2025-10", set()),
+        ("llm-foundry", "2024-02", {"attention_kernels"}),
+        ("llm-foundry", "2024", {"recomputes_all", "attention_kernels"}),
+        ("megatron-core", "2024", set()),
+        ("torchtitan", None, set()),
+    ],
+)
+def test_earlier_releases_have_traits_of_their_time(
+    family: str, date: str | None, changed: set[str]
+) -> None:
+    """A year counts as its beginning; without a date it is the release of today."""
+    found = earlier_traits(family, date)
+
+    assert found.keys() == changed
+    assert (SOFTWARE[family].with_traits(found) == SOFTWARE[family]) is not bool(changed)
+
+
+def _attention(node: str, kernels: str) -> float:
+    """Return the rate of attention on a device. [FLOP/s]"""
+    software = SOFTWARE["torchtitan"].with_traits({"attention_kernels": kernels})
+    cluster = job(node=node).cluster
+    return rates_of(cluster, software, Precision.BF16, SHIPPED).attention_flop_per_s
+
+
+@pytest.mark.parametrize("node", ["dgx-h100", "dgx-a100"])
+def test_older_kernels_of_attention_are_slower(node: str) -> None:
+    """On Ampere FlashAttention 2 is what devices have; Triton is slower on both."""
+    native, older, triton = (_attention(node, each) for each in ("native", "ampere", "triton"))
+
+    assert (older < native) == (node == "dgx-h100")
+    assert triton / older == pytest.approx(SHIPPED.general("triton_attention_rate"))

@@ -63,9 +63,8 @@ def constants_of(
     def learned(item: str) -> FoundConstant | None:
         return calibration.found_learned(device, item)
 
-    # Without a factor of its own, a family has that of the reference, which is 1 by definition.
-    own = calibration.found_math(software, compiled=setting.software.compiled)
-    math_factor = () if own is None else (own,)
+    # Without any, a family has the factor of the reference, which is 1 by definition.
+    math_factor = calibration.math_constants(setting.software)
     by_library = setting.software.library_kernels
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
     steps = (of_family("written_out"), calibration.found("general.written_out_rate"))

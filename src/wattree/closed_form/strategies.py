@@ -284,7 +284,9 @@ def screened(
         # Of others than phantom layers and copied heads, even degrees alone are screened.
         degrees_of_parts = {"tp": wide.tp} if has_own else {}
         model, tree = changed_model(setting.model, tree, degrees_of_parts)
-        shared.programs[key] = compile_model(model, tree, active)
+        shared.programs[key] = compile_model(
+            model, tree, active, stops_early=setting.software.stops_early
+        )
     return Screened(options=options, degrees=degrees, program=shared.programs[key], shared=shared)
 
 

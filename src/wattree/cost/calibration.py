@@ -9,20 +9,32 @@ the evidence states it.
 What products of matrices reach is a share of peak that depends on how much power a board has for
 each FLOP of its peak. The entries of a die, an architecture and all therefore come with the
 `board_j_per_flop` of the boards they were found on, and are scaled for others:
-`share * (own / theirs) ** exponent`, up to what is reached where power is no limit.
+`share * (own / theirs) ** exponent`, up to what is reached where power is no limit. Convolutions on
+matrix units are scaled alike from their die, and all.
+
+Library kernels compute on what they stream, in fp32 outside the matrix units: where memory is fast
+for these, as on A100, they reach less of it. `dram_share` of a die, and of all, is what memory
+alone allows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from wattree.cost.families import SOFTWARE
 from wattree.cost.observations import Observation
+from wattree.cost.software import Software
 from wattree.errors import CostError
 from wattree.hardware import Device, Precision
 
 #: Board power over 16-bit peak of the boards behind the shares of products at a level. [J/FLOP]
 BOARD_ITEM = "board_j_per_flop"
+#: What library kernels reach of memory, and what they would where arithmetic is no limit.
+_STREAMS, DRAM_ITEM = "library_bandwidth", "dram_share"
+#: Convolutions on matrix units.
+_ON_MATRIX_UNITS = ("convolution.bf16", "convolution.tf32")
 #: What each launch adds where the host waits for its kernel.
 BLOCKING_LAUNCH = "general.blocking_launch_s"
 
@@ -169,6 +181,10 @@ class Calibration:
         """
         name = self._name(*device_names(device, item))
         value = self.constants[name].value
+        if name.endswith(f".{DRAM_ITEM}"):
+            return self._with_arithmetic(value, device)
+        if item in _ON_MATRIX_UNITS and name.startswith(("die.", "pooled.")):
+            return value * self._of_board(device)
         powered = item.startswith("matmul.") or item == "attention"
         return self._for_board(value, device, name) if powered else value
 
@@ -187,21 +203,22 @@ class Calibration:
         """Return constant `item` of a software family, pooled if it has none of its own."""
         return self.constants[self._name(f"family.{family}.{item}", f"pooled.{item}")].value
 
-    def found_math(self, family: str, *, compiled: bool) -> FoundConstant | None:
-        """Return the factor of a software family on matmul rates, relative to the reference family.
+    def math_constants(self, software: Software) -> tuple[FoundConstant, ...]:
+        """Return the factors of software on matmul rates, relative to the reference family.
 
-        Args:
-            family: Its name.
-            compiled: A compiler has the whole step. Such a family without a constant of its own
-                has that of all of them; any other is like the reference family: None.
+        Software without a constant of its own is like that family. What a job has compiled gains
+        what compilers give; a family that always is compiled has that in a constant of its own.
         """
-        pooled = ("pooled.compiled_math",) if compiled else ()
-        return self.found(f"family.{family}.math", *pooled)
+        own = self.found(f"family.{software.name}.math")
+        pooled = None
+        if software.compiled and (own is None or not SOFTWARE[software.name].compiled):
+            pooled = self.found("pooled.compiled_math")
+        return tuple(each for each in (own, pooled) if each is not None)
 
-    def math(self, family: str, *, compiled: bool) -> float:
-        """Return the value of `found_math`, that of the reference family where there is none."""
-        found = self.found_math(family, compiled=compiled)
-        return self.constants["pooled.math"].value if found is None else found.constant.value
+    def math(self, software: Software) -> float:
+        """Return the product of `math_constants`."""
+        factors = (each.constant.value for each in self.math_constants(software))
+        return math.prod(factors, start=self.constants["pooled.math"].value)
 
     def general(self, item: str) -> float:
         """Return a general constant."""
@@ -266,6 +283,25 @@ class Calibration:
         most = self.general("attention_most" if is_attention else "matmul_most")
         return float(min(share * factor, max(share, most)))
 
+    def _of_board(self, device: Device) -> float:
+        """Return what a board's power does to its convolutions, over that of `pooled` boards.
+
+        Without a bound: cards whose peak is cut, not their power, clock above their datasheet.
+        """
+        own = board_j_per_flop(device)
+        if own is None:
+            return 1.0
+        pooled = self.constants[f"pooled.{BOARD_ITEM}"].value
+        return float((own / pooled) ** self.general("power_exponent.pooled"))
+
+    def _with_arithmetic(self, share: float, device: Device) -> float:
+        """Return the share of memory that streams reach: both limits as times, root of squares."""
+        if device.inline_ecc:
+            share *= self.general("inline_ecc_share")
+        most = device.vector_flop_per_s * self.general("stream_bytes_per_flop")
+        most /= device.memory_bandwidth_bytes_per_s
+        return 1.0 / math.hypot(1.0 / share, 1.0 / most)
+
     def _name(self, *names: str) -> str:
         for name in names:
             if name in self.constants:
@@ -282,10 +318,13 @@ def board_j_per_flop(device: Device) -> float | None:
 
 def device_names(device: Device, item: str) -> tuple[str, ...]:
     """Return the names under which a device's constant is looked up, in order."""
-    of_die = (f"die.{device.die}.{item}",) if device.die else ()
+    on_gpu = item == _STREAMS and device.kind == "gpu"
+    items = (item, DRAM_ITEM) if on_gpu else (item,)
+    of_die = tuple(f"die.{device.die}.{each}" for each in items) if device.die else ()
+    of_all = tuple(f"pooled.{each}" for each in reversed(items))
     return (
         f"device.{device.name}.{item}",
         *of_die,
         f"architecture.{device.architecture}.{item}",
-        f"pooled.{item}",
+        *of_all,
     )

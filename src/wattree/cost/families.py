@@ -38,6 +38,8 @@ _LOSS_BYTES = 10.0
 _TRANSFORMERS: dict[str, Any] = {
     "written_out": True,
     "library_modules": True,
+    # `gradient_checkpointing_enable` of transformers 5: `use_reentrant=False`.
+    "recomputes_all": False,
     # Cast, log-softmax and pick: 14; cleared gradient, log-softmax backward and cast: 22.
     "loss_traffic_bytes_per_logit": 36.0,
     "loss_bytes_per_logit": _LOSS_BYTES,
@@ -63,19 +65,22 @@ _MEGATRON: dict[str, Any] = {
     "fuses_variants": False,
 }
 
-#: When the compiled loss of a family came (torchtitan: pull request 1033).
-COMPILED_LOSS_SINCE: Mapping[str, str] = {"torchtitan": "2025-04"}
-
-#: When recipes of a family began to replay whole steps of experts in MXFP8 from one graph, with one
-#: kernel for permutation and exchange and one for experts, where host and devices share memory, and
-#: what that is (Megatron-Bridge, performance recipes of container 26.06 for GB200 and GB300:
-#: DeepSeek V3, GPT-OSS, Qwen3).
-GRAPHED_EXPERTS_SINCE: Mapping[str, str] = {"megatron-core": "2026-06"}
-GRAPHED_EXPERTS: Mapping[str, object] = {
-    "cuda_graphs": "full",
-    "moe_dispatch": "hybridep",
-    "moe_fused_experts": True,
-    "quantized_attention": True,
+#: Family → what its releases before a month did otherwise (`earlier_traits`).
+_EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "torchtitan": (
+        # Pull request 1033 compiled the loss.
+        ("2025-04", {"compiled_loss_bytes": 0.0}),
+        # Pull request 1580 turned early stops off.
+        ("2025-09", {"recomputes_all": False}),
+        # Pull request 1776 put cuDNN's kernels before PyTorch's own.
+        ("2025-10", {"attention_kernels": "ampere"}),
+    ),
+    # `attn_impl: triton` was the default, of benchmarks too, until release 0.7. Checkpoints
+    # stop early since PyTorch 2.1, which its benchmarks of 2023 came before.
+    "llm-foundry": (
+        ("2024-01", {"recomputes_all": True}),
+        ("2024-03", {"attention_kernels": "triton"}),
+    ),
 }
 
 #: Sources of the software defaults: documentation and source of the projects, see docs.
@@ -145,6 +150,8 @@ SOFTWARE: Mapping[str, Software] = {
             name="llm-foundry",
             title="Composer / llm-foundry (PyTorch FSDP1)",
             attention_kernels="ampere",
+            # `activation_checkpointing_reentrant: false` of all files in scripts/train/yamls.
+            recomputes_all=False,
             reduce_bytes=2.0,
             # `loss_fn: fused_crossentropy` by default: besides 16-bit logits only their gradient
             # (llm-foundry, models/mpt/modeling_mpt.py).
@@ -155,9 +162,6 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="torchtitan",
             title="torchtitan (PyTorch FSDP2)",
-            # With context parallelism only PyTorch's own flash and efficient kernels are let in
-            # (`sdpa_kernel` around `cp_context`, torchtitan/distributed/utils.py).
-            context_kernels="ampere",
             loss_bytes_per_logit=12.0,
             # `build_cross_entropy_loss` compiles the loss with the model (components/loss.py, since
             # 2025): of its steps in fp32 none is kept besides 16-bit logits.
@@ -214,6 +218,7 @@ SOFTWARE: Mapping[str, Software] = {
             # torch.nn.functional.scaled_dot_product_attention is one kernel since 2.0; attention
             # written out in products and a softmax is captured as those.
             loss_bytes_per_logit=_LOSS_BYTES,
+            recomputes_all=False,
             **_EAGER | {"fused_attention": True, "keeps_gradients": False},
         ),
         Software(
@@ -251,6 +256,20 @@ SOFTWARE: Mapping[str, Software] = {
         ),
     )
 }
+
+
+def earlier_traits(name: str, date: str | None) -> dict[str, Any]:
+    """Return the traits of a family that releases up to a date did not have yet.
+
+    Args:
+        name: The family.
+        date: As `2024-12`, or a year, which counts as its beginning; None: of today.
+    """
+    found: dict[str, Any] = {}
+    for since, traits in _EARLIER.get(name, ()):
+        if date is not None and date < since:
+            found |= traits
+    return found
 
 
 def software_family(name: str, *, language: bool = True) -> Software:

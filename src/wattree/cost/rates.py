@@ -42,7 +42,6 @@ class Rates:
         scores_flop_per_s: Products of unfused attention. Those in fp32 are bound by math, as
             others are, and not by what they read.
         attention_flop_per_s: Fused attention, forward, long sequences.
-        context_attention_rate: The same where sequences are split, over that.
         recurrence_flop_per_s, recurrence_gradient_flop_per_s: Recurrences over chunks.
         attention_ramp_tokens: Sequence length at half that rate.
         memory_bytes_per_s: Streaming device memory, as language models' steps do on average.
@@ -98,7 +97,6 @@ class Rates:
     library_flop_per_s: float
     scores_flop_per_s: float
     attention_flop_per_s: float
-    context_attention_rate: float
     recurrence_flop_per_s: float
     recurrence_gradient_flop_per_s: float
     attention_ramp_tokens: float
@@ -234,7 +232,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     trains: bool = True,
 ) -> Rates:
     device = pool.node.device
-    math = calibration.math(software.name, compiled=software.compiled)
+    math = calibration.math(software)
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
     elementwise = calibration.family(software.name, "elementwise")
     if software.compiled:
@@ -293,17 +291,16 @@ def _products(
     calibration: Calibration,
 ) -> dict[str, Any]:
     """Return the fields of `Rates` for matmuls and attention. [FLOP/s]"""
-    math = calibration.math(software.name, compiled=software.compiled)
+    math = calibration.math(software)
     linear = _product_rate(device, precision, calibration) * math
     if precision is Precision.MXFP8:
         linear *= calibration.general("block_scaling_rate")
     peak = device.matrix_peak_flop_per_s(plain)
     attention = peak * calibration.device(device, "attention")
-    old = calibration.general("old_attention_rate") if device.architecture == "hopper" else 1.0
-    whole, split = (
-        old if kernels == "ampere" else 1.0
-        for kernels in (software.attention_kernels, software.context_kernels)
-    )
+    if software.attention_kernels != "native" and device.architecture == "hopper":
+        attention *= calibration.general("old_attention_rate")
+    if software.attention_kernels == "triton":
+        attention *= calibration.general("triton_attention_rate")
     plain_rate = _product_rate(device, plain, calibration) * math
     item = f"matmul.{precision_class(plain)}"  # at most the peak where none were measured
     alone = calibration.device(device, item) if calibration.own(device, item, 0.0) else 1.0
@@ -312,8 +309,7 @@ def _products(
         "plain_flop_per_s": plain_rate,
         "library_flop_per_s": max(plain_rate, peak * alone),
         "scores_flop_per_s": plain_rate if plain is Precision.FP32 else peak * UNFUSED_RATE,
-        "attention_flop_per_s": attention * whole,
-        "context_attention_rate": min(split / whole, 1.0),
+        "attention_flop_per_s": attention,
         **recurrence_rates(device, calibration, most_flop_per_s=plain_rate),
     }
 

@@ -16,8 +16,7 @@ from wattree.errors import JobError, nearest
 
 #: Traits that take one of a few words.
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "attention_kernels": ("native", "ampere"),
-    "context_kernels": ("native", "ampere"),
+    "attention_kernels": ("native", "ampere", "triton"),
     "moe_dispatch": ("alltoall", "hybridep"),
     "cuda_graphs": ("none", "partial", "full"),
     "allocator": ("caching", "expandable", "bfc"),
@@ -32,13 +31,16 @@ class Software:
         name: As a job names it.
         title: For people.
         fused_attention: Attention in one kernel; otherwise the score matrix goes through memory.
-        attention_kernels: Generation of the fused kernels: `ampere` (FlashAttention 2), `native`.
-        context_kernels: The same where context parallelism splits sequences.
+        attention_kernels: Generation of the fused kernels: `native`, `ampere` (FlashAttention 2),
+            `triton` (FlashAttention 1 in Triton).
         quantized_attention: Attention reads 8-bit operands, where products do. Its rates are those
             of 16 bits, but backward computes all causal scores, whatever the window.
         fuses_variants: Its kernels of rotations can scale what they rotate (YaRN) and those of
             gates clamp what they read; otherwise such rotations and clamps are steps of PyTorch.
         compiled: Elementwise chains fused by a compiler.
+        recomputes_all: Recomputation runs all of a region again (reentrant checkpoints, eager);
+            otherwise what follows the last operator that keeps anything for backward is left out
+            (`early_stop` of `torch.utils.checkpoint`), as any compiler does.
         written_out: Norms without means, gates, GPT-2's GELU, rotations and casts of fp32
             parameters are steps in Python that each keep their result; with `compiled` not.
         library_modules: Models are those of the transformers library, some of which it runs without
@@ -120,10 +122,10 @@ class Software:
     title: str
     fused_attention: bool = True
     attention_kernels: str = "native"
-    context_kernels: str = "native"
     quantized_attention: bool = False
     fuses_variants: bool = True
     compiled: bool = False
+    recomputes_all: bool = True
     written_out: bool = False
     library_modules: bool = False
     casts_softmax: bool = True
@@ -194,6 +196,11 @@ class Software:
     def runs_steps(self) -> bool:
         """Whether what models write out in Python runs step by step (`cost.written_out`)."""
         return self.written_out and not (self.compiled or self.inference_kernels)
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether recomputation ends with the last operator that keeps anything for backward."""
+        return self.compiled or not self.recomputes_all
 
     @property
     def launch_item(self) -> str:

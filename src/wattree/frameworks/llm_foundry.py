@@ -6,6 +6,7 @@ Only read: its recipes are published.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ def read(settings: Settings) -> Imported:
     model = _model(settings)
     optimizer = settings.choice("optimizer.name", "decoupled_adamw", _FACTS["optimizers"])
     rate = settings.value("optimizer.lr")
-    return completed(
+    found = completed(
         Found(
             model=model,
             sequence_length=settings.count("max_seq_len", 2048),
@@ -59,6 +60,10 @@ def read(settings: Settings) -> Imported:
         ),
         settings,
     )
+    traits = settings.choice("model.attn_config.attn_impl", "flash", _FACTS["kernels"])
+    if settings.flag("fsdp_config.activation_checkpointing_reentrant", True):  # as in Composer
+        traits = traits | {"recomputes_all": True}
+    return replace(found, traits=traits)
 
 
 def _micro_batch(settings: Settings) -> int | None:

@@ -44,6 +44,8 @@ class Device:
         idle_w: Power at rest, memory clocked. [W]
         die: Chip that the product is made with, such as `gh100`; products of one die share what
             was measured on one of them. Empty: not known.
+        inline_ecc: Error-correcting codes take a sixteenth of its memory, and bandwidth, as GDDR
+            needs it; HBM has bits of its own for them.
         sources: Field → where its value comes from.
     """
 
@@ -61,6 +63,7 @@ class Device:
     tdp_w: float
     idle_w: float
     die: str = ""
+    inline_ecc: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

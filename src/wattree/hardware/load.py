@@ -263,8 +263,14 @@ def load_site(name_or_path: str | Path | Description) -> Site:
 
 
 def _read_device(fields: Fields) -> dict[str, Any]:
+    ecc = (
+        {"inline_ecc": fields.flag("inline_ecc", name="inline_ecc")}
+        if "inline_ecc" in fields
+        else {}
+    )
     return {
         **_titled(fields),
+        **ecc,
         "vendor": fields.text("vendor"),
         "architecture": fields.text("architecture"),
         "die": fields.label("die"),

@@ -93,7 +93,6 @@ def _fused_costs(
     assert mask is not None
     keys = _keys(instruction, scale)
     scores = full * mask.visible_share(keys)
-    split = np.where(scale.degree(scale.context_axes) > 1, rates.context_attention_rate, 1.0)
     # A query sees half of the keys of causal attention, and all of its window.
     spanned = keys if mask.window is None else min(keys, 2.0 * mask.window)
     ramped = spanned if mask.causal else _UNMASKED * spanned
@@ -101,7 +100,7 @@ def _fused_costs(
         scores=scores,
         head_dim=head_dim,
         keys=ramped if blocks is None else ramped / blocks,
-        flop_per_s=rates.attention_flop_per_s * split,
+        flop_per_s=rates.attention_flop_per_s,
         ramp_tokens=rates.attention_ramp_tokens,
         backward=backward,
     )

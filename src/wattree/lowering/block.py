@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from wattree.arrays import Floats
-from wattree.graph import Block, BlockDataflow, Made, ModelGraph
+from wattree.graph import Block, BlockDataflow, Made, ModelGraph, Operator
 from wattree.lowering.block_program import CachedComputation, block_program, compute_key, frozen
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.autocast import wide_outputs
 from wattree.lowering.passes.memory import KnownInputs
+from wattree.lowering.passes.operator_instruction import MATMULS
 from wattree.lowering.passes.propagate import operator_splits, required_layout
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
@@ -100,7 +101,9 @@ def dataflow_of(model: ModelGraph) -> BlockDataflow:
     return _dataflow(CachedComputation((id(model),), lambda: BlockDataflow(model)))
 
 
-def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
+def compile_model(
+    model: ModelGraph, tree: StrategyTree, active: frozenset[str], *, stops_early: bool = False
+) -> ModelProgram:
     """Return the programs of every block of `model` under `tree`.
 
     Identical blocks with identical choices are compiled once, however often they occur.
@@ -109,16 +112,23 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
         model: Model to compile.
         tree: Choices.
         active: Axes to respect; those left out count as degree 1.
+        stops_early: As of the software.
 
     Raises:
         StrategyError: The tree does not fit the model.
     """
-    key = (id(model), tuple(tree.nodes), tree, active)
-    return _cached_program(CachedComputation(key, lambda: _compiled_model(model, tree, active)))
+    key = (id(model), tuple(tree.nodes), tree, active, stops_early)
+    return _cached_program(
+        CachedComputation(
+            key, lambda: _compiled_model(model, tree, active, stops_early=stops_early)
+        )
+    )
 
 
-def _compiled_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
-    choices = _choices_by_instance(model, tree)
+def _compiled_model(
+    model: ModelGraph, tree: StrategyTree, active: frozenset[str], *, stops_early: bool
+) -> ModelProgram:
+    choices = _choices_by_instance(model, tree, stops_early=stops_early)
     dataflow, roles = dataflow_of(model), axis_roles(tree)
     layouts = _layouts(model, dataflow, choices, active)
     wide = _cached_wide(CachedComputation((id(model),), lambda: _wide_inputs(model, dataflow)))
@@ -206,7 +216,9 @@ def trained_from(model: ModelGraph) -> int:
     return next((number for number, own in enumerate(trained) if own), len(model.instances))
 
 
-def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Choices, ...]]:
+def _choices_by_instance(
+    model: ModelGraph, tree: StrategyTree, *, stops_early: bool
+) -> list[tuple[Choices, ...]]:
     """Resolve the tree for every operator; instances with the same matches share one tuple."""
     key = id(model), tuple(tree.nodes)
     matches = _cached_matches(CachedComputation(key, lambda: _matches(model, tree)))
@@ -216,7 +228,29 @@ def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Ch
     resolved = {
         number: tuple(by_patterns[each] for each in matched) for number, matched in distinct.items()
     }
+    if stops_early:
+        for instance, matched in zip(model.instances, matches, strict=True):
+            operators = model.blocks[instance.block].operators
+            resolved[id(matched)] = _without_last(operators, resolved[id(matched)])
     return [resolved[id(matched)] for matched in matches]
+
+
+def _without_last(
+    operators: Sequence[Operator], choices: tuple[Choices, ...]
+) -> tuple[Choices, ...]:
+    """Return the choices without recomputation of the last operators, whose results nobody keeps.
+
+    A product keeps its operands before it runs; other operators that keep anything run again.
+    """
+    kept = list(choices)
+    for number, operator in reversed(list(enumerate(operators))):
+        keeps = bool(operator.saved) or operator.saved_mask_bytes > 0
+        if not kept[number].recompute or (keeps and operator.kind not in MATMULS):
+            break
+        kept[number] = replace(kept[number], recompute=0.0)
+        if keeps:
+            break
+    return choices if kept == list(choices) else tuple(kept)
 
 
 #: The patterns that apply to each operator of a block instance, weakest first.

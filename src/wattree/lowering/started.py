@@ -123,7 +123,9 @@ def _program(job: PlacedJob, active: frozenset[str], span: range) -> ModelProgra
         StrategyError: Parts are too small for windows, or tables have no room behind the devices.
     """
     strategy = job.strategy
-    program = compile_model(job.model, strategy.tree, active).only(span)
+    program = compile_model(
+        job.model, strategy.tree, active, stops_early=job.software.stops_early
+    ).only(span)
     parts = [part for each in program.programs for part in each.window_parts]
     if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):
         raise StrategyError(beyond)

@@ -216,15 +216,18 @@ def linearized(
         moved = calibration.replaced({name: value * math.exp(_STEP)})
         for index, row in enumerate(rows):
             known = abs(before[index, column]) < _NEGLIGIBLE
-            if not known and _touches(name, row):
+            if not known and _touches(name, row, names):
                 jacobian[index, column] = (math.log(row.estimate_s(moved)) - logs[index]) / _STEP
         if progress is not None:
             progress("deriving", column + 1, len(names))
     return logs, jacobian
 
 
-def _touches(name: str, row: FitRow) -> bool:
-    """Return whether a constant can affect a row: its device, its family, or general."""
+def _touches(name: str, row: FitRow, names: Sequence[str]) -> bool:
+    """Return whether a constant can affect a row: its device, its family, or general.
+
+    That of all devices does not where the row's die has its own among `names`.
+    """
     scope, rest = name.split(".", 1)
     job = row.expressed.job
     device = job.cluster.node.device
@@ -236,6 +239,8 @@ def _touches(name: str, row: FitRow) -> bool:
     }
     if scope in scopes:
         return rest.startswith(f"{scopes[scope]}.")
+    if scope == "pooled" and f"die.{device.die}.{rest}" in names:
+        return False
     if name == "general.replicate_s":
         return isinstance(job.strategy, StrategyOptions) and job.strategy.parallelism.single_process
     if name == BLOCKING_LAUNCH:

@@ -33,8 +33,9 @@ _FAMILY_SPREAD = 0.03
 #: work between products that they move into them.
 _COMPILED_SPREAD = 0.1
 #: Spread of fused attention's rate around 0.88 of what tables of measured kernels approach at
-#: long sequences (0.49 to 0.66 of peak on A100, 0.56 to 0.66 on H100, 0.51 to 0.57 on B200).
-_ATTENTION_SPREAD = 0.02
+#: long sequences: 0.55 to 0.67 of peak on H100, 0.51 to 0.57 on B200. On A100, where
+#: FlashAttention 2 (0.56 to 0.63) shares tables with slower kernels (0.48), less is known.
+_ATTENTION_SPREAD, _OLD_ATTENTION_SPREAD = 0.02, 0.06
 #: Spread of a constant of which only the order of magnitude is known.
 _UNKNOWN_SPREAD = 1.5
 
@@ -52,7 +53,7 @@ def _device_priors() -> dict[str, Prior]:
     above = "as for all dies"
     found = _of(
         {
-            "die.ga100.attention": (0.43, _ATTENTION_SPREAD, prefill),
+            "die.ga100.attention": (0.53, _OLD_ATTENTION_SPREAD, prefill),
             "die.gh100.attention": (0.55, _ATTENTION_SPREAD, prefill),
             "die.gb100.attention": (0.48, _ATTENTION_SPREAD, prefill),
             "general.power_exponent.die": (
@@ -82,9 +83,16 @@ def _other_priors() -> dict[str, Prior]:
     table = {
         "general.block_scaling_rate": (0.93, 0.08, "measured block-scaled products"),
         "general.old_attention_rate": (
-            0.45,
+            0.58,
             0.06,
-            "FlashAttention 2 against 3 on H100: 35 % and 75 % of peak (Shah et al., 2024)",
+            "FlashAttention 3 on H100: 1.5 to 2 times as fast as 2 forward, 1.5 to 1.75 backward "
+            "(Shah et al., 2024)",
+        ),
+        "general.triton_attention_rate": (
+            0.65,
+            0.15,
+            "FlashAttention 2 is 1.3 to 2.5 times as fast (Dao, 2023); forward alone is at par "
+            "(github:Dao-AILab/flash-attention, issue 142)",
         ),
         "general.overlap_compute_rate": (0.80, 0.03, "NCCL holds some 20 of 132 SMs"),
         "general.head_misalignment": (6.0, 0.5, seen),
@@ -136,44 +144,54 @@ def _other_priors() -> dict[str, Prior]:
 FITTED: Mapping[str, Prior] = _device_priors() | _other_priors()
 
 
-#: Spread of what a device reaches in convolutions and products of library kernels, over the tiles
-#: that fit DeepBench's tables: clocks differ, and libraries have improved since. Far above 1, the
+#: Spread of what convolutions reach on matrix or vector units over the tiles that fit DeepBench's
+#: tables, of all devices and of a die around that: libraries have improved since. Far above 1, the
 #: share of a peak means nothing.
-_CONVOLUTION_SPREAD = 0.2
-#: Spread of the bandwidth that library kernels reach on a device, around what was measured.
-_BANDWIDTH_SPREAD = 0.1
+_CONVOLUTION_SPREAD, _CONVOLUTION_DIE_SPREAD = 0.2, 0.15
+#: The same of memory, of which library kernels leave little where units are no limit: no device has
+#: more than its nominal bandwidth.
+_DRAM_SPREAD = 0.01
+#: Dies with rows: width of matrix work → die.
+_DIES: Mapping[str, tuple[str, ...]] = {
+    "bf16": ("ga100", "ga102", "gv100", "tu102"),
+    "tf32": ("ga100", "ga102"),
+    "fp32": ("gv100", "tu102"),
+}
+
+
+def _device_network_priors() -> dict[str, Prior]:
+    deep_bench = "pooled share of DeepBench's convolutions"
+    streams = "above 0.92 of nominal, the most that elementwise kernels reach through units"
+    shares = {"bf16": 0.8, "tf32": 0.6, "fp32": 0.9}
+    found = _of(
+        {
+            f"pooled.convolution.{width}": (share, _CONVOLUTION_SPREAD, deep_bench)
+            for width, share in shares.items()
+        }
+        | {"pooled.dram_share": (0.93, _DRAM_SPREAD, streams)}
+    )
+    below = [
+        (f"convolution.{width}", die, _CONVOLUTION_DIE_SPREAD)
+        for width, dies in _DIES.items()
+        for die in dies
+    ]
+    below += [("dram_share", die, _DRAM_SPREAD) for die in _DIES["bf16"]]
+    for item, die, spread in below:
+        found[f"die.{die}.{item}"] = Prior(
+            value=1.0, spread=spread, source="as for all dies", parent=f"pooled.{item}"
+        )
+    return found
 
 
 def _network_priors() -> dict[str, Prior]:
-    deep_bench = "pooled share of DeepBench's convolutions"
-    tables = "medians of elementwise operators (published tables), nominal where there are none"
     host = "eager PyTorch: one module after another in Python, order of magnitude"
     chosen = "order of magnitude; chosen with the rows in view"
-    datasheet = "clocks of such cards lie above the datasheet's; seen in rows of one of them"
-    devices = {
-        "a10": (("bf16", "tf32"), 0.9),
-        "a100-pcie-40gb": (("bf16", "tf32"), 0.83),
-        "a100-pcie-80gb": (("bf16", "tf32"), 0.87),
-        "a100-sxm-40gb": (("bf16", "tf32"), 0.83),
-        "a100-sxm-80gb": (("bf16", "tf32"), 0.87),
-        "rtx-2080-ti": (("bf16", "fp32"), 0.74),
-        "rtx-3090": (("bf16", "tf32"), 0.92),
-        "rtx-a6000": (("bf16", "tf32"), 0.92),
-    }
-    usual = {"bf16": 0.8, "tf32": 0.6, "fp32": 0.9}
-    table: dict[str, tuple[float, float, str]] = {}
-    for device, (widths, bandwidth) in devices.items():
-        for width in widths:
-            name = f"device.{device}.convolution.{width}"
-            fast = 1.4 if device == "rtx-3090" else 1.0
-            source = datasheet if fast > 1 else deep_bench
-            table[name] = (usual[width] * fast, _CONVOLUTION_SPREAD, source)
-        table[f"device.{device}.library_bandwidth"] = (bandwidth, _BANDWIDTH_SPREAD, tables)
-    table |= {
-        # Boards of one chip, whose rows agree.
-        "architecture.volta.convolution.bf16": (0.955, _CONVOLUTION_SPREAD, deep_bench),
-        "architecture.volta.convolution.fp32": (1.0, _CONVOLUTION_SPREAD, deep_bench),
-        "architecture.volta.library_bandwidth": (0.87, _BANDWIDTH_SPREAD, tables),
+    units = (
+        "norms of PyTorch in bf16 on H200 and GB200: 0.02 to 0.07 B a FLOP of the fp32 "
+        "peak, one range for memories of 4.8 and 8 TB/s (cuDNN frontend benchmarks, 2026)"
+    )
+    table: dict[str, tuple[float, float, str]] = {
+        "general.stream_bytes_per_flop": (0.05, 0.5, units),
         "general.convolution_direct": (0.35, 0.3, chosen),
         "general.convolution_direct_weight_gradient": (0.5, 0.5, chosen),
         "family.pytorch.launch_s": (5.5e-5, 0.3, host),
@@ -185,7 +203,7 @@ def _network_priors() -> dict[str, Prior]:
         "family.pytorch.step_overhead_s": (5e-4, _UNKNOWN_SPREAD, chosen),
         "family.pytorch-ngc.step_overhead_s": (5e-4, _UNKNOWN_SPREAD, chosen),
     }
-    return _of(table)
+    return _device_network_priors() | _of(table)
 
 
 #: Constants of convolutions, library kernels and eager hosts: those that rows of vision and

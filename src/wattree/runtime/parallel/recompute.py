@@ -38,7 +38,7 @@ def recompute_in_backward(part: nn.Module, kind: str) -> None:
     elif kind == "selective_matmul":
         _checkpoint(iter(blocks_of(part).values()), keeps=lambda _: True, attention=False)
     elif kind == "selective_operator":  # attention, and every second product
-        _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n % 2 == 1, attention=True)
+        _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n % 2 == 0, attention=True)
     elif kind == "selective_attention_matmul":  # qkv is one product, the output the next
         _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n <= 1, attention=False)
     elif kind == "selective_qkv":  # the products of query, key and value, which are one

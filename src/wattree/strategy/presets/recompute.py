@@ -2,12 +2,12 @@
 
 `full`: every layer from its input (Chen et al., "Training Deep Nets with Sublinear Memory Cost",
 2016). `selective`: the attention core only (Korthikanti et al., 2022). `selective_operator`: all
-but attention and half of each product, as torchtitan's per-operator policy keeps every other
-product. `selective_matmul`: all but the products (JAX's `dots_with_no_batch_dims_saveable`,
-MaxText's `minimal`). `selective_attention_matmul`: all but the products of attention (MaxText's
-`save_dot_except_mlp`). `selective_qkv`: all but the query, key and value projections (MaxText's
-`save_qkv_proj`). `block_N`: every N-th layer in full. `modules_A+B`: of every layer, those modules
-(Megatron-Core's `recompute_modules`).
+but attention and every other product, in the order of torchtitan's modules. `selective_matmul`: all
+but the products (JAX's `dots_with_no_batch_dims_saveable`, MaxText's `minimal`).
+`selective_attention_matmul`: all but the products of attention (MaxText's `save_dot_except_mlp`).
+`selective_qkv`: all but the query, key and value projections (MaxText's `save_qkv_proj`).
+`block_N`: every N-th layer in full. `modules_A+B`: of every layer, those modules (Megatron-Core's
+`recompute_modules`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ _LAST = ("mlp.down", "moe.experts.down", "mamba.out_proj")
 #: Recomputation of whole layers but for these operators.
 _OF_LAYERS: Final[Mapping[str, Mapping[str, TreeNode]]] = {
     "selective_matmul": dict.fromkeys(_MATMULS, _KEEP),
-    "selective_operator": {"attention.core": _KEEP, **dict.fromkeys(_MATMULS, _HALF)},
+    # Kept: the first of two up-projections and the last product; queries and values (`_keys`).
+    "selective_operator": {
+        "attention.core": _KEEP,
+        **dict.fromkeys(("mlp.up", "moe.experts.up", "mamba.in_proj"), _HALF),
+        **dict.fromkeys(_LAST, _KEEP),
+    },
     "selective_attention_matmul": dict.fromkeys((*_MATMULS[:2], *_LAST), _KEEP),
     "selective_qkv": dict.fromkeys((_MATMULS[0], *_LAST), _KEEP),
 }
@@ -70,6 +75,8 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         nodes = dict.fromkeys(layers, _AGAIN)
         kept = _OF_LAYERS[kind].items()
         nodes |= {f"{layer}.{path}": node for layer in layers for path, node in kept}
+        if kind == "selective_operator":
+            nodes |= {f"{layer}.attention.qkv": _keys(model) for layer in layers}
     elif kind.startswith(MODULES):
         paths = [
             path
@@ -83,6 +90,17 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         every = int(kind.removeprefix("block_"))
         nodes = dict.fromkeys(layer_paths(model)[::every], _AGAIN)
     return StrategyTree(nodes=own | nodes)
+
+
+def _keys(model: ModelGraph) -> TreeNode:
+    """Return recomputation of the part of a projection that makes keys."""
+    shares = (
+        operator.kv_heads / (operator.query_heads + 2.0 * operator.kv_heads)
+        for block in model.blocks.values()
+        for operator in block.operators
+        if operator.kind is OperatorKind.ATTENTION
+    )
+    return TreeNode(memory=MemoryChoice(recompute_share=next(shares, 1.0)))
 
 
 def _attentions(model: ModelGraph) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from wattree.validation.sources import (
     gpu_benchmark,
     jax_toolbox,
     lambda_labs,
+    megatron_bridge,
     timm_benchmark,
 )
 from wattree.validation.sources.registry import SOURCES, Expression
@@ -26,5 +27,6 @@ __all__ = [
     "gpu_benchmark",
     "jax_toolbox",
     "lambda_labs",
+    "megatron_bridge",
     "timm_benchmark",
 ]

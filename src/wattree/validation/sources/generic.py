@@ -10,11 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from wattree.cost.families import (
-    COMPILED_LOSS_SINCE,
-    GRAPHED_EXPERTS,
-    GRAPHED_EXPERTS_SINCE,
-)
+from wattree.cost.families import earlier_traits
 from wattree.hardware import Cluster
 from wattree.job import Job, ModelSource
 from wattree.job.usual import left_open
@@ -91,14 +87,13 @@ def express(
     family = _family(cells, _FAMILIES, _OTHER)
     degrees = cells.degrees()
     keys = _strategy_keys(cells, degrees)
-    cluster = cluster or row_cluster(cells)
     return row_job(
         cells,
         model=model or row_model(cells),
-        cluster=cluster,
+        cluster=cluster or row_cluster(cells),
         strategy=StrategyOptions(**keys),
         software=family,
-        traits=_traits(cells, family, cluster),
+        traits=_traits(cells, family),
         left_open=left_open(keys, family),
     )
 
@@ -155,19 +150,12 @@ def _recompute(cells: Cells) -> str | None:
     return None
 
 
-def _traits(cells: Cells, family: str, cluster: Cluster) -> dict[str, Any]:
+def _traits(cells: Cells, family: str) -> dict[str, Any]:
     """Return what a row says of its software besides its name, its date included."""
     said = f"{cells.row.precision or ''} {cells.row.overlap_fusion or ''}".lower()
-    traits: dict[str, Any] = {}
-    date = cells.row.source_date or ""
-    since = GRAPHED_EXPERTS_SINCE.get(family, "9999")
-    if cells.row.n_experts and "mxfp8" in said and date >= since:
-        is_coherent = all(pool.node.device.has_coherent_link for pool in cluster.pools)
-        traits |= GRAPHED_EXPERTS if is_coherent else {}
+    traits = earlier_traits(family, cells.row.source_date)
     if "torch.compile" in said:
         traits["compiled"] = True
-        if date and date < COMPILED_LOSS_SINCE.get(family, ""):
-            traits["compiled_loss_bytes"] = 0.0
     if re.search(r"fp32 grad", said):
         traits |= {"gradient_bytes": 4.0, "reduce_bytes": 4.0}
     return traits
