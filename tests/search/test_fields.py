@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tests.compiler.jobs import dense
 from tests.compiler.vision import dlrm, mlp, vgg
 from tests.search import jobs
-from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
@@ -81,13 +79,7 @@ def test_screening_is_close_to_the_play(options: StrategyOptions) -> None:
     free = tuple(replace(rates, step_overhead_s=0.0) for rates in given.pool_rates)
     given = replace(given, pool_rates=free)
     executed = predicted(given, options).result
-    degrees = Degrees(
-        axes={axis: np.array([options.value(axis)]) for axis in AXES},
-        micro_batch=np.array([options.pipeline.micro_batch]),
-        virtual_stages=np.array([1]),
-        micro_batches=np.array([64 // (options.replicas * options.pipeline.micro_batch)]),
-    )
-    screened = estimate(given, options, degrees)
+    screened = estimate(given, options)
 
     assert screened.step_time_s[0] == pytest.approx(executed.step_time_s, rel=0.22)
     assert screened.energy_j[0] == pytest.approx(executed.energy_j.total, rel=0.22)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.search.jobs import FEW, job, setting
 from wattree import plan
+from wattree.closed_form.strategies import estimate
 from wattree.job.offers import Offer, offer_of
 from wattree.predict import Shared, predicted
 from wattree.search.limits import Limits
@@ -42,6 +45,15 @@ def test_every_schedule_that_is_not_listed_is_tried() -> None:
     for name in schedules:
         options = next(each for each in found if each.pipeline.schedule == name)
         assert predicted(setting(), options).result.step_time_s > 0
+
+
+def test_schedules_screened_together_are_as_each_alone() -> None:
+    """Strategies that differ in the schedule share costs, and once shared the first's schedule."""
+    space = refined()
+    found = screen(setting(), space)
+    alone = [float(estimate(setting(), options).step_time_s[0]) for options in space]
+
+    assert found.step_time_s.tolist() == pytest.approx(alone, rel=1e-9)
 
 
 def test_only_what_the_software_offers() -> None:

@@ -122,7 +122,7 @@ class BlockCostTable:
         first, self.block_of = saved_bytes.of(
             (*same, "blocks", id(self.degrees)),
             (setting, self.degrees),
-            lambda: _distinct(*inside, micro_batch, filled, *distinguishing_columns),
+            lambda: distinct_columns(*inside, micro_batch, filled, *distinguishing_columns),
         )
         rates = tier.rates(self.rates, program.model, first, values["pp"])
         ones = np.ones(len(first))
@@ -184,7 +184,7 @@ class BlockCostTable:
         first, self.storage_of = saved_bytes.of(
             (*same, "storages", id(self.degrees)),
             (setting, self.degrees),
-            lambda: _distinct(
+            lambda: distinct_columns(
                 *(values[a] for a in AXES if a != "pp"), filled, *distinguishing_columns
             ),
         )
@@ -319,7 +319,7 @@ def _loaded(
     return with_tokens(most), with_tokens(mean)
 
 
-def _distinct(*columns: Floats) -> tuple[Integers, Integers]:
+def distinct_columns(*columns: Floats | Integers) -> tuple[Integers, Integers]:
     """Return the first row of each distinct combination, and the combination of every row."""
     key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:  # degrees and micro-batches are whole and below `MANY`

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattree.arrays import Integers
-from wattree.strategy import AXES, StrategyOptions
+from wattree.strategy import AXES, SCHEDULES, StrategyOptions
 
 #: Above any degree, micro-batch or number of virtual stages.
 MANY = 2**20
@@ -23,12 +23,14 @@ class Degrees:
         micro_batch: Samples per forward pass and replica, `(n,)`.
         virtual_stages: `(n,)`.
         micro_batches: Per step and replica, `(n,)`.
+        schedule: Place of the pipeline schedule in `SCHEDULES`, `(n,)`.
     """
 
     axes: Mapping[str, Integers]
     micro_batch: Integers
     virtual_stages: Integers
     micro_batches: Integers
+    schedule: Integers
 
     @classmethod
     def of(cls, options: Sequence[StrategyOptions], global_batch: int) -> Degrees:
@@ -38,6 +40,17 @@ class Degrees:
             micro_batch=np.array([o.pipeline.micro_batch for o in options]),
             virtual_stages=np.array([o.pipeline.virtual_stages for o in options]),
             micro_batches=np.array([_micro_batches(o, global_batch) for o in options]),
+            schedule=np.array([SCHEDULES.index(o.pipeline.schedule) for o in options]),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Degrees]) -> Degrees:
+        """Return the entries of one after those of the other."""
+        axes = {axis: np.concatenate([part.axes[axis] for part in parts]) for axis in AXES}
+        names = ("micro_batch", "virtual_stages", "micro_batches", "schedule")
+        return cls(
+            axes=axes,
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names},
         )
 
     def take(self, index: Integers | slice) -> Degrees:
@@ -47,6 +60,7 @@ class Degrees:
             micro_batch=self.micro_batch[index],
             virtual_stages=self.virtual_stages[index],
             micro_batches=self.micro_batches[index],
+            schedule=self.schedule[index],
         )
 
 

@@ -17,8 +17,7 @@ from wattree.lowering.dataflow import chunk_stages, entering
 from wattree.lowering.program import ComputeInstruction
 from wattree.lowering.split import deferred_instructions
 from wattree.lowering.stages import cut_chunks
-from wattree.strategy import CUSTOM, Schedule, StrategyOptions
-from wattree.strategy.presets import schedule_of_chunks
+from wattree.strategy import Schedule
 from wattree.strategy.schedules import (
     PIPELINE_SCHEDULES,
     ChunkPlacement,
@@ -74,34 +73,17 @@ class StageContents:
     boundary_copies: Floats
 
 
-def known_schedule(options: StrategyOptions, virtual: int) -> str:
-    """Return the schedule whose formulas apply; a user's own order counts as 1F1B."""
-    known = "1f1b" if options.pipeline.schedule == CUSTOM else options.pipeline.schedule
-    return schedule_of_chunks(known, virtual)
-
-
 def stage_contents(
-    program: ModelProgram,
-    stages: int,
-    virtual: int,
-    options: StrategyOptions,
-    *,
-    pools: Floats | None = None,
+    program: ModelProgram, stages: int, schedule: Schedule, *, pools: Floats | None = None
 ) -> StageContents:
     """Return the contents of pipeline stages.
 
     Args:
         program: Blocks of the model.
         stages: Pipeline degree.
-        virtual: Chunks of a stage.
-        options: Schedule and, if given, layers of chunks.
+        schedule: Its name, chunks of a stage and, if given, layers of chunks.
         pools: Share of each stage's ranks in each pool, `(pools, stages)`; one pool if None.
     """
-    schedule = Schedule(
-        name=known_schedule(options, virtual),
-        virtual_stages=virtual,
-        stage_layers=options.pipeline.stage_layers,
-    )
     chunks = cut_chunks(program, stages, schedule)
     placement = schedule.placed(stages)
     on_stage = np.array(

@@ -16,9 +16,9 @@ import numpy as np
 from wattree.accounts.expansion import spilled_share, tier_capacity
 from wattree.accounts.overhead import groups_bytes, process_bytes
 from wattree.arrays import Flags, Floats, Integers
-from wattree.closed_form.cost_table import BlockCostTable, TableCache
-from wattree.closed_form.degrees import MANY, Degrees
-from wattree.closed_form.pipeline import StageContents, known_schedule, stage_contents
+from wattree.closed_form.cost_table import BlockCostTable, TableCache, distinct_columns
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.pipeline import StageContents, stage_contents
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.step_model import StepModel
 from wattree.hardware import Cluster
@@ -26,8 +26,8 @@ from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.changed import changed_model
 from wattree.lowering.passes.shared_heads import fewest_heads
 from wattree.lowering.setting import Setting
-from wattree.strategy import SPATIAL, StrategyOptions, Traffic
-from wattree.strategy.presets import tree_of
+from wattree.strategy import CUSTOM, SCHEDULES, SPATIAL, Schedule, StrategyOptions, Traffic
+from wattree.strategy.presets import schedule_of_chunks, tree_of
 from wattree.strategy.presets.data import REPLICAS
 
 #: Sets of options whose programs are kept; they share those of blocks.
@@ -89,9 +89,9 @@ class Shared:
 
     Attributes:
         programs: Switches and axes → block programs.
-        contents: Instances, stages, virtual stages, given cut → what stages hold.
-        kinds: Degrees by their id, instances, schedule, given cut → these degrees, and what the
-            stages of all of them hold.
+        contents: Instances, stages, schedule, ranks → what stages hold.
+        kinds: Degrees by their id, instances, given cut → these degrees, and what the stages of all
+            of them hold.
         tables: Costs of blocks.
         steps: Of a job that generates: the same of each of its steps, by length of the cache.
     """
@@ -177,8 +177,8 @@ class Screened:
         """Return the contents of the stages of all strategies."""
         if cluster.is_mixed:  # they depend on the pools too
             return self._distinct_kinds(cluster, ranks)
-        pipeline, known = self.options.pipeline, self.shared.kinds
-        key = id(self.degrees), self.program.instances, pipeline.schedule, pipeline.stage_layers
+        known, cut = self.shared.kinds, self.options.pipeline.stage_layers
+        key = id(self.degrees), self.program.instances, cut
         if key not in known:
             if len(known) >= _MOST_KINDS:
                 known.clear()
@@ -187,26 +187,32 @@ class Screened:
 
     def _distinct_kinds(self, cluster: Cluster, ranks: Floats) -> StageKinds:
         degrees = self.degrees
-        alike = degrees.axes["pp"] * MANY + degrees.virtual_stages
-        if cluster.is_mixed:  # which pools a stage lies on depends on the number of ranks
-            alike = alike * MANY + ranks.astype(np.int64)
-        _, first, pipeline = np.unique(alike, return_index=True, return_inverse=True)
+        # Which pools a stage lies on depends on the number of ranks.
+        own = (ranks,) if cluster.is_mixed else ()
+        first, pipeline = distinct_columns(
+            degrees.axes["pp"], degrees.virtual_stages, degrees.schedule, *own
+        )
         return StageKinds([self._held(at, cluster) for at in first.tolist()], pipeline)
 
     def _held(self, at: int, cluster: Cluster) -> StageContents:
         """Return the contents of the stages of one strategy, and their devices."""
         degrees = self.degrees
         stages, virtual = int(degrees.axes["pp"][at]), int(degrees.virtual_stages[at])
+        name = SCHEDULES[degrees.schedule[at]]
+        schedule = Schedule(
+            # A user's own order counts as 1F1B.
+            name=schedule_of_chunks("1f1b" if name == CUSTOM else name, virtual),
+            virtual_stages=virtual,
+            stage_layers=self.options.pipeline.stage_layers,
+        )
         ranks = 0  # the same wherever nodes are alike
         if cluster.is_mixed:
             ranks = int(np.prod([values[at] for values in degrees.axes.values()]))
-        name = known_schedule(self.options, virtual)
-        cut = self.options.pipeline.stage_layers
-        key = self.program.instances, name, stages, virtual, cut, ranks
+        key = self.program.instances, stages, schedule, ranks
         contents = self.shared.contents.get(key)
         if contents is None:
             pools = stage_pools(cluster, ranks, stages) if cluster.is_mixed else None
-            contents = stage_contents(self.program, stages, virtual, self.options, pools=pools)
+            contents = stage_contents(self.program, stages, schedule, pools=pools)
             self.shared.contents[key] = contents
         return contents
 

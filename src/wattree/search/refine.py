@@ -38,7 +38,7 @@ _EVERY = (2, 3, 4, 8)
 SURE = 0.8
 
 #: What strategies of a group differ in.
-_DEGREES = (*AXES, "micro_batch", "virtual_stages")
+_DEGREES = (*AXES, "micro_batch", "virtual_stages", "schedule")
 
 
 def refined_space(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.arrays import Flags, Floats, Integers
@@ -94,11 +92,9 @@ class ScreenedSpace:
 
         Nothing else may differ, and all nodes must be alike.
         """
-        groups = self.space.groups
-        axes = [np.prod([group.degrees.axes[a] for a in AXES], axis=0) for group in groups]
         return replace(
             self,
-            rent_usd_per_s=_rent(cluster, np.concatenate(axes)) if axes else self.rent_usd_per_s,
+            rent_usd_per_s=_rent(cluster, self.space),
             capacity_bytes=np.full(len(self), cluster.node.device.memory_bytes),
             usd_per_j=energy_usd_per_j(cluster) or 0.0,
         )
@@ -161,46 +157,56 @@ def screen(
         progress: Called with the number of strategies done.
         shared: Kept from call to call for one model, it saves compiling its blocks again.
     """
-    found: list[Estimates] = []
-    rent = []
-    done = 0
-    shared = shared or Shared()
-    #: Groups have degrees in common, and what is kept of these is known by the object.
-    parts: dict[tuple[int, int], tuple[Degrees, Floats]] = {}
-    for group in space.groups:
-        for first in range(0, len(group), _CHUNK):
-            if (key := (id(group.degrees), first)) not in parts:
-                degrees = group.degrees.take(slice(first, first + _CHUNK))
-                ranks = np.prod([degrees.axes[axis] for axis in AXES], axis=0)
-                parts[key] = degrees, _rent(setting.job.cluster, ranks)
-            degrees, rented = parts[key]
-            found.append(workload_estimates(setting, group.common, degrees, shared=shared))
-            rent.append(rented)
-            done += len(rented)
-            if progress is not None:
-                progress(done)
-    process_bytes = _joined([chunk.process_bytes for chunk in found])
-    pool = _joined([chunk.pool for chunk in found]).astype(np.int64)
-    step_time_s = _joined([chunk.step_time_s for chunk in found])
-    tier_fits = _joined([chunk.tier_fits for chunk in found]).astype(np.bool_)
+    found = {field.name: np.zeros(len(space)) for field in fields(Estimates)}
+    shared, done = shared or Shared(), 0
+    for common, degrees, rows in _parts(space):
+        estimates = workload_estimates(setting, common, degrees, shared=shared)
+        for name, values in found.items():
+            values[rows] = getattr(estimates, name)
+        done += len(rows)
+        if progress is not None:
+            progress(done)
+    step_time_s, energy_j = found["step_time_s"], found["energy_j"]
+    tier_fits = found["tier_fits"].astype(np.bool_)
     # What overflows is off the device, if there is room for it elsewhere.
-    kept = 1.0 - _joined([chunk.spilled for chunk in found]) * tier_fits
-    capacity_bytes = _capacities(setting.job.cluster)[pool]
-    memory_bytes = kept * process_bytes * _processes(space)
+    kept = 1.0 - found["spilled"] * tier_fits
+    capacity_bytes = _capacities(setting.job.cluster)[found["pool"].astype(np.int64)]
+    memory_bytes = kept * found["process_bytes"] * _processes(space)
     memory_bytes = np.where(kept < 1.0, np.minimum(memory_bytes, capacity_bytes), memory_bytes)
-    energy_j = _joined([chunk.energy_j for chunk in found])
     return ScreenedSpace(
         space=space,
         step_time_s=step_time_s,
         memory_bytes=memory_bytes,
         energy_j=energy_j,
         average_power_w=energy_j / setting.job.cluster.site.pue / np.maximum(step_time_s, 1e-12),
-        peak_power_w=_joined([chunk.peak_power_w for chunk in found]),
-        rent_usd_per_s=_joined(rent),
+        peak_power_w=found["peak_power_w"],
+        rent_usd_per_s=_rent(setting.job.cluster, space),
         capacity_bytes=capacity_bytes,
         tier_fits=tier_fits,
         usd_per_j=energy_usd_per_j(setting.job.cluster) or 0.0,
     )
+
+
+def _parts(space: Space) -> Iterator[tuple[StrategyOptions, Degrees, Integers]]:
+    """Yield options, degrees and places in `space` of strategies to estimate at once.
+
+    Schedules change neither blocks nor their costs, so groups that differ in these alone are one.
+    """
+    alike: dict[StrategyOptions, list[int]] = {}
+    for number, group in enumerate(space.groups):
+        alike.setdefault(group.common.changed(schedule="1f1b"), []).append(number)
+    ends = np.cumsum([len(group) for group in space.groups])
+    #: Parts have degrees in common, and what is cached of these is known by the object.
+    known: dict[tuple[int, ...], Degrees] = {}
+    for common, numbers in alike.items():
+        degrees = [space.groups[number].degrees for number in numbers]
+        rows = np.concatenate([np.arange(ends[n] - len(space.groups[n]), ends[n]) for n in numbers])
+        for first in range(0, len(rows), _CHUNK):
+            part = slice(first, first + _CHUNK)
+            key = (*map(id, degrees), first)
+            if key not in known:
+                known[key] = Degrees.joined(degrees).take(part)
+            yield common, known[key], rows[part]
 
 
 def _processes(space: Space) -> Floats:
@@ -215,9 +221,10 @@ def _capacities(cluster: Cluster) -> Floats:
     return np.array([pool.node.device.memory_bytes for pool in cluster.pools])
 
 
-def _rent(cluster: Cluster, ranks: Integers) -> Floats:
-    """Return the rent of the nodes that so many ranks lie on. [USD/s]"""
-    counts, which = np.unique(ranks, return_inverse=True)
+def _rent(cluster: Cluster, space: Space) -> Floats:
+    """Return the rent of the nodes that each strategy uses. [USD/s]"""
+    ranks = [np.prod([group.degrees.axes[a] for a in AXES], axis=0) for group in space.groups]
+    counts, which = np.unique(np.concatenate([*ranks, []]).astype(np.int64), return_inverse=True)
     unknown = 1.0 if energy_usd_per_j(cluster) is None else 0.0
     prices = [
         unknown if pool.node.price_usd_per_s is None else pool.node.price_usd_per_s
@@ -228,7 +235,3 @@ def _rent(cluster: Cluster, ranks: Integers) -> Floats:
         for c in counts
     ]
     return np.array(rents, dtype=np.float64)[which]
-
-
-def _joined(parts: Sequence[NDArray[Any]]) -> Floats:
-    return np.concatenate(parts) if parts else np.zeros(0)

@@ -37,6 +37,7 @@ from wattree.search.phantom import phantom_options
 from wattree.search.placements import placements_of
 from wattree.strategy import (
     AXES,
+    SCHEDULES,
     ULYSSES,
     Offload,
     StrategyOptions,
@@ -360,6 +361,7 @@ def _expanded(
         micro_batch=micro_batch[row],
         virtual_stages=virtual,
         micro_batches=micro_batches[row],
+        schedule=np.full(len(row), SCHEDULES.index(options.pipeline.schedule)),
     )
 
 

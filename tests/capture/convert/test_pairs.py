@@ -22,14 +22,13 @@ from tests.search import jobs
 from tests.sim.reference import reference_events
 from wattree.capture import capture_module
 from wattree.capture.convert import model_graph
-from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.predict import setting_of
 from wattree.predict.simulate import predicted
 from wattree.sim import execute
-from wattree.strategy import AXES, StrategyOptions
+from wattree.strategy import StrategyOptions
 
 BATCH = 16
 COLUMN, ROW = TensorRole.COLUMN, TensorRole.ROW
@@ -300,12 +299,6 @@ def test_screening_is_close_to_the_play(options: StrategyOptions) -> None:
         job, pool_rates=tuple(replace(rates, step_overhead_s=0.0) for rates in job.pool_rates)
     )
     executed = predicted(job, options).result
-    degrees = Degrees(
-        axes={axis: np.array([options.value(axis)]) for axis in AXES},
-        micro_batch=np.array([options.pipeline.micro_batch]),
-        virtual_stages=np.array([1]),
-        micro_batches=np.array([64 // (options.replicas * options.pipeline.micro_batch)]),
-    )
-    screened = estimate(job, options, degrees)
+    screened = estimate(job, options)
 
     assert screened.step_time_s[0] == pytest.approx(executed.step_time_s, rel=0.1)
