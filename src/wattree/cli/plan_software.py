@@ -49,21 +49,23 @@ def refusals(job: Job, options: StrategyOptions) -> tuple[str, ...]:
         job: What to train.
         options: Its best strategy.
     """
+    from wattree.job import WorkloadKind
+    from wattree.job.offers import offer_of
+
+    if offer_of(job.software) is None or job.workload is not WorkloadKind.TRAIN:
+        return ()
+    if options.ranks != job.cluster.devices:
+        return ()
     from wattree.frameworks import FRAMEWORKS
     from wattree.frameworks.concrete import concrete_job
     from wattree.frameworks.export import recipe_files
     from wattree.frameworks.framework import written_frameworks
-    from wattree.job import WorkloadKind
 
     frameworks = [
         framework
         for framework in map(FRAMEWORKS.__getitem__, written_frameworks())
         if job.software in framework.software
     ]
-    if not frameworks or job.workload is not WorkloadKind.TRAIN:
-        return ()
-    if options.ranks != job.cluster.devices:
-        return ()
     found = []
     for framework in frameworks:
         try:

@@ -83,10 +83,6 @@ class BlockCostTable:
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
         self.leaf_devices = self.pool.node.devices * cluster.fabric.leaf_nodes
         self.ranks = np.prod(list(values.values()), axis=0)
-        # Where links are executed, it matters how full a domain is of groups.
-        filled = np.zeros_like(self.ranks)
-        if self.rates.collectives.looks_at_any():
-            filled = np.minimum(self.ranks, float(self.pool.domain_devices))
         tier = ExpandedTier.of(setting.job.cluster, options, spilled)
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer, software)
         self.overlap = resolved_overlap(options, software)
@@ -99,42 +95,48 @@ class BlockCostTable:
         ):
             saved_bytes = TableCache()
         same = id(setting), pool, colocation, program.batch_axes, program.context_axes
-        self.blocks = self._blocks(values, filled, tier, saved_bytes, same)
-        self.storages = self._storages(values, filled, tier, saved_bytes, same)
+        self.blocks = self._blocks(tier, saved_bytes, same)
+        self.storages = self._storages(values, tier, saved_bytes, same)
         self._stacked: dict[str, Floats] = {}
         nodes = np.maximum(_nodes(cluster, self.ranks), 1.0)
         self.slowdown = 1.0 + self.rates.straggling * np.log2(nodes)
 
+    def _filled(self, ranks: Floats) -> Floats:
+        """Return how full a domain is of groups, which matters where links are simulated."""
+        if self.rates.collectives.looks_at_any():
+            return np.minimum(ranks, float(self.pool.domain_devices))
+        return np.zeros_like(ranks)
+
     def _blocks(
-        self,
-        values: Mapping[str, Floats],
-        filled: Floats,
-        tier: ExpandedTier,
-        saved_bytes: TableCache,
-        same: tuple[Hashable, ...],
+        self, tier: ExpandedTier, saved_bytes: TableCache, same: tuple[Hashable, ...]
     ) -> list[BlockTable]:
-        """Return the tables of blocks for distinct columns of `values`; all keys have `same`."""
+        """Return the tables of blocks for distinct columns of degrees; all keys have `same`."""
         setting, program = self.setting, self.program
-        micro_batch = self.degrees.micro_batch.astype(np.float64)
+        whole = self.degrees.whole or self.degrees
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
-        inside = [values[axis] for axis in ("tp", "cp", "ep")]
-        distinguishing_columns = tier.distinguishing_columns(values["pp"])
-        first, self.block_of = saved_bytes.of(
-            (*same, "blocks", id(self.degrees)),
-            (setting, self.degrees),
-            lambda: distinct_columns(*inside, micro_batch, filled, *distinguishing_columns),
+        inside = ("tp", "cp", "ep")
+        stages = whole.axes["pp"].astype(np.float64)
+
+        def distinct() -> tuple[Integers, Integers, Floats]:
+            filled = self._filled(np.prod([whole.axes[a] for a in AXES], axis=0, dtype=np.float64))
+            degrees = (*(whole.axes[axis] for axis in inside), whole.micro_batch)
+            return *distinct_columns(*degrees, filled, *tier.distinguishing_columns(stages)), filled
+
+        first, which, filled = saved_bytes.of(
+            (*same, "blocks", id(whole)), (setting, whole), distinct
         )
-        rates = tier.rates(self.rates, program.model, first, values["pp"])
-        ones = np.ones(len(first))
-        own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
+        self.block_of = which if self.degrees.rows is None else which[self.degrees.rows]
+        rates = tier.rates(self.rates, program.model, first, stages)
+        ones, filled = np.ones(len(first)), filled[first]
+        own = {axis: whole.axes[axis][first] * ones if axis in inside else ones for axis in AXES}
+        micro_batch = whole.micro_batch[first] * ones
         device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
         pipelining = Pipelining.of(rates, self.overlap)
-        columns = [*own.values(), micro_batch[first], filled[first]]
-        key = (*same, pipelining, np.stack(columns).tobytes())
+        key = (*same, pipelining, np.stack([*own.values(), micro_batch, filled]).tobytes())
         costing = saved_bytes.of(
             (*key, "costing"),
             setting,
-            lambda: self._costing(own, micro_batch[first], filled[first], rates),
+            lambda: self._costing(own, micro_batch, filled, rates),
         )
 
         def of_phase(phase: PhaseCosts) -> PhaseTable:
@@ -173,13 +175,12 @@ class BlockCostTable:
     def _storages(
         self,
         values: Mapping[str, Floats],
-        filled: Floats,
         tier: ExpandedTier,
         saved_bytes: TableCache,
         same: tuple[Hashable, ...],
     ) -> list[StorageTable]:
         """Return the tables of parameters in the same way; the micro-batch does not matter."""
-        setting, program = self.setting, self.program
+        setting, program, filled = self.setting, self.program, self._filled(self.ranks)
         distinguishing_columns = tier.distinguishing_columns(values["pp"])
         first, self.storage_of = saved_bytes.of(
             (*same, "storages", id(self.degrees)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,9 @@ class Degrees:
         virtual_stages: `(n,)`.
         micro_batches: Per step and replica, `(n,)`.
         schedule: Place of the pipeline schedule in `SCHEDULES`, `(n,)`.
+        whole: Entries of which these are a part: blocks are compiled for the axes of all, and have
+            costs for the degrees of all. None if these are all.
+        rows: Where in `whole` these are, `(n,)`.
     """
 
     axes: Mapping[str, Integers]
@@ -31,6 +34,8 @@ class Degrees:
     virtual_stages: Integers
     micro_batches: Integers
     schedule: Integers
+    whole: Degrees | None = None
+    rows: Integers | None = None
 
     @classmethod
     def of(cls, options: Sequence[StrategyOptions], global_batch: int) -> Degrees:
@@ -46,15 +51,20 @@ class Degrees:
     @classmethod
     def joined(cls, parts: Sequence[Degrees]) -> Degrees:
         """Return the entries of one after those of the other."""
-        axes = {axis: np.concatenate([part.axes[axis] for part in parts]) for axis in AXES}
-        names = ("micro_batch", "virtual_stages", "micro_batches", "schedule")
         return cls(
-            axes=axes,
-            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names},
+            axes={axis: np.concatenate([part.axes[axis] for part in parts]) for axis in AXES},
+            micro_batch=np.concatenate([part.micro_batch for part in parts]),
+            virtual_stages=np.concatenate([part.virtual_stages for part in parts]),
+            micro_batches=np.concatenate([part.micro_batches for part in parts]),
+            schedule=np.concatenate([part.schedule for part in parts]),
         )
 
+    def part(self, rows: Integers) -> Degrees:
+        """Return some entries, whose blocks are those of all."""
+        return replace(self.take(rows), whole=self, rows=rows)
+
     def take(self, index: Integers | slice) -> Degrees:
-        """Return the entries at `index`."""
+        """Return the entries at `index`, alone."""
         return Degrees(
             axes={axis: values[index] for axis, values in self.axes.items()},
             micro_batch=self.micro_batch[index],
@@ -62,6 +72,12 @@ class Degrees:
             micro_batches=self.micro_batches[index],
             schedule=self.schedule[index],
         )
+
+    @property
+    def active(self) -> frozenset[str]:
+        """Return the axes that blocks are compiled for."""
+        axes = (self.whole or self).axes
+        return frozenset(axis for axis, values in axes.items() if (values > 1).any())
 
 
 def _micro_batches(options: StrategyOptions, global_batch: int) -> int:

@@ -276,13 +276,14 @@ def screened(
         shared: Kept from call to call, it saves compiling again what only degrees change.
     """
     shared = shared or Shared()
-    active = frozenset(axis for axis, values in degrees.axes.items() if (values > 1).any())
+    active = degrees.active
     # Neither schedules nor degrees (above 1) change a tree, nor does how data moves.
     wide = _wide(options, degrees).changed(traffic=Traffic())
     # Neither do processes on each device, which are all alike.
     has_own = wide.phantoms.enabled or wide.tp > fewest_heads(setting.model)
-    own_tp = wide.tp if has_own else min(wide.tp, 2)
-    key = wide.changed(tp=own_tp, schedule="1f1b", processes_per_device=1), active
+    if not has_own:
+        wide = wide.changed(tp=2 if "tp" in active else 1)
+    key = wide.changed(schedule="1f1b", processes_per_device=1), active
     if len(shared.programs) > _MOST_PROGRAMS:
         shared.programs.clear()
     if key not in shared.programs:

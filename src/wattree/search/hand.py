@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -13,12 +14,17 @@ from wattree.predict import Setting, Shared
 from wattree.search.limits import Limits
 from wattree.search.passes import divisors
 from wattree.search.screen import Constraints, screen
-from wattree.search.space import enumerate_space
+from wattree.search.space import Space, enumerate_space
 from wattree.strategy import StrategyOptions
 
 
 def hand_choices(
-    setting: Setting, ranks: int, *, offer: Offer | None = None, shared: Shared | None = None
+    setting: Setting,
+    ranks: int,
+    *,
+    offer: Offer | None = None,
+    shared: Shared | None = None,
+    like: Space | None = None,
 ) -> Mapping[str, StrategyOptions]:
     """Return the two most common choices: name → strategy.
 
@@ -30,21 +36,23 @@ def hand_choices(
         ranks: How many ranks to use.
         offer: What the software can run; None for everything.
         shared: Of other screenings of the job: what was compiled for them.
+        like: Space of such a screening.
     """
+    best_within = partial(_best_within, setting, ranks, shared=shared, like=like)
     found = {}
     if setting.decode is not None:  # no engine gathers parameters for each token
         alone = replace(_replica_limits(), offer=offer)
-        if replicas := _best_within(setting, ranks, alone, shared=shared, must_fit=True):
+        if replicas := best_within(alone, must_fit=True):
             found["a replica on each device"] = replicas
     else:
         everywhere = replace(_replica_limits("zero3"), offer=offer)
-        if fsdp := _best_within(setting, ranks, everywhere, shared=shared):
+        if fsdp := best_within(everywhere):
             found["FSDP over all ranks"] = fsdp
     # Megatron's recipe: as much tensor parallelism as the node has devices, the shallowest
     # pipeline that fits, replicas with what is left.
     for stages in divisors(ranks):
         limits = replace(_megatron_limits(setting, stages), offer=offer)
-        recipe = _best_within(setting, ranks, limits, shared=shared, must_fit=True)
+        recipe = best_within(limits, must_fit=True)
         if recipe is not None:
             found["tensor parallelism over the node"] = recipe
             break
@@ -73,12 +81,13 @@ def _best_within(
     limits: Limits,
     *,
     shared: Shared | None,
+    like: Space | None,
     must_fit: bool = False,
 ) -> StrategyOptions | None:
     space = enumerate_space(setting, ranks=(ranks,), limits=limits)
     if not len(space):
         return None
-    screened = screen(setting, space, shared=shared)
+    screened = screen(setting, space, shared=shared, like=like)
     fits = screened.fits(Constraints())
     if not fits.any():
         return None if must_fit else screened.options(int(np.argmin(screened.memory_bytes)))

@@ -183,8 +183,17 @@ def _answer(
         pareto: Two objectives whose front is wanted too.
     """
     setting, objective = seek.setting, seek.objectives[0]
-    hands = hand_choices(setting, found[0].options.ranks, offer=limits.offer, shared=seek.shared)
-    rivals = {name: _simulated(setting, options) for name, options in hands.items()}
+    hands = hand_choices(
+        setting,
+        found[0].options.ranks,
+        offer=limits.offer,
+        shared=seek.shared,
+        like=sought[0].screened.space,
+    )
+    known = {entry.options: entry for entry in found}
+    rivals = {
+        name: known.get(options) or _simulated(setting, options) for name, options in hands.items()
+    }
     ranked = _with_rivals(found, list(rivals.values()), seek.constraints, objective)
     spread = sum(entry.options.parallelism.tables != NOT_SPREAD for entry in found)
     simulated = sum(part.found.simulated for part in sought) + spread
@@ -235,7 +244,7 @@ def _searched(
             shared=seek.shared,
         )
         few = replace(seek, fewest=_FEWEST_REFINED, enough=_ENOUGH_REFINED)
-        sought.append(few.within(space, than=found))
+        sought.append(few.within(space, than=found, like=first.screened.space))
         better = [
             entry
             for entry in sought[-1].found.found

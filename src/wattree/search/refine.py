@@ -74,7 +74,9 @@ def refined_space(
         changed += _cut(setting, dict.fromkeys(map(_plain, promising)), limits, shared)
     if partly:
         space = Space(groups=tuple(changed), rejected={})
-        over |= over_memory(screen(setting, space, shared=shared), constraints, best_s)
+        over |= over_memory(
+            screen(setting, space, shared=shared, like=screened.space), constraints, best_s
+        )
         changed += _grouped(setting, _partly_recomputed(setting, over, limits))
     return Space(groups=tuple(changed), rejected={})
 

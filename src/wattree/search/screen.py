@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from wattree.closed_form.strategies import Estimates, Shared
 from wattree.hardware import Cluster
 from wattree.predict import Setting
 from wattree.predict.generation_estimate import workload_estimates
-from wattree.search.space import Space
+from wattree.search.space import Space, StrategyGroup
 from wattree.strategy import AXES, StrategyOptions
 
 #: Strategies estimated at once: bounds memory, and keeps arrays in the processor's caches.
@@ -148,6 +148,7 @@ def screen(
     *,
     progress: Callable[[int], None] | None = None,
     shared: Shared | None = None,
+    like: Space | None = None,
 ) -> ScreenedSpace:
     """Return estimates of every strategy of `space`.
 
@@ -156,10 +157,11 @@ def screen(
         space: Its strategies.
         progress: Called with the number of strategies done.
         shared: Kept from call to call for one model, it saves compiling its blocks again.
+        like: Blocks have costs for the degrees of this space too, which has them already.
     """
     found = {field.name: np.zeros(len(space)) for field in fields(Estimates)}
     shared, done = shared or Shared(), 0
-    for common, degrees, rows in _parts(space):
+    for common, degrees, rows in _parts(space, like or space):
         estimates = workload_estimates(setting, common, degrees, shared=shared)
         for name, values in found.items():
             values[rows] = getattr(estimates, name)
@@ -187,26 +189,50 @@ def screen(
     )
 
 
-def _parts(space: Space) -> Iterator[tuple[StrategyOptions, Degrees, Integers]]:
+def _parts(space: Space, like: Space) -> Iterator[tuple[StrategyOptions, Degrees, Integers]]:
     """Yield options, degrees and places in `space` of strategies to estimate at once.
 
     Schedules change neither blocks nor their costs, so groups that differ in these alone are one.
+    Those that differ in what they store, in either space, are parts of one whole.
     """
+    wholes = _wholes(space, like)
     alike: dict[StrategyOptions, list[int]] = {}
     for number, group in enumerate(space.groups):
         alike.setdefault(group.common.changed(schedule="1f1b"), []).append(number)
     ends = np.cumsum([len(group) for group in space.groups])
     #: Parts have degrees in common, and what is cached of these is known by the object.
-    known: dict[tuple[int, ...], Degrees] = {}
+    known: dict[tuple[object, ...], Degrees] = {}
     for common, numbers in alike.items():
-        degrees = [space.groups[number].degrees for number in numbers]
+        groups = [space.groups[number] for number in numbers]
         rows = np.concatenate([np.arange(ends[n] - len(space.groups[n]), ends[n]) for n in numbers])
+        whole, begins = wholes[_kind(groups[0])]
+        inside = np.concatenate([begins[id(g.degrees)] + np.arange(len(g)) for g in groups])
         for first in range(0, len(rows), _CHUNK):
             part = slice(first, first + _CHUNK)
-            key = (*map(id, degrees), first)
+            key = (id(whole), *(id(group.degrees) for group in groups), first)
             if key not in known:
-                known[key] = Degrees.joined(degrees).take(part)
+                known[key] = whole.part(inside[part])
             yield common, known[key], rows[part]
+
+
+def _wholes(space: Space, like: Space) -> dict[Hashable, tuple[Degrees, dict[int, int]]]:
+    """Return the degrees of each kind of group in `space`, and where those of a group begin."""
+    found: dict[Hashable, dict[int, Degrees]] = {_kind(group): {} for group in space.groups}
+    for group in (*like.groups, *space.groups):
+        if (kind := _kind(group)) in found:
+            found[kind][id(group.degrees)] = group.degrees
+    joined: dict[tuple[int, ...], tuple[Degrees, dict[int, int]]] = {}
+    for parts in found.values():
+        if (key := tuple(parts)) not in joined:
+            ends = np.cumsum([len(degrees.micro_batch) for degrees in parts.values()])
+            begins = dict(zip(parts, [0, *ends.tolist()], strict=False))
+            joined[key] = Degrees.joined(list(parts.values())), begins
+    return {kind: joined[tuple(parts)] for kind, parts in found.items()}
+
+
+def _kind(group: StrategyGroup) -> Hashable:
+    """Return the options that decide how blocks are split."""
+    return group.common.parallelism, group.common.phantoms
 
 
 def _processes(space: Space) -> Floats:

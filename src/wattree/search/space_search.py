@@ -53,14 +53,20 @@ class SpaceSearch:
     enough: int | None = None
     shared: Shared = field(default_factory=Shared)
 
-    def within(self, space: Space, *, than: Sequence[RankedStrategy] = ()) -> SearchedSpace:
-        """Return what is found in `space`, of strategies that may be better `than` those known."""
+    def within(
+        self, space: Space, *, than: Sequence[RankedStrategy] = (), like: Space | None = None
+    ) -> SearchedSpace:
+        """Return what is found in `space`, of strategies that may be better `than` those known.
+
+        `like` is as of `screen`.
+        """
         total = max(len(space), 1)
         screened = screen(
             self.setting,
             space,
             progress=lambda done: self.report("screening", done, total),
             shared=self.shared,
+            like=like,
         )
         turned_away = screened.rejections(self.constraints)
         feasible = ~np.logical_or.reduce(list(turned_away.values()))
