@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, replace
+from importlib import import_module
 
 import pytest
 
@@ -12,7 +13,7 @@ import wattree
 from tests.samples import sample_plan, sample_result
 from tests.search.jobs import FEW, job, setting
 from wattree.errors import InfeasibleError, JobError, StrategyError
-from wattree.predict import predicted
+from wattree.predict import Prediction, Setting, predicted
 from wattree.search import Limits, Plan, memory_fixes, plan
 from wattree.search.explain import explanation
 from wattree.search.infeasible import infeasible
@@ -31,6 +32,21 @@ from wattree.units import format_bytes
 def found() -> Plan:
     """A plan that several tests read."""
     return plan(job(model="llama-3.2-1b", batch=32, sequence=2048))
+
+
+def test_no_strategy_is_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hand choices are among what the search finds more often than not."""
+    simulated: list[StrategyOptions] = []
+
+    def once(own: Setting, options: StrategyOptions) -> Prediction:
+        simulated.append(options)
+        return predicted(own, options)
+
+    for module in ("plan", "promising"):
+        monkeypatch.setattr(import_module(f"wattree.search.{module}"), "predicted", once)
+    plan(job(), limits=FEW)
+
+    assert len(set(simulated)) == len(simulated)
 
 
 def test_progress_never_falls_back() -> None:

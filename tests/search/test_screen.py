@@ -119,6 +119,22 @@ def test_screening_in_groups_equals_one_at_a_time(*, soaking: bool) -> None:
         assert alone.tensor_bytes[0] == pytest.approx(tensor_bytes(job, options), rel=2e-2)
 
 
+def test_parts_are_estimated_as_in_their_whole() -> None:
+    """Whatever the other parts store; an axis that none of a part splits is split in the whole."""
+    job = setting(model="llama-3.1-8b", batch=32)
+    options = StrategyOptions(sharding="zero1")
+    tried = [options.changed(dp=8), options.changed(dp=4, tp=2), options.changed(fsdp=2, dp=4)]
+    whole = Degrees.of(tried, 32)
+    rows = np.array([2, 0])
+    part, shared = whole.part(rows), Shared()
+    expected = estimate(job, options, whole, shared=shared)
+    found = estimate(job, options, part, shared=shared)
+
+    assert part.active == {"dp", "fsdp", "tp"}
+    for name in ("step_time_s", "process_bytes", "energy_j", "peak_power_w"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name)[rows], rel=1e-12)
+
+
 def tensor_bytes(job: Setting, options: StrategyOptions) -> float:
     """Return the estimate of one strategy by itself. [B]"""
     degrees = Degrees.of([options], job.job.data.global_batch)

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from wattree.arrays import Floats
 from wattree.graph import Block, BlockDataflow, Made, ModelGraph, Operator
-from wattree.lowering.block_program import CachedComputation, block_program, compute_key, frozen
+from wattree.lowering.block_program import (
+    CachedComputation,
+    CompiledBlock,
+    block_program,
+    compiled_block,
+    compute_key,
+    frozen,
+    recompute_key,
+)
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.autocast import wide_outputs
 from wattree.lowering.passes.memory import KnownInputs
@@ -129,14 +138,72 @@ def _compiled_model(
     model: ModelGraph, tree: StrategyTree, active: frozenset[str], *, stops_early: bool
 ) -> ModelProgram:
     choices = _choices_by_instance(model, tree, stops_early=stops_early)
-    dataflow, roles = dataflow_of(model), axis_roles(tree)
+    roles = axis_roles(tree)
+    distinct = {id(chosen): chosen for chosen in choices}
+    place = {key: number for number, key in enumerate(distinct)}
+    key = (
+        *(id(model), active, tuple(sorted(roles.items()))),
+        tuple(place[id(chosen)] for chosen in choices),
+        *((compute_key(chosen), recompute_key(chosen)) for chosen in distinct.values()),
+    )
+    blocks, used = _cached_blocks(
+        CachedComputation(key, lambda: _compiled_blocks(model, choices, active, roles))
+    )
+    # Choices that match other patterns may give the same program.
+    numbers: dict[int, int] = {}
+    programs: list[BlockProgram] = []
+    layouts: list[Mapping[str, Layout]] = []
+    own: list[int] = []  # place in `programs` of each of `blocks`
+    for compiled, index in blocks:
+        block = model.blocks[model.instances[index].block]
+        program = block_program(compiled, block, choices[index])
+        if numbers.setdefault(id(program), len(programs)) == len(programs):
+            programs.append(program)
+            layouts.append(compiled.lies)
+        own.append(numbers[id(program)])
+    root = tree.choices("")
+    return ModelProgram(
+        model=model,
+        programs=tuple(programs),
+        instances=tuple(own[number] for number in used),
+        batch_axes=tuple(axis for axis in root.compute.get("batch", ()) if axis in active),
+        context_axes=tuple(
+            axis for axis, role in roles.items() if role is AxisRole.CONTEXT and axis in active
+        ),
+        layouts=tuple(layouts),
+    )
+
+
+class _CompiledBlocks(NamedTuple):
+    """Blocks of a model but for their parameters, whose storage changes nothing else.
+
+    Attributes:
+        blocks: Each with the first instance that uses it.
+        instances: Place in `blocks` of each instance's.
+    """
+
+    blocks: Sequence[tuple[CompiledBlock, int]]
+    instances: Sequence[int]
+
+
+@lru_cache(maxsize=256)
+def _cached_blocks(computation: CachedComputation[_CompiledBlocks]) -> _CompiledBlocks:
+    return computation.make()
+
+
+def _compiled_blocks(
+    model: ModelGraph,
+    choices: Sequence[tuple[Choices, ...]],
+    active: frozenset[str],
+    roles: Mapping[str, AxisRole],
+) -> _CompiledBlocks:
+    """Return the compiled blocks under the choices of each instance."""
+    dataflow = dataflow_of(model)
     layouts = _layouts(model, dataflow, choices, active)
     wide = _cached_wide(CachedComputation((id(model),), lambda: _wide_inputs(model, dataflow)))
     saved_names: set[Made] = set()
-    programs: dict[tuple[object, ...], int] = {}
-    numbers: dict[int, int] = {}
-    compiled: list[BlockProgram] = []
-    made_in: list[Mapping[str, Layout]] = []
+    known: dict[tuple[object, ...], int] = {}
+    blocks: list[tuple[CompiledBlock, int]] = []
     instances = []
     first_trained = trained_from(model)
     for index, instance in enumerate(model.instances):
@@ -153,8 +220,8 @@ def _compiled_model(
         entering = KnownInputs(elsewhere=frozenset(passed), wide=wide[index])
         seen = frozen(given), frozen(boundary_layouts), entering, index > first_trained
         key = (instance.block, id(choices[index]), seen)
-        if key not in programs:
-            program, made = block_program(
+        if key not in known:
+            compiled = compiled_block(
                 block,
                 choices[index],
                 active,
@@ -165,27 +232,15 @@ def _compiled_model(
                 input_gradient=index > first_trained,
                 roles=roles,
             )
-            # Choices that match other patterns may give the same program.
-            programs[key] = numbers.setdefault(id(program), len(compiled))
-            if programs[key] == len(compiled):
-                compiled.append(program)
-                made_in.append(made)
-        instances.append(programs[key])
-        layouts |= {Made(index, name): lies for name, lies in made_in[programs[key]].items()}
+            known[key] = len(blocks)
+            blocks.append((compiled, index))
+        instances.append(known[key])
+        program, lies, _ = blocks[known[key]][0]
+        layouts |= {Made(index, name): layout for name, layout in lies.items()}
         sources |= makes
-        saved = compiled[programs[key]].saved
+        saved = program.saved
         saved_names |= {sources[t.name] for t in saved if t.name in sources and not t.recomputed}
-    root = tree.choices("")
-    return ModelProgram(
-        model=model,
-        programs=tuple(compiled),
-        instances=tuple(instances),
-        batch_axes=tuple(axis for axis in root.compute.get("batch", ()) if axis in active),
-        context_axes=tuple(
-            axis for axis, role in roles.items() if role is AxisRole.CONTEXT and axis in active
-        ),
-        layouts=tuple(made_in),
-    )
+    return _CompiledBlocks(blocks, instances)
 
 
 @lru_cache(maxsize=64)

@@ -66,7 +66,7 @@ class _Passes(NamedTuple):
     names_place: bool
 
 
-class _Compiled(NamedTuple):
+class CompiledBlock(NamedTuple):
     """A block's program without its parameters, the layouts of its outputs, and its splits."""
 
     program: BlockProgram
@@ -93,7 +93,7 @@ def _passes(computation: CachedComputation[_Passes]) -> _Passes:
 
 
 @lru_cache(maxsize=1024)  # strategies differ in what few of their blocks see
-def _compiled(computation: CachedComputation[_Compiled]) -> _Compiled:
+def _compiled(computation: CachedComputation[CompiledBlock]) -> CompiledBlock:
     return computation.make()
 
 
@@ -102,7 +102,7 @@ def _with_parameters(computation: CachedComputation[BlockProgram]) -> BlockProgr
     return computation.make()
 
 
-def block_program(
+def compiled_block(
     block: Block,
     choices: Sequence[Choices],
     active: frozenset[str],
@@ -113,8 +113,8 @@ def block_program(
     instance: BlockInstance,
     input_gradient: bool,
     roles: Mapping[str, AxisRole],
-) -> tuple[BlockProgram, Mapping[str, Layout]]:
-    """Return the program of a block, and the layouts of its outputs.
+) -> CompiledBlock:
+    """Return the program of a block but for its parameters.
 
     Neither axes that no loop is split over nor where parameters are stored change its instructions;
     recomputation changes neither forward nor backward.
@@ -138,25 +138,34 @@ def block_program(
             ),
         )
     )
-    again = tuple((c.recompute, c.inside_region) for c in choices)
     where = instance.path if passes.names_place else ""
-    compiled = _compiled(
+    return _compiled(
         CachedComputation(
-            (id(passes), again, entering, where),
+            (id(passes), recompute_key(choices), entering, where),
             lambda: _block_instructions(block, choices, passes, entering, where),
         )
     )
-    _, lies, splits = compiled
+
+
+def block_program(
+    compiled: CompiledBlock, block: Block, choices: Sequence[Choices]
+) -> BlockProgram:
+    """Return the program of a compiled block, with its parameters."""
     stored = tuple((c.parameters, c.gradients, c.optimizer) for c in choices)
-    program = _with_parameters(
+    return _with_parameters(
         CachedComputation(
             (id(compiled), stored),
             lambda: replace(
-                compiled.program, parameters=parameter_groups(block, splits, choices, lies)
+                compiled.program,
+                parameters=parameter_groups(block, compiled.splits, choices, compiled.lies),
             ),
         )
     )
-    return program, lies
+
+
+def recompute_key(choices: Sequence[Choices]) -> tuple[object, ...]:
+    """Return the part of a cache key that recomputation depends on."""
+    return tuple((each.recompute, each.inside_region) for each in choices)
 
 
 def compute_key(choices: Sequence[Choices]) -> tuple[object, ...]:
@@ -246,7 +255,7 @@ def _block_instructions(
     passes: _Passes,
     entering: KnownInputs,
     where: str,
-) -> _Compiled:
+) -> CompiledBlock:
     """Return the instructions of a block, parameters left out."""
     forward, splits, inputs = passes.forward, passes.splits, passes.inputs
     made = [forward.tensors[name] for name in block.outputs]
@@ -269,7 +278,7 @@ def _block_instructions(
             if operator.cache is not None
         ),
     )
-    return _Compiled(program, passes.lies, splits)
+    return CompiledBlock(program, passes.lies, splits)
 
 
 def _owned(block: Block, splits: Sequence[Split], where: str) -> tuple[OwnedOperator, ...]:
