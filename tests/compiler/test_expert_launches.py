@@ -50,5 +50,5 @@ def test_a_fused_kernel_is_one_launch() -> None:
     """Grouped kernels, and those that fuse all of the experts, launch once."""
     forward = InstructionPhase.FORWARD
 
-    assert _host_s(forward, 1, launches_experts=False) == pytest.approx(_host_s(forward, 8))
+    assert _host_s(forward, 1, fused_grouped_gemm=True) == pytest.approx(_host_s(forward, 8))
     assert _host_s(forward, 1, moe_fused_experts=True) == pytest.approx(_host_s(forward, 8))

@@ -73,11 +73,11 @@ def test_torchtitan_compiles_its_loss(traits: dict[str, Any], kept: float) -> No
 @pytest.mark.parametrize(
     ("family", "date", "changed"),
     [
-        ("torchtitan", "2024-12", {"compiled_loss_bytes", "recomputes_all", "attention_kernels"}),
-        ("torchtitan", "2025-06", {"recomputes_all", "attention_kernels"}),
+        ("torchtitan", "2024-12", {"compiled_loss_bytes", "early_stop", "attention_kernels"}),
+        ("torchtitan", "2025-06", {"early_stop", "attention_kernels"}),
         ("torchtitan", "2025-10", set()),
         ("llm-foundry", "2024-02", {"attention_kernels"}),
-        ("llm-foundry", "2024", {"recomputes_all", "attention_kernels"}),
+        ("llm-foundry", "2024", {"early_stop", "attention_kernels"}),
         ("megatron-core", "2024", set()),
         ("torchtitan", None, set()),
     ],

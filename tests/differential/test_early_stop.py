@@ -93,7 +93,7 @@ def test_early_stops_leave_out_the_last_product(*, stops: bool) -> None:
     """What it makes is no one's: only its operands were kept for backward."""
     executed = _executed(lambda model: _checkpointed(model, use_reentrant=False, early_stop=stops))
 
-    assert _predicted("full", recomputes_all=not stops) == pytest.approx(executed)
+    assert _predicted("full", early_stop=stops) == pytest.approx(executed)
 
 
 def test_every_second_product_is_kept_in_the_order_of_modules() -> None:

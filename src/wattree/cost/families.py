@@ -39,7 +39,7 @@ _TRANSFORMERS: dict[str, Any] = {
     "written_out": True,
     "library_modules": True,
     # `gradient_checkpointing_enable` of transformers 5: `use_reentrant=False`.
-    "recomputes_all": False,
+    "early_stop": True,
     # Cast, log-softmax and pick: 14; cleared gradient, log-softmax backward and cast: 22.
     "loss_traffic_bytes_per_logit": 36.0,
     "loss_bytes_per_logit": _LOSS_BYTES,
@@ -71,14 +71,14 @@ _EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         # Pull request 1033 compiled the loss.
         ("2025-04", {"compiled_loss_bytes": 0.0}),
         # Pull request 1580 turned early stops off.
-        ("2025-09", {"recomputes_all": False}),
+        ("2025-09", {"early_stop": True}),
         # Pull request 1776 put cuDNN's kernels before PyTorch's own.
         ("2025-10", {"attention_kernels": "ampere"}),
     ),
     # `attn_impl: triton` was the default, of benchmarks too, until release 0.7. Checkpoints
     # stop early since PyTorch 2.1, which its benchmarks of 2023 came before.
     "llm-foundry": (
-        ("2024-01", {"recomputes_all": True}),
+        ("2024-01", {"early_stop": False}),
         ("2024-03", {"attention_kernels": "triton"}),
     ),
 }
@@ -96,7 +96,7 @@ SOFTWARE: Mapping[str, Software] = {
             reduce_bytes=2.0,
             saves_quantized=True,
             weighs_activations=True,
-            launches_experts=True,
+            fused_grouped_gemm=False,
             # `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` of Megatron-Bridge's recipes.
             allocator="expandable",
             **_MEGATRON,
@@ -141,7 +141,7 @@ SOFTWARE: Mapping[str, Software] = {
             title="Megatron-LM + Transformer Engine, no communication overlap",
             saves_quantized=True,
             weighs_activations=True,
-            launches_experts=True,
+            fused_grouped_gemm=False,
             overlap_tensor=False,
             overlap_pipeline=False,
             **_MEGATRON,
@@ -151,7 +151,7 @@ SOFTWARE: Mapping[str, Software] = {
             title="Composer / llm-foundry (PyTorch FSDP1)",
             attention_kernels="ampere",
             # `activation_checkpointing_reentrant: false` of all files in scripts/train/yamls.
-            recomputes_all=False,
+            early_stop=True,
             reduce_bytes=2.0,
             # `loss_fn: fused_crossentropy` by default: besides 16-bit logits only their gradient
             # (llm-foundry, models/mpt/modeling_mpt.py).
@@ -218,7 +218,7 @@ SOFTWARE: Mapping[str, Software] = {
             # torch.nn.functional.scaled_dot_product_attention is one kernel since 2.0; attention
             # written out in products and a softmax is captured as those.
             loss_bytes_per_logit=_LOSS_BYTES,
-            recomputes_all=False,
+            early_stop=True,
             **_EAGER | {"fused_attention": True, "keeps_gradients": False},
         ),
         Software(

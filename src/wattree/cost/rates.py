@@ -297,7 +297,7 @@ def _products(
         linear *= calibration.general("block_scaling_rate")
     peak = device.matrix_peak_flop_per_s(plain)
     attention = peak * calibration.device(device, "attention")
-    if software.attention_kernels != "native" and device.architecture == "hopper":
+    if software.attention_kernels != "native" and _has_newer_matrix_units(device):
         attention *= calibration.general("old_attention_rate")
     if software.attention_kernels == "triton":
         attention *= calibration.general("triton_attention_rate")
@@ -312,6 +312,14 @@ def _products(
         "attention_flop_per_s": attention,
         **recurrence_rates(device, calibration, most_flop_per_s=plain_rate),
     }
+
+
+def _has_newer_matrix_units(device: Device) -> bool:
+    """Return whether kernels written for Ampere leave instructions of the matrix units unused.
+
+    On Blackwell's data center dies they lose at least what they lose on Hopper, which was measured.
+    """
+    return device.architecture == "hopper" or device.die in {"gb100", "gb110"}
 
 
 def _product_rate(device: Device, precision: Precision, calibration: Calibration) -> float:
@@ -332,7 +340,7 @@ def _experts(device: Device, software: Software, calibration: Calibration) -> di
     # A step that is replayed from one graph has no host in it to wait for sizes.
     hosted = software.cuda_graphs != "full"
     waits = hosted and software.moe_dropless and not software.inference_kernels
-    one_by_one = hosted and software.launches_experts and not software.moe_fused_experts
+    one_by_one = hosted and not (software.fused_grouped_gemm or software.moe_fused_experts)
     return {
         "moe_host_s": calibration.general(host) if waits else 0.0,
         "expert_launch_s": one_by_one * calibration.family(software.name, software.launch_item),

@@ -38,9 +38,9 @@ class Software:
         fuses_variants: Its kernels of rotations can scale what they rotate (YaRN) and those of
             gates clamp what they read; otherwise such rotations and clamps are steps of PyTorch.
         compiled: Elementwise chains fused by a compiler.
-        recomputes_all: Recomputation runs all of a region again (reentrant checkpoints, eager);
-            otherwise what follows the last operator that keeps anything for backward is left out
-            (`early_stop` of `torch.utils.checkpoint`), as any compiler does.
+        early_stop: Recomputation ends with the last operator that saves anything for backward (as
+            of `torch.utils.checkpoint`, and of any compiler); otherwise, as with reentrant
+            checkpoints, all of a region runs again.
         written_out: Norms without means, gates, GPT-2's GELU, rotations and casts of fp32
             parameters are steps in Python that each keep their result; with `compiled` not.
         library_modules: Models are those of the transformers library, some of which it runs without
@@ -80,9 +80,9 @@ class Software:
         weighs_activations: Weights of routing are multiplied into what experts compute before
             their last product, whose output then need not wait for backward; a bias of that
             product is weighted and added after it, expert by expert, in steps of PyTorch.
-        launches_experts: Products of experts are launched one by one (Transformer Engine's
-            `GroupedLinear`, up to 2.17 unless NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM is set);
-            otherwise one kernel multiplies all.
+        fused_grouped_gemm: One kernel runs the matmuls of all local experts; otherwise they are
+            launched one by one (Transformer Engine's `GroupedLinear`, up to 2.17 unless
+            NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM is set).
         moe_fused_experts: Products, activation and quantization of all local experts in one
             kernel.
         cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
@@ -125,7 +125,7 @@ class Software:
     quantized_attention: bool = False
     fuses_variants: bool = True
     compiled: bool = False
-    recomputes_all: bool = True
+    early_stop: bool = False
     written_out: bool = False
     library_modules: bool = False
     casts_softmax: bool = True
@@ -153,7 +153,7 @@ class Software:
     moe_overlap: bool = False
     saves_quantized: bool = False
     weighs_activations: bool = False
-    launches_experts: bool = False
+    fused_grouped_gemm: bool = True
     moe_fused_experts: bool = False
     cuda_graphs: str = "none"
     allocator: str = "caching"
@@ -200,7 +200,7 @@ class Software:
     @property
     def stops_early(self) -> bool:
         """Whether recomputation ends with the last operator that keeps anything for backward."""
-        return self.compiled or not self.recomputes_all
+        return self.compiled or self.early_stop
 
     @property
     def launch_item(self) -> str:

@@ -62,7 +62,7 @@ def read(settings: Settings) -> Imported:
     )
     traits = settings.choice("model.attn_config.attn_impl", "flash", _FACTS["kernels"])
     if settings.flag("fsdp_config.activation_checkpointing_reentrant", True):  # as in Composer
-        traits = traits | {"recomputes_all": True}
+        traits = traits | {"early_stop": False}
     return replace(found, traits=traits)
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from wattree.arrays import Floats
-from wattree.graph import Block, BlockDataflow, Made, ModelGraph, Operator
+from wattree.graph import Block, BlockDataflow, Made, ModelGraph, Operator, OperatorKind
 from wattree.lowering.block_program import (
     CachedComputation,
     CompiledBlock,
@@ -293,17 +293,20 @@ def _choices_by_instance(
 def _without_last(
     operators: Sequence[Operator], choices: tuple[Choices, ...]
 ) -> tuple[Choices, ...]:
-    """Return the choices without recomputation of the last operators, whose results nobody keeps.
+    """Return the choices without recomputation of the last operators, whose outputs none saves.
 
-    A product keeps its operands before it runs; other operators that keep anything run again.
+    A matmul saves its operands before it runs. Of others only sums and moves surely save nothing
+    (what an activation saves may count as saved by the next block).
     """
     kept = list(choices)
     for number, operator in reversed(list(enumerate(operators))):
-        keeps = bool(operator.saved) or operator.saved_mask_bytes > 0
-        if not kept[number].recompute or (keeps and operator.kind not in MATMULS):
+        saves = bool(operator.saved) or operator.saved_mask_bytes > 0
+        is_sum = operator.kind is OperatorKind.ELEMENTWISE and len(operator.inputs) > 1
+        is_plain = not saves and (is_sum or operator.kind is OperatorKind.PERMUTE)
+        if not kept[number].recompute or not (is_plain or operator.kind in MATMULS):
             break
         kept[number] = replace(kept[number], recompute=0.0)
-        if keeps:
+        if saves:
             break
     return choices if kept == list(choices) else tuple(kept)
 

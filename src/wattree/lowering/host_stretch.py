@@ -119,11 +119,12 @@ def _host_time_s(
 
 
 def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) -> Floats | float:
-    """Return the host time of the products of all local experts but the first, and of casts. [s]
+    """Return the host time of the matmuls of all local experts but the first, and of casts. [s]
 
     Transformer Engine's `GroupedLinear` launches a product of cuBLAS for each expert, and before
     that, in 8 and 4 bits, a kernel for each that casts what it reads (`multi_stream_cublas_gemm`,
-    `multi_tensor_quantize`). Gradients of weights read what the other passes have cast.
+    `multi_tensor_quantize`; delayed scaling alone casts for all at once). Gradients of weights read
+    what the other passes have cast.
     """
     if not rates.expert_launch_s or not instruction.weights or instruction.matmul is None:
         return 0.0

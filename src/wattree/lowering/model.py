@@ -21,7 +21,7 @@ from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
 from wattree.job import Job
 from wattree.lowering.usual_model import usual_block
-from wattree.strategy import MODULES, Strategy, StrategyOptions
+from wattree.strategy import MODULES, RECOMPUTED_MODULES, Strategy, StrategyOptions
 
 #: Activations of 4 bytes and more.
 _WIDE = frozenset({Precision.FP64, Precision.FP32, Precision.TF32})
@@ -65,6 +65,10 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
                 "has none; use none, full or block_N"
             }
         )
+    if kind.startswith(MODULES) and (lacking := _lacking(kind, model)):
+        raise StrategyError(
+            {"strategy.recompute": f"{model.name} has no module '{lacking[0]}' to recompute"}
+        )
     if not layers:
         raise StrategyError(
             {
@@ -78,6 +82,21 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
     if every > layers:
         problem = f"found '{kind}', every {every}th layer, but the model has {layers}"
         raise StrategyError({"strategy.recompute": f"{problem}; use block_1 to block_{layers}"})
+
+
+def _lacking(kind: str, model: ModelGraph) -> list[str]:
+    """Return the modules named that the model does not have."""
+    paths = [f"{o.path}." for block in model.blocks.values() for o in block.operators]
+    return [
+        name
+        for name in kind.removeprefix(MODULES).split("+")
+        if not any(
+            path.startswith(f"{part}.")
+            for part in RECOMPUTED_MODULES[name]
+            if part != "attention.rotary"  # which most models have
+            for path in paths
+        )
+    ]
 
 
 def _has_attention(model: ModelGraph) -> bool:

@@ -49,6 +49,15 @@ RECOMPUTED_MODULES: Mapping[str, tuple[str, ...]] = {
     "shared_experts": ("moe.shared",),
     "layernorm": ("input_norm", "mlp_norm"),
 }
+#: Of these modules Megatron-Core discards the outputs until backward needs them; who reads them.
+DISCARDED_OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "mla_up_proj": ("attention.core",),
+    "moe_act": ("moe.experts.down",),
+    "layernorm": (
+        *("attention.qkv", "attention.q_down", "attention.kv_down", "attention.q_up"),
+        *("mlp.up", "moe.router", "moe.dispatch", "moe.shared.up"),
+    ),
+}
 #: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
 ULYSSES = "ulysses"
 #: Rows of images instead of positions of sequences: edges are exchanged with neighbours.

@@ -12,22 +12,23 @@ but the products (JAX's `dots_with_no_batch_dims_saveable`, MaxText's `minimal`)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from wattree.graph import ModelGraph, OperatorKind
+from wattree.graph import ModelGraph, Operator, OperatorKind
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
     layer_paths,
     layer_patterns,
     operator_patterns,
 )
-from wattree.strategy.specs import MODULES, RECOMPUTED_MODULES
+from wattree.strategy.specs import DISCARDED_OUTPUTS, MODULES, RECOMPUTED_MODULES
 from wattree.strategy.tree import ActivationStore, MemoryChoice, StrategyTree, TreeNode
 
 _AGAIN = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE))
 _KEEP = TreeNode(memory=MemoryChoice(activations=ActivationStore.KEEP))
-_HALF = TreeNode(memory=MemoryChoice(recompute_share=0.5))
+#: It reads what is recomputed, and runs once.
+_UNSAVED = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE, recompute_share=0.0))
 _MATMULS = (
     "attention.qkv",
     "attention.out",
@@ -43,12 +44,8 @@ _LAST = ("mlp.down", "moe.experts.down", "mamba.out_proj")
 #: Recomputation of whole layers but for these operators.
 _OF_LAYERS: Final[Mapping[str, Mapping[str, TreeNode]]] = {
     "selective_matmul": dict.fromkeys(_MATMULS, _KEEP),
-    # Kept: the first of two up-projections and the last product; queries and values (`_keys`).
-    "selective_operator": {
-        "attention.core": _KEEP,
-        **dict.fromkeys(("mlp.up", "moe.experts.up", "mamba.in_proj"), _HALF),
-        **dict.fromkeys(_LAST, _KEEP),
-    },
+    # torchtitan saves what is exchanged with other ranks, too.
+    "selective_operator": dict.fromkeys(("attention.core", "moe.dispatch", "moe.combine"), _KEEP),
     "selective_attention_matmul": dict.fromkeys((*_MATMULS[:2], *_LAST), _KEEP),
     "selective_qkv": dict.fromkeys((_MATMULS[0], *_LAST), _KEEP),
 }
@@ -76,7 +73,7 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         kept = _OF_LAYERS[kind].items()
         nodes |= {f"{layer}.{path}": node for layer in layers for path, node in kept}
         if kind == "selective_operator":
-            nodes |= {f"{layer}.attention.qkv": _keys(model) for layer in layers}
+            nodes |= {f"{layer}.{path}": n for layer in layers for path, n in _counted(model)}
     elif kind.startswith(MODULES):
         paths = [
             path
@@ -84,6 +81,7 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
             for path in RECOMPUTED_MODULES[name]
         ]
         nodes = {f"{layer}.{path}": _AGAIN for layer in layers for path in paths}
+        nodes |= _discarding(kind, layers)
         # What adds the result to the stream is no part of a module.
         nodes |= {f"{layer}.{path}.residual": _KEEP for layer in layers for path in ("mlp", "moe")}
     elif kind.startswith("block_"):
@@ -92,15 +90,57 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     return StrategyTree(nodes=own | nodes)
 
 
-def _keys(model: ModelGraph) -> TreeNode:
-    """Return recomputation of the part of a projection that makes keys."""
-    shares = (
-        operator.kv_heads / (operator.query_heads + 2.0 * operator.kv_heads)
-        for block in model.blocks.values()
-        for operator in block.operators
-        if operator.kind is OperatorKind.ATTENTION
-    )
-    return TreeNode(memory=MemoryChoice(recompute_share=next(shares, 1.0)))
+def _counted(model: ModelGraph) -> Iterator[tuple[str, TreeNode]]:
+    """Yield matmuls of layers that recompute every second product, in the order of modules.
+
+    Those of experts, which are grouped, and of routers are not counted, and recomputed whole.
+    """
+    for name in dict.fromkeys(each.block for each in model.instances if each.is_layer):
+        before = 0
+        widths = {o.path: o.dim("in").extent.coefficient for o in _products(model, name)}
+        for operator in _products(model, name):
+            shares, path = [1.0], operator.path
+            if path.endswith("attention.qkv"):
+                shares = _heads(model)
+            elif path.endswith(".up"):  # with a gate, two
+                wide = operator.dim("out").extent.coefficient
+                inner = widths.get(f"{path.removesuffix('.up')}.down", wide)
+                shares = [inner / wide] * round(wide / inner)
+            again = sum(share for n, share in enumerate(shares, before) if n % 2 == 1)
+            before += len(shares)
+            memory = MemoryChoice(recompute_share=again) if again else _KEEP.memory
+            yield path, TreeNode(memory=memory)
+
+
+def _products(model: ModelGraph, block: str) -> list[Operator]:
+    """Return the linear layers of a block that every token passes."""
+    return [
+        operator
+        for operator in model.blocks[block].operators
+        if operator.kind is OperatorKind.MATMUL
+        and {"in", "out"} <= {dim.name for dim in operator.dims}
+        and not operator.path.startswith(("moe.experts", "moe.router"))
+    ]
+
+
+def _heads(model: ModelGraph) -> list[float]:
+    """Return the shares of queries, keys and values in the projection that makes them."""
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    core = next(o for o in operators if o.kind is OperatorKind.ATTENTION)
+    heads = core.query_heads + 2.0 * core.kv_heads
+    return [core.query_heads / heads, *[core.kv_heads / heads] * 2]
+
+
+def _discarding(kind: str, layers: Sequence[str]) -> dict[str, TreeNode]:
+    """Return the nodes of what reads modules whose outputs are discarded until backward needs them.
+
+    They do not run again, unless they lie in such a module, but what they save is made again.
+    """
+    names = kind.removeprefix(MODULES).split("+")
+    within = tuple(f"{path}." for name in names for path in RECOMPUTED_MODULES[name])
+    readers = [path for name in names for path in DISCARDED_OUTPUTS.get(name, ())]
+    outside = [path for path in readers if not f"{path}.".startswith(within)]
+    return {f"{layer}.{path}": _UNSAVED for layer in layers for path in outside}
 
 
 def _attentions(model: ModelGraph) -> tuple[str, ...]:
