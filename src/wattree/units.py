@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from wattree.errors import UnitError, nearest
 
+MIB = float(2**20)
 GIB = float(2**30)
 SECONDS_PER_HOUR = 3600.0
 JOULES_PER_KWH = 3.6e6

@@ -161,7 +161,8 @@ def test_simulate_lists_what_is_alive_on_the_ranks_asked_for(
     assert (unfolded, alone["live_on"]) == (0, "stage 1.0 (1 ranks)")
     assert alone["live_bytes"] == pytest.approx(memory["live_bytes"])
     assert sum(row["bytes"] for row in memory["live"]) == pytest.approx(memory["live_bytes"])
-    assert {row["block"] for row in memory["live"]} == {"layer", "head"}
+    # Placeholders of gradients are of no block.
+    assert {row["block"] for row in memory["live"]} == {"layer", "head", ""}
     assert memory["allocator"]["reserved_bytes"] >= memory["allocator"]["tensor_bytes"]
     assert memory["allocator"]["tensor_bytes"] == pytest.approx(memory["live_bytes"])
     assert refused == 2

@@ -67,7 +67,23 @@ def test_compiled_families_with_rows_lie_near_each_other() -> None:
 )
 def test_torchtitan_compiles_its_loss(traits: dict[str, Any], kept: float) -> None:
     """Of fp32 logits and their logarithms none is left; a loss in chunks keeps nothing anyway."""
-    assert SOFTWARE["torchtitan"].with_traits(traits).logit_bytes == kept
+    assert SOFTWARE["torchtitan"].with_traits(traits).logit_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "traits", "kept"),
+    [
+        ("torchtitan", {}, 16.0),
+        ("torchtitan", {"compiled": True}, 2.0),
+        ("torchtitan", {"loss_bytes_per_logit": 1.0}, 1.0),
+        ("megatron-core", {}, 4.0),
+    ],
+)
+def test_a_split_vocabulary_has_a_loss_of_its_own(
+    name: str, traits: dict[str, Any], kept: float
+) -> None:
+    """PyTorch's keeps more; Megatron's computes in the memory of its fp32 logits."""
+    assert SOFTWARE[name].with_traits(traits).logit_bytes(split=True) == kept
 
 
 @pytest.mark.parametrize(

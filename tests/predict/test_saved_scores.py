@@ -61,6 +61,32 @@ def gpt_j(**changes: object) -> wattree.Result:
     return wattree.simulate(job_from_mapping(job | changes)).result
 
 
+@pytest.mark.parametrize(
+    ("model", "precision", "score_bytes"),
+    [
+        ("gpt-j-6b", "fp32", 4),  # values are weighted by softmax's result itself
+        ("gemma-2-2b", "bf16", 4 + 2 + 2),  # the tanh that caps scores keeps its result
+        ("gemma-2-2b", "fp32", 4 + 4),
+    ],
+)
+def test_what_is_not_dropped_is_kept_once(model: str, precision: str, score_bytes: float) -> None:
+    """Neither model drops scores."""
+    kept = {
+        fused: gpt_j(
+            model=model,
+            precision=precision,
+            software="hf-trainer",
+            traits={"fused_attention": fused},
+        ).memory.live
+        for fused in (False, True)
+    }
+    eager = [each for each in kept[False] if each.name == "attention.core.scores"]
+    scores = 16 * _LENGTH**2 * {"gpt-j-6b": 16, "gemma-2-2b": 8}[model]
+
+    assert not any(each.name == "attention.core.scores" for each in kept[True])
+    assert {each.bytes / each.tensors for each in eager} == {score_bytes * scores}
+
+
 def test_a_library_without_a_fused_kernel_keeps_scores_and_says_so() -> None:
     """Other software has one for every model; a stated trait holds."""
     eager = gpt_j(software="hf-trainer")

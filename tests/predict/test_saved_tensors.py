@@ -8,6 +8,7 @@ import pytest
 
 import wattree
 from wattree.capture import catalog_entry
+from wattree.capture.families.library_modules import LIBRARY_MODULES
 from wattree.job import job_from_mapping
 from wattree.trace.memory import LiveTensors
 
@@ -42,7 +43,8 @@ def fake_model(name: str, layers: int, dtype: Any, mode: Any) -> Any:
         config.layer_types = config.layer_types[:layers]
     for key in (each for each in config.to_dict() if "dropout" in each or each.endswith("pdrop")):
         setattr(config, key, 0.0)
-    config._attn_implementation = "sdpa"
+    library = LIBRARY_MODULES.get(config.model_type, {})
+    config._attn_implementation = "eager" if library.get("stepwise_attention") else "sdpa"
     kind = "MaskedLM" if name.startswith("bert") else "CausalLM"
     with torch.device("meta"):
         model = getattr(transformers, f"AutoModelFor{kind}").from_config(config, dtype=dtype)
@@ -119,6 +121,9 @@ def predicted_bytes(name: str, precision: str, traits: dict[str, Any]) -> float:
         "olmo-1b",
         "olmo-2-7b",
         "phi-4",
+        "gemma-2-2b",
+        "bloom-560m",
+        "pythia-410m",
     ],
 )
 def test_a_layer_saves_what_autograd_saves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

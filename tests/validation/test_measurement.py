@@ -47,7 +47,8 @@ def test_a_row_without_a_time_says_why_it_has_none() -> None:
     [
         ("peak reserved GiB, max over ranks", 10 * 2**30, "reserved"),
         ("measured allocated GiB (max over ranks)", 10 * 2**30, "allocated"),
-        ("per GPU, GB, nvidia-smi style rounded", 10e9, "process"),
+        ("per GPU, GB, nvidia-smi style rounded", 10_000 * 2**20, "process"),
+        ("allocated, GB", 10e9, "allocated"),
         ("peak over all ranks", 10 * 2**30, "allocated"),
     ],
 )

@@ -29,27 +29,27 @@ class PeakMemory:
         rank_class: The fullest class: with the least free memory at its peak, as a share of its
         device.
         capacity: Of its device.
-        tensors: Live tensors as the executor counts them.
-        allocated: Live tensors (`torch.cuda.max_memory_allocated`).
+        tensors: Live tensors as the executor counts them (`torch.cuda.max_memory_allocated`).
         reserved: What the caching allocator holds (`max_memory_reserved`).
         process: What the driver counts (`nvidia-smi`): with context and communicators.
         by_category: Parts of `process`.
+        first_tensors: Live tensors at the peak of the ranks of the first stage.
         processes: That share the device and hold as much each: all but `capacity` is of one.
     """
 
     rank_class: int
     capacity: float
     tensors: float
-    allocated: float
     reserved: float
     process: float
     by_category: dict[str, float]
+    first_tensors: float
     processes: int = 1
 
 
 def peak_memory(step: ExecutedStep) -> PeakMemory:
     """Return the peak of the fullest rank."""
-    trace, calibration, cluster = step.trace, step.setting.calibration, step.cluster
+    trace, cluster = step.trace, step.cluster
     class_pools = step.compilation.class_pools
     shares = np.zeros(len(trace.peak_bytes))
     for number, pool in enumerate(cluster.pools):
@@ -65,7 +65,6 @@ def peak_memory(step: ExecutedStep) -> PeakMemory:
     groups = float(strategy_groups_bytes(step.strategy, node, step.setting)[own])
     parts = _at_peak(trace, fullest)
     tensors = float(sum(parts.values()))
-    allocated = tensors + calibration.general("memory_allocated_bytes")
     reserved = float(reserved_bytes(np.array(tensors), step.setting))
     process = float(process_bytes(np.array(tensors), step.setting, device, groups))
     overhead = overhead_parts(tensors, step.setting, device, groups)
@@ -75,10 +74,10 @@ def peak_memory(step: ExecutedStep) -> PeakMemory:
         rank_class=fullest,
         capacity=device.memory_bytes,
         tensors=tensors,
-        allocated=allocated,
         reserved=reserved,
         process=process,
         by_category=parts,
+        first_tensors=float(trace.peak_bytes[0]),
         processes=step.strategy.colocation.processes,
     )
 

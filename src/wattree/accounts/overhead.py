@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from wattree.arrays import Floats, Integers
-from wattree.cost import Calibration
+from wattree.cost import Calibration, Software
 from wattree.cost.communicator import communicator_bytes
 from wattree.hardware import Device, Node
 from wattree.lowering.setting import Setting
@@ -45,9 +45,17 @@ def overhead_parts(
     """Return what comes on top of tensors, by category; arguments as for `process_bytes`. [B]"""
     return {
         "allocator": float(reserved_bytes(np.array(tensor_bytes), setting)) - tensor_bytes,
-        "context": setting.calibration.device(device, "memory_context_bytes"),
+        "context": context_bytes(device, setting.software, setting.calibration),
         "communication": groups,
     }
+
+
+def context_bytes(device: Device, software: Software, calibration: Calibration) -> float:
+    """Return the context of the driver, with the kernels that a process loads. [B]"""
+    needed = calibration.device(device, "memory_context_bytes")
+    if not software.loads_all_kernels:
+        return needed
+    return calibration.own(device, "memory_all_kernels_bytes", needed)
 
 
 def fragmentation(allocator: str, calibration: Calibration) -> float:
@@ -79,5 +87,5 @@ def process_bytes(
         device: The rank's.
         groups: What its communicators hold. [B]
     """
-    context = setting.calibration.device(device, "memory_context_bytes")
+    context = context_bytes(device, setting.software, setting.calibration)
     return np.asarray(reserved_bytes(tensor_bytes, setting) + context + groups)

@@ -110,7 +110,8 @@ class TransformerShape:
         disentangled_positions: Relative positions that attention scores against (DeBERTa).
         first_layer_norm: False: the first layer has no input norm (ModernBERT).
         final_norm: A norm follows the last layer.
-        logit_softcap: The logits pass through a tanh (Gemma 2).
+        logit_softcap, score_softcap: The logits pass through a tanh, or attention's scores do
+            (Gemma 2).
         head: See `CHOICES`.
         next_sentence: A pooler and a two-way classifier join the head (BERT pre-training).
         transform_bias: The transform of a masked-LM head has a bias.
@@ -194,6 +195,7 @@ class TransformerShape:
     first_layer_norm: bool = True
     final_norm: bool = True
     logit_softcap: bool = False
+    score_softcap: bool = False
     head: str = "language_model"
     next_sentence: bool = False
     transform_bias: bool = True

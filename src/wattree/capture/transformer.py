@@ -62,6 +62,7 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
         language=True,
         stepwise_attention=shape.stepwise_attention,
         casts_softmax=shape.casts_softmax,
+        caps_scores=shape.score_softcap,
         drops_scores=shape.attention_dropout > 0.0 and not shape.attention_sinks,
         name=shape.name,
         architecture=shape.architecture,

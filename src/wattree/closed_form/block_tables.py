@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from wattree.lowering.overlap import Pipelining, hidden_under, phase_span_s
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveInstruction, CollectiveKind, Scale
 from wattree.lowering.setting import Setting
-from wattree.lowering.storage import Storage, SyncGroup, buffer_bytes
+from wattree.lowering.storage import Storage, SyncGroup, sharded_bytes
 from wattree.strategy import Offload
 
 
@@ -149,8 +149,9 @@ class StorageTable:
         passing: Gradients that come with backward and go with the update. [B]
         gathered, staged: Whole parameters while in use, whole gradients under reduction. [B]
         updated, tier2_updated: Elements that a device updates, and those in expanded memory.
-        buffers: Of a sharded optimizer. [B]
+        sharded: Gradients of which each rank updates a part. [B]
         often_j, rarely_j: Energy above rest of a micro-batch and of a step. [J]
+        weights: See `Storage`. [B]
     """
 
     gather: Floats
@@ -165,9 +166,10 @@ class StorageTable:
     staged: Floats
     updated: Floats
     tier2_updated: Floats
-    buffers: float
+    sharded: Floats
     often_j: Floats
     rarely_j: Floats
+    weights: Mapping[Hashable, Floats]
 
 
 def storage_table(
@@ -221,9 +223,10 @@ def storage_table(
         staged=staged_bytes(storage, scale),
         updated=storage.updated_elements,
         tier2_updated=zero if storage.tier2_elements is None else storage.tier2_elements,
-        buffers=buffer_bytes(storage.sync, software, 1),
+        sharded=sharded_bytes(storage.sync, zero),
         often_j=second * ((2 if device.setting.trains else 1) * gather + every),
         rarely_j=second * (once + update) + device.energy_j(0 * traffic, traffic, busy_s, none),
+        weights=storage.weights,
     )
 
 

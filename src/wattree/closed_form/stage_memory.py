@@ -11,6 +11,7 @@ from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.split_memory import split_live_bytes
 from wattree.closed_form.stage_sums import StageSums
 from wattree.hardware import Node
+from wattree.lowering.storage import buffer_bytes
 
 
 class StageMemory:
@@ -36,10 +37,24 @@ class StageMemory:
             live = np.where(kinds.is_split[kinds.strategy], self._split_bytes(), live)
         if not self._overlap.reshard_after_forward:
             live = live + self._sums.of_storage("gathered")
-        alone = (kinds.counts > 0) * self.tables.buffers
-        alone = alone.max(axis=1)[kinds.kind] * (kinds.stages == 1)[kinds.strategy]
+        alone = buffer_bytes(
+            self._sums.of_storage("sharded"),
+            self._sums.of_storage("updated"),
+            self.tables.setting.software,
+        )
         inputs = self._inputs.device_bytes(kinds)
-        return np.asarray(self._sums.of_storage("static") + (live + alone) + inputs)
+        held = self._sums.of_storage("static") + self._placeholder_bytes()
+        return np.asarray(held + (live + alone) + inputs)
+
+    def _placeholder_bytes(self) -> Floats:
+        """Return the tensors kept for gradients, one for each shape of weights, `(rows,)`. [B]"""
+        counts, found = self.kinds.counts, np.zeros(len(self._sums.storage))
+        sizes = {key: size for each in self.tables.storages for key, size in each.weights.items()}
+        for key, size in sizes.items():
+            own = [key in each.weights for each in self.tables.storages]
+            has_one = np.asarray(counts[:, own].any(axis=1))
+            found = found + has_one[self.kinds.kind] * size[self._sums.storage]
+        return found
 
     def placed_bytes(self) -> Floats:
         """Return the bytes of each kind of stage in expanded memory by class, `(rows,)`. [B]"""

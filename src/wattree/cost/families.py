@@ -94,6 +94,7 @@ SOFTWARE: Mapping[str, Software] = {
             # `grad_reduce_in_fp32=False` in all performance recipes of NeMo 2 and Megatron-Bridge.
             gradient_bytes=2.0,
             reduce_bytes=2.0,
+            placeholder_gradients=True,
             saves_quantized=True,
             weighs_activations=True,
             fused_grouped_gemm=False,
@@ -112,6 +113,7 @@ SOFTWARE: Mapping[str, Software] = {
             name="megatron-lm-2021",
             title="Megatron-LM 2021-22 (unfused attention)",
             fused_attention=False,
+            loads_all_kernels=True,
             reduce_bytes=2.0,
             overlap_gradients=False,
             overlap_parameters=False,
@@ -122,14 +124,23 @@ SOFTWARE: Mapping[str, Software] = {
             name="megatron-deepspeed",
             title="Megatron-DeepSpeed 2022 (ZeRO-1, unfused attention)",
             fused_attention=False,
+            loads_all_kernels=True,
             gradient_bytes=2.0,
-            master_gradient_bytes=4.0,
+            # `flatten(averaged_gradients)` and its cast to fp32 (`step` of DeepSpeed 0.5,
+            # runtime/zero/stage2.py).
+            master_gradient_bytes=2.0 + 4.0,
+            # The model ends in a cast to fp32 (`GPTModelPipe`), in which the loss computes its
+            # gradient; the last stage keeps those logits of one micro-batch, and until it has new
+            # ones of another (`PipelineEngine._exec_forward_pass`, two buffers).
+            loss_bytes_per_logit=3 * 4.0,
             # "CUDA_LAUNCH_BLOCKING may be set" (BigScience chronicles, 2022); the gain from larger
             # micro-batches in its tables says that it was.
             launch_blocking=True,
-            # ZeRO's buckets of 5e8 16-bit values: gather, two for overlapped reduction, contiguous
-            # gradients (DeepSpeed configuration defaults, 2022).
-            zero_buffer_bytes=4 * 5e8 * 2,
+            # `reduce_bucket_size` and `allgather_bucket_size`: 5e8 16-bit values. Stage 1 ignores
+            # `overlap_comm` and `contiguous_gradients` (`_configure_zero_optimizer`). `all_gather`
+            # of a list of tensors gathers into one of its own.
+            zero_bucket_bytes=5e8 * 2,
+            zero_gather_bytes=5e8 * 2,
             reduce_bytes=2.0,
             overlap_gradients=False,
             overlap_parameters=False,
@@ -139,6 +150,8 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="megatron-te",
             title="Megatron-LM + Transformer Engine, no communication overlap",
+            # `get_dummy_wgrad` of Transformer Engine since 2.3; Megatron-Core's layers use it too.
+            placeholder_gradients=True,
             saves_quantized=True,
             weighs_activations=True,
             fused_grouped_gemm=False,
@@ -163,6 +176,9 @@ SOFTWARE: Mapping[str, Software] = {
             name="torchtitan",
             title="torchtitan (PyTorch FSDP2)",
             loss_bytes_per_logit=12.0,
+            # `loss_parallel`: backward has fp32 log-probabilities, a cleared gradient, exponentials
+            # and their sum at once (PyTorch, `_nll_loss_and_log_softmax_backward`).
+            split_loss_bytes=4 * 4.0,
             # `build_cross_entropy_loss` compiles the loss with the model (components/loss.py, since
             # 2025): of its steps in fp32 none is kept besides 16-bit logits.
             compiled_loss_bytes=2.0,
@@ -180,12 +196,12 @@ SOFTWARE: Mapping[str, Software] = {
             name="deepspeed",
             title="DeepSpeed (ZeRO 1 to 3) with models of the transformers library",
             # Gradients are kept and reduced in the model's 16 bits (`communication_data_type`,
-            # `data_types.grad_accum_dtype`), and copied to fp32 for the update.
+            # `data_types.grad_accum_dtype`), put in one tensor and copied to fp32 for the update.
             gradient_bytes=2.0,
             reduce_bytes=2.0,
-            master_gradient_bytes=4.0,
-            # `reduce_bucket_size` and `allgather_bucket_size`, 5e8 16-bit values each.
-            zero_buffer_bytes=2 * 5e8 * 2,
+            master_gradient_bytes=2.0 + 4.0,
+            # `reduce_bucket_size`: 5e8 16-bit values; parameters are gathered in place.
+            zero_bucket_bytes=5e8 * 2,
             # Gradients of ZeRO lie in flat buffers of its partitions.
             **_TRANSFORMERS | {"keeps_gradients": True},
         ),
@@ -224,6 +240,7 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="pytorch-ngc",
             title="PyTorch examples of NVIDIA in its containers (DeepLearningExamples)",
+            loads_all_kernels=True,
             **_EAGER,
         ),
         Software(

@@ -47,6 +47,7 @@ class Software:
             a fused kernel of attention.
         casts_softmax: Attention written out runs softmax in fp32 whatever the scores have.
         drops_scores: Attention written out drops some scores.
+        caps_scores: Attention written out passes scores through a tanh.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
         frozen_bytes: The same of a frozen parameter that is not gathered; 0: as trained ones.
         master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.
@@ -56,18 +57,26 @@ class Software:
         keeps_gradients: Buffers hold gradients from one step to the next; otherwise they come with
             the first backward and are dropped after the update (`zero_grad` of PyTorch 2), but for
             those that replicas reduce, whose memory stays reserved.
+        placeholder_gradients: Gradients are added up in buffers as they are computed, and autograd
+            gets a tensor without values instead, of which there is one of each shape.
         overlap_gradients, overlap_parameters, overlap_tensor, overlap_pipeline: What it hides
             behind compute unless the strategy says otherwise.
         loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
+        split_loss_bytes: The same where tensor parallelism splits the vocabulary; 0: as much. [B]
         compiled_loss_bytes: The same where a compiler merges the loss too; 0: it never does. [B]
         loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
-        master_gradient_bytes: fp32 copy of the gradient that the optimizer keeps besides its
-            state and shards with it, per element.
+        master_gradient_bytes: Copies of the gradient that the optimizer makes for an update and
+            shards with its state, per element. Each is one tensor, larger than what backward
+            leaves free, so its memory stays reserved.
+        loads_all_kernels: A process loads every kernel of its libraries, whether it runs or not, as
+            PyTorch before 1.13 and CUDA before 11.7 do.
         launch_blocking: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`), so launches
             add to the device's time instead of hiding behind it.
-        zero_buffer_bytes: Communication buffers that a sharded optimizer keeps where there is no
-            pipeline. [B]
+        zero_bucket_bytes: Gradients that a sharded optimizer copies into one tensor and reduces at
+            a time; 0: where they are. [B]
+        zero_gather_bytes: Updated parameters that it gathers into one tensor at a time, or up to
+            twice as many; 0: where they are. [B]
         moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
             time and the host waits for them; otherwise tokens above a capacity are dropped.
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
@@ -130,6 +139,7 @@ class Software:
     library_modules: bool = False
     casts_softmax: bool = True
     drops_scores: bool = True
+    caps_scores: bool = True
     parameter_bytes: float = 2.0
     frozen_bytes: float = 0.0
     master_bytes: float = 4.0
@@ -137,17 +147,21 @@ class Software:
     gather_bytes: float = 2.0
     reduce_bytes: float = 4.0
     keeps_gradients: bool = True
+    placeholder_gradients: bool = False
     overlap_gradients: bool = True
     overlap_parameters: bool = True
     overlap_tensor: bool = False
     overlap_pipeline: bool = True
-    loss_bytes_per_logit: float = 5.0
+    loss_bytes_per_logit: float = 4.0
+    split_loss_bytes: float = 0.0
     compiled_loss_bytes: float = 0.0
     loss_traffic_bytes_per_logit: float = 20.0
     reduce_every_micro_batch: bool = False
     master_gradient_bytes: float = 0.0
+    loads_all_kernels: bool = False
     launch_blocking: bool = False
-    zero_buffer_bytes: float = 0.0
+    zero_bucket_bytes: float = 0.0
+    zero_gather_bytes: float = 0.0
     moe_dropless: bool = True
     moe_dispatch: str = "alltoall"
     moe_overlap: bool = False
@@ -186,11 +200,15 @@ class Software:
         """Whether matmuls cast what they read: parameters of fp32, under autocast."""
         return self.autocast and self.parameter_bytes >= 4.0
 
-    @property
-    def logit_bytes(self) -> float:
-        """Memory that logits and loss keep, per logit, compiled as they are. [B]"""
+    def logit_bytes(self, *, split: bool = False) -> float:
+        """Return the memory that logits and loss keep, per logit, compiled as they are. [B]
+
+        Args:
+            split: Tensor parallelism splits the vocabulary.
+        """
         merged = self.compiled_loss_bytes if self.compiled else 0.0
-        return merged or self.loss_bytes_per_logit
+        of_part = self.split_loss_bytes if split else 0.0
+        return merged or of_part or self.loss_bytes_per_logit
 
     @property
     def runs_steps(self) -> bool:
@@ -234,6 +252,7 @@ class Software:
             changes.setdefault("frozen_bytes", 0.0)
         if "loss_bytes_per_logit" in changes:
             changes.setdefault("compiled_loss_bytes", 0.0)
+            changes.setdefault("split_loss_bytes", 0.0)
         return replace(self, **changes)
 
 

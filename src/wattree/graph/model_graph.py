@@ -121,6 +121,7 @@ class ModelGraph:
         stepwise_attention: In the transformers library it does not run on PyTorch's SDPA.
         casts_softmax: Where it runs step by step there, softmax of 16-bit scores is in fp32.
         drops_scores: Some scores of attention are dropped.
+        caps_scores: They pass through a tanh.
     """
 
     name: str
@@ -138,6 +139,7 @@ class ModelGraph:
     stepwise_attention: bool = False
     casts_softmax: bool = True
     drops_scores: bool = True
+    caps_scores: bool = False
 
     def __post_init__(self) -> None:
         for instance in self.instances:

@@ -14,7 +14,12 @@ from wattree.lowering.passes.context import exchanges_of
 from wattree.lowering.passes.forward import forward_instructions
 from wattree.lowering.passes.gathered import saved_gathers
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
-from wattree.lowering.passes.memory import KnownInputs, parameter_groups, saved_tensors
+from wattree.lowering.passes.memory import (
+    KnownInputs,
+    parameter_groups,
+    saved_tensors,
+    trained_weights,
+)
 from wattree.lowering.passes.operator_instruction import cache_size
 from wattree.lowering.passes.propagate import Split, operator_splits
 from wattree.lowering.passes.statistics import statistics_axes
@@ -22,6 +27,7 @@ from wattree.lowering.passes.window import window_parts
 from wattree.lowering.program import (
     BlockProgram,
     CollectiveInstruction,
+    ComputeInstruction,
     Instruction,
     InstructionPhase,
     LocalSize,
@@ -220,7 +226,7 @@ def _block_passes(
     @cache
     def again(shares: tuple[float, ...]) -> tuple[Instruction, ...]:
         found = run(phase=InstructionPhase.RECOMPUTATION, shares=shares) if any(shares) else None
-        return () if found is None else _with_roles(found, roles)
+        return () if found is None else _making_again(block, _with_roles(found, roles))
 
     return _Passes(
         splits=splits,
@@ -234,6 +240,25 @@ def _block_passes(
         names_place=bool(
             window_parts(block.operators, splits, where) or _owned(block, splits, where)
         ),
+    )
+
+
+def _making_again(block: Block, instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    """Return recomputation without temporary outputs where backward needs them anyway.
+
+    What a block makes again for backward is there from the start of recomputation.
+    """
+    saved = {name for operator in block.operators for name in operator.saved}
+    kept = {
+        operator.path: len(operator.outputs)
+        for operator in block.operators
+        if saved.issuperset(output.tensor for output in operator.outputs)
+    }
+    return tuple(
+        replace(i, transient=i.transient[kept[i.path] :])
+        if isinstance(i, ComputeInstruction) and i.path in kept
+        else i
+        for i in instructions
     )
 
 
@@ -266,6 +291,7 @@ def _block_instructions(
         backward=passes.backward,
         saved=saved_tensors(block, splits, choices, forward, inputs, entering=entering),
         parameters=(),
+        weights=trained_weights(block, splits),
         boundary_tensors=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
         forward_exit=max((p.instruction for p in made), default=len(passes.steps) - 1),
         backward_exit=passes.backward_exit,

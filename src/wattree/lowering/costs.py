@@ -159,9 +159,11 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
         )
     left_out = _left_out(rates, software)
     for index, tensor in enumerate(program.saved):
-        width = rates.element_bytes
+        width: Floats | float = rates.element_bytes
         if tensor.kind == "logits":
-            width = software.logit_bytes
+            is_split = scale.degree(tensor.vocabulary_axes) > 1
+            whole, part = (software.logit_bytes(split=split) for split in (False, True))
+            width = np.where(is_split, part, whole)
         elif tensor.kind in {"scores", "sink_scores"}:
             width = _score_bytes(tensor.kind, rates, software)
         elif tensor.kind == "repeats":
@@ -199,8 +201,12 @@ def _score_bytes(kind: str, rates: Rates, software: Software) -> float:
     is_cast = software.written_out and software.casts_softmax
     is_wide = is_cast or (software.autocast and (software.written_out or software.library_kernels))
     softmax = max(rates.element_bytes, _FULL_BYTES if is_wide else 0.0)
-    mask = 1.0 if software.drops_scores or not software.written_out else 0.0
-    return softmax + mask + rates.element_bytes
+    drops = software.drops_scores or not software.written_out
+    # Without dropout, softmax's result is what values are weighted by, unless that is narrower.
+    result = rates.element_bytes if drops or softmax > rates.element_bytes else 0.0
+    # `tanh` of attn_logit_softcapping, whose result has the width of the scores.
+    capped = rates.element_bytes * (software.written_out and software.caps_scores)
+    return softmax + drops + result + capped
 
 
 def _left_out(rates: Rates, software: Software) -> frozenset[str]:

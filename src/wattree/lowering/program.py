@@ -310,6 +310,7 @@ class SavedTensor:
         kind: `activation`, `logits`, or what some software makes (`lowering.costs`): `steps`, ….
         savers: Paths of all operators whose backward needs it, in forward order.
         from_sequence: Of `repeats`: the shortest samples that have them in fused attention.
+        vocabulary_axes: Of `logits`: axes that split their vocabulary.
     """
 
     name: str
@@ -322,6 +323,7 @@ class SavedTensor:
     kind: str = "activation"
     savers: tuple[str, ...] = ()
     from_sequence: int = 0
+    vocabulary_axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +362,7 @@ class BlockProgram:
         forward, recomputation, backward: Instructions in program order.
         saved: Activations kept for backward.
         parameters: What it holds.
+        weights: Operator → elements of its trained weight, or of one of an expert's.
         boundary_tensors: Tensors that it makes for later blocks and their local sizes (what
             pipeline stages send).
         forward_exit, backward_exit: Step whose end completes the outputs, or the gradients of the
@@ -377,6 +380,7 @@ class BlockProgram:
     backward: tuple[Instruction, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
     parameters: tuple[ParameterGroup, ...] = ()
+    weights: tuple[tuple[str, LocalSize], ...] = ()
     boundary_tensors: tuple[tuple[str, LocalSize], ...]
     forward_exit: int = -1
     backward_exit: int = -1

@@ -211,6 +211,7 @@ def _software_of(job: Job, model: ModelGraph) -> Software:
         software,
         casts_softmax=software.casts_softmax and model.casts_softmax,
         drops_scores=software.drops_scores and model.drops_scores and trains,
+        caps_scores=software.caps_scores and model.caps_scores,
     )
 
 

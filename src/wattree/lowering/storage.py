@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,9 @@ from wattree.errors import UnknownNameError
 from wattree.job.optimizers import OPTIMIZER_STATE_BYTES, QUANTIZED_OPTIMIZERS
 from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
 from wattree.strategy import Offload
+
+#: Of a gradient in fp32. [B]
+_FULL_BYTES = 4.0
 
 
 def optimizer_state_bytes(optimizer: str, software: Software) -> float:
@@ -73,6 +76,8 @@ class Storage:
             that it sends out.
         tier2_elements: Parameters of those that the host updates.
         cache: Keys and values of all sequences of the rank; None where no tokens are generated.
+        weights: Operator and size → its weight, or that of one of its experts, where the software
+            keeps a tensor of that shape for gradients.
     """
 
     parameters: Floats
@@ -86,6 +91,7 @@ class Storage:
     rows_out: Floats | None = None
     tier2_elements: Floats | None = None
     cache: Floats | None = None
+    weights: Mapping[Hashable, Floats] = field(default_factory=dict)
 
     def at(self, level: int) -> Storage:
         """Return the figures for ranks of one level."""
@@ -98,6 +104,7 @@ class Storage:
             lasting_gradients=self.lasting_gradients[own],
             optimizer=self.optimizer[own],
             updated_elements=self.updated_elements[own],
+            weights={key: size[own] for key, size in self.weights.items()},
             **{
                 name: None if (part := getattr(self, name)) is None else part[own]
                 for name in ("tier2", "rows_in", "rows_out", "tier2_elements", "cache")
@@ -170,6 +177,11 @@ def block_storage(
         rows_out=sums.rows_out if has_tier2 else None,
         tier2_elements=sums.tier2_elements if has_tier2 else None,
         cache=_cache_bytes(program, scale, software, samples),
+        weights={
+            each: scale.value(each[1]) * software.parameter_bytes
+            for each in program.weights
+            if software.placeholder_gradients
+        },
     )
 
 
@@ -316,7 +328,27 @@ def _sync(
     )
 
 
-def buffer_bytes(sync: Sequence[SyncGroup], software: Software, stages: int) -> float:
-    """Return the communication buffers of a sharded optimizer. [B]"""
-    sharded = any(group.update_axes for group in sync)
-    return software.zero_buffer_bytes if sharded and stages == 1 else 0.0
+def sharded_bytes(sync: Sequence[SyncGroup], like: Floats) -> Floats:
+    """Return the gradients of which each rank updates a part, an array as `like` is. [B]"""
+    return sum((group.reduce_bytes for group in sync if group.update_axes), np.zeros_like(like))
+
+
+def buffer_bytes(whole: Floats, updated: Floats, software: Software) -> Floats:
+    """Return the memory that a sharded optimizer adds for its communication. [B]
+
+    Tensors of an update follow each other, and each takes the memory of an earlier one that is as
+    large: the copy of a rank's own gradients that of the bucket.
+
+    Args:
+        whole: Gradients of a rank, of which it updates a part. [B]
+        updated: Parameters that it updates.
+        software: Software defaults.
+    """
+    own = updated * software.reduce_bytes
+    bucket = np.minimum(whole, software.zero_bucket_bytes)
+    found = np.maximum(bucket - own, 0.0)
+    if software.zero_gather_bytes:
+        gathered = whole / np.maximum(np.floor(whole / software.zero_gather_bytes), 1.0)
+        earlier = np.maximum(bucket, updated * _FULL_BYTES)
+        found = found + np.where(gathered > earlier, gathered, 0.0)
+    return np.asarray(found)

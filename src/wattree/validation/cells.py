@@ -49,11 +49,13 @@ class Cells:
     Attributes:
         row: The row.
         assumed: In words, every cell that the row leaves empty or open and how it was read.
+        of_first_stage: Memory was read on a node that runs the first stage.
     """
 
     def __init__(self, row: MeasuredRow) -> None:
         self.row = row
         self.assumed: list[str] = []
+        self.of_first_stage = False
 
     def refusal(self, message: str) -> RowError:
         """Return the error that rejects the row."""

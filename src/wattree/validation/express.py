@@ -20,11 +20,13 @@ class Expressed:
         row: What was expressed.
         job: The job.
         assumed: In words, every cell that the row leaves empty or open and how it was read.
+        of_first_stage: Memory was read on a node that runs the first stage.
     """
 
     row: MeasuredRow
     job: Job
     assumed: tuple[str, ...]
+    of_first_stage: bool = False
 
 
 def express(row: MeasuredRow) -> Expressed:
@@ -48,7 +50,9 @@ def express(row: MeasuredRow) -> Expressed:
             f"its degrees make {job.strategy.ranks} ranks on {job.cluster.devices} devices, "
             f"expected n_accel {row.n_accel}"
         )
-    return Expressed(row=row, job=job, assumed=tuple(cells.assumed))
+    return Expressed(
+        row=row, job=job, assumed=tuple(cells.assumed), of_first_stage=cells.of_first_stage
+    )
 
 
 def _expression(source_id: str) -> Expression:

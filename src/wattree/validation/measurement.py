@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wattree.units import GIB, JOULES_PER_KWH
+from wattree.units import GIB, JOULES_PER_KWH, MIB
 from wattree.validation.rows import MeasuredRow
 
 QUANTITIES = ("step_time_s", "peak_memory_bytes", "average_power_w", "energy_j")
@@ -12,6 +12,8 @@ QUANTITIES = ("step_time_s", "peak_memory_bytes", "average_power_w", "energy_j")
 #: shows for the process, with its context and communication buffers.
 MEMORY_KINDS = ("allocated", "reserved", "process")
 _GB = 1e9
+#: `nvidia-smi` prints MiB alone; in reports "53 GB" are the thousands of what it prints.
+_GB_OF_NVIDIA_SMI = 1000 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +86,19 @@ def _memory(row: MeasuredRow) -> RowMeasurement:
         return found
     # The column name says GiB; `mem_kind` says what the source printed, and it decides.
     in_gib = "GiB" in kind
-    memory_kind = _memory_kind(kind)
-    assumed = []
+    memory_kind, assumed = _memory_kind(kind), []
     if not in_gib and "GB" not in kind:
         in_gib = True
         assumed.append("memory unit not stated: GiB, as in the column")
-    elif not in_gib:
-        assumed.append("memory printed in GB: read as 1e9 bytes")
+    unit_bytes = GIB
+    if not in_gib:
+        unit_bytes = _GB_OF_NVIDIA_SMI if "nvidia-smi" in kind else _GB
+        assumed.append(f"memory printed in GB: read as {unit_bytes:,.0f} bytes")
     if memory_kind is None:
         assumed.append("kind of memory not stated: taken as allocated")
     return RowMeasurement(
         quantity="peak_memory_bytes",
-        value=found.value * (GIB if in_gib else _GB),
+        value=found.value * unit_bytes,
         memory_kind=memory_kind or "allocated",
         assumed=tuple(assumed),
     )

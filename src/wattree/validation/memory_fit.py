@@ -1,7 +1,7 @@
 """Fit of memory beyond live tensors: the allocator's overhead and the context's bytes.
 
-The tensors themselves are counted, not fitted. Three things are added, each seen by one kind of
-measurement: a constant for `allocated`, a share for `reserved`, and a factor of the buffers of
+The tensors themselves are counted, not fitted: nothing is added to them for `allocated`. Two things
+are, each seen by one kind of measurement: a share for `reserved`, and a factor of the buffers of
 communicators for `process`. What libraries reserve in one process, and the driver's context, are
 stated: no row tells them from communicators.
 """
@@ -17,12 +17,11 @@ from wattree.arrays import Floats
 from wattree.cost import Calibration
 from wattree.validation.rows import MeasuredRow
 
-_ALLOCATED = "general.memory_allocated_bytes"
 _SHARE = "general.memory_fragmentation"
 _RESERVED = "general.memory_reserved_bytes"
 _RINGS = "general.memory_communicators"
 #: Names that `fit_memory` remakes.
-MEMORY_CONSTANTS = (_ALLOCATED, _SHARE, _RINGS)
+MEMORY_CONSTANTS = (_SHARE, _RINGS)
 #: Weak pull toward the start, as a share of each constant, so that what no row sees stays put.
 _PRIOR_WEIGHT = 1e-3
 _ROUNDS = 60
@@ -91,9 +90,9 @@ def _design(rows: Sequence[MemoryRow], calibration: Calibration) -> tuple[Floats
     base = tensors.copy()
     design = np.zeros((len(rows), len(MEMORY_CONSTANTS)))
     for index, row in enumerate(rows):
-        used = {_ALLOCATED: 1.0}
+        used = {}
         if row.kind != "allocated":
-            used = {_SHARE: tensors[index]}
+            used[_SHARE] = tensors[index]
             base[index] += calibration.constants[_RESERVED].value
         if row.allocator == "expandable":
             used.pop(_SHARE, None)

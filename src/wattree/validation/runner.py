@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from wattree.accounts.interval import interval
 from wattree.accounts.memory_spread import has_memory_rows, memory_spread
+from wattree.accounts.overhead import context_bytes
 from wattree.cost import Calibration, load_calibration, software_family
 from wattree.cost.communicator import communicator_bytes
 from wattree.errors import WattreeError
@@ -219,13 +220,14 @@ def memory_row(entry: RowEntry, prediction: Prediction, constants: Calibration) 
     assert isinstance(job.strategy, StrategyOptions)
     degrees = {axis: job.strategy.value(axis) for axis in AXES}
     rings, messages = communicator_bytes(degrees, job.cluster.node)
+    software, peak = software_family(job.software), prediction.peak
     return MemoryRow(
         row=entry.row,
-        context_bytes=constants.device(job.cluster.node.device, "memory_context_bytes"),
+        context_bytes=context_bytes(job.cluster.node.device, software, constants),
         rings_bytes=float(rings[0]),
         messages_bytes=float(messages[0]),
-        allocator=software_family(job.software).allocator,
+        allocator=software.allocator,
         kind=entry.measurement.memory_kind or "process",
         measured_bytes=entry.measurement.value,
-        tensor_bytes=prediction.peak.tensors,
+        tensor_bytes=peak.first_tensors if entry.expressed.of_first_stage else peak.tensors,
     )

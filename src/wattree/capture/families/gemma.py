@@ -47,8 +47,13 @@ def gemma2(reader: ConfigReader) -> dict[str, Any]:
         "norm_placement": "sandwich",
         "window": sliding_window(reader, default=4096),
         "window_layers": (tuple(range(0, shape["layers"], 2)) if marked is None else marked),
-        "logit_softcap": reader.has("final_logit_softcapping")
-        or not reader.mentions("final_logit_softcapping"),
+        **{
+            name: reader.has(key) or not reader.mentions(key)
+            for name, key in (
+                ("logit_softcap", "final_logit_softcapping"),
+                ("score_softcap", "attn_logit_softcapping"),
+            )
+        },
     }
 
 

@@ -11,7 +11,7 @@ from wattree.compiler.tasks.chunk import BlockParts
 from wattree.compiler.tasks.ledger import Holding, Item, Items, summed
 from wattree.cost import Software
 from wattree.lowering.movement import Movement
-from wattree.lowering.storage import buffer_bytes
+from wattree.lowering.storage import buffer_bytes, sharded_bytes
 from wattree.lowering.streams import CATEGORIES
 
 
@@ -19,7 +19,6 @@ def stage_holdings(
     blocks: Sequence[BlockParts],
     moves: Movement,
     software: Software,
-    stages: int,
     items: Items,
     *,
     input_bytes: float = 0.0,
@@ -30,13 +29,17 @@ def stage_holdings(
         blocks: Of the stage.
         moves: How data moves in this job.
         software: Its software defaults.
-        stages: Of the pipeline.
         items: Item → number.
         input_bytes: Of input batches. [B]
     """
     sync = [group for block in blocks for group in block.storage.sync]
-    buffers = buffer_bytes(sync, software, stages)
+    updated = np.array([sum(block.storage.updated_elements[0] for block in blocks)])
+    buffers = float(buffer_bytes(sharded_bytes(sync, updated), updated, software)[0])
     held = {items(Item("communication", "buffer", "", "buffers of a sharded optimizer")): [buffers]}
+    weights = {key: size for block in blocks for key, size in block.storage.weights.items()}
+    if weights:
+        item = items(Item("gradients", "buffer", "", "placeholders of gradients"))
+        held[item] = [float(size[0]) for size in weights.values()]
     if input_bytes:
         held[items(Item("input", "buffer", "", "input batches"))] = [input_bytes]
     for block in blocks:

@@ -228,7 +228,6 @@ def _stages(
                 blocks,
                 step.moves,
                 software,
-                stages,
                 context.items,
                 input_bytes=_input_bytes(step, stage),
             ),

@@ -86,6 +86,7 @@ def saved_tensors(
                 recomputed=again > 0,
                 share=again if again > 0 else 1.0,
                 kind="logits" if is_logits else "activation",
+                vocabulary_axes=split_of[operators[0].path].get("vocab", ()) if is_logits else (),
                 savers=tuple(o.path for o in operators if name in o.saved),
             )
         )
@@ -303,6 +304,20 @@ def parameter_groups(
         )
         for (divisors, group, _), count in elements.items()
     )
+
+
+def trained_weights(block: Block, splits: Sequence[Split]) -> tuple[tuple[str, LocalSize], ...]:
+    """Return operator → local elements of its trained weight, of one expert where it has many."""
+    found = []
+    for operator, split in zip(block.operators, splits, strict=True):
+        for factor in operator.factors if operator.kind in MATMULS else ():
+            if isinstance(factor, Parameter) and factor.trainable:
+                size = LocalSize()
+                for dim in (dim for dim in factor.dims if dim != "expert"):
+                    extent = operator.dim(dim).extent
+                    size = size.times(LocalSize.of(extent, split.get(dim, ())))
+                found.append((operator.path, size))
+    return tuple(found)
 
 
 def _touched(operator: Operator, split: Split) -> LocalSize:

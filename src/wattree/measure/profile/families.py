@@ -294,8 +294,7 @@ class _Reading:
         self._state(
             "memory_context_bytes", held, "resident after start of a rank", evidence="measured"
         )
-        for item in ("memory_reserved_bytes", "memory_allocated_bytes"):
-            self._state(f"general.{item}", 0.0, "nothing is reserved on a CPU")
+        self._state("general.memory_reserved_bytes", 0.0, "nothing is reserved on a CPU")
 
     # ----------------------------------------------------------------- parts
 

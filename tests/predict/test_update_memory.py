@@ -1,0 +1,146 @@
+"""Memory besides tensors of the model: what updates and frameworks add, and what processes load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wattree
+from wattree.cost import SOFTWARE, load_calibration
+from wattree.job import job_from_mapping
+from wattree.lowering.storage import buffer_bytes
+
+LAYERS, HIDDEN, FFN, HEADS, KV_HEADS, VOCAB = 4, 1024, 4096, 16, 4, 32768
+MODEL: dict[str, Any] = {
+    "layers": LAYERS,
+    "hidden": HIDDEN,
+    "ffn": FFN,
+    "heads": HEADS,
+    "kv_heads": KV_HEADS,
+    "vocab": VOCAB,
+    "gated": True,
+}
+
+
+def job(software: str, strategy: dict[str, Any], model: dict[str, Any] = MODEL, **more: Any) -> Any:
+    """Return a job of a small model on one node."""
+    return job_from_mapping(
+        {
+            "model": {"transformer": model},
+            "data": {"sequence_length": 1024, "global_batch": 16},
+            "cluster": {"node": "dgx-a100"},
+            "software": software,
+            "strategy": {"micro_batch": 1, "recompute": "none", **strategy},
+            **more,
+        }
+    )
+
+
+def memory(*args: Any, **more: Any) -> wattree.MemoryUse:
+    """Return the memory of a step of such a job."""
+    return wattree.simulate(job(*args, **more)).result.memory
+
+
+def named(found: wattree.MemoryUse, name: str) -> float:
+    """Return the bytes of the live tensors of a name, 0 without any."""
+    return sum(each.bytes for each in found.live if each.name == name)
+
+
+@pytest.mark.parametrize(
+    ("whole", "parts", "expected"),
+    [
+        # The rank's own gradients take the bucket's memory; all parameters are gathered in that of
+        # the fp32 gradients of the update, which are as many bytes.
+        (0.8e9, 2, 0.8e9 - 0.4e9),
+        # The bucket is full; two gathers of 0.65e9 values each need a tensor of their own.
+        (2.6e9, 8, (1e9 - 2.6e9 / 8) + 1.3e9),
+        # One gather of nearly two buckets.
+        (1.8e9, 4, (1e9 - 1.8e9 / 4) + 1.8e9),
+        # Nothing is sharded.
+        (0.0, 1, 0.0),
+    ],
+)
+def test_tensors_of_a_sharded_update_take_turns(whole: float, parts: int, expected: float) -> None:
+    """DeepSpeed 0.5, runtime/zero/stage2.py: `reduce_gradients`, then `step`. [B]"""
+    updated = np.array([whole / 2.0 / parts])
+
+    found = buffer_bytes(np.array([whole]), updated, SOFTWARE["megatron-deepspeed"])
+
+    assert found[0] == pytest.approx(expected)
+
+
+def test_one_placeholder_for_each_shape_of_weights() -> None:
+    """`get_dummy_wgrad` of Transformer Engine: 16 bits each, for all layers together."""
+    found = memory("megatron-core", {"dp": 8})
+
+    head_dim = HIDDEN // HEADS
+    layer = HIDDEN * (HEADS + 2 * KV_HEADS) * head_dim + HIDDEN**2 + 3 * HIDDEN * FFN
+    assert named(found, "placeholders of gradients") == 2.0 * (layer + VOCAB * HIDDEN)
+
+
+def test_experts_share_a_placeholder() -> None:
+    """Their weights have the same shape."""
+    experts = {**MODEL, "experts": 8, "top_k": 2, "expert_ffn": 512}
+    found, alone = (
+        named(memory("megatron-core", {"dp": 8}, model), "placeholders of gradients")
+        for model in (experts, {**MODEL, "ffn": 512})
+    )
+
+    router = 2.0 * HIDDEN * 8
+    assert found == alone + router
+
+
+def test_software_without_fused_gradients_has_no_placeholders() -> None:
+    """Autograd gets the gradients themselves."""
+    assert named(memory("torchtitan", {"fsdp": 8}), "placeholders of gradients") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("software", "strategy"),
+    [
+        ("megatron-core", {"dp": 4, "pp": 2}),
+        ("megatron-core", {"tp": 2, "pp": 4, "recompute": "full"}),
+        ("megatron-deepspeed", {"dp": 2, "pp": 4, "sharding": "zero1"}),
+        ("megatron-deepspeed", {"dp": 8, "sharding": "zero1"}),
+        ("torchtitan", {"tp": 4, "fsdp": 2, "sharding": "zero3"}),
+    ],
+)
+def test_the_closed_form_counts_the_same(software: str, strategy: dict[str, Any]) -> None:
+    """A search must not choose by another memory than the simulation's."""
+    one = job(software, strategy)
+    estimated = wattree.estimate(one).as_json()["memory"]["peak_bytes"]
+
+    assert wattree.simulate(one).result.memory.peak_bytes == pytest.approx(estimated, rel=0.01)
+
+
+def test_old_software_loads_all_kernels() -> None:
+    """1,573 MiB on A100 before PyTorch 1.13 loaded kernels as they are called."""
+    strategy = {"dp": 8}
+    found, lazy = (
+        memory("megatron-lm-2021", strategy, traits=traits).by_category["context"]
+        for traits in ({}, {"loads_all_kernels": False})
+    )
+
+    assert found == pytest.approx(1573 * 2**20, rel=1e-4)
+    assert lazy == load_calibration().constants["pooled.memory_context_bytes"].value
+
+
+def test_a_split_vocabulary_takes_more_of_an_eager_loss() -> None:
+    """`loss_parallel` of PyTorch: four fp32 tensors, against three of `cross_entropy`."""
+    logits = 1024 * VOCAB
+    whole, split = (
+        named(memory("torchtitan", strategy), "logits")
+        for strategy in ({"fsdp": 8}, {"tp": 4, "fsdp": 2})
+    )
+
+    gradient = 2.0 * logits
+    assert (whole - gradient, split - gradient / 4) == (12.0 * logits, 16.0 * logits / 4)
+
+
+def test_what_is_made_again_for_backward_is_there_once() -> None:
+    """Gate and up projection of a layer: tensors of recomputation, and not results besides."""
+    live = memory("megatron-core", {"dp": 8, "recompute": "full"}, {**MODEL, "vocab": 1024}).live
+
+    assert [each.kind for each in live if each.name == "mlp.up"] == ["saved"]
