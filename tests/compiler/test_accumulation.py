@@ -22,7 +22,8 @@ MICRO_BATCHES = 4
 def accumulated(model: ModelGraph | None = None, **options: object) -> ExecutionGraph:
     """Return a step of four micro-batches over four replicas."""
     chosen = StrategyOptions(dp=4, **options)  # type: ignore[arg-type]
-    return Job.of(model or dense(), chosen, global_batch=4 * MICRO_BATCHES).compiled().graph
+    own = {"traits": {"placeholder_gradients": False}, "global_batch": 4 * MICRO_BATCHES}
+    return Job.of(model or dense(), chosen, **own).compiled().graph  # type: ignore[arg-type]
 
 
 def reduced_bytes(graph: ExecutionGraph) -> float:

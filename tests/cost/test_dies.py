@@ -74,7 +74,8 @@ def test_power_that_a_board_does_not_lack_takes_little() -> None:
         for device in (a100, h100)
     ]
 
-    assert losses == pytest.approx([0.625**0.3, 0.625**1.04], rel=0.01)
+    exponents = (SHIPPED.general(f"power_exponent.{level}") for level in ("pooled", "die"))
+    assert losses == pytest.approx([0.625**each for each in exponents], rel=0.01)
 
 
 def test_best_products_pull_a_board_towards_them() -> None:

@@ -163,7 +163,7 @@ def test_memory_that_does_not_fit_on_one_pool_is_mended_by_a_cut() -> None:
     )
 
     assert not predicted(where, options).result.memory.fits
-    assert [fix.change for fix in memory_fixes(where, options)] == ["stage_layers [49, 15]"]
+    assert [fix.change for fix in memory_fixes(where, options)] == ["stage_layers [48, 16]"]
 
 
 def test_fewer_devices_are_the_first_nodes_whole_or_part_of_the_first() -> None:

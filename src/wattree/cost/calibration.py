@@ -183,7 +183,8 @@ class Calibration:
         value = self.constants[name].value
         if name.endswith(f".{DRAM_ITEM}"):
             return self._with_arithmetic(value, device)
-        if item in _ON_MATRIX_UNITS and name.startswith(("die.", "pooled.")):
+        on_gpu = device.kind == "gpu" and name.startswith(("die.", "pooled."))
+        if item in _ON_MATRIX_UNITS and on_gpu:
             return value * self._of_board(device)
         powered = item.startswith("matmul.") or item == "attention"
         return self._for_board(value, device, name) if powered else value
