@@ -173,7 +173,8 @@ def test_adapters_reduce_and_update_their_own_elements_only() -> None:
     """Frozen weights have no gradient to reduce, no accumulated one, and no optimizer state."""
     rank, layers = 2, 2
     model = with_lora(dense(layers), rank=rank, targets=["attention.qkv"])
-    job = Job.of(model, StrategyOptions(dp=2), global_batch=2)
+    own = {"placeholder_gradients": False}
+    job = Job.of(model, StrategyOptions(dp=2), global_batch=2, traits=own)
     adapters = layers * rank * (HIDDEN + 3 * HIDDEN)
     graph = job.compiled().graph
     category = dict(zip(graph.category_names, graph.static_by_category[0], strict=True))
@@ -192,7 +193,8 @@ def test_adapters_on_a_catalogue_model_hold_little_but_weights(name: str) -> Non
 
     held = {}
     for model in (whole, adapted):
-        graph = Job.of(model, StrategyOptions(dp=8), global_batch=8).compiled().graph
+        own = {"placeholder_gradients": False}
+        graph = Job.of(model, StrategyOptions(dp=8), global_batch=8, traits=own).compiled().graph
         rows = dict(zip(graph.category_names, graph.static_by_category[0], strict=True))
         held[model is adapted] = rows
 

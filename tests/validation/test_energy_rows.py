@@ -193,7 +193,7 @@ def test_simulate_alone_is_near_where_devices_are_at_work(shared: Path) -> None:
     alone = {each.name: each.figure for each in found.measures}
     for name, with_it, without in (
         ("nodes of H100", 0.10, 0.20),
-        ("A40", 0.05, 0.14),
+        ("A40", 0.06, 0.14),
         ("V100", 0.07, 0.10),
     ):
         assert alone[name] < with_it
@@ -202,7 +202,7 @@ def test_simulate_alone_is_near_where_devices_are_at_work(shared: Path) -> None:
     assert len(others) == 3
     assert max(others) < 0.05
     steps = {m.name.partition(",")[0]: m.figure for m in found.details if ", step, " in m.name}
-    assert steps["A40"] < 0.15
+    assert steps["A40"] < 0.17
     assert steps["V100"] < 0.10
 
 
