@@ -8,6 +8,7 @@ from typing import Any
 
 from wattree.arrays import Floats
 from wattree.cost.attention import UNFUSED_RATE
+from wattree.cost.attention_rates import attention_share
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
@@ -296,11 +297,6 @@ def _products(
     if precision is Precision.MXFP8:
         linear *= calibration.general("block_scaling_rate")
     peak = device.matrix_peak_flop_per_s(plain)
-    attention = peak * calibration.device(device, "attention")
-    if software.attention_kernels != "native" and _has_newer_matrix_units(device):
-        attention *= calibration.general("old_attention_rate")
-    if software.attention_kernels == "triton":
-        attention *= calibration.general("triton_attention_rate")
     plain_rate = _product_rate(device, plain, calibration) * math
     item = f"matmul.{precision_class(plain)}"  # at most the peak where none were measured
     alone = calibration.device(device, item) if calibration.own(device, item, 0.0) else 1.0
@@ -309,17 +305,9 @@ def _products(
         "plain_flop_per_s": plain_rate,
         "library_flop_per_s": max(plain_rate, peak * alone),
         "scores_flop_per_s": plain_rate if plain is Precision.FP32 else peak * UNFUSED_RATE,
-        "attention_flop_per_s": attention,
+        "attention_flop_per_s": peak * attention_share(device, software, calibration),
         **recurrence_rates(device, calibration, most_flop_per_s=plain_rate),
     }
-
-
-def _has_newer_matrix_units(device: Device) -> bool:
-    """Return whether kernels written for Ampere leave instructions of the matrix units unused.
-
-    On Blackwell's data center dies they lose at least what they lose on Hopper, which was measured.
-    """
-    return device.architecture == "hopper" or device.die in {"gb100", "gb110"}
 
 
 def _product_rate(device: Device, precision: Precision, calibration: Calibration) -> float:

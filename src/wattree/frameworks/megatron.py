@@ -11,7 +11,7 @@ from typing import Any, Final
 from wattree.files import read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.frameworks.megatron_layout import layout
-from wattree.strategy import MODULES
+from wattree.strategy import recomputed_modules
 
 #: What both name; see the file.
 FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("megatron.yaml"))
@@ -151,8 +151,7 @@ def _recomputation(concrete: ConcreteJob) -> dict[str, Any]:
             "recompute_method": "block",
             "recompute_num_layers": max(concrete.stage_layers) // every,
         }
-    if kind.startswith(MODULES):
-        modules = kind.removeprefix(MODULES).split("+")
+    if modules := recomputed_modules(kind):
         return {"recompute_granularity": "selective", "recompute_modules": modules}
     if kind == "selective":
         return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}

@@ -263,11 +263,7 @@ def load_site(name_or_path: str | Path | Description) -> Site:
 
 
 def _read_device(fields: Fields) -> dict[str, Any]:
-    ecc = (
-        {"inline_ecc": fields.flag("inline_ecc", name="inline_ecc")}
-        if "inline_ecc" in fields
-        else {}
-    )
+    ecc = {key: fields.flag(key, name=key) for key in ("inline_ecc",) if key in fields}
     return {
         **_titled(fields),
         **ecc,

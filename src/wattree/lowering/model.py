@@ -21,7 +21,13 @@ from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
 from wattree.job import Job
 from wattree.lowering.usual_model import usual_block
-from wattree.strategy import MODULES, RECOMPUTED_MODULES, Strategy, StrategyOptions
+from wattree.strategy import (
+    MODULES,
+    RECOMPUTED_MODULES,
+    Strategy,
+    StrategyOptions,
+    recomputed_modules,
+)
 
 #: Activations of 4 bytes and more.
 _WIDE = frozenset({Precision.FP64, Precision.FP32, Precision.TF32})
@@ -65,7 +71,7 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
                 "has none; use none, full or block_N"
             }
         )
-    if kind.startswith(MODULES) and (lacking := _lacking(kind, model)):
+    if lacking := _lacking(kind, model):
         raise StrategyError(
             {"strategy.recompute": f"{model.name} has no module '{lacking[0]}' to recompute"}
         )
@@ -89,7 +95,7 @@ def _lacking(kind: str, model: ModelGraph) -> list[str]:
     paths = [f"{o.path}." for block in model.blocks.values() for o in block.operators]
     return [
         name
-        for name in kind.removeprefix(MODULES).split("+")
+        for name in recomputed_modules(kind)
         if not any(
             path.startswith(f"{part}.")
             for part in RECOMPUTED_MODULES[name]

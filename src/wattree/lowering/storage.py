@@ -177,12 +177,16 @@ def block_storage(
         rows_out=sums.rows_out if has_tier2 else None,
         tier2_elements=sums.tier2_elements if has_tier2 else None,
         cache=_cache_bytes(program, scale, software, samples),
-        weights={
-            each: scale.value(each[1]) * software.parameter_bytes
-            for each in program.weights
-            if software.placeholder_gradients
-        },
+        weights=_placeholders(program, scale, software),
     )
+
+
+def _placeholders(
+    program: BlockProgram, scale: Scale, software: Software
+) -> Mapping[Hashable, Floats]:
+    """Return operator and weight → its tensor without values, where the software keeps one. [B]"""
+    kept = program.weights if software.placeholder_gradients else ()
+    return {each: scale.value(each[1]) * software.parameter_bytes for each in kept}
 
 
 def _cache_bytes(

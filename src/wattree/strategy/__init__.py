@@ -31,6 +31,7 @@ from wattree.strategy.specs import (
     ParallelismOptions,
     PhantomOptions,
     PipelineOptions,
+    recomputed_modules,
 )
 from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
 from wattree.strategy.traffic import IN_LINE, TIERS, Offload, Prefetch, Traffic
@@ -108,6 +109,7 @@ __all__ = [
     "knobs_of",
     "on_fine_axes",
     "options_in_words",
+    "recomputed_modules",
     "schedule_in_words",
     "tensor_degrees",
 ]

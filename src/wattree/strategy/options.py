@@ -22,6 +22,7 @@ from wattree.strategy.specs import (
     ParallelismOptions,
     PhantomOptions,
     PipelineOptions,
+    recomputed_modules,
 )
 from wattree.strategy.traffic import Traffic
 
@@ -204,7 +205,7 @@ def _check(options: StrategyOptions) -> None:
     if pieces is not None and pieces < 1:
         misfits["strategy.tensor_pieces"] = f"found {pieces}, expected 1 or more"
     if recompute.startswith(MODULES):
-        modules = recompute.removeprefix(MODULES).split("+")
+        modules = recomputed_modules(recompute)
         if unknown := [name for name in modules if name not in RECOMPUTED_MODULES]:
             misfits["strategy.recompute"] = (
                 f"found '{unknown[0]}' among modules, expected of "

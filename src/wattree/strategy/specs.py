@@ -58,6 +58,13 @@ DISCARDED_OUTPUTS: Mapping[str, tuple[str, ...]] = {
         *("mlp.up", "moe.router", "moe.dispatch", "moe.shared.up"),
     ),
 }
+
+
+def recomputed_modules(kind: str) -> list[str]:
+    """Return the modules that a kind of recomputation names: `modules_moe+layernorm`."""
+    return kind.removeprefix(MODULES).split("+") if kind.startswith(MODULES) else []
+
+
 #: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
 ULYSSES = "ulysses"
 #: Rows of images instead of positions of sequences: edges are exchanged with neighbours.

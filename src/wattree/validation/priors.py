@@ -76,24 +76,32 @@ def _device_priors() -> dict[str, Prior]:
     return found
 
 
+def _attention_priors() -> dict[str, Prior]:
+    """Return what older kernels of attention reach of newer ones."""
+    return _of(
+        {
+            "general.old_attention_rate": (
+                0.58,
+                0.06,
+                "FlashAttention 3 on H100: 1.5 to 2 times as fast as 2 forward, 1.5 to 1.75 "
+                "backward (Shah et al., 2024)",
+            ),
+            "general.triton_attention_rate": (
+                0.65,
+                0.15,
+                "FlashAttention 2 is 1.3 to 2.5 times as fast (Dao, 2023); forward alone is at par "
+                "(github:Dao-AILab/flash-attention, issue 142)",
+            ),
+        }
+    )
+
+
 def _other_priors() -> dict[str, Prior]:
     eager = "eager kernels, each operand moved once or twice, casts in between"
     seen = "order of magnitude; chosen with the rows in view"
     reference = "as the reference family"
     table = {
         "general.block_scaling_rate": (0.93, 0.08, "measured block-scaled products"),
-        "general.old_attention_rate": (
-            0.58,
-            0.06,
-            "FlashAttention 3 on H100: 1.5 to 2 times as fast as 2 forward, 1.5 to 1.75 backward "
-            "(Shah et al., 2024)",
-        ),
-        "general.triton_attention_rate": (
-            0.65,
-            0.15,
-            "FlashAttention 2 is 1.3 to 2.5 times as fast (Dao, 2023); forward alone is at par "
-            "(github:Dao-AILab/flash-attention, issue 142)",
-        ),
         "general.overlap_compute_rate": (0.80, 0.03, "NCCL holds some 20 of 132 SMs"),
         "general.head_misalignment": (6.0, 0.5, seen),
         "general.moe_permute_factor": (
@@ -141,7 +149,7 @@ def _other_priors() -> dict[str, Prior]:
 
 
 #: Constants that `fit` remakes, with their priors.
-FITTED: Mapping[str, Prior] = _device_priors() | _other_priors()
+FITTED: Mapping[str, Prior] = _device_priors() | _attention_priors() | _other_priors()
 
 
 #: Spread of what convolutions reach on matrix or vector units over the tiles that fit DeepBench's

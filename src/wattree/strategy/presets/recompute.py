@@ -22,7 +22,12 @@ from wattree.strategy.parts import (
     layer_patterns,
     operator_patterns,
 )
-from wattree.strategy.specs import DISCARDED_OUTPUTS, MODULES, RECOMPUTED_MODULES
+from wattree.strategy.specs import (
+    DISCARDED_OUTPUTS,
+    MODULES,
+    RECOMPUTED_MODULES,
+    recomputed_modules,
+)
 from wattree.strategy.tree import ActivationStore, MemoryChoice, StrategyTree, TreeNode
 
 _AGAIN = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE))
@@ -75,11 +80,7 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         if kind == "selective_operator":
             nodes |= {f"{layer}.{path}": n for layer in layers for path, n in _counted(model)}
     elif kind.startswith(MODULES):
-        paths = [
-            path
-            for name in kind.removeprefix(MODULES).split("+")
-            for path in RECOMPUTED_MODULES[name]
-        ]
+        paths = [path for name in recomputed_modules(kind) for path in RECOMPUTED_MODULES[name]]
         nodes = {f"{layer}.{path}": _AGAIN for layer in layers for path in paths}
         nodes |= _discarding(kind, layers)
         # What adds the result to the stream is no part of a module.
@@ -136,7 +137,7 @@ def _discarding(kind: str, layers: Sequence[str]) -> dict[str, TreeNode]:
 
     They do not run again, unless they lie in such a module, but what they save is made again.
     """
-    names = kind.removeprefix(MODULES).split("+")
+    names = recomputed_modules(kind)
     within = tuple(f"{path}." for name in names for path in RECOMPUTED_MODULES[name])
     readers = [path for name in names for path in DISCARDED_OUTPUTS.get(name, ())]
     outside = [path for path in readers if not f"{path}.".startswith(within)]
