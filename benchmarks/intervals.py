@@ -4,10 +4,10 @@
 
 DIR holds `throughput_llm.csv`, `throughput_vision_dlrm.csv` and `memory.csv`; without it the
 bundled rows are used. Rows are left out by source, device, scale, model family and at random.
-Runs of published reports are in no fit of constants; they alone tell how far unknown software and
-forms of training without rows are off, and each publisher's are judged by the spreads
-that the others give. `--fit P` writes the calibration with residuals that put 80 % of the rows of
-each class inside.
+Runs of published reports and recipes are in no fit of constants. Reports alone tell how far unknown
+software and forms of training without rows are off; recipes tell more of experts, of which rows are
+few. Those of a publisher or model are judged by the spreads that the others give. `--fit P` writes
+the calibration with residuals that put 80 % of the rows of each class inside.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frame import plain_table, report_parser, show_report
+from benchmarks.recipe_files import FRAMEWORKS, imported, recipes
 from benchmarks.reports import WITHOUT
 from wattree import job_from_mapping
 from wattree.accounts.interval import DEVIATIONS, constants_of
@@ -31,26 +33,36 @@ from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
 from wattree.arrays import Floats
 from wattree.cost import Calibration, load_calibration
+from wattree.errors import WattreeError
 from wattree.files import read_yaml
+from wattree.job import Job
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.left_open import decided
 from wattree.predict.simulate import predicted
 from wattree.trace import Result
 from wattree.units import parse_quantity
 from wattree.validation.calibration_file import write_calibration
-from wattree.validation.coverage import deviation_of, fitted_spreads, with_residuals
+from wattree.validation.coverage import (
+    deviation_of,
+    fitted_spreads,
+    recipes_tell_of,
+    with_residuals,
+)
 from wattree.validation.fitting import fitted_groups, memory_rows
 from wattree.validation.left_out import (
     PUBLISHED,
+    RECIPES,
     UnseenError,
     left_out_errors,
     unseen_error,
 )
 from wattree.validation.memory_coverage import LeftOutMemory, left_out_memory
-from wattree.validation.rows import bundled_rows, read_rows
+from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows
 
 FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv", "memory.csv")
 COMMAND = "python -m benchmarks.intervals DIR --fit"
+#: Relative difference of one measured speed, as tables round it.
+_SAME = 5e-3
 #: What a job says of its software.
 _SOFTWARE = ("software", "traits", "compile")
 #: Runs of published reports that no row file has.
@@ -93,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for fitted in fitted_groups(rows, constants, progress=_progress):
         errors += list(left_out_errors(fitted, _progress))
     measured = memory_rows(rows, constants, progress=_progress)
-    published, unnamed = list(published_errors(constants)), list(unnamed_memory(constants))
+    published = [*published_errors(constants), *recipe_errors(rows, constants)]
+    unnamed = list(unnamed_memory(constants))
     if options.fit is not None:
         constants = with_residuals(
             constants,
@@ -115,24 +128,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def published_errors(constants: Calibration) -> Iterator[UnseenError]:
     """Yield the error of each published training run that has a step time."""
     for report in _trainings("step_time"):
-        setting, result = _predicted(report, constants)
-        device = setting.job.cluster.pools[0].node.device
-        facts = facts_of(setting, device, result.ranks)
-        yield unseen_error(
-            math.log(result.step_time_s / parse_quantity(report["step_time"], "s")),
-            facts,
-            result.interval_parts,
-            constants_of(setting, device),
-            measured_of(constants.residuals, facts.kind),
-            case=(PUBLISHED, _publisher(report["source"])),
-        )
+        job = job_from_mapping(report["job"], source=report["name"])
+        measured_s = parse_quantity(report["step_time"], "s")
+        yield _error(job, measured_s, constants, (PUBLISHED, _publisher(report["source"])))
+
+
+def recipe_errors(rows: Sequence[MeasuredRow], constants: Calibration) -> Iterator[UnseenError]:
+    """Yield the error of each published recipe whose speed is in no row that is fitted."""
+    fitted = [(row.n_accel, row.step_time_s or row.implied_step_time_s) for row in rows if row.core]
+    with tempfile.TemporaryDirectory() as folder:
+        for framework in FRAMEWORKS:
+            for recipe in recipes(framework):
+                try:
+                    found = imported(framework, recipe, Path(folder))
+                except WattreeError:
+                    continue  # `benchmarks.recipes` tells why
+                job = job_from_mapping(found.job, source=found.source)
+                tokens = job.data.global_batch * job.data.sequence_length
+                measured_s = tokens / (recipe["tokens"] * job.cluster.devices)
+                seen = (
+                    devices == job.cluster.devices
+                    and math.isclose(step_s, measured_s, rel_tol=_SAME)
+                    for devices, step_s in fitted
+                    if step_s is not None
+                )
+                if not any(seen):
+                    name = str(recipe.get("recipe", framework))
+                    yield _error(job, measured_s, constants, (RECIPES, name))
+
+
+def _error(
+    job: Job, measured_s: float, constants: Calibration, case: tuple[str, str]
+) -> UnseenError:
+    setting, result = _predicted(job, constants)
+    device = setting.job.cluster.pools[0].node.device
+    facts = facts_of(setting, device, result.ranks)
+    return unseen_error(
+        math.log(result.step_time_s / measured_s),
+        facts,
+        result.interval_parts,
+        constants_of(setting, device),
+        measured_of(constants.residuals, facts.kind),
+        case=case,
+    )
 
 
 def unnamed_memory(constants: Calibration) -> Iterator[LeftOutMemory]:
     """Yield the error of each published peak of memory, as a job says it that names no software."""
     for report in _trainings(*WITHOUT):
         job = {key: value for key, value in report["job"].items() if key not in _SOFTWARE}
-        memory = _predicted({**report, "job": job}, constants)[1].memory
+        memory = _predicted(job_from_mapping(job, source=report["name"]), constants)[1].memory
         others = {each: memory.by_category.get(each, 0.0) for each in WITHOUT["allocated"]}
         tensors = memory.peak_bytes - sum(others.values())
         for kind in WITHOUT.keys() & report.keys():
@@ -155,9 +200,8 @@ def _trainings(*figures: str) -> Iterator[Mapping[str, Any]]:
                 yield report
 
 
-def _predicted(report: Mapping[str, Any], constants: Calibration) -> tuple[Setting, Result]:
-    """Return what the job of a report means, and its result."""
-    job = job_from_mapping(report["job"], source=report["name"])
+def _predicted(job: Job, constants: Calibration) -> tuple[Setting, Result]:
+    """Return what a job means, and its result."""
     setting = decided(setting_of(job, constants))
     return setting, predicted(setting, setting.job.strategy, detail=False).result
 
@@ -171,19 +215,18 @@ def _publisher(source: str) -> str:
 def judged_by_others(
     errors: Sequence[UnseenError], published: Sequence[UnseenError]
 ) -> list[Coverage]:
-    """Return how often intervals hold on published runs, by spreads without their publisher's."""
-    groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    """Return how often intervals hold on published runs, by spreads without their group's."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     of_rows = fitted_spreads(errors)
-    for publisher in sorted({each.group for each in published}):
-        others = [each for each in published if each.group != publisher]
-        spreads = fitted_spreads(others, of_rows)
-        for each in published:
-            if each.group == publisher:
-                for known in ("all", each.known.label):
-                    groups[known].append((each.error, deviation_of(each, spreads)))
-    return [
-        _coverage(PUBLISHED, known, *np.array(pairs).T) for known, pairs in sorted(groups.items())
-    ]
+    alike = [each for each in errors if recipes_tell_of(each.known)]
+    for case in sorted({(each.hold_out, each.group) for each in published}):
+        own = [each for each in published if (each.hold_out, each.group) == case]
+        others = [each for each in published if (each.hold_out, each.group) != case]
+        spreads = fitted_spreads([*alike, *others], of_rows)
+        for each in own:
+            for known in ("all", each.known.label):
+                found[each.hold_out, known].append((each.error, deviation_of(each, spreads)))
+    return [_coverage(*key, *np.array(pairs).T) for key, pairs in sorted(found.items())]
 
 
 def coverages(errors: Iterable[UnseenError], spreads: Mapping[str, float]) -> list[Coverage]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.cost.families import earlier_traits
 from wattree.files import read_yaml
 from wattree.frameworks import import_recipe
 from wattree.frameworks.imports import ImportedRecipe
@@ -39,8 +38,8 @@ def imported(framework: str, row: Mapping[str, Any], folder: Path) -> ImportedRe
     per_node = load_node(row["node"]).devices
     recipe = import_recipe(path, framework, node=row["node"], nodes=row["devices"] // per_node)
     # Files do not say which release they are for.
-    traits = earlier_traits(framework, row.get("date")) | recipe.job.get("traits", {})
-    return replace(recipe, job={**recipe.job, "traits": traits})
+    released = {"released": row["date"]} if "date" in row else {}
+    return replace(recipe, job={**recipe.job, **released})
 
 
 def _torchtitan(row: Mapping[str, Any]) -> dict[str, Any]:

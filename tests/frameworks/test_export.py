@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from wattree import simulate
 from wattree.errors import JobError, WattreeError
-from wattree.frameworks import FRAMEWORKS, export_recipe
+from wattree.frameworks import FRAMEWORKS, export_recipe, import_recipe
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.toml_text import read_toml
@@ -110,6 +111,25 @@ def test_axes_of_the_same_meaning_are_written_alike(tmp_path: Path) -> None:
     found = [read_toml(tmp_path / name / "train.toml")["parallelism"] for name in "abc"]
     assert found[0]["data_parallel_shard_degree"] == 16
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("traits", [{}, {"row_scales": True}])
+def test_scales_of_float8_come_back(traits: dict[str, bool], tmp_path: Path) -> None:
+    """The recipe names them; scales by row take the time of two casts, and of slower kernels."""
+    strategy = {"dp": 16, "sharding": "zero3", "recompute": "full"}
+    made = job(strategy, precision="fp8", traits=traits)
+    export_recipe(made, "torchtitan", tmp_path / "run")
+
+    [file] = (tmp_path / "run").glob("*.toml")
+    found = import_recipe(file, "torchtitan", node="dgx-h100", nodes=2).job
+
+    assert found["precision"] == "fp8"
+    assert found.get("traits", {}).get("row_scales", False) is traits.get("row_scales", False)
+    plain = simulate(job(strategy, precision="fp8", compile=True)).result.step_time_s
+    scaled = simulate(
+        job(strategy, precision="fp8", compile=True, traits=traits)
+    ).result.step_time_s
+    assert scaled / plain == pytest.approx(1.12 if traits else 1.0, abs=0.03)
 
 
 def test_uneven_stages_are_written_layer_by_layer(tmp_path: Path) -> None:

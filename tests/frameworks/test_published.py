@@ -56,7 +56,6 @@ def test_a_recipe_of_no_known_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "key", "value", "note"),
     [
-        ("torchtitan", "float8", "rowwise", "recipe rowwise is taken as one scale per tensor"),
         ("torchtitan", "seq", 262144, "262144 positions instead of the model's 131072"),
         ("megatron-bridge", "release", "26.08", "attention has the rates of 16 bits"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,24 @@ def test_training_and_traits_are_kept() -> None:
     assert job.traits == {"compiled": True, "gradient_bytes": 2.0}
 
 
+def test_a_release_is_what_its_month_had_unless_traits_say_otherwise() -> None:
+    """Months come as text, numbers or dates; what has no earlier traits warns."""
+    for month in ("2024-12", "2024", 2024, date(2024, 12, 1)):
+        job = job_from_mapping(
+            mapping(software="torchtitan", released=month, traits={"early_stop": False})
+        )
+        assert job.traits["attention_kernels"] == "ampere"
+        assert job.traits["early_stop"] is False
+    newest = job_from_mapping(mapping(software="torchtitan", released="2026-01"))
+    assert newest.traits == {}
+    assert newest.warnings == ()
+    [line] = job_from_mapping(mapping(software="maxtext", released="2024-12")).warnings
+    assert line.startswith("released: has no effect")
+    for wrong in ("2024-13", "December", True, 24):
+        [line] = problems(software="torchtitan", released=wrong)
+        assert line.endswith("expected a month such as 2024-12")
+
+
 # ---------------------------------------------------------------- schema
 
 
@@ -246,6 +265,7 @@ def test_the_schema_lists_the_keys_of_a_job() -> None:
         "cluster",
         "strategy",
         "software",
+        "released",
         "traits",
         "compile",
         "collectives",

@@ -57,8 +57,8 @@ def test_all_problems_come_at_once() -> None:
     ) == (
         (
             "unknown key 'modle'; did you mean 'model'? known keys: workload, model, data, "
-            "precision, optimizer, cluster, strategy, software, traits, compile, collectives, "
-            "energy, training, place, neighbours"
+            "precision, optimizer, cluster, strategy, software, released, traits, compile, "
+            "collectives, energy, training, place, neighbours"
         ),
         "model: found 'train.py', expected the function in it, too, such as train.py:build",
         "data.global_batch: is missing, expected a whole number, samples per step over all "

@@ -22,6 +22,7 @@ from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
+from wattree.cost.attention_rates import slower_attention
 from wattree.cost.calibration import BLOCKING_LAUNCH
 from wattree.cost.observations import Observation, remaining_uncertainty
 from wattree.cost.precisions import precision_class
@@ -60,6 +61,9 @@ def constants_of(
     def of_family(item: str) -> FoundConstant | None:
         return calibration.found_for_family(software, item)
 
+    def of_all(item: str) -> FoundConstant | None:
+        return calibration.found(f"general.{item}")
+
     def learned(item: str) -> FoundConstant | None:
         return calibration.found_learned(device, item)
 
@@ -67,16 +71,19 @@ def constants_of(
     math_factor = calibration.math_constants(setting.software)
     by_library = setting.software.library_kernels
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
-    steps = (of_family("written_out"), calibration.found("general.written_out_rate"))
+    steps = (of_family("written_out"), of_all("written_out_rate"))
     loader = setting.job.data.loader
     staged = loader is not None and not loader.pinned
     launch = of_family(setting.software.launch_item)
     if setting.software.launch_blocking:  # waiting for each kernel takes many times its launch
         launch = calibration.found(BLOCKING_LAUNCH)
-    staging = calibration.found("general.staging_bytes_per_s") if staged else None
+    staging = of_all("staging_bytes_per_s") if staged else None
+    slower = slower_attention(device, setting.software)
+    host = setting.software.routing_item
+    routing = (host,) if host and setting.has_experts else ()
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor),
-        names.ATTENTION: (of_device("attention"),),
+        names.ATTENTION: (of_device("attention"), *map(of_all, slower)),
         names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
         names.MEMORY: (
             bandwidth,
@@ -86,7 +93,7 @@ def constants_of(
         names.LINKS: (of_device("bus_efficiency"),),
         names.NETWORK: (learned("network_efficiency"),),
         names.EXPERTS: (learned("moe_exchange_factor"),),
-        names.HOST: (launch,),
+        names.HOST: (launch, *map(of_all, routing)),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family("step_overhead_s"),),
         names.LOADING: (staging,),

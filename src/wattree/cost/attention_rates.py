@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from wattree.cost.calibration import Calibration
 from wattree.cost.software import Software
 from wattree.hardware import Device
@@ -9,12 +11,18 @@ from wattree.hardware import Device
 
 def attention_share(device: Device, software: Software, calibration: Calibration) -> float:
     """Return what attention reaches of the peak, forward, at long sequences."""
-    share = calibration.device(device, "attention")
+    slower = (calibration.general(item) for item in slower_attention(device, software))
+    return calibration.device(device, "attention") * math.prod(slower)
+
+
+def slower_attention(device: Device, software: Software) -> tuple[str, ...]:
+    """Return the general constants by which kernels of software are slower than today's best."""
+    found = []
     if software.attention_kernels != "native" and _has_newer_matrix_units(device):
-        share *= calibration.general("old_attention_rate")
+        found.append("old_attention_rate")
     if software.attention_kernels == "triton":
-        share *= calibration.general("triton_attention_rate")
-    return share
+        found.append("triton_attention_rate")
+    return tuple(found)
 
 
 def _has_newer_matrix_units(device: Device) -> bool:

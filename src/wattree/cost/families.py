@@ -66,7 +66,7 @@ _MEGATRON: dict[str, Any] = {
 }
 
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
-_EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "torchtitan": (
         # Pull request 1033 compiled the loss.
         ("2025-04", {"compiled_loss_bytes": 0.0}),
@@ -283,7 +283,7 @@ def earlier_traits(name: str, date: str | None) -> dict[str, Any]:
         date: As `2024-12`, or a year, which counts as its beginning; None: of today.
     """
     found: dict[str, Any] = {}
-    for since, traits in _EARLIER.get(name, ()):
+    for since, traits in EARLIER.get(name, ()):
         if date is not None and date < since:
             found |= traits
     return found

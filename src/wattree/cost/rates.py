@@ -296,6 +296,8 @@ def _products(
     linear = _product_rate(device, precision, calibration) * math
     if precision is Precision.MXFP8:
         linear *= calibration.general("block_scaling_rate")
+    if precision is Precision.FP8 and software.row_scales:
+        linear *= calibration.general("row_scaling_rate")
     peak = device.matrix_peak_flop_per_s(plain)
     plain_rate = _product_rate(device, plain, calibration) * math
     item = f"matmul.{precision_class(plain)}"  # at most the peak where none were measured
@@ -324,13 +326,12 @@ def _product_rate(device: Device, precision: Precision, calibration: Calibration
 def _experts(device: Device, software: Software, calibration: Calibration) -> dict[str, Any]:
     """Return the fields of `Rates` for mixture-of-experts layers."""
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
-    host = "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
-    # A step that is replayed from one graph has no host in it to wait for sizes.
-    hosted = software.cuda_graphs != "full"
-    waits = hosted and software.moe_dropless and not software.inference_kernels
-    one_by_one = hosted and not (software.fused_grouped_gemm or software.moe_fused_experts)
+    host = software.routing_item
+    one_by_one = software.cuda_graphs != "full" and not (
+        software.fused_grouped_gemm or software.moe_fused_experts
+    )
     return {
-        "moe_host_s": calibration.general(host) if waits else 0.0,
+        "moe_host_s": calibration.general(host) if host else 0.0,
         "expert_launch_s": one_by_one * calibration.family(software.name, software.launch_item),
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
         "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,

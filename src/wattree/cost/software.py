@@ -86,6 +86,8 @@ class Software:
             modeled yet.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast
             (Transformer Engine); otherwise at the width of activations, and are cast again.
+        row_scales: Matmuls in 8 bits have a scale for each row and column of what they multiply, so
+            that each operand is cast for forward and again for backward (torchao's `rowwise`).
         weighs_activations: Weights of routing are multiplied into what experts compute before
             their last product, whose output then need not wait for backward; a bias of that
             product is weighted and added after it, expert by expert, in steps of PyTorch.
@@ -166,6 +168,7 @@ class Software:
     moe_dispatch: str = "alltoall"
     moe_overlap: bool = False
     saves_quantized: bool = False
+    row_scales: bool = False
     weighs_activations: bool = False
     fused_grouped_gemm: bool = True
     moe_fused_experts: bool = False
@@ -224,6 +227,16 @@ class Software:
     def launch_item(self) -> str:
         """Item of the family with the host's time per kernel, by how kernels are counted."""
         return "module_launch_s" if self.runs_steps else "launch_s"
+
+    @property
+    def routing_item(self) -> str | None:
+        """General constant of the host's time at the routing of a layer of experts, if any.
+
+        A step that is replayed from one graph has no host in it to wait for sizes.
+        """
+        if self.cuda_graphs == "full" or self.inference_kernels or not self.moe_dropless:
+            return None
+        return "moe_host_graphed_s" if self.cuda_graphs != "none" else "moe_host_s"
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with some traits replaced.

@@ -152,7 +152,8 @@ def _sections(concrete: ConcreteJob, model: str, flavor: str) -> dict[str, dict[
     if converter := _CONVERTERS.get(job.precision):
         found["model"]["converters"] = [converter]
         if job.precision == "fp8":
-            found[converter] = {"recipe_name": "tensorwise", "filter_fqns": ["output"]}
+            recipe = "rowwise" if job.traits.get("row_scales") else "tensorwise"
+            found[converter] = {"recipe_name": recipe, "filter_fqns": ["output"]}
     return found
 
 

@@ -373,10 +373,12 @@ def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
     for key in ("precompute_float8_dynamic_scale_for_fsdp", "filter_fqns"):
         settings.value(f"quantize.linear.float8.{key}")
     scaling = settings.value("quantize.linear.float8.recipe_name", "tensorwise")
-    if "float8" in named and scaling != "tensorwise":
-        settings.assume(f"float8 recipe {scaling} is taken as one scale per tensor")
+    if "float8" in named and scaling not in {"tensorwise", "rowwise"}:
+        settings.assume(f"float8 recipe {scaling} is taken as rowwise")
     for group in ("quantize.linear.mx", "quantize.grouped_mm"):
         settings.value(group)
+    if "float8" in named and scaling != "tensorwise":
+        return "fp8", traits | {"row_scales": True}  # which gathers no scaled parameters
     if "float8" in named:
         return "fp8", traits | ({"gather_bytes": 1.0} if fp8_gather else {})
     return ("mxfp8" if "mx" in named else param), traits

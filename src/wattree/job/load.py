@@ -7,19 +7,14 @@ needed (`wattree.capture`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wattree.cost import AUTO_SOFTWARE, AUTOCAST, SOFTWARE, Software, software_family
-from wattree.cost.requests import AUTO_COLLECTIVES
-from wattree.errors import UnknownNameError
-from wattree.hardware import Cluster, Precision
+from wattree.hardware import Cluster
 from wattree.job.cluster import cluster_of
 from wattree.job.cluster_schema import ClusterSpec, PlaceSpec
-from wattree.job.collectives import collective_requests
 from wattree.job.energy import EnergyTerms, assumed_terms, energy_terms, under_terms
-from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource, WorkloadKind
 from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.meshes import mesh_devices
@@ -32,24 +27,16 @@ from wattree.job.neighbours import (
     refuse_auto,
 )
 from wattree.job.offers import Offer, foreign_device, lacking
-from wattree.job.optimizers import OPTIMIZERS
 from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, seen
 from wattree.job.schema import DataSpec, JobFile, LoaderSpec
+from wattree.job.software import software_of
 from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
 from wattree.job.usual import left_open
 from wattree.job.workload import check_lengths, check_strategy, workload_of
 from wattree.kinds import read_kind, wrong_kind
 from wattree.strategy import AXES, Strategy, StrategyOptions
-
-#: No habit of a software counts more bytes per element or logit than this.
-MOST_BYTES = 1e6
-_EXPECTED = {
-    "bool": "true or false",
-    "float": f"a number from 0 to {MOST_BYTES:,.0f}",
-    "str": "a name",
-}
 
 
 def load_job(path: Path | str) -> Job:
@@ -111,7 +98,7 @@ def _job(
     strategy, named = _strategy(chosen, cluster, place, folder, problems)
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data, workload)
-    defaults = _software_defaults(mapping, strategy, cluster, problems=problems)
+    defaults = software_of(mapping, strategy, cluster, problems=problems)
     left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
     software = mapping.get("software")
     _warn_of_software(lacking(strategy, software, left, data), software, cluster, problems)
@@ -165,39 +152,6 @@ def _under_terms(job: Job, terms: EnergyTerms, section: object) -> Job:
     assumed = () if section is None else assumed_terms(section, cluster, terms)
     devices = None if job.devices == whole else job.devices
     return replace(job, cluster=cluster, terms=terms, assumed=assumed, devices=devices)
-
-
-def _software_defaults(
-    mapping: Mapping[Any, Any],
-    strategy: Strategy | StrategyOptions | str | None,
-    cluster: Cluster | None,
-    *,
-    problems: Problems,
-) -> dict[str, Any]:
-    """Return the number formats, optimizer and software of a job."""
-    found: dict[str, Any] = {
-        key: _choice(mapping.get(key, default), key, known, problems=problems)
-        for key, default, known in (
-            ("precision", "bf16", (*(precision.value for precision in Precision), AUTOCAST)),
-            ("optimizer", "adamw", OPTIMIZERS),
-            ("software", AUTO_SOFTWARE, (AUTO_SOFTWARE, *SOFTWARE)),
-        )
-    }
-    found["collectives"] = collective_requests(
-        mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
-    )
-    traits = found["traits"] = _traits(mapping.get("traits", {}), problems=problems)
-    _compile(mapping.get("compile"), traits, problems=problems)
-    is_known = found["software"] in {AUTO_SOFTWARE, *SOFTWARE}
-    if isinstance(strategy, Strategy | StrategyOptions) and is_known:
-        family = software_family(found["software"])
-        warn_of_idle_capacity(
-            strategy.expert_load,
-            software=family.name,
-            dropless=traits.get("moe_dropless", family.moe_dropless),
-            problems=problems,
-        )
-    return found
 
 
 def _cluster_and_place(
@@ -351,47 +305,3 @@ def _data(
         source=sample_source(spec, folder=folder, problems=problems),
         generate_length=(spec.generate_length or 0) if generates else 0,
     )
-
-
-def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Problems) -> str:
-    if not isinstance(value, str):
-        problems.add(place, f"{seen(value)}, expected one of {', '.join(known)}")
-    elif value not in known:
-        with problems.at(place):
-            raise UnknownNameError(kind=place, name=value, known=known)
-    return str(value)
-
-
-def _compile(value: object, traits: dict[str, Any], *, problems: Problems) -> None:
-    """Enter the key `compile` among the traits, where it is called `compiled`."""
-    if value is None:
-        return
-    if not isinstance(value, bool):
-        problems.add("compile", f"{seen(value)}, expected {_EXPECTED['bool']}")
-    elif traits.setdefault("compiled", value) is not value:
-        problems.add("compile", f"{seen(value)}, but traits.compiled differs; give one")
-
-
-def _traits(value: object, *, problems: Problems) -> dict[str, Any]:
-    """Return the traits, each of the type that the software family's own has."""
-    if not isinstance(value, Mapping):
-        problems.add("traits", f"{seen(value)}, expected a mapping of trait to value")
-        return {}
-    defaults = {f.name: f.default for f in fields(Software) if f.name not in {"name", "title"}}
-    traits = {}
-    problems.unknown_keys(value, defaults, "traits")
-    for name, default in defaults.items():
-        if name in value and _is_like(value[name], default):
-            traits[name] = float(value[name]) if isinstance(default, float) else value[name]
-        elif name in value:
-            expected = _EXPECTED[type(default).__name__]
-            problems.add(f"traits.{name}", f"{seen(value[name])}, expected {expected}")
-    return traits
-
-
-def _is_like(value: object, default: object) -> bool:
-    if isinstance(default, float):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return 0 <= value <= MOST_BYTES
-    return type(value) is type(default)

@@ -305,6 +305,10 @@ class JobFile(Section):
         "auto", description="'auto', the name of a preset, a preset with its degrees, or a tree"
     )
     software: str = Field("auto", description="a software family such as megatron-core, or auto")
+    released: str | int | None = Field(
+        None,
+        description="the month of the software's release, such as 2024-12; the newest if not",
+    )
     traits: dict[str, Any] = Field(
         default_factory=dict, description="defaults of the software to replace, by trait name"
     )

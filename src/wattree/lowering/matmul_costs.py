@@ -55,7 +55,7 @@ def matmul_costs(
     shape = m, n, k, groups
     time_s = _product_s(instruction, shape, traffic, rates, software, quantized=quantized)
     if quantized and not few:
-        casts = _casts(instruction.phase, m, n, k, groups)
+        casts = _casts(instruction.phase, m, n, k, groups) * (2.0 if software.row_scales else 1.0)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
     if instruction.in_turn is not None and rates.start_s is None:

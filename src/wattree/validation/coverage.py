@@ -19,7 +19,7 @@ from wattree.accounts.interval import DEVIATIONS, PROBABILITY
 from wattree.accounts.known import GENERIC, LEVELS, SOFTWARE, EvidenceClass, group_of, level_name
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
-from wattree.validation.left_out import PUBLISHED, LeftOutError, UnseenError, measured_by
+from wattree.validation.left_out import PUBLISHED, RECIPES, LeftOutError, UnseenError, measured_by
 from wattree.validation.memory_fit import MemoryRow
 from wattree.validation.rows import choice_of
 
@@ -32,6 +32,10 @@ _LEAST_ROWS = 8
 _TIME = "step_time_s"
 #: Classes that no row is of.
 _BY_PUBLISHED = (".form.new", f".software.{GENERIC}")
+#: Those of models with experts, of which rows are few, and of three models.
+_BY_RECIPES = (".kind.experts", ".experts.model.new")
+#: Hold-outs of runs that no fit has → the classes that they tell of.
+_UNSEEN = {PUBLISHED: _BY_PUBLISHED, RECIPES: _BY_RECIPES}
 
 
 def deviation_of(each: UnseenError, spreads: Mapping[str, float]) -> float:
@@ -75,14 +79,20 @@ def _members(errors: Sequence[UnseenError]) -> dict[str, list[int]]:
 
     Jobs like measured ones say what is left of each kind of model; the others, what is added by the
     first of what is not measured: form, software, device, size, model. Published runs tell only of
-    the first two, of which rows cannot: these are of few forms, and of known software.
+    the first two, of which rows cannot (these are of few forms, and of known software), and recipes
+    of models with experts.
     """
     found: dict[str, list[int]] = defaultdict(list)
     for i, each in enumerate(errors):
         name = _class_of(each.known)
-        if each.hold_out != PUBLISHED or name.endswith(_BY_PUBLISHED):
+        if each.hold_out not in _UNSEEN or name.endswith(_UNSEEN[each.hold_out]):
             found[name].append(i)
     return {name: rows for name, rows in found.items() if len(rows) >= _LEAST_ROWS}
+
+
+def recipes_tell_of(known: EvidenceClass) -> bool:
+    """Return whether published recipes are among what the spread of a class is fitted to."""
+    return _class_of(known).endswith(_BY_RECIPES)
 
 
 def _class_of(known: EvidenceClass) -> str:
@@ -214,7 +224,7 @@ def with_residuals(
         calibration: That the rows were left out of.
         errors: Of step times.
         memory: Software and rows of memory; none leaves theirs as they were.
-        published: Errors of published runs.
+        published: Errors of published runs and recipes.
         unnamed: Errors of their peaks of memory, if their software were not known.
         command: That remakes them.
     """

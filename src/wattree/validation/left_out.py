@@ -17,6 +17,8 @@ from wattree.validation.hold_outs import calibration_without, hold_outs
 
 #: Hold-out of runs that no fit has: those of published reports, by who published them.
 PUBLISHED = "published"
+#: The same of recipes with published speeds, by model.
+RECIPES = "recipes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,8 @@ class UnseenError:
     """Error of the prediction of a run that the fit did not see.
 
     Attributes:
-        hold_out: Kind of hold-out, as `hold_outs` names them, or `PUBLISHED`.
+        hold_out: Kind of hold-out, as `hold_outs` names them, `PUBLISHED` or
+            `RECIPES`.
         group: Which one of the kind.
         error: Logarithm of predicted over measured step time.
         parts: What the interval of the prediction rests on, without residuals and levels.

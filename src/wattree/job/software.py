@@ -1,0 +1,122 @@
+"""Keys of a job file that say what runs it: number formats, optimizer, software and its traits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from wattree.cost import AUTO_SOFTWARE, AUTOCAST, SOFTWARE, Software, software_family
+from wattree.cost.families import EARLIER, earlier_traits
+from wattree.cost.requests import AUTO_COLLECTIVES
+from wattree.errors import UnknownNameError
+from wattree.hardware import Cluster, Precision
+from wattree.job.collectives import collective_requests
+from wattree.job.idle import warn_of_idle_capacity
+from wattree.job.optimizers import OPTIMIZERS
+from wattree.job.problems import Problems, seen
+from wattree.strategy import Strategy, StrategyOptions
+
+#: No habit of a software counts more bytes per element or logit than this.
+MOST_BYTES = 1e6
+_EXPECTED = {
+    "bool": "true or false",
+    "float": f"a number from 0 to {MOST_BYTES:,.0f}",
+    "str": "a name",
+}
+
+
+def software_of(
+    mapping: Mapping[Any, Any],
+    strategy: Strategy | StrategyOptions | str | None,
+    cluster: Cluster | None,
+    *,
+    problems: Problems,
+) -> dict[str, Any]:
+    """Return the number formats, optimizer and software of a job."""
+    found: dict[str, Any] = {
+        key: _choice(mapping.get(key, default), key, known, problems=problems)
+        for key, default, known in (
+            ("precision", "bf16", (*(precision.value for precision in Precision), AUTOCAST)),
+            ("optimizer", "adamw", OPTIMIZERS),
+            ("software", AUTO_SOFTWARE, (AUTO_SOFTWARE, *SOFTWARE)),
+        )
+    }
+    found["collectives"] = collective_requests(
+        mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
+    )
+    traits = found["traits"] = _traits(mapping.get("traits", {}), problems=problems)
+    _compile(mapping.get("compile"), traits, problems=problems)
+    _released(mapping.get("released"), found["software"], traits, problems=problems)
+    is_known = found["software"] in {AUTO_SOFTWARE, *SOFTWARE}
+    if isinstance(strategy, Strategy | StrategyOptions) and is_known:
+        family = software_family(found["software"])
+        warn_of_idle_capacity(
+            strategy.expert_load,
+            software=family.name,
+            dropless=traits.get("moe_dropless", family.moe_dropless),
+            problems=problems,
+        )
+    return found
+
+
+def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Problems) -> str:
+    if not isinstance(value, str):
+        problems.add(place, f"{seen(value)}, expected one of {', '.join(known)}")
+    elif value not in known:
+        with problems.at(place):
+            raise UnknownNameError(kind=place, name=value, known=known)
+    return str(value)
+
+
+def _compile(value: object, traits: dict[str, Any], *, problems: Problems) -> None:
+    """Enter the key `compile` among the traits, where it is called `compiled`."""
+    if value is None:
+        return
+    if not isinstance(value, bool):
+        problems.add("compile", f"{seen(value)}, expected {_EXPECTED['bool']}")
+    elif traits.setdefault("compiled", value) is not value:
+        problems.add("compile", f"{seen(value)}, but traits.compiled differs; give one")
+
+
+def _released(value: object, software: str, traits: dict[str, Any], *, problems: Problems) -> None:
+    """Enter the traits that a release of that month lacks; those that are stated count first."""
+    if value is None:
+        return
+    month = re.fullmatch(r"\d{4}(-(0[1-9]|1[0-2])(-\d\d)?)?", str(value))
+    if month is None or isinstance(value, bool):
+        problems.add("released", f"{seen(value)}, expected a month such as 2024-12")
+    elif software not in EARLIER:
+        problems.warn(
+            "released",
+            f"has no effect: earlier releases of '{software}' are not known to differ; those of "
+            f"{', '.join(EARLIER)} are",
+        )
+    else:
+        traits |= earlier_traits(software, month[0]) | traits
+
+
+def _traits(value: object, *, problems: Problems) -> dict[str, Any]:
+    """Return the traits, each of the type that the software family's own has."""
+    if not isinstance(value, Mapping):
+        problems.add("traits", f"{seen(value)}, expected a mapping of trait to value")
+        return {}
+    defaults = {f.name: f.default for f in fields(Software) if f.name not in {"name", "title"}}
+    traits = {}
+    problems.unknown_keys(value, defaults, "traits")
+    for name, default in defaults.items():
+        if name in value and _is_like(value[name], default):
+            traits[name] = float(value[name]) if isinstance(default, float) else value[name]
+        elif name in value:
+            expected = _EXPECTED[type(default).__name__]
+            problems.add(f"traits.{name}", f"{seen(value[name])}, expected {expected}")
+    return traits
+
+
+def _is_like(value: object, default: object) -> bool:
+    if isinstance(default, float):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return 0 <= value <= MOST_BYTES
+    return type(value) is type(default)
