@@ -110,6 +110,8 @@ def test_several_bad_values_are_listed_together() -> None:
         ("qwen2_moe", "shared_expert_intermediate_size"),
         ("deepseek_v3", "kv_lora_rank"),
         ("deepseek_v3", "first_k_dense_replace"),
+        ("glm4_moe", "n_shared_experts"),
+        ("llama4_text", "intermediate_size_mlp"),
     ],
 )
 def test_a_missing_size_is_never_guessed(model_type: str, key: str) -> None:

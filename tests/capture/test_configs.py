@@ -187,5 +187,5 @@ def test_an_image_model_is_sent_to_module_capture() -> None:
     assert message.startswith(
         "a/config.json: model_type 'vit' is not read from its configuration, since it is no plain "
         "language transformer; such a model is captured, which needs the extra 'hf' (load_model "
-        "does it). Read from config.json: bart, bert, bloom,"
+        "does it). Read from config.json: apertus, bart,"
     )

@@ -57,6 +57,13 @@ def _gelu() -> tuple[Callable[..., Any], list[Any], float]:
     return ACT2FN["gelu_new"], [rows], 2.0 * rows.numel()
 
 
+def _xielu() -> tuple[Callable[..., Any], list[Any], float]:
+    from transformers.activations import ACT2FN
+
+    rows = torch.randn(_ROWS, 4096, dtype=torch.bfloat16)
+    return ACT2FN["xielu"].to(torch.bfloat16), [rows], 2.0 * rows.numel()
+
+
 def _of_library(path: str, name: str) -> Callable[[], tuple[Callable[..., Any], list[Any], float]]:
     def made() -> tuple[Callable[..., Any], list[Any], float]:
         module = importlib.import_module(f"transformers.models.{path}")
@@ -78,6 +85,7 @@ def _of_library(path: str, name: str) -> Callable[[], tuple[Callable[..., Any], 
         ("silu_gate", _gate),
         ("gelu_new", _gelu),
         ("gelu_new_gate", _gated_gelu),
+        ("xielu", _xielu),
     ],
 )
 def test_steps_are_those_of_the_modules(

@@ -66,7 +66,7 @@ def test_both_roads_take_as_long_and_hold_as_much(software: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "batch", "length"),
-    [("gpt2", 16, 1024), ("qwen3-0.6b", 8, 1024), ("bert-large", 32, 512)],
+    [("gpt2", 16, 1024), ("qwen3-0.6b", 8, 1024), ("bert-large", 32, 512), ("smollm3-3b", 8, 1024)],
 )
 def test_so_do_other_types(name: str, batch: int, length: int) -> None:
     """With a GELU that is written out, norms of queries and keys, and a loss of two heads."""

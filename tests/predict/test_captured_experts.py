@@ -34,6 +34,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 1024,
         "num_local_experts": 16, "num_experts_per_tok": 4, "architectures": ["GptOssForCausalLM"],
     },
+    "ernie4_5_moe": {
+        "model_type": "ernie4_5_moe", "hidden_size": 1024, "num_hidden_layers": 4,
+        "vocab_size": 8192, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "intermediate_size": 2048, "moe_intermediate_size": 1024, "moe_num_experts": 16, "moe_k": 4,
+        "architectures": ["Ernie4_5_MoeForCausalLM"],
+    },
 }  # fmt: skip
 SPREAD: tuple[dict[str, Any], ...] = (
     {"sharding": "zero3"},

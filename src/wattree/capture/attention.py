@@ -55,10 +55,10 @@ def self_attention(
         )
     ]
     q, kv = "q", "kv"
-    if shape.qk_norm != "none":
+    if shape.qk_norm != "none" and (kind.rotary or shape.qk_norm != "plain"):
         operators += _qk_norms(shape, sizes, seq=seq)
         q, kv = "q_normed", "kv_normed"
-    if shape.positions == "rotary":
+    if shape.positions == "rotary" and kind.rotary:
         function = f"rotary{'_scaled' * shape.scaled_rotary}"
         function += "_concatenated" * shape.concatenated_rotary
         operators.append(_rotary(sizes, function, q=q, kv=kv, seq=seq))
@@ -235,7 +235,7 @@ def _qk_norms(
     shape: TransformerShape, sizes: AttentionSizes, *, seq: IterationDim
 ) -> list[Operator]:
     """Return the norms of queries and keys, over each head or over all heads together."""
-    per_head = shape.qk_norm == "head"
+    per_head = shape.qk_norm != "width"
     k_width = sizes.kv_heads * sizes.head_dim
     return [
         _head_norm(
@@ -275,7 +275,7 @@ def _head_norm(
     share_in: float,
     share_out: float,
 ) -> Operator:
-    per_head = shape.qk_norm == "head"
+    per_head = shape.qk_norm != "width"
     role = DimRole.SPLITTABLE if per_head else DimRole.OPAQUE
     dims = ("batch", "seq", "heads")
     values = ("weight", "bias") if shape.qk_norm_bias else ("weight",)
@@ -290,7 +290,7 @@ def _head_norm(
             Parameter(
                 name=f"{path}.{value}", dims=() if per_head else ("heads",), elements=elements
             )
-            for value in values
+            for value in (() if shape.qk_norm == "plain" else values)
         ),
         saved=(reads,),
         kernels=6 if shape.norm == "rms" else 1,

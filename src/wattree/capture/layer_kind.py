@@ -17,6 +17,7 @@ class LayerKind:
         side: `""` for a single stack, else `encoder` or `decoder`.
         moe: Its feed-forward part is a mixture of experts.
         window: Sliding window in tokens, None for full attention.
+        rotary: Its queries and keys are rotated, if those of the model are.
         input_norm: It normalizes its input (ModernBERT's first layer does not).
         relative_bias: It owns the table of relative position biases (first layer of T5 stacks).
         mixer: Its one branch, of `MIXERS`; `""`: attention and a feed-forward part.
@@ -25,6 +26,7 @@ class LayerKind:
     side: str = ""
     moe: bool = False
     window: int | None = None
+    rotary: bool = True
     input_norm: bool = True
     relative_bias: bool = False
     mixer: str = ""
@@ -35,6 +37,7 @@ class LayerKind:
         words = [
             "first" if self.relative_bias or not self.input_norm else "",
             "window" if self.window is not None else "",
+            "" if self.rotary else "no_rope",
             self.mixer or ("moe" if self.moe else ""),
             self.side,
             "layer",

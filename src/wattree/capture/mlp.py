@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattree.capture.parts import ExpertGroup, features, linear
-from wattree.graph import IterationDim, Operand, Operator, OperatorKind
+from wattree.graph import IterationDim, Operand, Operator, OperatorKind, Parameter
 
 
 def feed_forward(
@@ -76,6 +76,10 @@ def _activation(
         dims=(*lead, features("ffn", ffn)),
         inputs=(Operand(tensor=reads, dims=dims, fraction=2.0 if gated else 1.0),),
         outputs=(Operand(tensor=path, dims=dims),),
+        # Of both sides of xIELU, in each layer.
+        parameters=(
+            (Parameter(name=f"{path}.alphas", dims=(), elements=2),) if function == "xielu" else ()
+        ),
         saved=(path,) if saves_output else (reads,),
         kernels=2 if gated else 1,
     )

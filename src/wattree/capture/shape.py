@@ -28,8 +28,9 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     # (`usual`); in fp32 to the end (Gemma, OLMo 2); and so, mean and variance step by step (Cohere)
     "norm_steps": ("usual", "fp32", "fp32_steps"),
     "positions": ("rotary", "learned", "alibi", "relative", "none"),
-    # head: one weight per head feature, shared by heads; width: one per feature of all heads
-    "qk_norm": ("none", "head", "width"),
+    # head: one weight per head feature, shared by heads; width: one per feature of all heads;
+    # plain: of each rotated head, without weights (Llama 4)
+    "qk_norm": ("none", "head", "width", "plain"),
     # language_model: logits over the vocabulary; masked_lm: transform, norm, logits;
     # discriminator: transform and one logit per token; pooler: dense on the first token;
     # none: hidden states are the output
@@ -44,9 +45,8 @@ class TransformerShape:
     Attributes:
         layers: Layers of the (decoder) stack.
         hidden: Width of the hidden state.
-        heads: Query heads.
-        vocab: Rows of the token table that are used.
-        kv_heads: Key/value heads; 0: as many as `heads`.
+        vocab, padded_vocab: Rows of the token table that are used; all of them (0: as many).
+        heads, kv_heads: Query heads; key/value heads (0: as many).
         head_dim: Features per query/key head; 0: `hidden / heads`.
         ffn: Width of the feed-forward part; 0: four times `hidden`.
         gated: The feed-forward part multiplies an activated gate with an up projection.
@@ -62,13 +62,13 @@ class TransformerShape:
         scaled_rotary: They also scale queries and keys, as YaRN's do.
         qkv_bias, attention_out_bias, mlp_bias, head_bias: Linear layers that have a bias.
         positions: See `CHOICES`.
+        no_rope_layers: Layers (by index) without rotations (NoPE); None: none.
         max_positions: Longest sequence; 0: unlimited.
         position_rows: Rows of a learned position table; 0: `max_positions`.
-        padded_vocab: Rows that the token table really has; 0: `vocab`.
         tied_embedding: The output projection is the token table.
         decoder_table: The decoder has a token table of its own (BART, if nothing is tied).
-        unread_parameters: Parameters that the reference class holds and no operator reads: a
-            second bias of an untied BERT head, the shared table of an untied BART.
+        unread_parameters: Parameters that the reference class holds and no operator reads, such as
+            the shared table of an untied BART.
         token_types: Rows of a token-type table (BERT).
         embedding_norm: The embedding is normalized.
         embedding_width: Width of the token table; 0: `hidden`. If it differs, the embedding is
@@ -77,18 +77,15 @@ class TransformerShape:
             has `hidden` columns (OPT), instead of before.
         dropout, attention_dropout, embedding_dropout: Probabilities.
         causal: Later positions are hidden from earlier ones.
-        window: Sliding window in tokens, 0 for none.
-        window_layers: Layers (by index) that use it; None: all.
-        qk_norm: See `CHOICES`.
-        qk_norm_bias: These norms have a bias too (Phi).
+        window, window_layers: Sliding window in tokens (0: none); layers that use it (None: all).
+        qk_norm, qk_norm_bias: See `CHOICES`; these norms have a bias too (Phi).
         attention_sinks: One learned logit per head joins the softmax (gpt-oss).
-        q_lora_rank: Rank of the compressed queries; 0: not compressed.
-        kv_lora_rank: Rank of the compressed keys and values; 0: no latent attention.
+        q_lora_rank, kv_lora_rank: Ranks of the compressed queries, and of keys and values (latent
+            attention); 0: not compressed.
         qk_nope_head_dim, qk_rope_head_dim, v_head_dim: Head sizes of latent attention.
-        experts: Routed experts of a mixture layer; 0: no mixture.
-        top_k: Experts that each token visits.
-        expert_ffn: Width of one expert; 0: `ffn`.
-        shared_ffn: Width of the experts that every token visits, all together; 0: none.
+        experts, top_k: Routed experts of a mixture layer (0: no mixture); those of each token.
+        expert_ffn, shared_ffn: Width of one expert (0: `ffn`); of those that every token visits,
+            all together (0: none).
         shared_gate: A sigmoid gate scales the shared experts (Qwen2-MoE).
         expert_bias, router_bias: Biases of experts and router.
         expert_latent: Width of what routed experts read and write, projected from the hidden state
@@ -102,8 +99,8 @@ class TransformerShape:
         prediction_pattern: The layers of such a module, in the letters of `pattern`.
         mamba_heads, mamba_head_dim, mamba_groups: Heads of Mamba-2, their features, and the groups
             of heads that share input and output projections.
-        mamba_state: Size of its state for each feature.
-        mamba_conv, mamba_chunk: Tokens of its convolution, and of a chunk of its scan.
+        mamba_state, mamba_conv, mamba_chunk: Size of its state for each feature; tokens of its
+            convolution, and of a chunk of its scan.
         encoder_layers: Layers of an encoder whose output the stack attends to; 0: none.
         encoder_ffn, encoder_heads: Where the encoder differs; 0: the same.
         relative_buckets: Rows of the table of relative position biases.
@@ -116,8 +113,7 @@ class TransformerShape:
         next_sentence: A pooler and a two-way classifier join the head (BERT pre-training).
         transform_bias: The transform of a masked-LM head has a bias.
         decoder_sequence_ratio: Length of the decoder's sequence over the encoder's.
-        name, architecture: For people.
-        sources: Where the numbers come from.
+        name, architecture, sources: For people; where the numbers come from.
     """
 
     layers: int
@@ -144,6 +140,7 @@ class TransformerShape:
     mlp_bias: bool = False
     head_bias: bool = False
     positions: str = "rotary"
+    no_rope_layers: tuple[int, ...] | None = None
     max_positions: int = 0
     position_rows: int = 0
     padded_vocab: int = 0
@@ -286,6 +283,7 @@ class TransformerShape:
             side="decoder" if self.encoder_layers else "",
             moe=bool(self.experts) and mixed,
             window=self.window if self.window and windowed else None,
+            rotary=index not in (self.no_rope_layers or ()),
             input_norm=index > 0 or self.first_layer_norm,
             relative_bias=self.positions == "relative" and index == 0,
         )
@@ -360,7 +358,9 @@ def _fit_problems(shape: TransformerShape) -> list[str]:
 
 
 #: Fields of layers with attention and a feed-forward part.
-_OF_BOTH_BRANCHES: Final = ("window", "window_layers", "moe_layers", "parallel", "encoder_layers")
+_OF_BOTH_BRANCHES: Final = (
+    *("window", "window_layers", "no_rope_layers", "moe_layers", "parallel", "encoder_layers"),
+)
 
 
 def _pattern_problems(shape: TransformerShape) -> list[str]:

@@ -64,6 +64,13 @@ _STEPS: Mapping[str, Steps] = {
         backward_kernels=13,
         under_autocast=1.75,
     ),
+    "xielu": Steps(
+        forward_bytes=29.0,
+        backward_bytes=60.0,
+        forward_kernels=15,
+        backward_kernels=29,
+        under_autocast=1.76,
+    ),
     "gelu_new": Steps(
         forward_bytes=18.0,
         backward_bytes=28.0,

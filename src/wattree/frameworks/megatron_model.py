@@ -72,7 +72,8 @@ def model_arguments(shape: TransformerShape) -> dict[str, Any]:
         "disable_bias_linear": not has_all,
         "add_qkv_bias": shape.qkv_bias and not has_all,
         # Compressed queries and keys always have their norms here.
-        "qk_layernorm": shape.qk_norm != "none" or bool(shape.kv_lora_rank),
+        "qk_layernorm": shape.qk_norm in ("head", "width") or bool(shape.kv_lora_rank),
+        "qk_l2_norm": shape.qk_norm == "plain",
         "attention_dropout": shape.attention_dropout,
         "hidden_dropout": shape.dropout,
         "vocab_size": shape.padded_vocab,
@@ -100,6 +101,8 @@ def _window_arguments(shape: TransformerShape) -> dict[str, Any]:
         found["window_size"] = f"{shape.window - 1},0"
         if shape.window_layers is not None:
             found["window_attn_skip_freq"] = _pattern(shape.window_layers, shape.layers)
+    if shape.no_rope_layers:
+        found["no_rope_freq"] = _pattern(shape.no_rope_layers, shape.layers)
     if shape.attention_sinks:
         found["softmax_type"] = "learnable"
     return found
@@ -189,7 +192,7 @@ def _details(settings: Settings, sequence: int) -> dict[str, Any]:
         "qkv_bias": has_bias or settings.flag("add_qkv_bias"),
         "attention_out_bias": has_bias,
         "mlp_bias": has_bias,
-        "qk_norm": "head" if settings.flag("qk_layernorm") and not is_latent else "none",
+        "qk_norm": _qk_norm(settings, is_latent=is_latent),
         "dropout": dropout,
         "embedding_dropout": dropout,
         "embedding_norm": settings.flag("embed_layernorm"),  # of Megatron-DeepSpeed
@@ -199,6 +202,13 @@ def _details(settings: Settings, sequence: int) -> dict[str, Any]:
     if positions == "learned":
         found["max_positions"] = longest
     return found
+
+
+def _qk_norm(settings: Settings, *, is_latent: bool) -> str:
+    has_weights, has_none = (settings.flag(name) for name in ("qk_layernorm", "qk_l2_norm"))
+    if is_latent:
+        return "none"
+    return "plain" if has_none else "head" if has_weights else "none"
 
 
 def _vocabulary(settings: Settings) -> dict[str, int]:
@@ -231,13 +241,19 @@ def _expert_block(settings: Settings, layers: int) -> dict[str, Any]:
 
 
 def _window_block(settings: Settings, layers: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    plain = _layers_of(
+        settings, "no_rope_freq", layers, every=lambda layer, n: (layer + 1) % n == 0
+    )
+    if plain:
+        found["no_rope_layers"] = plain
     if "window_size" not in settings:
-        return {}
+        return found
     ahead = re.match(r"\W*(\d+)", str(settings.value("window_size")))
     if ahead is None:
         settings.problem("window_size", "expected two whole numbers")
         return {}
-    found: dict[str, Any] = {"window": int(ahead[1]) + 1}
+    found["window"] = int(ahead[1]) + 1
     chosen = _layers_of(
         settings, "window_attn_skip_freq", layers, every=lambda layer, n: (layer + 1) % n != 0
     )

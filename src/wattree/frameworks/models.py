@@ -99,8 +99,8 @@ def resized(model: str | Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[st
     shape = shape_of(model)
     if shape is None:
         return None
-    lists = {"moe_layers": shape.moe_layers, "window_layers": shape.window_layers}
-    chosen = {name: layers for name, layers in lists.items() if layers is not None}
+    names = ("moe_layers", "window_layers", "no_rope_layers")
+    chosen = {name: kept for name in names if (kept := getattr(shape, name)) is not None}
     layers = sizes.get("layers", shape.layers)
     if chosen and layers > shape.layers:
         return None

@@ -99,24 +99,53 @@ def heads(
     return {"heads": query, "kv_heads": kv, "head_dim": head_dim}
 
 
-def sliding_window(reader: ConfigReader, *, default: int) -> int:
+def sliding_window(reader: ConfigReader, *, default: int, key: str = "sliding_window") -> int:
     """Return the window in tokens, 0 for none: a null means none, a missing key the default."""
-    return reader.count(
-        "sliding_window", default=0 if reader.mentions("sliding_window") else default
-    )
+    return reader.count(key, default=0 if reader.mentions(key) else default)
 
 
-def sliding_layers(reader: ConfigReader, layers: int) -> tuple[int, ...] | None:
+def sliding_layers(
+    reader: ConfigReader, layers: int, *, sliding: str = "sliding_attention"
+) -> tuple[int, ...] | None:
     """Return the layers that `layer_types` marks as sliding, None if the file has no such key."""
     kinds = reader.sequence("layer_types")
     if kinds is None:
         return None
     if len(kinds) != layers:
         reader.fault("layer_types", f"{len(kinds)} entries", f"{layers}, one for each layer")
-    unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
+    unknown = [kind for kind in kinds if kind not in (sliding, "full_attention")]
     if unknown:
-        reader.fault("layer_types", unknown[0], "sliding_attention or full_attention")
-    return tuple(index for index, kind in enumerate(kinds) if kind == "sliding_attention")
+        reader.fault("layer_types", unknown[0], f"{sliding} or full_attention")
+    return tuple(index for index, kind in enumerate(kinds) if kind == sliding)
+
+
+def no_rope_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
+    """Return the layers without rotations: zeros of `no_rope_layers`, or one in so many layers."""
+    rotated = reader.indices("no_rope_layers")
+    if not rotated:
+        return every_nth(layers, reader.count("no_rope_layer_interval", default=4))
+    if len(rotated) < layers:
+        reader.fault("no_rope_layers", f"{len(rotated)} entries", f"{layers}, one for each layer")
+    return tuple(index for index, is_rotated in enumerate(rotated[:layers]) if not is_rotated)
+
+
+def every_nth(layers: int, n: int, first: int = 0) -> tuple[int, ...]:
+    """Return the `n`-th of each `n` layers, from layer `first`."""
+    return tuple(index for index in range(first, layers) if (index + 1) % n == 0)
+
+
+def routed_experts(reader: ConfigReader, layers: int) -> dict[str, Any]:
+    """Return the mixtures of DeepSeek and what follows it: shared experts, dense first layers."""
+    expert_ffn = reader.count("moe_intermediate_size")
+    dense = reader.count("first_k_dense_replace", least=0)
+    freq = reader.count("moe_layer_freq", default=1)
+    return {
+        "experts": reader.count("n_routed_experts"),
+        "top_k": reader.count("num_experts_per_tok"),
+        "expert_ffn": expert_ffn,
+        "shared_ffn": expert_ffn * reader.count("n_shared_experts", least=0),
+        "moe_layers": tuple(i for i in range(dense, layers) if i % freq == 0),
+    }
 
 
 def scaled_rotations(reader: ConfigReader, *, factor: float = 1.0) -> bool:

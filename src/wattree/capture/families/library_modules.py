@@ -34,12 +34,15 @@ LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
     "gemma": _WIDE_NORMS,
     "gemma2": {**_WIDE_NORMS, **_STEPWISE},
     "gemma3_text": _WIDE_NORMS,
+    "glm4_moe": _CONCATENATED,
     "gpt2": {**_JOINT, **_PLAIN},
     "gpt_bigcode": _JOINT,
     "gpt_neo": _STEPWISE,
     "gpt_neox": {**_JOINT, **_CONCATENATED},
     "gpt_oss": {**_WIDE_NORMS, **_STEPWISE},
     "gptj": _STEPWISE,
+    "llama4_text": _PLAIN,
+    "minimax_m2": _CONCATENATED,
     "modernbert": _JOINT,
     "mpt": {**_JOINT, **_STEPWISE},
     "mt5": {**_WIDE_NORMS, **_PLAIN},
@@ -47,6 +50,7 @@ LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
     "nemotron_h": _WIDE_NORMS,
     "olmo": _WIDE_NORMS,
     "olmo2": _WIDE_NORMS,
+    "olmo3": _WIDE_NORMS,
     "phi": _CONCATENATED,
     "phi3": {**_JOINT, **_CONCATENATED},
     "roberta": _PLAIN,
@@ -57,9 +61,9 @@ LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
 #: Families without a `base_model_tp_plan`, by which the library splits matmuls over tensor ranks.
 _NO_TENSOR_PLAN: Final = frozenset(
     {
-        "bart", "bert", "bloom", "dbrx", "deberta-v2", "electra", "falcon", "gpt2", "gpt_bigcode",
-        "gpt_neo", "gpt_oss", "gptj", "modernbert", "mpt", "mt5", "opt", "roberta", "stablelm",
-        "t5",
+        "bart", "bert", "bloom", "dbrx", "deberta-v2", "deepseek", "electra", "falcon", "gpt2",
+        "gpt_bigcode", "gpt_neo", "gpt_oss", "gptj", "modernbert", "mpt", "mt5", "opt", "roberta",
+        "stablelm", "t5",
     }
 )  # fmt: skip
 

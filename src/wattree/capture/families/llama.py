@@ -1,11 +1,17 @@
-"""Llama and its nearest relatives: Mistral, Granite, Phi-3, OLMo, StableLM, Nemotron, Cohere."""
+"""Llama and its nearest relatives: Mistral, Granite, Phi-3, OLMo, SmolLM, StableLM, Cohere, …."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families.common import attention_biases, llama_like, sliding_window
+from wattree.capture.families.common import (
+    attention_biases,
+    llama_like,
+    no_rope_layers,
+    sliding_layers,
+    sliding_window,
+)
 from wattree.capture.families.registry import FAMILIES
 
 
@@ -66,6 +72,82 @@ def olmo2(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
+@FAMILIES.register("olmo3")
+def olmo3(reader: ConfigReader) -> dict[str, Any]:
+    """Read OLMo 3: OLMo 2 with windows in three of four layers; YaRN is that of the others."""
+    shape = olmo2(reader)
+    marked = sliding_layers(reader, shape["layers"])
+    return {
+        **shape,
+        "scaled_rotary": False,
+        "window": sliding_window(reader, default=4096),
+        "window_layers": _but_every_nth(shape["layers"], 4) if marked is None else marked,
+    }
+
+
+@FAMILIES.register("exaone4")
+def exaone4(reader: ConfigReader) -> dict[str, Any]:
+    """Read EXAONE 4: norms after the branches, rotations in the layers with a window, if any."""
+    shape = llama_like(reader, kv_heads=32, max_positions=2048)
+    layers, window = shape["layers"], sliding_window(reader, default=4096)
+    marked = sliding_layers(reader, layers)
+    if marked is None and window:
+        marked = _but_every_nth(layers, reader.count("sliding_window_pattern", default=4))
+    shape |= {"norm_placement": "branch", "qk_norm": "head"}
+    if not window:
+        return shape
+    full = tuple(index for index in range(layers) if index not in (marked or ()))
+    return {**shape, "window": window, "window_layers": marked, "no_rope_layers": full}
+
+
+@FAMILIES.register("smollm3")
+def smollm3(reader: ConfigReader) -> dict[str, Any]:
+    """Read SmolLM 3: Llama without rotations in every fourth layer."""
+    shape = llama_like(reader, kv_heads=4, max_positions=32768, tied=True)
+    plain = no_rope_layers(reader, shape["layers"])
+    shape |= {**attention_biases(reader), "no_rope_layers": plain}
+    shape["mlp_bias"] = reader.flag("mlp_bias", default=False)
+    if not reader.flag("use_sliding_window", default=False):
+        return shape
+    marked = sliding_layers(reader, shape["layers"])
+    window = sliding_window(reader, default=0)
+    return {**shape, "window": window, "window_layers": plain if marked is None else marked}
+
+
+@FAMILIES.register("ernie4_5")
+def ernie4_5(reader: ConfigReader) -> dict[str, Any]:
+    """Read ERNIE 4.5 without experts: Llama with one key for all biases."""
+    bias = reader.flag("use_bias", default=False)
+    return {
+        **llama_like(reader, kv_heads=2, head_dim=128, max_positions=131072, tied=True),
+        **dict.fromkeys(("qkv_bias", "attention_out_bias", "mlp_bias"), bias),
+    }
+
+
+@FAMILIES.register("seed_oss")
+def seed_oss(reader: ConfigReader) -> dict[str, Any]:
+    """Read Seed-OSS: Llama with biases on q, k, v, and dropout after both branches."""
+    return {
+        **llama_like(reader, head_dim=128, max_positions=524288),
+        "qkv_bias": reader.flag("attention_bias", default=True),
+        "attention_out_bias": reader.flag("attention_out_bias", default=False),
+        "mlp_bias": reader.flag("mlp_bias", default=False),
+        "attention_dropout": reader.share("attention_dropout", default=0.1),
+        "dropout": reader.share("residual_dropout", default=0.1),
+    }
+
+
+@FAMILIES.register("apertus")
+def apertus(reader: ConfigReader) -> dict[str, Any]:
+    """Read Apertus: xIELU without a gate, norms on each query and key head."""
+    return {
+        **llama_like(reader, max_positions=65536, activation="xielu"),
+        "gated": False,
+        "qk_norm": "head",
+        **attention_biases(reader),
+    }
+
+
 @FAMILIES.register("stablelm")
 def stablelm(reader: ConfigReader) -> dict[str, Any]:
     """Read StableLM: layer norms with biases, biases on q, k, v only, no head size of its own."""
@@ -105,3 +187,7 @@ def cohere(reader: ConfigReader) -> dict[str, Any]:
         "attention_out_bias": bias,
         "qk_norm": "width" if reader.flag("use_qk_norm", default=False) else "none",
     }
+
+
+def _but_every_nth(layers: int, n: int) -> tuple[int, ...]:
+    return tuple(index for index in range(layers) if (index + 1) % n)

@@ -1,4 +1,4 @@
-"""Mixtures of experts outside the Qwen family: Mixtral, DBRX, DeepSeek V2 and V3, gpt-oss."""
+"""Mixtures of experts outside the Qwen family: Mixtral, DBRX, DeepSeek, GLM 4.5, Llama 4, …."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from wattree.capture.families.common import (
     attention_biases,
     causal_head,
     decoder,
+    every_nth,
     llama_like,
+    no_rope_layers,
+    routed_experts,
     scaled_rotations,
     sliding_layers,
     sliding_window,
@@ -85,6 +88,104 @@ def gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
+@FAMILIES.register("minimax_m2")
+def minimax_m2(reader: ConfigReader) -> dict[str, Any]:
+    """Read MiniMax M2: norms on whole queries and keys, every layer a mixture."""
+    return {
+        **llama_like(reader, kv_heads=8, head_dim=128, max_positions=196608),
+        "qk_norm": "width",
+        "experts": reader.count("num_local_experts", "num_experts"),
+        "top_k": reader.count("num_experts_per_tok"),
+    }
+
+
+@FAMILIES.register("hunyuan_v1_moe")
+def hunyuan_v1_moe(reader: ConfigReader) -> dict[str, Any]:
+    """Read HunYuan A13B: norms on rotated heads, a shared expert as wide as the others."""
+    shape = llama_like(reader, max_positions=2048)
+    chosen = set(reader.indices("moe_topk") or ()) if reader.is_list("moe_topk") else set()
+    if len(chosen) > 1:
+        reader.fault("moe_topk", sorted(chosen), "one number for all layers")
+    return {
+        **shape,
+        **attention_biases(reader),
+        "qk_norm": "head",
+        "experts": reader.count("num_experts", "num_local_experts"),
+        "top_k": max(chosen) if chosen else reader.count("moe_topk", "num_experts_per_tok"),
+        "shared_ffn": shape["ffn"],
+    }
+
+
+@FAMILIES.register("ernie4_5_moe")
+def ernie4_5_moe(reader: ConfigReader) -> dict[str, Any]:
+    """Read ERNIE 4.5 with experts. The biases that choose them, which no gradient trains, count."""
+    shape = llama_like(reader, max_positions=131072, tied=True)
+    bias = reader.flag("use_bias", default=False)
+    first = reader.count("moe_layer_start_index", default=1, least=0)
+    last = reader.count("moe_layer_end_index", default=-1, least=-1) % shape["layers"]
+    mixed = every_nth(last + 1, reader.count("moe_layer_interval", default=1), first)
+    experts = reader.count("moe_num_experts", "num_experts")
+    expert_ffn = reader.count("moe_intermediate_size")
+    return {
+        **shape,
+        **dict.fromkeys(("qkv_bias", "attention_out_bias", "mlp_bias", "head_bias"), bias),
+        "experts": experts,
+        "top_k": reader.count("moe_k", "num_experts_per_tok"),
+        "expert_ffn": expert_ffn,
+        "shared_ffn": expert_ffn * reader.count("moe_num_shared_experts", default=2, least=0),
+        "moe_layers": mixed,
+        "unread_parameters": experts * len(mixed),
+    }
+
+
+@FAMILIES.register("glm4_moe")
+def glm4_moe(reader: ConfigReader) -> dict[str, Any]:
+    """Read GLM 4.5 to 4.7. Multi-token-prediction layers are not part of them."""
+    shape = llama_like(reader, kv_heads=8, max_positions=131072)
+    return {
+        **shape,
+        "qkv_bias": reader.flag("attention_bias", default=False),
+        "qk_norm": "head" if reader.flag("use_qk_norm", default=False) else "none",
+        **routed_experts(reader, shape["layers"]),
+    }
+
+
+@FAMILIES.register("llama4_text")
+def llama4_text(reader: ConfigReader) -> dict[str, Any]:
+    """Read the language model of Llama 4: windows where it rotates, a shared expert.
+
+    A chunk of attention is a window here, which sees more of sequences longer than one chunk.
+    """
+    shape = llama_like(reader, kv_heads=8, head_dim=128, max_positions=4096 * 32)
+    layers, expert_ffn = shape["layers"], shape["ffn"]
+    plain = no_rope_layers(reader, layers)
+    marked = sliding_layers(reader, layers, sliding="chunked_attention")
+    mixed = reader.indices("moe_layers")
+    step = reader.count("interleave_moe_layer_step", default=1)
+    rotated = tuple(index for index in range(layers) if index not in plain)
+    return {
+        **shape,
+        **attention_biases(reader),
+        "ffn": reader.count("intermediate_size_mlp"),
+        "no_rope_layers": plain,
+        "window": sliding_window(reader, default=8192, key="attention_chunk_size"),
+        "window_layers": rotated if marked is None else marked,
+        "qk_norm": "plain" if reader.flag("use_qk_norm", default=True) else "none",
+        "experts": reader.count("num_local_experts"),
+        "top_k": reader.count("num_experts_per_tok"),
+        "expert_ffn": expert_ffn,
+        "shared_ffn": expert_ffn,
+        "moe_layers": every_nth(layers, step) if mixed is None else mixed,
+    }
+
+
+@FAMILIES.register("deepseek")
+def deepseek(reader: ConfigReader) -> dict[str, Any]:
+    """Read DeepSeekMoE 16B, whose code is its repository's."""
+    shape = llama_like(reader, max_positions=2048)
+    return {**shape, **attention_biases(reader), **routed_experts(reader, shape["layers"])}
+
+
 @FAMILIES.register("deepseek_v3")
 def deepseek_v3(reader: ConfigReader) -> dict[str, Any]:
     """Read DeepSeek V3 and R1, and Kimi K2. Multi-token-prediction layers are not part of them."""
@@ -101,9 +202,6 @@ def deepseek_v2(reader: ConfigReader) -> dict[str, Any]:
 
 def _deepseek(reader: ConfigReader, *, max_positions: int) -> dict[str, Any]:
     layers = reader.layers("num_hidden_layers")
-    expert_ffn = reader.count("moe_intermediate_size")
-    dense = reader.count("first_k_dense_replace", least=0)
-    freq = reader.count("moe_layer_freq", default=1)
     # An explicit null means that queries are not compressed; a missing key means the default.
     compressed = reader.has("q_lora_rank") or not reader.mentions("q_lora_rank")
     return {
@@ -123,11 +221,7 @@ def _deepseek(reader: ConfigReader, *, max_positions: int) -> dict[str, Any]:
         "qk_nope_head_dim": reader.count("qk_nope_head_dim"),
         "qk_rope_head_dim": reader.count("qk_rope_head_dim"),
         "v_head_dim": reader.count("v_head_dim"),
-        "experts": reader.count("n_routed_experts"),
-        "top_k": reader.count("num_experts_per_tok"),
-        "expert_ffn": expert_ffn,
-        "shared_ffn": expert_ffn * reader.count("n_shared_experts", least=0),
-        "moe_layers": tuple(i for i in range(dense, layers) if i % freq == 0),
+        **routed_experts(reader, layers),
         "tied_embedding": reader.flag("tie_word_embeddings", default=False),
         "head": causal_head(reader),
     }

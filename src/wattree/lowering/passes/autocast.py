@@ -28,8 +28,8 @@ _LISTED: Final = frozenset(
         *("rsqrt", "sinh", "softplus", "sum", "tan", "layer_norm", "group_norm"),
     }
 )
-#: Those, and GPT-2's GELU, which is one of powers.
-_COMPUTING: Final = _LISTED | {"gelu_new", "gelu_new_gate"}
+#: Those, and GPT-2's GELU, which is one of powers, and xIELU, one of exponentials.
+_COMPUTING: Final = _LISTED | {"gelu_new", "gelu_new_gate", "xielu"}
 #: Kernels whose result has the width of their input, whatever that of their parameters is.
 _OF_OWN_WIDTH: Final = (OperatorKind.BATCH_NORM, OperatorKind.OTHER)
 _WIDE_KINDS: Final = (OperatorKind.NORM, OperatorKind.SOFTMAX, OperatorKind.EMBEDDING)

@@ -18,8 +18,9 @@ _NORM_BYTES = {"rms_norm": 4.0, "rms_norm_fp32": 4.0, "layer_norm_fp32_steps": 8
 #: How functions end whose input is kept in fp32.
 _IN_FP32 = ("_fp32", "_fp32_steps")
 #: `NewGELUActivation` of the same, but for constants `0.5 * x * (1 + tanh(x + x**3))`: it keeps
-#: half of `x`, the tangent and the sum next to `x`.
+#: half of `x`, the tangent and the sum next to `x`. `XIELUActivation`: three results and a mask.
 _GELU, _GELU_STEPS = "gelu_new", 3.0
+_ACTIVATION_STEPS = {_GELU: _GELU_STEPS, "xielu": 3.5}
 #: Gates whose activation keeps its result and not its input, which is no more than the input here.
 _KEEPING = ("sigmoid_gate", "tanh_gate", "relu_gate")
 #: Rotations that end in a concatenation: attention's result has its order, its reader another.
@@ -55,8 +56,8 @@ def steps(
             is_narrow = name in producer and producer[name].kind in MATMULS
             kept.append((name, part, "widths" if is_narrow else "stream_widths", _WIDER_BYTES))
         kept = [each for each in kept if each[3] > 0]
-    elif function == _GELU:
-        kept = [(name, _GELU_STEPS, "steps", 0.0)]
+    elif function in _ACTIVATION_STEPS:
+        kept = [(name, _ACTIVATION_STEPS[function], "steps", 0.0)]
     elif function.endswith("_gate"):
         of = (operator.inputs if operator.inputs[1:] else operator.outputs)[0]
         results = 0.0 if function in _KEEPING else 1.0 + _GELU_STEPS * function.startswith(_GELU)
