@@ -54,6 +54,11 @@ SMALL: dict[str, dict[str, Any]] = {
         **TINY, "num_key_value_heads": 2, "intermediate_size": 64, "num_local_experts": 4,
         "num_experts_per_tok": 2, "architectures": ["MixtralForCausalLM"],
     },
+    "llama4_text": {
+        **TINY, "num_key_value_heads": 2, "intermediate_size": 64, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "interleave_moe_layer_step": 1, "head_dim": 8,
+        "architectures": ["Llama4ForCausalLM"],
+    },
 }  # fmt: skip
 WITHOUT_LOSS = ("wav2vec2",)  # its loss looks into its labels
 
@@ -129,9 +134,10 @@ def test_a_scan_is_one_operator_whatever_the_length() -> None:
     assert {o.flop.value(micro_batch=2, sequence=64) for o in scans} == {2 * 64 * 4 * 64 * 2}
 
 
-def test_experts_take_the_tokens_that_are_sent_to_them() -> None:
-    """Each token meets two experts of three matrices, however the rows are grouped."""
-    recording = recorded_config(small("mixtral"), "a", choices=COUNTS, sequence=16)
+@pytest.mark.parametrize("model_type", ["mixtral", "llama4_text"])
+def test_experts_take_the_tokens_that_are_sent_to_them(model_type: str) -> None:
+    """Each token meets two experts of three matrices, however the library runs them."""
+    recording = recorded_config(small(model_type), "a", choices=COUNTS, sequence=16)
 
     grouped = [o for o in recording.operators if "grouped_mm" in o.target]
     total = sum(o.flop.value(micro_batch=2, sequence=16) for o in grouped)

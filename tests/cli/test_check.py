@@ -49,7 +49,9 @@ def test_what_does_not_fit_is_a_mistake(path: Path, capsys: pytest.CaptureFixtur
     write(path, strategy={"tp": 8})
 
     assert run(["check", str(path)]) == 2
-    assert "do not divide over axis 'tp' (8)" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith(f"wattree: {path}: ")
+    assert "do not divide over axis 'tp' (8)" in error
 
 
 def test_what_has_no_effect_on_the_model_is_a_warning(

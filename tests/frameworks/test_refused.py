@@ -39,6 +39,7 @@ def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) 
             '{"optimizer": {"type": "OneBitAdam"}}',
             "found 'OneBitAdam', expected one of",
         ),
+        ("torchtitan", "a.toml", "lr = 1e-4", "no configuration of torchtitan"),
         ("accelerate", "a.yaml", "fsdp_config: [", "expected valid YAML"),
         ("accelerate", "a.yaml", "a: 1", "no configuration of Accelerate"),
         (
@@ -165,6 +166,8 @@ def test_a_folder_that_holds_something_is_left_alone(
     assert run(["export", str(job), "--to", "accelerate", str(out)]) == 2
     assert "expected an empty folder" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["mine"]
+    assert run(["export", str(job), "--to", "accelerate", str(job)]) == 2
+    assert f"{job}: found a file, expected an empty folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("framework", ["deepspeed", "accelerate", "hf-trainer"])

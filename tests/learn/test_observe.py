@@ -54,19 +54,26 @@ def test_what_is_slow_is_learned_and_the_rest_is_not(job: Path, tmp_path: Path) 
     assert found["attention"] > found["products"] + 0.05
 
 
-def test_a_class_far_from_what_is_usual_is_doubted(job: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "move", "words"),
+    [("copies", "memory", "memory"), ("products", "products", "matmuls")],
+)
+def test_a_class_far_from_what_is_usual_is_doubted(
+    name: str, move: str, words: str, job: Path, tmp_path: Path
+) -> None:
     """Its constant fits the run, and may fit nothing else; copies count as work of memory."""
     loaded = wattree.load_job(job)
     classes = dict(predicted_step(loaded).classes_s)
-    classes["copies"] += 9.0 * classes["elementwise"]
+    classes[name] += 9.0 * classes["elementwise"]
     step = OwnStep(
         job=loaded, step_s=sum(classes.values()), source="trace", classes_s=classes, world=8
     )
 
     found = calibrate([step], out=tmp_path / "mine.yaml", progress=lambda *_: None)
 
-    assert [each for each in found.warnings if "times as long as usual" in each]
-    assert found.moves[0].name == "memory"
+    doubted = [each for each in found.warnings if "times as long as usual" in each]
+    assert doubted[0].startswith(f"{words}: ")
+    assert found.moves[0].name == move
 
 
 def test_classes_that_are_little_of_the_step_leave_it_whole(job: Path, tmp_path: Path) -> None:

@@ -69,6 +69,22 @@ def test_a_written_plan_simulates_as_it_was_planned(name: str, tmp_path: Path) -
     assert again.memory.peak_bytes == pytest.approx(planned["memory"]["peak_bytes"], rel=1e-9)
 
 
+@pytest.mark.parametrize("folder", [".", "elsewhere"])
+def test_a_written_plan_finds_the_files_of_its_job(folder: str, tmp_path: Path) -> None:
+    """By their own paths beside the job, so that both can be moved; else by absolute ones."""
+    job, out = tmp_path / "job.yaml", tmp_path / folder / "best.yaml"
+    out.parent.mkdir(exist_ok=True)
+    model = Path(__file__).parents[2] / "examples/small-llama/config.json"
+    (tmp_path / "mine.json").write_text(model.read_text(encoding="utf-8"), encoding="utf-8")
+    job.write_text(yaml_text(_mapping(model="mine.json")), encoding="utf-8")
+
+    assert run(["plan", str(job), "--out", str(out)]) == 0
+
+    written = "mine.json" if folder == "." else str(tmp_path / "mine.json")
+    assert f"model: {written}\n" in out.read_text(encoding="utf-8")
+    assert wattree.load_job(out).model.name == str(tmp_path / "mine.json")
+
+
 def test_a_rank_that_is_not_there_is_a_mistake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

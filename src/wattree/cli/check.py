@@ -31,10 +31,13 @@ def check(request: CheckRequest) -> None:
     Example: wattree check job.yaml
     """
     import wattree
+    from wattree.job.naming import naming
     from wattree.lowering.checked import checked
 
     check_outputs(request.json_path, source=request.job)
-    found = checked(wattree.load_job(request.job))
+    job = wattree.load_job(request.job)
+    with naming(job):
+        found = checked(job)
     deliver(lambda: asdict(found), request.json_path, lambda console: _show(found, console))
 
 

@@ -34,7 +34,8 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
         raise JobError("--rank", [f"found {rank}, but {len(found.ideas)} strategies are ranked"])
     chosen = found.ideas[rank - 1][0]
     strategy = {"strategy": describe_options(chosen.options)}
-    mapping = _with_devices(mapping_of(job) | others | strategy, job, chosen.options.ranks)
+    keys = mapping_of(job, folder=out.parent) | others | strategy
+    mapping = _with_devices(keys, job, chosen.options.ranks)
     place = f"best of {others['software']}" if "software" in others else f"number {rank}"
     head = f"Written by `wattree plan`: {place} by {found.objective}, {chosen.label}."
     write_atomic(out, job_yaml(mapping, head=head))

@@ -139,6 +139,7 @@ def _refuse_filled(folder: Path) -> None:
     except OSError as error:
         raise OutputError(f"{folder}: cannot be read ({error.strerror or error})") from error
     if is_filled:
+        found = "files" if folder.is_dir() else "a file"
         raise OutputError(
-            f"{folder}: found files, expected an empty folder or none; name another folder"
+            f"{folder}: found {found}, expected an empty folder or none; name another folder"
         )

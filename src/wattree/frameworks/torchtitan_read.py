@@ -51,6 +51,8 @@ def parse(path: Path) -> dict[str, Any]:
 def read(settings: Settings) -> Imported:
     """Return the settings of a configuration of torchtitan."""
     sequence = settings.count("training.seq_len", 2048)
+    if not any(table in settings for table in ("model", "training", "parallelism")):
+        settings.problem("model", "is missing: this is no configuration of torchtitan")
     model = _reaching(settings, _model(settings), sequence)
     settings.check()
     strategy = _degrees(settings, has_experts=_has_experts(model))

@@ -97,7 +97,7 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         sequence_parallel=True,
         recompute=("selective_operator", "full"),
         selective=("selective_operator",),
-        source="activation_checkpoint.mode = selective in torchtitan's configurations",
+        source="torchtitan's configurations",
     ),
     "pytorch-fsdp-compiled": UsualStrategy(
         sharding="zero3",

@@ -10,14 +10,19 @@ from typing import Any
 from wattree.files import exists, read_yaml, schema_line
 
 
-def mapping_of(path: Path) -> dict[str, Any]:
+def mapping_of(path: Path, *, folder: Path | None = None) -> dict[str, Any]:
     """Return the keys of a job file, with paths of other files made absolute.
+
+    Args:
+        path: The file.
+        folder: Where the keys will be written; paths in the file's own folder stay as they are.
 
     Raises:
         JobError: It cannot be read.
     """
-    found: dict[str, Any] = _absolute(read_yaml(path), path.absolute().parent)
-    return found
+    found: dict[str, Any] = read_yaml(path)
+    own = path.absolute().parent
+    return found if folder is not None and folder.absolute() == own else _absolute(found, own)
 
 
 def job_yaml(mapping: Mapping[str, Any], *, head: str = "") -> str:

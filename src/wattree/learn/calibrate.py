@@ -27,7 +27,7 @@ from wattree.cost.observations import Observation, moved, remaining_uncertainty
 from wattree.errors import RunError
 from wattree.files import schema_line, write_atomic
 from wattree.job.workload import refuse_workload
-from wattree.learn.constants import moved_constants
+from wattree.learn.constants import class_words, moved_constants
 from wattree.learn.observe import (
     STEP,
     class_observations,
@@ -374,7 +374,7 @@ def _far_moves(moves: Sequence[LearnedMove]) -> Iterator[str]:
     for each in moves:
         if abs(math.log(each.factor)) > _DOUBTFUL * each.spread_before:
             yield (
-                f"{each.name.replace('_', ' ')}: {each.factor:.3g} times as long as usual; right "
+                f"{class_words(each.name)}: {each.factor:.3g} times as long as usual; right "
                 "for jobs like these runs, but doubtful for others of the device or the software"
             )
 

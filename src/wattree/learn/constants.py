@@ -14,6 +14,8 @@ from wattree.cost.precisions import precision_class
 from wattree.hardware import Device, Precision
 from wattree.lowering.setting import Setting
 
+#: Class → what people call it, where that is another word.
+_WORDS = {RESIDUAL: "all alike", names.PRODUCTS: "matmuls"}
 #: Class → items of a device whose rates fall as its time grows; `{width}` is that of products,
 #: `{units}` that of a library's kernels.
 _RATES: Mapping[str, tuple[str, ...]] = {
@@ -48,6 +50,11 @@ _OWN_TIMES: Mapping[str, tuple[str, ...]] = {
 _FAMILY: Mapping[str, str] = {names.OVERHEAD: "step_overhead_s"}
 #: Classes whose time is a multiple of another's, which all that a run errs by moves already.
 _FACTORS = (names.EXPERTS, names.STRAGGLING)
+
+
+def class_words(name: str) -> str:
+    """Return what people call a class."""
+    return _WORDS.get(name, name.replace("_", " "))
 
 
 def moved_constants(

@@ -72,7 +72,8 @@ def overview_table(kind: str, entries: Sequence[Entry]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     columns = []
     has_units = kind != "models"
-    for head in entries[0].summary if entries else ():
+    # Without the layers, which the table of one model has, every row is a line of 80 columns.
+    for head in (each for entry in entries[:1] for each in entry.summary if each != "layers"):
         unit, texts = _column(head, [entry.summary[head] for entry in entries])
         is_text = isinstance(entries[0].summary[head], str)
         table.add_column(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from wattree.learn.constants import class_words
 from wattree.units import format_time
 
 if TYPE_CHECKING:
@@ -18,13 +19,10 @@ if TYPE_CHECKING:
 #: Moves that are too small to be read off a run. Of a logarithm.
 _NOTHING = 5e-4
 
-#: Constants whose names are not those of people.
-_NAMES = {"residual": "all alike", "products": "matmuls"}
-
 
 def show_learned(found: LearnedCalibration, console: Console) -> None:
     """Print each run before and after, what moved, and where the constants are."""
-    steps = _table("job", "measured", "predicted", "80 % interval", "with your runs", "interval")
+    steps = _table("job", "measured", "predicted", "80 % interval", "corrected", "interval")
     for step in found.steps:
         steps.add_row(
             Path(step.job).name,
@@ -40,7 +38,7 @@ def show_learned(found: LearnedCalibration, console: Console) -> None:
     for move in found.moves:
         if abs(math.log(move.factor)) >= _NOTHING:
             moves.add_row(
-                _NAMES.get(move.name, move.name.replace("_", " ")),
+                class_words(move.name),
                 f"x {move.factor:.3f}",
                 f"± {100 * move.spread_before:.1f} %",
                 f"± {100 * move.spread:.1f} %",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -42,6 +43,42 @@ def routed_experts() -> Iterator[None]:
         known[_GROUPED] = experts
 
 
+def route_all(module: nn.Module) -> None:
+    """Let Llama 4's mixtures send a token to its experts, as whoever trains them does.
+
+    The library's own run every expert on every token, and weigh most of them by zero. It weighs
+    what they read; here, as in all other mixtures, what they return is weighed: the same work.
+    """
+    for mixture in module.modules():
+        if type(mixture).__name__ == "Llama4TextMoe":
+            mixture.forward = partial(_routed, mixture)
+
+
+def _routed(mixture: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = hidden.flatten(0, -2)
+    logits = nn.functional.linear(tokens, mixture.router.weight)
+    values, index = logits.topk(mixture.top_k, dim=1)
+    weights = values.float().sigmoid().to(tokens.dtype)
+    out = mixture.shared_expert(tokens) + _experts(_Gated(mixture.experts), tokens, index, weights)
+    return out, logits
+
+
+class _Gated:
+    """What `_experts` asks of a module, for one that the library gives no kernels."""
+
+    is_transposed, has_bias = True, False
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def _apply_gate(self, inner: torch.Tensor) -> torch.Tensor:
+        gate, up = inner.chunk(2, dim=-1)
+        return self.act_fn(gate) * up
+
+
 def _experts(
     module: Any, hidden: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
@@ -65,7 +102,7 @@ def _experts(
 
 
 def _matmul(
-    module: nn.Module, name: str, rows: torch.Tensor, ends: torch.Tensor, index: torch.Tensor
+    module: Any, name: str, rows: torch.Tensor, ends: torch.Tensor, index: torch.Tensor
 ) -> torch.Tensor:
     flat = moe._grouped_linear(
         rows.flatten(0, 1), getattr(module, name), ends, is_transposed=module.is_transposed

@@ -18,6 +18,7 @@ from wattree.capture.huggingface_modules.classes import (
 )
 from wattree.capture.huggingface_modules.experts import (
     count_grouped_matmuls,
+    route_all,
     routed_experts,
 )
 from wattree.capture.huggingface_modules.inputs import (
@@ -95,6 +96,7 @@ def huggingface_module(
             ) from error
         if config.get("tie_word_embeddings") is False:
             _give_a_head_of_its_own(module)
+        route_all(module)
         module.train(choices.training)
         _return_main_output(module, loss=choices.loss)
         return module

@@ -274,7 +274,7 @@ def _unranked(measure: str, share: float) -> str:
 def elasticity_text(one: Elasticity) -> str:
     """Return both slopes of an elasticity."""
     parts = [
-        f"{side} {slope:+.2f}".replace("-", "−")
+        f"{slope:+.2f} {side} it".replace("-", "−")
         for side, slope in (("below", one.below), ("above", one.above))
         if slope is not None
     ]

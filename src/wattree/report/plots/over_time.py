@@ -158,7 +158,9 @@ def draw_timeline(axes: Any, trace: Trace) -> None:
             axes.stairs(base - height * share, edges, baseline=base, **style)
             if name not in spots and share.any():
                 full = np.flatnonzero(share >= _THICK * share.max())
-                at = full[np.argmin(abs(full - bins * place / len(shown)))]  # apart from others
+                runs = np.split(full, np.flatnonzero(np.diff(full) > 1) + 1)
+                middles = np.array([run[len(run) // 2] for run in runs])
+                at = middles[np.argmin(abs(middles - bins * place / len(shown)))]  # apart
                 x, y = edges[at : at + 2].mean(), base[at] - height * share[at] / 2
                 spots[name] = NamedSpot(name, float(x), float(y))
             base = base - height * share

@@ -48,7 +48,9 @@ function digits(value) {
 function figureText(value, unit) {
   if (!Number.isFinite(value)) return "–";
   const [factor, name] = scaleOf(unit, Math.abs(value));
-  return name === "USD" ? `$${digits(value)}` : `${digits(value / factor)} ${name}`;
+  if (unit !== "USD") return `${digits(value / factor)} ${name}`;
+  if (Math.abs(value) >= 1e6) return `$${digits(value / factor)} ${name.split(" ")[0]}`;
+  return `$${Math.abs(value) < 1e3 ? digits(value) : Math.round(value).toLocaleString("en-US")}`;
 }
 
 /** A figure of a point; a cluster whose price is not known has no cost. */

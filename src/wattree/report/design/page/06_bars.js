@@ -73,7 +73,7 @@ function stacked(workload, choose, front, theme) {
       xaxis: { range: [-0.6, points.length - 0.4], tickvals: points.map((_, i) => i), ticktext: points.map((p) => pointName(p) + mark(p)), title: { text: "point" } },
       yaxis: { title: { text: `${what} [${name}]` } },
     },
-    summary: `${picked.length ? "The selected points" : "The front of the trade-offs above (select points to see others)"}` + (found.length > points.length ? `: the first ${points.length} of ${found.length}` : "") + ". ≈ marks the closed form.",
+    summary: `${picked.length ? "The selected points" : "The front of the trade-offs above (select points to see others)"}` + (found.length > points.length ? `: the first ${points.length} of ${found.length}` : "") + ". ≈ marks the closed form, which gives totals alone.",
     head: ["Point", "total", ...columns.map((part) => part.name), "not divided", "Strategy"],
     rows: points.map((p, i) => [pointName(p) + mark(p), figureText(total[p], unit), ...columns.map((part) => figureText(part.values[p], unit)), figureText(undivided[i], unit), strategyAt(workload, p)]),
   };
